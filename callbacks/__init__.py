@@ -1,0 +1,24 @@
+"""Callbacks: what a run does beside collecting and learning, one idea a file."""
+
+if __name__ != "lightning_ding.callbacks":  # the folder is also importable from the repository root, as a second copy
+    raise ImportError("import lightning_ding.callbacks, not callbacks")
+
+from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
+from lightning_ding.callbacks.defaults import default_callbacks
+from lightning_ding.callbacks.max_env_step import StopAtEnvStep
+from lightning_ding.callbacks.max_train_iter import StopAtTrainIter
+from lightning_ding.callbacks.metrics import MetricsLogger
+from lightning_ding.callbacks.progress_bar import EnvStepProgressBar
+from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
+from lightning_ding.callbacks.stop_value import StopAtReturn
+
+__all__ = [
+    "BestCheckpoint",
+    "EnvStepProgressBar",
+    "MetricsLogger",
+    "RunCheckpoint",
+    "StopAtEnvStep",
+    "StopAtReturn",
+    "StopAtTrainIter",
+    "default_callbacks",
+]

@@ -1,0 +1,62 @@
+"""Keep the best policy."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+from typing_extensions import override
+
+from lightning_ding.callbacks.folders import checkpoint_folder, save_checkpoint
+
+
+class BestCheckpoint(Checkpoint):
+    """Writes a checkpoint when an evaluation is the best so far, of exactly the weights that were evaluated.
+
+    The best score is part of every checkpoint, so a run that goes on does not overwrite a better policy.
+
+    Args:
+        dirpath: Folder; None means ``checkpoints`` in the logger's folder.
+        filename: Without ``.ckpt``.
+        monitor: The metric, larger is better.
+    """
+
+    def __init__(
+        self, dirpath: str | Path | None = None, filename: str = "best", monitor: str = "eval/return_mean"
+    ) -> None:
+        self.dirpath = dirpath
+        self.filename = filename
+        self.monitor = monitor
+        self.best_model_score = -math.inf
+        self.best_model_path = ""
+
+    @override
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit":
+            self._folder = checkpoint_folder(trainer, self.dirpath)
+
+    @override
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        if trainer.state.fn != "fit" or trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        if self.monitor not in trainer.callback_metrics:
+            raise KeyError(
+                f"monitor must be a logged metric, one of {sorted(trainer.callback_metrics)}, got {self.monitor!r}"
+            )
+        score = float(trainer.callback_metrics[self.monitor])
+        if score > self.best_model_score:
+            file = self._folder / f"{self.filename}.ckpt"
+            self.best_model_score, self.best_model_path = score, str(file)
+            save_checkpoint(trainer, file)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"best_model_score": self.best_model_score, "best_model_path": self.best_model_path}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.best_model_score = state_dict["best_model_score"]
+        self.best_model_path = state_dict["best_model_path"]

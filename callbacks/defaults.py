@@ -1,0 +1,55 @@
+"""The callbacks that a run brings along."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar, RichProgressBar, TQDMProgressBar
+
+from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
+from lightning_ding.callbacks.max_env_step import StopAtEnvStep
+from lightning_ding.callbacks.max_train_iter import StopAtTrainIter
+from lightning_ding.callbacks.metrics import MetricsLogger
+from lightning_ding.callbacks.progress_bar import EnvStepProgressBar
+from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
+from lightning_ding.callbacks.stop_value import StopAtReturn
+
+
+def default_callbacks(
+    trainer: Trainer, max_env_step: int | None, max_train_iter: int | None, stop_value: float | None
+) -> list[Callback]:
+    """Return what a run needs and the Trainer does not have, and take out of it what Lightning put there by itself.
+
+    A progress bar or a checkpoint callback that Lightning made with all its defaults gives way to ours; one that the
+    user configured stays, and then ours is not added. With ``enable_progress_bar=False`` or
+    ``enable_checkpointing=False`` there is none of either kind.
+
+    Args:
+        trainer: Its ``callbacks`` are changed.
+        max_env_step: See :class:`StopAtEnvStep`; None for none.
+        max_train_iter: See :class:`StopAtTrainIter`; None for none.
+        stop_value: See :class:`StopAtReturn`; None for none.
+    """
+    callbacks: list[Callback] = [MetricsLogger()]
+    callbacks += _in_place_of(trainer, ProgressBar, (RichProgressBar, TQDMProgressBar), [EnvStepProgressBar()])
+    callbacks += _in_place_of(trainer, Checkpoint, (ModelCheckpoint,), [BestCheckpoint(), RunCheckpoint()])
+    if max_env_step is not None:
+        callbacks.append(StopAtEnvStep(max_env_step))
+    if max_train_iter is not None:
+        callbacks.append(StopAtTrainIter(max_train_iter))
+    if stop_value is not None:
+        callbacks.append(StopAtReturn(stop_value))
+    there = {type(callback) for callback in trainer.callbacks}  # type: ignore[attr-defined]
+    return [callback for callback in callbacks if type(callback) not in there]
+
+
+def _in_place_of(
+    trainer: Any, kind: type[Callback], stock: tuple[type[Callback], ...], ours: list[Callback]
+) -> list[Callback]:
+    """Return ``ours`` if the only callback of a kind is Lightning's own with all its defaults, which is taken out."""
+    present = [callback for callback in trainer.callbacks if isinstance(callback, kind)]
+    if len(present) == 1 and type(present[0]) in stock and vars(present[0]) == vars(type(present[0])()):
+        trainer.callbacks.remove(present[0])
+        return ours
+    return []

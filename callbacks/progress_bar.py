@@ -1,0 +1,101 @@
+"""A progress bar that counts env steps."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ProgressBar
+from tqdm.auto import tqdm
+from typing_extensions import override
+
+from lightning_ding.config import require
+
+SHOWN = {
+    "collect/return_mean": "return",
+    "eval/return_mean": "eval",
+    "time/env_steps_per_second": "env steps/s",
+    "time/updates_per_second": "updates/s",
+}
+
+
+class EnvStepProgressBar(ProgressBar):
+    """Shows env steps done, the mean return of the newest episodes and of the last evaluation, and the speed.
+
+    Args:
+        refresh_seconds: Least time between two redraws, >= 0.
+    """
+
+    def __init__(self, refresh_seconds: float = 0.25) -> None:
+        require(refresh_seconds >= 0, "refresh_seconds", ">= 0", refresh_seconds)
+        super().__init__()
+        self.refresh_seconds = refresh_seconds
+        self._bar: Any = None
+        self._drawn = 0.0
+        self._enabled = True
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether the bar is shown; Lightning switches it off on all ranks but the first."""
+        return self._enabled
+
+    @override
+    def disable(self) -> None:
+        self._enabled = False
+
+    @override
+    def enable(self) -> None:
+        self._enabled = True
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        total = getattr(getattr(trainer, "datamodule", None), "max_env_step", None)
+        self._bar = tqdm(
+            total=total,
+            initial=pl_module.progress.env_step,
+            unit=" env steps",
+            desc="train",
+            disable=not self._enabled,
+            dynamic_ncols=True,
+            file=sys.stdout,
+            bar_format="{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} env steps [{elapsed}<{remaining}{postfix}]"
+            if total
+            else "{desc}: {n_fmt} env steps [{elapsed}{postfix}]",
+        )
+
+    @override
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        now = time.monotonic()
+        if now - self._drawn >= self.refresh_seconds:
+            self._drawn = now
+            self._draw(trainer, pl_module)
+
+    @override
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        if self._bar is not None:
+            self._draw(trainer, pl_module)
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        self._draw(trainer, pl_module)
+        self._bar.close()
+        self._bar = None
+
+    @override
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    @override
+    def print(self, *args: Any, sep: str = " ", **kwargs: Any) -> None:
+        tqdm.write(sep.join(map(str, args)), **kwargs)
+
+    def _draw(self, trainer: Trainer, pl_module: Any) -> None:
+        metrics = trainer.callback_metrics
+        shown = [f"{label} {float(metrics[name]):,.0f}" for name, label in SHOWN.items() if name in metrics]
+        self._bar.set_postfix_str(", ".join(shown), refresh=False)
+        self._bar.n = pl_module.progress.env_step
+        self._bar.refresh()

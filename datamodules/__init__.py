@@ -1,0 +1,8 @@
+"""DataModules: collecting, keeping and serving data for a policy's ``training_step``."""
+
+if __name__ != "lightning_ding.datamodules":  # the folder is also importable from the repository root, as a second copy
+    raise ImportError("import lightning_ding.datamodules, not datamodules")
+
+from lightning_ding.datamodules.replay import ReplayDataModule
+
+__all__ = ["ReplayDataModule"]

@@ -1,0 +1,312 @@
+"""Off-policy training: collect, keep, replay.
+
+Shapes: E episodes of an evaluation on this rank.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+from lightning.pytorch import Callback, LightningDataModule, Trainer
+from torch import Tensor
+
+from lightning_ding.callbacks import default_callbacks
+from lightning_ding.config import require
+from lightning_ding.datamodules.rng import load_rng, save_rng
+from lightning_ding.datamodules.round import ReplayRound
+from lightning_ding.datamodules.seeds import Seeds
+from lightning_ding.datamodules.stream import Stream
+from lightning_ding.envs import make_vector_env
+from lightning_ding.envs.vector import AutoresetName, EnvLike, VectorMode, check_env, seed_envs
+from lightning_ding.worker import (
+    IBuffer,
+    InteractionSerialEvaluator,
+    SampleSerialCollector,
+    create_buffer,
+    create_serial_collector,
+    create_serial_evaluator,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class ReplayDataModule(LightningDataModule):
+    """Collects in envs, keeps transitions in a replay buffer, and serves rounds of minibatches.
+
+    A round is: collect ``n_sample`` transitions with the newest weights, push them, draw ``update_per_collect``
+    minibatches. An epoch is a number of rounds, then an evaluation. What is collected and how much is learned from it
+    stands in the policy's config; here stands where it happens and how long. Under DDP every rank has its own envs,
+    seeds and buffer; ``max_env_step`` counts the steps of all ranks together.
+
+    Args:
+        env_id: A registered gymnasium id, or a callable that returns an env.
+        num_envs: Envs on each rank, >= 1.
+        mode: ``"sync"`` steps the envs in this process, ``"async"`` each in its own, ``"native"`` takes the vector env
+            that the id registers.
+        wrappers: Applied in order to each env, for training and evaluation.
+        env_kwargs: Arguments of the env.
+        seed: Of envs, exploration and replay; each rank makes its own from it.
+        max_env_step: End the run after so many env steps; None for no such end.
+        max_train_iter: End the run after so many updates; None for no such end.
+        stop_value: End the run when an evaluation's mean return reaches this; None takes the policy's
+            ``eval.evaluator.stop_value``.
+        rounds_per_epoch: Rounds between two evaluations; None makes it ``eval_freq`` updates.
+        evaluator_env_num: Envs for evaluation on each rank; None means as many as episodes, up to ``num_envs``.
+        n_evaluator_episode: Episodes of an evaluation over all ranks; None takes the policy's
+            ``eval.evaluator.n_episode``.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+        TypeError: If ``env_id`` is neither an id nor a callable.
+    """
+
+    def __init__(
+        self,
+        env_id: EnvLike,
+        num_envs: int = 8,
+        mode: VectorMode = "sync",
+        wrappers: Sequence[Callable[[Any], Any]] = (),
+        env_kwargs: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        max_env_step: int | None = None,
+        max_train_iter: int | None = None,
+        stop_value: float | None = None,
+        rounds_per_epoch: int | None = None,
+        evaluator_env_num: int | None = None,
+        n_evaluator_episode: int | None = None,
+    ) -> None:
+        super().__init__()
+        check_env(env_id)
+        counts = {"num_envs": num_envs, "max_env_step": max_env_step, "max_train_iter": max_train_iter}
+        counts |= {"rounds_per_epoch": rounds_per_epoch, "evaluator_env_num": evaluator_env_num}
+        for name, value in (counts | {"n_evaluator_episode": n_evaluator_episode}).items():
+            require(value is None or value >= 1, name, ">= 1", value)
+        require(seed >= 0, "seed", ">= 0", seed)
+        self.env_id = env_id
+        self.num_envs = num_envs
+        self.mode: VectorMode = mode
+        self.wrappers = tuple(wrappers)
+        self.env_kwargs = dict(env_kwargs or {})
+        self.seed = seed
+        self.max_env_step = max_env_step
+        self.max_train_iter = max_train_iter
+        self.stop_value = stop_value
+        self.rounds_per_epoch = rounds_per_epoch
+        self.evaluator_env_num = evaluator_env_num
+        self.n_evaluator_episode = n_evaluator_episode
+        self.single_observation_space: spaces.Space[Any]
+        self.single_action_space: spaces.Space[Any]
+        self.buffer: IBuffer | None = None
+        self.collector: SampleSerialCollector | None = None
+        self.evaluator: InteractionSerialEvaluator | None = None
+        self._policy: Any = None
+        self._envs: list[VectorEnv] = []
+        self._collect_kwargs: Mapping[str, Any] = {}
+        self._starts = True
+        self.rank_folder: str | None = None
+        """Name of the folder beside the checkpoint being written that holds what each rank keeps for itself."""
+
+    # ------------------------------------------------------------------ Lightning
+
+    def default_callbacks(self, trainer: Trainer) -> list[Callback]:
+        """Return the callbacks that a run needs and ``trainer`` does not have yet."""
+        policy: Any = trainer.lightning_module
+        stop_value = self.stop_value
+        if stop_value is None:
+            stop_value = policy.get_attribute("cfg").eval.evaluator.stop_value
+        return default_callbacks(trainer, self.max_env_step, self.max_train_iter, stop_value)
+
+    def setup(self, stage: str) -> None:
+        """Make the envs and workers of a stage (Lightning hook).
+
+        Raises:
+            ValueError: If the policy's config does not fit the env or the buffer.
+        """
+        self.close()
+        trainer = cast(Trainer, self.trainer)
+        self._policy = trainer.lightning_module
+        trainer.num_sanity_val_steps = 0  # it would evaluate the untrained policy at full length
+        self._setup_evaluator(stage)
+        if stage == "fit":
+            self._setup_collector(trainer)
+
+    def train_dataloader(self) -> Iterable[ReplayRound]:
+        """Return the rounds of an epoch (Lightning hook)."""
+        return Stream(self._next_round, self._epoch_length())
+
+    def val_dataloader(self) -> Iterable[dict[str, Tensor]]:
+        """Return one evaluation (Lightning hook)."""
+        return Stream(self._evaluate, 1)
+
+    def test_dataloader(self) -> Iterable[dict[str, Tensor]]:
+        """Return one evaluation, on other episodes than validation's (Lightning hook)."""
+        return Stream(self._evaluate, 1)
+
+    def teardown(self, stage: str) -> None:
+        """Close the envs (Lightning hook)."""
+        self.close()
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Close the envs when a run fails (Lightning hook)."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the envs; the buffer stays, so that a later ``fit`` goes on with it."""
+        envs, self._envs = self._envs, []
+        for env in envs:
+            env.close()
+
+    # ------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the state of the ranks lies; buffers are too large for a ``.ckpt`` (Lightning hook)."""
+        return {"schema": 1, "rank_folder": self.rank_folder}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load this rank's state from beside the checkpoint, when training goes on (Lightning hook)."""
+        if state.get("schema") != 1:
+            raise ValueError(f"the checkpoint's datamodule state must have schema 1, got {state.get('schema')!r}")
+        trainer = cast(Trainer, self.trainer)
+        if not trainer.training and trainer.state.fn != "fit":
+            return
+        folder = None
+        if state["rank_folder"] is not None:
+            folder = Path(str(trainer.ckpt_path)).parent / state["rank_folder"] / f"rank_{trainer.global_rank}"
+        if folder is None or not folder.is_dir():
+            logger.warning("no replay data beside %s: going on with an empty buffer", trainer.ckpt_path)
+            return
+        self.load_rank_state(folder)
+
+    def save_rank_state(self, folder: Path) -> None:
+        """Write what this rank keeps for itself: buffer, random number generators."""
+        folder.mkdir(parents=True, exist_ok=True)
+        cast(IBuffer, self.buffer).save_data(folder / "buffer.safetensors")
+        save_rng(folder / "rng.pt", self._policy.rng)
+
+    def load_rank_state(self, folder: Path) -> None:
+        """Read what ``save_rank_state`` wrote."""
+        cast(IBuffer, self.buffer).load_data(folder / "buffer.safetensors")
+        load_rng(folder / "rng.pt", self._policy.rng)
+
+    # ------------------------------------------------------------------ collecting
+
+    def pop_episodes(self) -> tuple[list[float], list[int]]:
+        """Return the returns and lengths of the episodes that ended on this rank since the last call."""
+        return self.collector.pop_episodes() if self.collector is not None else ([], [])
+
+    @property
+    def collect_kwargs(self) -> Mapping[str, Any]:
+        """What the last round's collecting was told, such as ``eps``."""
+        return self._collect_kwargs
+
+    def _next_round(self) -> ReplayRound:
+        collect, buffer = self._policy.collect_mode, cast(IBuffer, self.buffer)
+        batch_size, num_batches = collect.get_attribute("batch_size"), collect.get_attribute("update_per_collect")
+        progress = self._policy.progress
+        if self._starts:
+            self._start()
+        self._collect(collect.get_attribute("n_sample"))
+        while buffer.count() < batch_size:
+            self._collect(collect.get_attribute("n_sample"))
+        n_step = {"n_step": collect.get_attribute("nstep"), "discount_factor": collect.get_attribute("discount_factor")}
+        return ReplayRound(buffer, num_batches, batch_size, progress.train_iter, n_step)
+
+    def _start(self) -> None:
+        """Begin collecting: seed the envs, and fill an empty buffer, at the start of a run with random actions."""
+        self._starts = False
+        progress, collector = self._policy.progress, cast(SampleSerialCollector, self.collector)
+        seeds = Seeds(self.seed, cast(Trainer, self.trainer).global_rank, progress.env_step)
+        seed_envs(self._envs[-1], seeds.collector_envs)
+        collector.reset_env()
+        warm_up = self._policy.get_attribute("random_collect_size")
+        if warm_up and not cast(IBuffer, self.buffer).count():
+            self._collect(warm_up, random=progress.env_step == 0)
+
+    def _collect(self, n_sample: int, random: bool = False) -> None:
+        policy, collector = self._policy, cast(SampleSerialCollector, self.collector)
+        progress = policy.progress
+        if not random and hasattr(policy, "command_mode"):
+            info = {"envstep": progress.env_step, "learner_step": progress.train_iter}
+            self._collect_kwargs = policy.command_mode.get_setting_collect(info)
+        before = np.array([collector.envstep, collector.episode])
+        kwargs = {} if random else self._collect_kwargs
+        data = collector.collect(n_sample, progress.train_iter, random, policy_kwargs=kwargs)
+        cast(IBuffer, self.buffer).push(cast("dict[str, Any]", data), progress.env_step)
+        self._count([*(np.array([collector.envstep, collector.episode]) - before).tolist(), n_sample])
+
+    def _count(self, counts: list[int]) -> None:
+        """Add this rank's env steps, episodes and samples to the run's, over all ranks."""
+        trainer = cast(Trainer, self.trainer)
+        if trainer.world_size > 1:
+            total = trainer.strategy.reduce(torch.tensor(counts), reduce_op="sum")
+            counts = cast(Tensor, total).tolist()
+        progress = self._policy.progress
+        progress.env_step += counts[0]
+        progress.episode += counts[1]
+        progress.sample += counts[2]
+
+    def _setup_collector(self, trainer: Trainer) -> None:
+        policy = self._policy
+        seeds = Seeds(self.seed, trainer.global_rank, policy.progress.env_step)
+        env = self._make_env(self.num_envs, "same_step")
+        policy.seed(seeds.exploration)
+        cfg = policy.get_attribute("cfg")
+        if self.buffer is None:
+            self.buffer = create_buffer(policy.config.other.replay_buffer, seed=seeds.replay)
+        size, batch_size = cfg.other.replay_buffer.replay_buffer_size, policy.get_attribute("batch_size")
+        fits = f"at least learn.batch_size ({batch_size})"
+        require(size >= batch_size, "other.replay_buffer.replay_buffer_size", fits, size)
+        if policy.get_attribute("priority") and not self.buffer.is_prioritised:
+            raise ValueError(
+                "priority needs a prioritised buffer, but other.replay_buffer.type is "
+                f"{cfg.other.replay_buffer.type!r}, which keeps no priorities"
+            )
+        collector = create_serial_collector(policy.config.collect.collector, env=env, policy=policy.collect_mode)
+        self.collector = cast(SampleSerialCollector, collector)
+        self._starts = True
+
+    def _epoch_length(self) -> int:
+        """Return the rounds of an epoch."""
+        if self.rounds_per_epoch is not None:
+            return self.rounds_per_epoch
+        policy = self._policy
+        updates = policy.get_attribute("cfg").eval.evaluator.eval_freq
+        return int(max(1, round(updates / policy.get_attribute("update_per_collect"))))
+
+    # ------------------------------------------------------------------ evaluating
+
+    def _setup_evaluator(self, stage: str) -> None:
+        policy, trainer = self._policy, cast(Trainer, self.trainer)
+        config = policy.config.eval.evaluator
+        self._episodes = range(trainer.global_rank, self.n_evaluator_episode or config.n_episode, trainer.world_size)
+        self._episodes_per_rank = -(-(self.n_evaluator_episode or config.n_episode) // trainer.world_size)
+        num_envs = self.evaluator_env_num or min(self.num_envs, self._episodes_per_rank)
+        env = self._make_env(num_envs, "disabled")
+        self.single_observation_space = env.single_observation_space
+        self.single_action_space = env.single_action_space
+        policy.build(env.single_observation_space, env.single_action_space)
+        seed = Seeds(self.seed).evaluation("test" if stage == "test" else "validate")
+        evaluator = create_serial_evaluator(config, env=env, policy=policy.eval_mode, seed=seed)
+        self.evaluator = cast(InteractionSerialEvaluator, evaluator)
+
+    def _evaluate(self) -> dict[str, Tensor]:
+        """Return ``episode_return`` and ``episode_length``, shape (E,), NaN where other ranks have one more."""
+        returns, lengths = cast(InteractionSerialEvaluator, self.evaluator).run(self._episodes)
+        return {"episode_return": self._padded(returns), "episode_length": self._padded(lengths)}
+
+    def _padded(self, values: Sequence[float]) -> Tensor:
+        padded = torch.full((self._episodes_per_rank,), torch.nan)
+        padded[: len(values)] = torch.tensor(values, dtype=torch.float32)
+        return padded
+
+    def _make_env(self, num_envs: int, autoreset: AutoresetName) -> VectorEnv:
+        env = make_vector_env(self.env_id, num_envs, self.mode, None, self.wrappers, self.env_kwargs, autoreset)
+        self._envs.append(env)
+        return env

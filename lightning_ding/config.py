@@ -1,0 +1,179 @@
+"""Typed config dataclasses: strict reading of mappings, deep merge, and the way to EasyDict.
+
+A config is a frozen dataclass, and the only place where its defaults stand. Users hand over the dataclass or a nested
+mapping; a key that the dataclass does not have is an error that names the nearest key it has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
+
+from easydict import EasyDict
+
+ConfigT = TypeVar("ConfigT")
+
+if TYPE_CHECKING:
+    ConfigLike = Union[ConfigT, Mapping[str, Any], None]  # noqa: UP007 - a generic alias cannot be written with `|`
+    """What a constructor takes for a config: the dataclass, a mapping to merge over its defaults, or None."""
+else:
+
+    class ConfigLike:
+        """What a constructor takes for a config; at run time the dataclass alone, so that the CLI checks its fields."""
+
+        def __class_getitem__(cls, config_class: type) -> Any:
+            """Return ``config_class | None``."""
+            return config_class | None
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a hint that names the entry of ``known`` most like ``name``, or all of them if none is alike.
+
+    Example:
+        >>> nearest("batchsize", ["batch_size", "lr"])
+        "did you mean 'batch_size'?"
+        >>> nearest("xyz", ["batch_size", "lr"])
+        'known: batch_size, lr'
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+
+
+def require(condition: bool, name: str, allowed: str, got: object) -> None:
+    """Raise the one error of a bad argument: its name, what is allowed, what came.
+
+    Raises:
+        ValueError: If ``condition`` is false.
+
+    Example:
+        >>> require(0 < 1.5 <= 1, "discount_factor", "in (0, 1]", 1.5)
+        Traceback (most recent call last):
+        ...
+        ValueError: discount_factor must be in (0, 1], got 1.5
+    """
+    if not condition:
+        raise ValueError(f"{name} must be {allowed}, got {got!r}")
+
+
+def deep_merge(base: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of ``base`` in which the values of ``update`` stand, nested mappings merged key by key.
+
+    Neither argument is changed. A value that is no mapping replaces what was there.
+
+    Example:
+        >>> deep_merge({"learn": {"lr": 0.1, "batch_size": 64}}, {"learn": {"lr": 0.2}})
+        {'learn': {'lr': 0.2, 'batch_size': 64}}
+    """
+    merged = {key: deep_merge(value, {}) if isinstance(value, Mapping) else value for key, value in base.items()}
+    for key, value in update.items():
+        if isinstance(value, Mapping):
+            below = merged.get(key)
+            merged[key] = deep_merge(below if isinstance(below, Mapping) else {}, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Return a config dataclass as nested dicts of builtins; tuples become lists.
+
+    Raises:
+        TypeError: If ``config`` is not a dataclass instance.
+    """
+    if not dataclasses.is_dataclass(config) or isinstance(config, type):
+        raise TypeError(f"config must be a dataclass instance, got {config!r}")
+    return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
+
+
+def to_easydict(config: Any) -> EasyDict:
+    """Return a config dataclass as an ``EasyDict``; changing the result does not change ``config``."""
+    return EasyDict(to_dict(config))
+
+
+def resolve(config_class: type[ConfigT], cfg: ConfigLike[ConfigT]) -> ConfigT:
+    """Return the config that a constructor argument stands for.
+
+    Args:
+        config_class: A config dataclass all of whose fields have defaults.
+        cfg: An instance of it, a mapping to merge over its defaults, or None for the defaults.
+
+    Raises:
+        ValueError: If a key is unknown, naming the nearest known one, or a value is out of its range.
+        TypeError: If a value has the wrong type.
+    """
+    if cfg is None:
+        return config_class()
+    if isinstance(cfg, config_class):
+        return cfg
+    if isinstance(cfg, Mapping):
+        return _from_mapping(config_class, cfg, "")
+    raise TypeError(f"cfg must be a {config_class.__name__}, a mapping or None, got {type(cfg).__name__}: {cfg!r}")
+
+
+def moved(**where: str) -> dict[str, str]:
+    """Return a class attribute ``MOVED`` for a config: keys other frameworks have there, and what to use instead."""
+    return where
+
+
+def _from_mapping(config_class: type[ConfigT], mapping: Mapping[str, Any], path: str) -> ConfigT:
+    hints = typing.get_type_hints(config_class)
+    defaults = config_class()
+    fields = {field.name for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for key, value in mapping.items():
+        name = f"{path}{key}"
+        if key in getattr(config_class, "MOVED", {}):
+            raise ValueError(f"config key {name!r} does not exist here: {config_class.MOVED[key]}")  # type: ignore[attr-defined]
+        if key not in fields:
+            raise ValueError(f"unknown config key {name!r}; {nearest(key, fields)}")
+        below = getattr(defaults, key)
+        if dataclasses.is_dataclass(below) and isinstance(value, Mapping):
+            value = _from_mapping(type(below), deep_merge(to_dict(below), value), f"{name}.")
+        elif not _fits(value, hints[key]):
+            raise TypeError(
+                f"config key {name!r} must be {_describe(hints[key])}, got {type(value).__name__}: {value!r}"
+            )
+        values[key] = tuple(value) if isinstance(value, list) else value
+    return dataclasses.replace(defaults, **values)  # type: ignore[type-var]
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return to_dict(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(below) for key, below in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(below) for below in value]
+    return value
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Return whether ``value`` is of the type ``hint``; an int is a float, a bool is no number."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return True
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, argument) for argument in arguments)
+    if origin is Literal:
+        return value in arguments
+    if origin in (list, tuple, Sequence):
+        is_sequence = isinstance(value, Sequence) and not isinstance(value, str)
+        return is_sequence and all(_fits(item, arguments[0]) for item in value)
+    if origin in (dict, Mapping):
+        return isinstance(value, Mapping) and all(_fits(item, arguments[1]) for item in value.values())
+    if isinstance(value, bool):
+        return hint is bool
+    return isinstance(value, (int, float) if hint is float else hint)
+
+
+def _describe(hint: Any) -> str:
+    if typing.get_origin(hint) is Literal:
+        return "one of " + ", ".join(repr(argument) for argument in typing.get_args(hint))
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        return " or ".join(_describe(argument) for argument in typing.get_args(hint))
+    return getattr(hint, "__name__", str(hint)) if typing.get_origin(hint) is None else str(hint)

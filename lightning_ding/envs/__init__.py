@@ -1,0 +1,6 @@
+"""Vector environments: making them, and stepping them the same way in every autoreset mode."""
+
+from lightning_ding.envs.stepper import EnvStepper, Timestep
+from lightning_ding.envs.vector import make_vector_env
+
+__all__ = ["EnvStepper", "Timestep", "make_vector_env"]

@@ -1,0 +1,125 @@
+"""Making gymnasium vector environments, with the autoreset mode always said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Union, cast, get_args
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from lightning_ding.config import require
+
+EnvLike = Union[str, Callable[[], Any]]
+VectorMode = Literal["sync", "async", "native"]
+AutoresetName = Literal["same_step", "next_step", "disabled"]
+AUTORESET_MODES: dict[AutoresetName, AutoresetMode] = {
+    "same_step": AutoresetMode.SAME_STEP,
+    "next_step": AutoresetMode.NEXT_STEP,
+    "disabled": AutoresetMode.DISABLED,
+}
+
+
+def make_vector_env(
+    env: EnvLike,
+    num_envs: int = 1,
+    mode: VectorMode = "sync",
+    seed: int | np.random.SeedSequence | None = None,
+    wrappers: Sequence[Callable[[Any], Any]] = (),
+    env_kwargs: Mapping[str, Any] | None = None,
+    autoreset: AutoresetName = "same_step",
+) -> VectorEnv:
+    """Return a gymnasium ``VectorEnv`` whose ``metadata["autoreset_mode"]`` is set.
+
+    Args:
+        env: A registered gymnasium id, or a callable that returns an env (with ``mode="native"``, a vector env).
+        num_envs: How many envs, >= 1.
+        mode: ``"sync"`` steps them in this process, ``"async"`` each in its own, ``"native"`` takes the vector env that
+            the id registers.
+        seed: Seeds the envs, each differently, and the action space; the envs are reset once for it. None draws seeds.
+        wrappers: Applied in order to each env; with ``mode="native"``, vector wrappers applied to the vector env.
+        env_kwargs: Arguments of the env.
+        autoreset: When an env whose episode ended is reset. A native env decides for itself.
+
+    Returns:
+        The vector env; the caller closes it.
+
+    Raises:
+        ValueError: If the id is not registered, or an argument is out of its range.
+        TypeError: If what ``env`` makes is no gymnasium env.
+
+    Example:
+        >>> with_seed = make_vector_env("CartPole-v1", num_envs=2, seed=0)
+        >>> with_seed.reset()[0].shape
+        (2, 4)
+        >>> with_seed.close()
+    """
+    require(num_envs >= 1, "num_envs", ">= 1", num_envs)
+    require(mode in get_args(VectorMode), "mode", f"one of {get_args(VectorMode)}", mode)
+    require(autoreset in AUTORESET_MODES, "autoreset", f"one of {tuple(AUTORESET_MODES)}", autoreset)
+    check_env(env)
+    if mode == "native":
+        vector = _make_native(env, num_envs, wrappers, dict(env_kwargs or {}))
+    else:
+        makers = [_Maker(env, tuple(wrappers), dict(env_kwargs or {}))] * num_envs
+        vector_class = SyncVectorEnv if mode == "sync" else AsyncVectorEnv
+        vector = vector_class(makers, autoreset_mode=AUTORESET_MODES[autoreset])
+    if seed is not None:
+        seed_envs(vector, seed)
+    return vector
+
+
+def check_env(env: EnvLike) -> None:
+    """Raise if ``env`` is neither a registered id nor a callable.
+
+    Raises:
+        ValueError: If the id is not registered; gymnasium's hint is kept.
+        TypeError: If it is something else.
+    """
+    if isinstance(env, str):
+        try:
+            gym.spec(env)
+        except (gym.error.Error, ImportError) as error:
+            raise ValueError(f"env_id must be a registered gymnasium id, got {env!r}: {error}") from error
+    elif not callable(env):
+        raise TypeError(f"env_id must be a gymnasium id or a callable that returns an env, got {env!r}")
+
+
+def seed_envs(env: VectorEnv, seed: int | np.random.SeedSequence) -> None:
+    """Reset the envs once, each with its own seed, and seed the action space from which random actions come."""
+    sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+    *env_seeds, action_seed = sequence.generate_state(env.num_envs + 1).tolist()
+    env.reset(seed=env_seeds)
+    env.action_space.seed(action_seed)
+
+
+class _Maker:
+    """Makes one env; a class, so that it can be sent to another process."""
+
+    def __init__(self, env: EnvLike, wrappers: tuple[Callable[[Any], Any], ...], kwargs: dict[str, Any]) -> None:
+        self.env, self.wrappers, self.kwargs = env, wrappers, kwargs
+
+    def __call__(self) -> gym.Env[Any, Any]:
+        env = gym.make(self.env, **self.kwargs) if isinstance(self.env, str) else self.env(**self.kwargs)
+        for wrapper in self.wrappers:
+            env = wrapper(env)
+        if not isinstance(env, gym.Env):
+            raise TypeError(f"env_id must make a gymnasium.Env, got {type(env).__name__}")
+        return env
+
+
+def _make_native(
+    env: EnvLike, num_envs: int, wrappers: Sequence[Callable[[Any], Any]], kwargs: dict[str, Any]
+) -> VectorEnv:
+    if isinstance(env, str):
+        if gym.spec(env).vector_entry_point is None:
+            raise ValueError(f'mode must be "sync" or "async" for {env!r}, which registers no vector env, got "native"')
+        vector: Any = gym.make_vec(env, num_envs, vectorization_mode="vector_entry_point", **kwargs)
+    else:
+        vector = env(**kwargs)
+    for wrapper in wrappers:
+        vector = wrapper(vector)
+    if not isinstance(vector, VectorEnv):
+        raise TypeError(f'with mode="native", env_id must make a gymnasium VectorEnv, got {type(vector).__name__}')
+    return cast(VectorEnv, vector)

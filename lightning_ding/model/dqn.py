@@ -1,0 +1,64 @@
+"""The Q-network of DQN.
+
+Shapes: B batch, A actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from lightning_ding.model.encoder import ObsShape, create_encoder
+from lightning_ding.model.head import DiscreteHead, DuelingHead, MultiHead
+from lightning_ding.registry import MODEL_REGISTRY
+
+
+@MODEL_REGISTRY.register("dqn")
+class DQN(nn.Module):
+    """Encoder and head: the value of every action of an observation.
+
+    Args:
+        obs_shape: A size, a shape, or a dict of them; an entry ``action_mask`` is not encoded.
+        action_shape: Number of actions, or a number for each dimension of a multi-discrete action.
+        encoder: A registered encoder; None chooses by the shape.
+        encoder_hidden_size_list: Widths of the encoder; None takes the encoder's default.
+        dueling: Use a dueling head.
+        head_hidden_size: Width of the head's hidden layers; the encoder's output size if None.
+        head_layer_num: Hidden layers of the head; None means 1 with ``dueling``, else 0.
+        activation: relu, tanh, elu or gelu.
+
+    Example:
+        >>> import torch
+        >>> DQN(obs_shape=4, action_shape=2)(torch.zeros(3, 4))["logit"].shape
+        torch.Size([3, 2])
+    """
+
+    def __init__(
+        self,
+        obs_shape: ObsShape,
+        action_shape: int | Sequence[int],
+        encoder: str | None = None,
+        encoder_hidden_size_list: Sequence[int] | None = None,
+        dueling: bool = True,
+        head_hidden_size: int | None = None,
+        head_layer_num: int | None = None,
+        activation: str = "relu",
+    ) -> None:
+        super().__init__()
+        if isinstance(obs_shape, Mapping):
+            obs_shape = {name: shape for name, shape in obs_shape.items() if name != "action_mask"}
+        self.encoder = create_encoder(obs_shape, encoder, encoder_hidden_size_list, activation)
+        features = self.encoder.output_size
+        width = head_hidden_size or features
+        layers = int(dueling) if head_layer_num is None else head_layer_num
+        head_class = DuelingHead if dueling else DiscreteHead
+        if isinstance(action_shape, int):
+            self.head: nn.Module = head_class(features, action_shape, width, layers, activation)
+        else:
+            self.head = MultiHead([head_class(features, size, width, layers, activation) for size in action_shape])
+
+    def forward(self, obs: Any) -> dict[str, Tensor | list[Tensor]]:
+        """Return ``{"logit": values}``: shape (B, A), or a list of them for a multi-discrete action."""
+        return {"logit": self.head(self.encoder(obs))}

@@ -1,0 +1,76 @@
+"""Heads: features in, action values out.
+
+Shapes: B batch, F features, A actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from torch import Tensor, nn
+
+from lightning_ding.model.encoder import mlp
+
+
+class DiscreteHead(nn.Module):
+    """Hidden layers of one width and a linear layer of action values.
+
+    Args:
+        input_size: F.
+        action_size: A.
+        hidden_size: Width of the hidden layers.
+        layer_num: How many hidden layers; 0 for the linear layer alone.
+        activation: Behind each hidden layer.
+    """
+
+    def __init__(
+        self, input_size: int, action_size: int, hidden_size: int, layer_num: int = 0, activation: str = "relu"
+    ) -> None:
+        super().__init__()
+        widths = [input_size, *[hidden_size] * layer_num]
+        self.layers = nn.Sequential(*mlp(widths, activation), nn.Linear(widths[-1], action_size))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return action values, shape (B, A), of features, shape (B, F)."""
+        return cast(Tensor, self.layers(features))
+
+
+class DuelingHead(nn.Module):
+    """A state value plus advantages (Wang et al. 2016, eq. 9, https://arxiv.org/abs/1511.06581).
+
+    Args:
+        input_size: F.
+        action_size: A.
+        hidden_size: Width of the hidden layers of both streams.
+        layer_num: How many hidden layers in each stream.
+        activation: Behind each hidden layer.
+    """
+
+    def __init__(
+        self, input_size: int, action_size: int, hidden_size: int, layer_num: int = 1, activation: str = "relu"
+    ) -> None:
+        super().__init__()
+        self.advantage = DiscreteHead(input_size, action_size, hidden_size, layer_num, activation)
+        self.value = DiscreteHead(input_size, 1, hidden_size, layer_num, activation)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return V + A - mean(A), shape (B, A), of features, shape (B, F)."""
+        advantage = self.advantage(features)
+        return cast(Tensor, self.value(features) + advantage - advantage.mean(1, keepdim=True))
+
+
+class MultiHead(nn.Module):
+    """One head for each dimension of a multi-discrete action.
+
+    Args:
+        heads: The heads, in the order of the action's dimensions.
+    """
+
+    def __init__(self, heads: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(heads)
+
+    def forward(self, features: Tensor) -> list[Tensor]:
+        """Return action values of each dimension, shapes (B, A_i)."""
+        return [head(features) for head in self.heads]

@@ -1,0 +1,505 @@
+"""The base of every policy: a LightningModule with a learn, a collect and an eval mode.
+
+Shapes: B batch (transitions when learning, envs when acting).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
+
+import numpy as np
+import torch
+from easydict import EasyDict
+from gymnasium import spaces
+from lightning.pytorch import Callback, LightningModule
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lightning_ding import nested
+from lightning_ding.config import ConfigLike, nearest, resolve, to_dict, to_easydict
+from lightning_ding.model import create_model
+from lightning_ding.policy.config import PolicyConfig
+from lightning_ding.policy.metrics import MeanMetrics
+from lightning_ding.policy.modes import CollectMode, EvalMode, LearnMode
+from lightning_ding.policy.optimisation import attached_trainer, optimisation_step
+from lightning_ding.policy.trainer_flags import check_trainer_flags
+from lightning_ding.progress import Progress
+
+ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
+Batch = dict[str, Any]
+
+
+class Round(Protocol):
+    """What ``training_step`` learns from: minibatches, and a way to tell their priorities back."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield minibatches."""
+        ...
+
+    def update_priority(self, batch: Batch, priority: Tensor) -> None:
+        """Take the priorities, shape (B,), of a minibatch that was just learned from."""
+        ...
+
+
+class Policy(LightningModule, Generic[ConfigT]):
+    """An algorithm: what it learns, how it acts, and what a transition of it holds.
+
+    A subclass names its ``config_class`` and implements ``_init_learn``, ``_forward_learn``, ``_forward_collect``,
+    ``_forward_eval`` and ``default_model``. Workers use ``learn_mode``, ``collect_mode`` and ``eval_mode`` only.
+
+    The network is built in the constructor if the config says its shapes or ``model`` is given; otherwise from the
+    env's spaces, by :meth:`build`, which a Trainer's datamodule gives rise to.
+
+    Args:
+        cfg: The policy's config dataclass, or a mapping to merge over its defaults.
+        model: A network to use instead of the one that the config describes.
+        enable_field: Which of learn, collect and eval to initialise; None means all.
+
+    Raises:
+        ValueError: If a config key is unknown or a value out of range, or a field is unknown.
+        TypeError: If ``model`` is not an ``nn.Module``, or a config value has the wrong type.
+    """
+
+    config_class: ClassVar[type[PolicyConfig]]
+    on_policy: ClassVar[bool] = False
+    total_field: ClassVar[tuple[str, ...]] = ("learn", "collect", "eval")
+
+    def __init__(
+        self,
+        cfg: ConfigLike[ConfigT] = None,
+        model: nn.Module | None = None,
+        enable_field: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.config: ConfigT = resolve(cast(type[ConfigT], self.config_class), cfg)
+        if model is not None and not isinstance(model, nn.Module):
+            raise TypeError(f"model must be an nn.Module or None, got {type(model).__name__}")
+        unknown = set(enable_field or ()) - set(self.total_field)
+        if unknown:
+            raise ValueError(f"enable_field must be among {self.total_field}, got {sorted(unknown)}")
+        self.enable_field = tuple(f for f in self.total_field if enable_field is None or f in enable_field)
+        self.progress = Progress()
+        self.metrics = MeanMetrics()
+        self.rng = np.random.default_rng()
+        self.model: nn.Module = nn.Identity()
+        self._optimizer_list: list[Optimizer] = []
+        self._is_built = False
+        self.save_hyperparameters({"cfg": to_dict(self.config)})
+        if model is not None or self._has_shapes() or not self._needs_model():
+            self._initialise(model)
+
+    # ------------------------------------------------------------------ to implement
+
+    @abstractmethod
+    def _init_learn(self) -> None:
+        """Make what learning needs: target networks and ``self._optimizer_list``."""
+
+    def _init_collect(self) -> None:
+        """Make what collecting needs beyond the model."""
+
+    def _init_eval(self) -> None:
+        """Make what evaluating needs beyond the model."""
+
+    @abstractmethod
+    def _forward_learn(self, batch: Batch) -> dict[str, Any]:
+        """Make one update from a minibatch with leading axis B; return detached tensors to report.
+
+        A ``priority``, shape (B,), goes back to a prioritised buffer; everything else is averaged and logged.
+        """
+
+    @abstractmethod
+    def _forward_collect(self, obs: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Return an ``action`` for each of B observations, with exploration, and what a transition keeps beside it."""
+
+    @abstractmethod
+    def _forward_eval(self, obs: Any) -> dict[str, Tensor]:
+        """Return the greedy ``action`` for each of B observations."""
+
+    @abstractmethod
+    def default_model(self) -> tuple[str, list[str]]:
+        """Return the registered name of the network and the modules whose import registers it."""
+
+    @abstractmethod
+    def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
+        """Return ``obs_shape`` and ``action_shape`` of the spaces of one env.
+
+        Raises:
+            TypeError: If the algorithm cannot work with such a space.
+        """
+
+    def _process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
+        """Return the columns of a transition; every leaf has the leading axis B.
+
+        Args:
+            obs: Observations acted on.
+            output: What ``_forward_collect`` returned for them.
+            timestep: With ``next_obs`` (the true final observation at an episode's end), ``reward``, ``terminated``,
+                ``truncated``.
+        """
+        return {
+            "obs": obs,
+            "action": output["action"],
+            "reward": timestep.reward,
+            "next_obs": timestep.next_obs,
+            "terminated": timestep.terminated,
+            "truncated": timestep.truncated,
+        }
+
+    def _get_train_sample(self, transitions: Any) -> Any:
+        """Return what is stored of collected transitions; here they are stored as they are."""
+        return transitions
+
+    def _reset_learn(self, data_id: Sequence[int] | None = None) -> None:
+        """Forget the learner's state of these slots (None: all)."""
+
+    def _reset_collect(self, data_id: Sequence[int] | None = None) -> None:
+        """Forget the collecting state, such as an RNN's, of these envs (None: all)."""
+
+    def _reset_eval(self, data_id: Sequence[int] | None = None) -> None:
+        """Forget the evaluating state of these envs (None: all)."""
+
+    def _monitor_vars_learn(self) -> list[str]:
+        return ["cur_lr", "total_loss"]
+
+    # ------------------------------------------------------------------ building
+
+    @classmethod
+    def default_config(cls) -> EasyDict:
+        """Return the defaults as an ``EasyDict``, independent of any other.
+
+        Raises:
+            RuntimeError: On a base class, which has no algorithm.
+        """
+        if not hasattr(cls, "config_class"):
+            raise RuntimeError(f"{cls.__name__} is a base class and has no default config")
+        return EasyDict(to_easydict(cls.config_class()), cfg_type=f"{cls.__name__}Dict")
+
+    @property
+    def cfg(self) -> EasyDict:
+        """A copy of the config as an ``EasyDict``; the policy reads ``config``."""
+        return to_easydict(self.config)
+
+    @property
+    def is_built(self) -> bool:
+        """Whether the network exists."""
+        return self._is_built
+
+    def build(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> Policy[ConfigT]:
+        """Make the network for an env, or check that the one there is fits it.
+
+        Args:
+            observation_space: Of one env.
+            action_space: Of one env.
+
+        Returns:
+            The policy itself.
+
+        Raises:
+            TypeError: If the algorithm cannot work with such a space.
+            ValueError: If the config says other shapes.
+        """
+        found = self._shapes_of(observation_space, action_space)
+        asked = to_dict(self.config)["model"]
+        for name, shape in found.items():
+            plain = to_dict_shape(shape)
+            if asked[name] is not None and to_dict_shape(asked[name]) != plain:
+                raise ValueError(f"model.{name} is {asked[name]} in the config, but the env has {plain}")
+        if not self._is_built:
+            self.config = resolve(type(self.config), {**to_dict(self.config), "model": {**asked, **found}})
+            self.hparams["cfg"] = to_dict(self.config)
+            self._initialise(None)
+        return self
+
+    def configure_model(self) -> None:
+        """Build the network from the spaces of the Trainer's datamodule (Lightning hook).
+
+        Raises:
+            RuntimeError: If there is nothing to learn the spaces from.
+        """
+        trainer = attached_trainer(self)
+        datamodule = getattr(trainer, "datamodule", None)
+        if hasattr(datamodule, "single_observation_space"):
+            self.build(datamodule.single_observation_space, datamodule.single_action_space)
+        elif not self._is_built:
+            raise RuntimeError(
+                f"{type(self).__name__} does not know its spaces: set model.obs_shape and model.action_shape in its "
+                "config, call build(observation_space, action_space), or use a datamodule that has an env"
+            )
+
+    def _initialise(self, model: nn.Module | None) -> None:
+        if self._needs_model():
+            self.model = create_model(self._model_cfg()) if model is None else model
+        for field in self.enable_field:
+            getattr(self, f"_init_{field}")()
+        self._is_built = True
+
+    def _model_cfg(self) -> dict[str, Any]:
+        name, import_names = self.default_model()
+        return {"type": name, "import_names": import_names, **to_dict(self.config)["model"]}
+
+    def _has_shapes(self) -> bool:
+        model = to_dict(self.config)["model"]
+        return model["obs_shape"] is not None and model["action_shape"] is not None
+
+    def _needs_model(self) -> bool:
+        return any(field in self.enable_field for field in ("learn", "collect", "eval"))
+
+    # ------------------------------------------------------------------ modes
+
+    @property
+    def learn_mode(self) -> LearnMode:
+        """What a learner sees."""
+        return LearnMode(
+            self._learn,
+            self._reset_learn,
+            self.__repr__,
+            self._monitor_vars_learn,
+            self.get_attribute,
+            self.set_attribute,
+            self._state_dict_learn,
+            self._load_state_dict_learn,
+        )
+
+    @property
+    def collect_mode(self) -> CollectMode:
+        """What a collector sees."""
+        return CollectMode(
+            self._collect,
+            self._process_transition,
+            self._get_train_sample,
+            self._reset_collect,
+            self.get_attribute,
+            self.set_attribute,
+            self._state_dict_collect,
+            self._load_state_dict_collect,
+        )
+
+    @property
+    def eval_mode(self) -> EvalMode:
+        """What an evaluator sees."""
+        return EvalMode(
+            self._evaluate,
+            self._reset_eval,
+            self.get_attribute,
+            self.set_attribute,
+            self._state_dict_eval,
+            self._load_state_dict_eval,
+        )
+
+    def _learn(self, data: Batch | Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Make one update.
+
+        Args:
+            data: A minibatch with leading axis B, or a list of B transitions.
+        """
+        self._require_field("learn")
+        batch = cast(Batch, nested.stack(data) if isinstance(data, Sequence) else data)
+        if not self.training:
+            self.train()
+        output = self._forward_learn(batch)
+        self.progress.train_iter += 1
+        return output
+
+    def _collect(self, obs: Any, **kwargs: Any) -> Any:
+        """Act with exploration on B observations, or on ``{env_id: observation}``."""
+        self._require_field("collect")
+        return self._act(self._forward_collect, obs, **kwargs)
+
+    def _evaluate(self, obs: Any) -> Any:
+        """Act greedily on B observations, or on ``{env_id: observation}``."""
+        self._require_field("eval")
+        return self._act(self._forward_eval, obs)
+
+    @torch.no_grad()
+    def _act(self, function: Any, obs: Any, **kwargs: Any) -> Any:
+        ids = list(obs) if isinstance(obs, Mapping) and obs and isinstance(next(iter(obs)), int) else None
+        batch = nested.to_tensor(obs) if ids is None else nested.stack([obs[i] for i in ids])
+        device = self.device
+        if device.type != "cpu":
+            batch = nested.to(batch, device)
+        was_training = self.model.training
+        if was_training:
+            self.model.eval()
+        try:
+            output = function(batch, **kwargs)
+        finally:
+            if was_training:
+                self.model.train()
+        return output if ids is None else {env_id: nested.index(output, row) for row, env_id in enumerate(ids)}
+
+    def _require_field(self, field: str) -> None:
+        if field not in self.enable_field:
+            raise RuntimeError(f"the field {field!r} is not enabled, enable_field is {self.enable_field}")
+        if not self._is_built:
+            self.configure_model()
+
+    # ------------------------------------------------------------------ attributes and states
+
+    def get_attribute(self, name: str) -> Any:
+        """Return what a worker asks for by name: ``_get_<name>()``, else ``_<name>``.
+
+        Raises:
+            NotImplementedError: If the policy has neither; the message names the attribute.
+        """
+        if hasattr(self, f"_get_{name}"):
+            return getattr(self, f"_get_{name}")()
+        if hasattr(self, f"_{name}"):
+            return getattr(self, f"_{name}")
+        raise NotImplementedError(f"{type(self).__name__} has no attribute {name!r} for workers")
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Set ``_<name>``.
+
+        Raises:
+            AttributeError: If the attribute is computed from the config, so that setting it would change nothing.
+        """
+        if hasattr(self, f"_get_{name}"):
+            raise AttributeError(f"{name!r} is computed by {type(self).__name__}; change its config instead")
+        setattr(self, f"_{name}", value)
+
+    def _get_cfg(self) -> EasyDict:
+        return self.cfg
+
+    def _get_device(self) -> torch.device:
+        return self.device
+
+    def _get_cuda(self) -> bool:
+        return self.device.type == "cuda"
+
+    def _get_on_policy(self) -> bool:
+        return self.on_policy
+
+    def _get_progress(self) -> Progress:
+        return self.progress
+
+    def _get_batch_size(self) -> int:
+        return int(self._from_config("learn", "batch_size"))
+
+    def _get_n_sample(self) -> int | None:
+        return cast("int | None", self._from_config("collect", "n_sample"))
+
+    def _get_n_episode(self) -> int | None:
+        return cast("int | None", self._from_config("collect", "n_episode"))
+
+    def _get_unroll_len(self) -> int:
+        return int(self._from_config("collect", "unroll_len"))
+
+    def _get_priority(self) -> bool:
+        return bool(getattr(self.config, "priority", False))
+
+    def _from_config(self, section: str, name: str) -> Any:
+        return getattr(getattr(self.config, section, None), name, None)
+
+    def _state_dict_learn(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict(), "optimizer": [o.state_dict() for o in self._optimizer_list]}
+
+    def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        for optimizer, saved in zip(self._optimizer_list, state["optimizer"], strict=True):
+            optimizer.load_state_dict(saved)
+
+    def _state_dict_collect(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict()}
+
+    def _load_state_dict_collect(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"], strict=True)
+
+    def _state_dict_eval(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict()}
+
+    def _load_state_dict_eval(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"], strict=True)
+
+    # ------------------------------------------------------------------ Lightning
+
+    def configure_callbacks(self) -> list[Callback]:
+        """Refuse Trainer flags that cannot work, and bring the callbacks that the datamodule needs (Lightning hook)."""
+        check_trainer_flags(self.trainer)
+        bring = getattr(getattr(self.trainer, "datamodule", None), "default_callbacks", None)
+        return cast("list[Callback]", bring(self.trainer)) if bring is not None else []
+
+    def configure_optimizers(self) -> list[Optimizer]:
+        """Return the optimizers that ``_init_learn`` made (Lightning hook)."""
+        return self._optimizer_list
+
+    def forward(self, obs: Any) -> Tensor:
+        """Return the greedy action for each of B observations."""
+        return self._forward_eval(obs)["action"]
+
+    def training_step(self, batch: Round | Batch | Sequence[Mapping[str, Any]], batch_idx: int) -> None:
+        """Make one update for each minibatch of a round (Lightning hook).
+
+        Args:
+            batch: A round of minibatches; a single minibatch, or a list of transitions, counts as a round of one.
+            batch_idx: Number of the round in its epoch.
+        """
+        rounds: Iterable[Any] = [batch] if isinstance(batch, (Mapping, Sequence)) else batch
+        for minibatch in rounds:
+            output = self._learn(minibatch)
+            priority = output.pop("priority", None)
+            if priority is not None and not isinstance(batch, (Mapping, Sequence)):
+                batch.update_priority(minibatch, priority)
+            self.metrics.add(output)
+
+    def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> None:
+        """Log the episodes of an evaluation (Lightning hook); see :meth:`_log_episodes`."""
+        self._log_episodes("eval", batch)
+
+    def test_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> None:
+        """Log the episodes of a test (Lightning hook); see :meth:`_log_episodes`."""
+        self._log_episodes("test", batch)
+
+    def _log_episodes(self, stage: str, episodes: Mapping[str, Tensor]) -> None:
+        """Log mean, standard deviation, minimum and maximum of the return, and the mean length, over all ranks.
+
+        Args:
+            stage: Prefix of the names.
+            episodes: ``episode_return`` and ``episode_length``, each of shape (E,); E is the same on all ranks, and
+                what is NaN does not count.
+        """
+        table = torch.stack([episodes["episode_return"].double(), episodes["episode_length"].double()])
+        table = cast(Tensor, self.all_gather(table)).reshape(-1, *table.shape).transpose(0, 1).reshape(2, -1)
+        returns, lengths = table[:, ~table[0].isnan()]
+        values = {
+            "return_mean": returns.mean(),
+            "return_std": returns.std(correction=0),
+            "return_min": returns.min(),
+            "return_max": returns.max(),
+            "length_mean": lengths.mean(),
+        }
+        named = {f"{stage}/{name}": value.float() for name, value in values.items()}
+        self.log_dict(named, logger=False, batch_size=1)  # the metrics callback writes them, with env steps as x axis
+
+    def optimise(self, loss: Tensor, index: int = 0, grad_clip_norm: float | None = None) -> Tensor | None:
+        """Zero, backward, average over ranks, clip and step; see :func:`optimisation_step`."""
+        return optimisation_step(self, self._optimizer_list[index], index, loss, grad_clip_norm)
+
+    def seed(self, seed: int | np.random.SeedSequence) -> None:
+        """Seed the exploration; every rank needs a seed of its own."""
+        self.rng = np.random.default_rng(seed)
+
+    def cur_lr(self) -> float:
+        """Return the learning rate of the first optimizer as it is now."""
+        return float(self._optimizer_list[0].param_groups[0]["lr"])
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the counters (Lightning hook)."""
+        checkpoint["progress"] = self.progress.state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore the counters (Lightning hook)."""
+        if "progress" not in checkpoint:
+            raise KeyError(f"the checkpoint holds no progress; {nearest('progress', checkpoint)}")
+        self.progress.load_state_dict(checkpoint["progress"])
+
+
+def to_dict_shape(shape: Any) -> Any:
+    """Return a shape with sequences as lists and one-element sequences as numbers, so that two can be compared."""
+    if isinstance(shape, Mapping):
+        return {name: to_dict_shape(below) for name, below in shape.items()}
+    if isinstance(shape, (list, tuple)):
+        return list(shape) if len(shape) != 1 else shape[0]
+    return shape

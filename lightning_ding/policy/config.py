@@ -1,0 +1,21 @@
+"""The part of a policy's config that every algorithm has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lightning_ding.config import moved
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """Base of every policy's config; an algorithm adds its sections."""
+
+    MOVED: ClassVar[dict[str, str]] = moved(
+        cuda="choose the device with Trainer(accelerator=..., devices=...)",
+        multi_gpu='use Trainer(strategy="ddp", devices=...)',
+        bp_update_sync="gradients are always synchronised before the optimizer steps",
+        on_policy="it is a property of the algorithm",
+        traj_len_inf="collecting in pieces never cuts an n-step return",
+    )

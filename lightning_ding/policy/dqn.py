@@ -1,0 +1,334 @@
+"""DQN with double Q-learning, a dueling network, n-step returns and prioritised replay.
+
+Papers: Mnih et al. 2015 (https://arxiv.org/abs/1312.5602); double: van Hasselt et al. 2016, eq. 4
+(https://arxiv.org/abs/1509.06461); dueling: Wang et al. 2016, eq. 9 (https://arxiv.org/abs/1511.06581); n-step: Hessel
+et al. 2018 (https://arxiv.org/abs/1710.02298); priorities: Schaul et al. 2016 (https://arxiv.org/abs/1511.05952).
+
+Where this differs: Adam and the Huber loss instead of RMSProp and clipped errors; epsilon is drawn for each env on its
+own; a time limit is no terminal state, so a truncated step bootstraps from its true final observation.
+
+Shapes: B batch, A actions.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from lightning_ding import rl
+from lightning_ding.config import ConfigLike, require
+from lightning_ding.policy.command import CommandModePolicy
+from lightning_ding.policy.config import PolicyConfig
+from lightning_ding.policy.spaces import discrete_action_shape, obs_shape
+from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.worker_config import CollectorConfig, EvaluatorConfig, ReplayBufferConfig
+
+
+@dataclass(frozen=True)
+class DQNModelConfig:
+    """The Q-network."""
+
+    obs_shape: Any = None
+    """Size or shape of an observation, or a dict of them; None takes it from the env."""
+    action_shape: int | Sequence[int] | None = None
+    """Number of actions, or one for each dimension; None takes it from the env."""
+    encoder: str | None = None
+    """Registered encoder (mlp, conv, dict or your own); None chooses by the observation's shape."""
+    encoder_hidden_size_list: Sequence[int] | None = None
+    """Widths of the encoder; None takes the encoder's default: 128, 128, 64 for vectors."""
+    dueling: bool = True
+    """Split the head into a state value and advantages."""
+    head_hidden_size: int | None = None
+    """Width of the head's hidden layers; None takes the encoder's last width."""
+    head_layer_num: int | None = None
+    """Hidden layers of the head, >= 0; None means 1 with dueling, else 0."""
+    activation: Literal["relu", "tanh", "elu", "gelu"] = "relu"
+    """Behind every hidden layer."""
+
+
+@dataclass(frozen=True)
+class DQNLearnConfig:
+    """Learning."""
+
+    update_per_collect: int = 5
+    """Updates after each collection of n_sample transitions, >= 1."""
+    batch_size: int = 64
+    """Transitions of a minibatch on each rank, >= 1."""
+    learning_rate: float = 1e-3
+    """Step size of Adam, > 0."""
+    target_update_freq: int | None = 100
+    """Updates between two copies into the target network, >= 1; None when target_theta is used."""
+    target_theta: float | None = None
+    """Share of the network that moves into the target after every update, in (0, 1]; None when copying."""
+    loss: Literal["huber", "mse"] = "huber"
+    """Loss of the temporal-difference error."""
+    double_q: bool = True
+    """Let the online network choose the action that the target network values."""
+    grad_clip_norm: float | None = None
+    """Largest norm of the gradient, > 0; None for no limit."""
+    ignore_done: bool = False
+    """Bootstrap from terminal states too; for old configs whose envs end by a time limit only."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require(self.update_per_collect >= 1, "learn.update_per_collect", ">= 1", self.update_per_collect)
+        require(self.batch_size >= 1, "learn.batch_size", ">= 1", self.batch_size)
+        require(self.learning_rate > 0, "learn.learning_rate", "> 0", self.learning_rate)
+        freq, theta = self.target_update_freq, self.target_theta
+        allowed = "set when target_theta is None, and None when it is set"
+        require((freq is None) != (theta is None), "learn.target_update_freq", f"{allowed} ({theta})", freq)
+        require(freq is None or freq >= 1, "learn.target_update_freq", ">= 1", freq)
+        require(theta is None or 0 < theta <= 1, "learn.target_theta", "in (0, 1]", theta)
+        clip = self.grad_clip_norm
+        require(clip is None or clip > 0, "learn.grad_clip_norm", "> 0 or None", clip)
+
+
+@dataclass(frozen=True)
+class DQNCollectConfig:
+    """Collecting."""
+
+    n_sample: int = 8
+    """Transitions of a round on each rank, >= 1."""
+    unroll_len: int = 1
+    """Steps of a training sample; DQN has no memory, so only 1."""
+    collector: CollectorConfig = field(default_factory=CollectorConfig)
+    """The collector."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require(self.n_sample >= 1, "collect.n_sample", ">= 1", self.n_sample)
+        require(self.unroll_len == 1, "collect.unroll_len", "1 for DQN", self.unroll_len)
+
+
+@dataclass(frozen=True)
+class DQNEvalConfig:
+    """Evaluating."""
+
+    evaluator: EvaluatorConfig = field(default_factory=EvaluatorConfig)
+    """The evaluator."""
+
+
+@dataclass(frozen=True)
+class EpsConfig:
+    """The epsilon schedule."""
+
+    type: Literal["linear", "exp"] = "linear"
+    """linear reaches end at decay; exp comes near it with time constant decay."""
+    start: float = 1.0
+    """Probability of a random action at the start, in [0, 1]."""
+    end: float = 0.05
+    """Probability of a random action in the long run, in [0, 1]."""
+    decay: float = 10_000
+    """Env steps over all ranks, > 0."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require(0 <= self.start <= 1, "other.eps.start", "in [0, 1]", self.start)
+        require(0 <= self.end <= 1, "other.eps.end", "in [0, 1]", self.end)
+        require(self.decay > 0, "other.eps.decay", "> 0", self.decay)
+
+
+@dataclass(frozen=True)
+class DQNOtherConfig:
+    """Exploration and replay."""
+
+    eps: EpsConfig = field(default_factory=EpsConfig)
+    """The epsilon schedule."""
+    replay_buffer: ReplayBufferConfig = field(default_factory=lambda: ReplayBufferConfig(replay_buffer_size=20_000))
+    """The replay buffer."""
+
+
+@dataclass(frozen=True)
+class DQNConfig(PolicyConfig):
+    """Everything that can be set of DQN."""
+
+    nstep: int = 1
+    """Steps of the return, >= 1; fewer at an episode's end."""
+    discount_factor: float = 0.99
+    """gamma, in [0, 1]."""
+    priority: bool = False
+    """Tell the buffer the size of each error; needs a prioritised buffer."""
+    priority_IS_weight: bool = False  # noqa: N815 - DI-engine's name
+    """Weigh errors by the buffer's importance-sampling weights; needs priority."""
+    random_collect_size: int = 512
+    """Transitions collected with random actions before the first update on each rank, >= 0."""
+    model: DQNModelConfig = field(default_factory=DQNModelConfig)
+    """The Q-network."""
+    learn: DQNLearnConfig = field(default_factory=DQNLearnConfig)
+    """Learning."""
+    collect: DQNCollectConfig = field(default_factory=DQNCollectConfig)
+    """Collecting."""
+    eval: DQNEvalConfig = field(default_factory=DQNEvalConfig)
+    """Evaluating."""
+    other: DQNOtherConfig = field(default_factory=DQNOtherConfig)
+    """Exploration and replay."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require(self.nstep >= 1, "nstep", ">= 1", self.nstep)
+        require(0 <= self.discount_factor <= 1, "discount_factor", "in [0, 1]", self.discount_factor)
+        require(self.priority or not self.priority_IS_weight, "priority_IS_weight", "False without priority", True)
+        require(self.random_collect_size >= 0, "random_collect_size", ">= 0", self.random_collect_size)
+
+
+@POLICY_REGISTRY.register("dqn")
+class DQNPolicy(CommandModePolicy[DQNConfig]):
+    """DQN for discrete and multi-discrete actions; vector, image and dict observations; action masks.
+
+    Args:
+        cfg: A ``DQNConfig``, or a mapping to merge over its defaults.
+        model: A network ``obs -> {"logit": action values}`` to use instead of the one that the config describes.
+        enable_field: Which of learn, collect, eval and command to initialise; None means all.
+
+    Example:
+        >>> policy = DQNPolicy({"model": {"obs_shape": 4, "action_shape": 2}})
+        >>> policy.eval_mode.forward({0: torch.zeros(4), 1: torch.ones(4)})[1]["action"].shape
+        torch.Size([])
+    """
+
+    config_class: ClassVar[type[PolicyConfig]] = DQNConfig
+
+    def __init__(
+        self,
+        cfg: ConfigLike[DQNConfig] = None,
+        model: nn.Module | None = None,
+        enable_field: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(cfg, model, enable_field)
+        eps = self.config.other.eps
+        self.epsilon = rl.Schedule(eps.type, eps.start, eps.end, eps.decay)
+
+    def _init_learn(self) -> None:
+        self.target_model = copy.deepcopy(self.model).requires_grad_(False)
+        parameters = self.model.parameters()
+        self._optimizer_list = [torch.optim.Adam(parameters, lr=self.config.learn.learning_rate, fused=True)]
+
+    def _forward_collect(self, obs: Any, eps: float | None = None) -> dict[str, Tensor]:
+        """Return epsilon-greedy actions; ``eps`` overrides the schedule."""
+        epsilon = self.epsilon.value(self.progress.env_step) if eps is None else eps
+        actions = [
+            rl.epsilon_greedy(q.cpu().numpy(), epsilon, self.rng, None if mask is None else mask.cpu().numpy())
+            for q, mask in self._values(self.model, obs)
+        ]
+        return {"action": torch.from_numpy(np.stack(actions, axis=1) if self._is_multi_discrete else actions[0])}
+
+    def _forward_eval(self, obs: Any) -> dict[str, Tensor]:
+        actions = [q.argmax(1) for q, _ in self._values(self.model, obs)]
+        return {"action": torch.stack(actions, dim=1) if self._is_multi_discrete else actions[0]}
+
+    def _forward_learn(self, batch: dict[str, Any]) -> dict[str, Any]:
+        loss, report = self.loss(batch)
+        self.optimise(loss, grad_clip_norm=self.config.learn.grad_clip_norm)
+        self._update_target()
+        return report
+
+    def loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the temporal-difference loss of a minibatch and what to report of it.
+
+        Args:
+            batch: ``obs``, ``action`` (B,) or (B, dimensions), ``reward`` (B,) summed over the steps, ``next_obs``,
+                ``terminated`` (B,), ``discount`` (B,), which is gamma^n and may be missing when nstep is 1, and ``IS``
+                (B,) with ``priority_IS_weight``.
+
+        Returns:
+            The loss, averaged over the dimensions of the action, and detached tensors: ``total_loss``, ``q_value`` (B,),
+            ``target_q_value`` (B,), and ``priority`` (B,) if the config asks for it.
+
+        Raises:
+            KeyError: If ``discount`` or ``IS`` is needed and missing.
+        """
+        learn = self.config.learn
+        weight = batch["IS"] if self.config.priority_IS_weight else None
+        discount_t = self._discount(batch)
+        action = batch["action"].reshape(len(discount_t), -1).unbind(1)
+        with torch.no_grad():
+            q_t = self._values(self.target_model, batch["next_obs"])
+            selector = self._values(self.model, batch["next_obs"]) if learn.double_q else q_t
+        targets = [
+            rl.double_q_target(batch["reward"], discount_t, q, s)
+            if learn.double_q
+            else rl.q_target(batch["reward"], discount_t, q)
+            for (q, _), (s, _) in zip(q_t, selector, strict=True)
+        ]
+        q_tm1 = self._q(self.model, batch["obs"])
+        predictions = [rl.take_action_value(q, a) for q, a in zip(q_tm1, action, strict=True)]
+        losses, errors = zip(
+            *[rl.td_loss(p, t, weight, learn.loss) for p, t in zip(predictions, targets, strict=True)], strict=True
+        )
+        loss = _mean(losses)
+        report = {"total_loss": loss.detach(), "q_value": predictions[0].detach(), "target_q_value": targets[0]}
+        return loss, report | ({"priority": _mean(errors)} if self.config.priority else {})
+
+    def _state_dict_learn(self) -> dict[str, Any]:
+        return super()._state_dict_learn() | {"target_model": self.target_model.state_dict()}
+
+    def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
+        super()._load_state_dict_learn(state)
+        self.target_model.load_state_dict(state["target_model"])
+
+    def _monitor_vars_learn(self) -> list[str]:
+        return ["cur_lr", "total_loss", "q_value", "target_q_value"]
+
+    def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:
+        return {"eps": self.epsilon.value(command_info["envstep"])}
+
+    def default_model(self) -> tuple[str, list[str]]:
+        """Return the registered Q-network."""
+        return "dqn", ["lightning_ding.model.dqn"]
+
+    def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
+        return {"obs_shape": obs_shape(observation_space), "action_shape": discrete_action_shape(action_space, "dqn")}
+
+    @property
+    def _is_multi_discrete(self) -> bool:
+        return not isinstance(self.config.model.action_shape, int)
+
+    def _q(self, model: nn.Module, obs: Any) -> list[Tensor]:
+        """Return the action values of each dimension of the action, shapes (B, A_i)."""
+        logit = model(obs)["logit"]
+        return logit if isinstance(logit, list) else [logit]
+
+    def _values(self, model: nn.Module, obs: Any) -> list[tuple[Tensor, Tensor | None]]:
+        """Return the masked action values and the mask of each dimension of the action, shapes (B, A_i)."""
+        values = self._q(model, obs)
+        mask = obs.get("action_mask") if isinstance(obs, Mapping) else None
+        masks = [None] * len(values) if mask is None else mask.split([q.shape[1] for q in values], dim=1)
+        return [(rl.masked(q, m), m) for q, m in zip(values, masks, strict=True)]
+
+    def _discount(self, batch: Mapping[str, Any]) -> Tensor:
+        """Return gamma^n * (1 - terminated), shape (B,): the one place where termination enters."""
+        terminated = batch["terminated"].bool()
+        if "discount" not in batch and self.config.nstep > 1:
+            raise KeyError("a batch needs 'discount', gamma to the power of the steps taken, when nstep > 1")
+        gamma = batch.get("discount", torch.full_like(batch["reward"], self.config.discount_factor))
+        return gamma if self.config.learn.ignore_done else gamma * ~terminated
+
+    def _update_target(self) -> None:
+        learn = self.config.learn
+        if learn.target_theta is not None:
+            rl.polyak_update(self.model, self.target_model, learn.target_theta)
+        elif (self.progress.train_iter + 1) % (learn.target_update_freq or 1) == 0:
+            rl.copy_parameters(self.model, self.target_model)
+
+    def _get_nstep(self) -> int:
+        return self.config.nstep
+
+    def _get_discount_factor(self) -> float:
+        return self.config.discount_factor
+
+    def _get_random_collect_size(self) -> int:
+        return self.config.random_collect_size
+
+    def _get_update_per_collect(self) -> int:
+        return self.config.learn.update_per_collect
+
+
+def _mean(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.stack(list(parts)).mean(0)

@@ -1,0 +1,90 @@
+"""One optimisation step, the same for every algorithm: under DDP, on one device, and with no Trainer at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch.strategies import ParallelStrategy
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from lightning.pytorch import LightningModule, Trainer
+    from torch.optim import Optimizer
+
+
+def optimisation_step(
+    module: LightningModule, optimizer: Optimizer, index: int, loss: Tensor, grad_clip_norm: float | None = None
+) -> Tensor | None:
+    """Zero the gradients, backward, average over ranks, clip, step.
+
+    DDP's reducer expects one backward for each call of ``training_step`` that reaches every parameter; an update here
+    is one of many and may belong to one loss of several. So the backward runs with the reducer off, and the gradients
+    of this optimizer are averaged in one flat all-reduce. Clipping comes after it, so that all ranks clip the gradient
+    of the whole batch.
+
+    Args:
+        module: The policy; inside a fit its Trainer does the backward and the step, so that hooks, precision and
+            ``global_step`` work.
+        optimizer: Whose parameters to update.
+        index: Its place among ``module.configure_optimizers()``.
+        loss: A scalar.
+        grad_clip_norm: Largest norm of the gradient, > 0; None for no limit.
+
+    Returns:
+        The norm of the gradient before clipping, a scalar, or None without clipping.
+    """
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    optimizer.zero_grad()
+    trainer = attached_trainer(module)
+    in_fit = trainer is not None and trainer.training
+    if in_fit:
+        with _reducer_off(module.trainer):
+            module.manual_backward(loss)
+    else:
+        loss.backward()
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        average_gradients(parameters)
+    norm = None if grad_clip_norm is None else torch.nn.utils.clip_grad_norm_(parameters, grad_clip_norm)
+    if in_fit:
+        wrapped = module.optimizers()
+        (wrapped[index] if isinstance(wrapped, list) else wrapped).step()
+    else:
+        optimizer.step()
+    return norm
+
+
+@torch.no_grad()
+def average_gradients(parameters: Sequence[Tensor]) -> None:
+    """Average the gradients over all ranks in one all-reduce.
+
+    A parameter that has no gradient on a rank counts there as zero; one that has none on any rank keeps none.
+
+    Args:
+        parameters: The same on every rank, in the same order.
+    """
+    parts = [torch.zeros_like(p).reshape(-1) if p.grad is None else p.grad.reshape(-1) for p in parameters]
+    has_gradient = parts[0].new_tensor([p.grad is not None for p in parameters])
+    flat = torch.cat([*parts, has_gradient])
+    dist.all_reduce(flat)
+    flat[: -len(parameters)] /= dist.get_world_size()
+    *means, contributors = flat.split([len(part) for part in parts] + [len(parameters)])
+    for index, (parameter, mean) in enumerate(zip(parameters, means, strict=True)):
+        if parameter.grad is not None or contributors[index] > 0:  # the second test waits for the device, and is rare
+            parameter.grad = mean.view_as(parameter)
+
+
+def attached_trainer(module: LightningModule) -> Trainer | None:
+    """Return the Trainer of a module, or None when it is used without one."""
+    try:
+        return module.trainer
+    except RuntimeError:  # what Lightning raises for a module without a Trainer
+        return None
+
+
+def _reducer_off(trainer: Trainer) -> AbstractContextManager[None]:
+    strategy = trainer.strategy
+    return strategy.block_backward_sync() if isinstance(strategy, ParallelStrategy) else nullcontext()

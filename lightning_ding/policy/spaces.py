@@ -1,0 +1,44 @@
+"""From gymnasium spaces to the shapes in a model's config."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gymnasium import spaces
+
+Shape = Any  # int, tuple of ints, or a dict of shapes
+
+
+def obs_shape(space: spaces.Space[Any]) -> Shape:
+    """Return an observation space as a size, a shape, or a dict of them.
+
+    Raises:
+        TypeError: If the space is neither Box, MultiBinary nor a Dict of these.
+    """
+    if isinstance(space, spaces.Dict):
+        return {name: obs_shape(below) for name, below in space.spaces.items()}
+    if isinstance(space, (spaces.Box, spaces.MultiBinary)):
+        shape = tuple(space.shape)
+        return shape if len(shape) == 3 else math.prod(shape) if len(shape) != 1 else shape[0]
+    raise TypeError(
+        f"the observation space must be a Box, MultiBinary or a Dict of these, got {space}; "
+        "gymnasium.wrappers.FlattenObservation turns the others into a Box"
+    )
+
+
+def discrete_action_shape(space: spaces.Space[Any], policy: str) -> Shape:
+    """Return a discrete action space as a number of actions, or a tuple of them.
+
+    Args:
+        space: The action space of one env.
+        policy: Name of the policy that asks, for the message.
+
+    Raises:
+        TypeError: If the space is neither Discrete nor a one-dimensional MultiDiscrete, or does not count from 0.
+    """
+    if isinstance(space, spaces.Discrete) and space.start == 0:
+        return int(space.n)
+    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1 and not space.start.any():
+        return tuple(int(size) for size in space.nvec)
+    raise TypeError(f"{policy} needs a Discrete or MultiDiscrete action space that counts from 0, got {space}")

@@ -1,0 +1,50 @@
+"""Trainer flags that cannot work with these policies, each with what to use instead."""
+
+from __future__ import annotations
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+
+
+def check_trainer_flags(trainer: Trainer) -> None:
+    """Raise for the first flag that cannot work.
+
+    Raises:
+        ValueError: Naming the flag, what it was, and what to use.
+    """
+    strategy = trainer.strategy
+    refused = {
+        "accumulate_grad_batches": (
+            trainer.accumulate_grad_batches not in (1, None),
+            trainer.accumulate_grad_batches,
+            "an update is one minibatch; raise learn.batch_size in the policy's config",
+        ),
+        "gradient_clip_val": (
+            trainer.gradient_clip_val is not None,
+            trainer.gradient_clip_val,
+            "set learn.grad_clip_norm in the policy's config",
+        ),
+        "max_steps": (
+            trainer.max_steps != -1,
+            trainer.max_steps,
+            "it counts steps of all optimizers together; set max_env_step or max_train_iter on the datamodule",
+        ),
+        "overfit_batches": (
+            trainer.overfit_batches != 0,
+            trainer.overfit_batches,
+            "there is no fixed data set to overfit; leave it at 0",
+        ),
+        "precision": (
+            trainer.precision in ("16-mixed", "16-true"),
+            trainer.precision,
+            'half precision overflows here; use precision="bf16-mixed"',
+        ),
+        "strategy": (
+            not isinstance(strategy, (SingleDeviceStrategy, DDPStrategy)),
+            type(strategy).__name__,
+            'gradients are averaged for whole replicas; use strategy="ddp"',
+        ),
+    }
+    for flag, (is_refused, value, advice) in refused.items():
+        if is_refused:
+            raise ValueError(f"Trainer({flag}={value!r}) cannot work with a reinforcement-learning policy: {advice}")

@@ -1,0 +1,117 @@
+"""Registries: names for classes, so that a config can say what to build."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from lightning_ding.config import nearest
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+
+class Registry(Generic[T]):
+    """A table of classes or functions by name.
+
+    Args:
+        kind: What the entries are, for error messages, e.g. ``"policy"``.
+        home: A module whose import registers the built-in entries; imported at the first look-up.
+
+    Example:
+        >>> shapes = Registry("shape")
+        >>> @shapes.register("round")
+        ... class Circle:
+        ...     def __init__(self, radius): self.radius = radius
+        >>> shapes.build("round", radius=2).radius
+        2
+        >>> shapes.get("rund")
+        Traceback (most recent call last):
+        ...
+        KeyError: "no shape is registered as 'rund'; did you mean 'round'? Registered: round"
+    """
+
+    def __init__(self, kind: str, home: str | None = None) -> None:
+        self.kind = kind
+        self._home = home
+        self._entries: dict[str, T] = {}
+
+    def register(self, name: str | None = None, *, force_overwrite: bool = False) -> Callable[[T], T]:
+        """Return a decorator that enters what it decorates.
+
+        Args:
+            name: The name; the object's ``__name__`` if None.
+            force_overwrite: Replace an entry of that name instead of raising.
+
+        Raises:
+            ValueError: If the name is taken and ``force_overwrite`` is false.
+        """
+
+        def enter(entry: T) -> T:
+            key = name or entry.__name__
+            if key in self._entries and not force_overwrite and self._entries[key] is not entry:
+                raise ValueError(f"the {self.kind} name {key!r} is taken by {self._entries[key]!r}")
+            self._entries[key] = entry
+            return entry
+
+        return enter
+
+    def get(self, name: str) -> T:
+        """Return the entry called ``name``.
+
+        Raises:
+            KeyError: If there is none; the message lists what is registered.
+        """
+        self._load()
+        if name not in self._entries:
+            known = ", ".join(sorted(self._entries))
+            hint = nearest(str(name), self._entries)
+            hint = f"{hint} " if hint.startswith("did") else ""
+            raise KeyError(f"no {self.kind} is registered as {name!r}; {hint}Registered: {known}")
+        return self._entries[name]
+
+    def build(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Return ``get(name)(*args, **kwargs)``; whatever the constructor raises comes out as it is."""
+        return self.get(name)(*args, **kwargs)
+
+    def name_of(self, entry: T) -> str | None:
+        """Return the name under which ``entry`` stands, or None."""
+        self._load()
+        return next((name for name, known in self._entries.items() if known is entry), None)
+
+    def __contains__(self, name: object) -> bool:
+        self._load()
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        self._load()
+        return iter(sorted(self._entries))
+
+    def _load(self) -> None:
+        if self._home is not None:
+            home, self._home = self._home, None
+            importlib.import_module(home)
+
+
+def import_modules(names: Iterable[str]) -> None:
+    """Import modules for the registrations that they make.
+
+    Args:
+        names: Dotted module names, the ``import_names`` of a config.
+
+    Raises:
+        ImportError: If one cannot be imported; the cause is kept.
+    """
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise ImportError(f"import_names: cannot import {name!r}: {error}") from error
+
+
+POLICY_REGISTRY: Registry[Any] = Registry("policy", home="lightning_ding.policy")
+MODEL_REGISTRY: Registry[Any] = Registry("model", home="lightning_ding.model")
+ENCODER_REGISTRY: Registry[Any] = Registry("encoder", home="lightning_ding.model")
+SERIAL_COLLECTOR_REGISTRY: Registry[Any] = Registry("serial collector", home="lightning_ding.worker")
+SERIAL_EVALUATOR_REGISTRY: Registry[Any] = Registry("serial evaluator", home="lightning_ding.worker")
+BUFFER_REGISTRY: Registry[Any] = Registry("buffer", home="lightning_ding.worker")

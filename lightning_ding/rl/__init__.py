@@ -1,0 +1,19 @@
+"""The mathematics of reinforcement learning: pure functions on tensors, one file per idea."""
+
+from lightning_ding.rl.exploration import Schedule, epsilon_greedy
+from lightning_ding.rl.returns import n_step_return
+from lightning_ding.rl.td import double_q_target, masked, q_target, take_action_value, td_loss
+from lightning_ding.rl.target import copy_parameters, polyak_update
+
+__all__ = [
+    "Schedule",
+    "copy_parameters",
+    "double_q_target",
+    "epsilon_greedy",
+    "masked",
+    "n_step_return",
+    "polyak_update",
+    "q_target",
+    "take_action_value",
+    "td_loss",
+]

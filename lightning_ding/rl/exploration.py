@@ -1,0 +1,65 @@
+"""Exploration: schedules and epsilon-greedy actions.
+
+Shapes: B batch (one row for each env), A actions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A value that moves from ``start`` to ``end`` as the run goes on.
+
+    Args:
+        type: ``"linear"`` reaches ``end`` at ``decay`` and stays; ``"exp"`` is end + (start - end) e^(-x / decay).
+        start: Value at 0.
+        end: Value in the long run.
+        decay: Scale of the x axis, in the unit that ``value`` is asked in (env steps); > 0.
+
+    Example:
+        >>> schedule = Schedule("linear", 1.0, 0.5, 100)
+        >>> [schedule.value(step) for step in (0, 50, 100, 1000)]
+        [1.0, 0.75, 0.5, 0.5]
+    """
+
+    type: Literal["linear", "exp"]
+    start: float
+    end: float
+    decay: float
+
+    def value(self, step: int) -> float:
+        """Return the value at ``step``."""
+        if self.type == "linear":
+            return self.start + (self.end - self.start) * min(step / self.decay, 1.0)
+        return self.end + (self.start - self.end) * math.exp(-step / self.decay)
+
+
+def epsilon_greedy(
+    q: NDArray[np.float32], epsilon: float, rng: np.random.Generator, action_mask: NDArray[Any] | None = None
+) -> NDArray[np.int64]:
+    """Return greedy actions, each replaced by a uniformly random legal one with probability epsilon.
+
+    The coin is thrown for every row on its own, so that not all envs explore in the same step.
+
+    Args:
+        q: Action values, illegal actions at minus infinity, shape (B, A).
+        epsilon: Probability of a random action, in [0, 1].
+        rng: Source of the coins and the random actions.
+        action_mask: Non-zero where an action is legal, shape (B, A); None means that all are.
+
+    Returns:
+        Actions, shape (B,).
+    """
+    greedy: NDArray[np.int64] = q.argmax(1)
+    explore = rng.random(len(q)) < epsilon
+    if action_mask is None:
+        return np.where(explore, rng.integers(q.shape[1], size=len(q)), greedy)
+    lottery = rng.random(q.shape) * (np.asarray(action_mask) != 0)  # the largest ticket among the legal actions wins
+    return np.where(explore, lottery.argmax(1), greedy)

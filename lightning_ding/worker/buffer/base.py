@@ -1,0 +1,92 @@
+"""The contract of replay buffers.
+
+Shapes: K transitions pushed, B transitions of a minibatch, U minibatches.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar
+
+from easydict import EasyDict
+
+from lightning_ding.config import to_easydict
+from lightning_ding.worker_config import ReplayBufferConfig
+
+Transitions = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+
+
+class IBuffer(ABC):
+    """Keeps transitions and gives minibatches of them; a context manager."""
+
+    config_class: ClassVar[type[ReplayBufferConfig]] = ReplayBufferConfig
+    is_prioritised: ClassVar[bool] = False
+    """Whether ``update`` takes priorities and minibatches depend on them."""
+
+    @classmethod
+    def default_config(cls) -> EasyDict:
+        """Return the defaults as an ``EasyDict``."""
+        return EasyDict(to_easydict(cls.config_class()), cfg_type=f"{cls.__name__}Dict")
+
+    @abstractmethod
+    def push(self, data: Transitions, cur_collector_envstep: int = -1) -> None:
+        """Add transitions: a nested dict with leading axis K, or a list of K dicts, in the order of time."""
+
+    @abstractmethod
+    def sample(
+        self,
+        batch_size: int,
+        cur_learner_iter: int = 0,
+        *,
+        num_batches: int | None = None,
+        n_step: int = 1,
+        discount_factor: float = 1.0,
+        replace: bool = False,
+    ) -> dict[str, Any]:
+        """Return a copy of B transitions, or of U times B with ``num_batches``."""
+
+    @abstractmethod
+    def update(self, info: Mapping[str, Any]) -> None:
+        """Take the priorities of transitions that were sampled."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Forget all transitions."""
+
+    @abstractmethod
+    def count(self) -> int:
+        """Return how many transitions are kept."""
+
+    @abstractmethod
+    def save_data(self, file: str | Path) -> None:
+        """Write the whole state to a file."""
+
+    @abstractmethod
+    def load_data(self, file: str | Path) -> None:
+        """Take the whole state from a file that ``save_data`` wrote."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Return the whole state as tensors and builtins."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take the state that ``state_dict`` returned."""
+
+    def start(self) -> None:  # noqa: B027 - optional
+        """Begin background work, if there is any."""
+
+    def close(self) -> None:  # noqa: B027 - optional
+        """End background work; may be called more than once."""
+
+    def __enter__(self) -> IBuffer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

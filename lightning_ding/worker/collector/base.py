@@ -1,0 +1,58 @@
+"""The contract of the collectors that run in the learner's process."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Any, ClassVar
+
+from easydict import EasyDict
+from gymnasium.vector import VectorEnv
+
+from lightning_ding.config import to_easydict
+from lightning_ding.policy.modes import CollectMode
+from lightning_ding.worker_config import CollectorConfig
+
+
+class ISerialCollector(ABC):
+    """Acts in a vector env with a policy's collect mode; a context manager that closes what it made."""
+
+    config_class: ClassVar[type[CollectorConfig]] = CollectorConfig
+
+    @classmethod
+    def default_config(cls) -> EasyDict:
+        """Return the defaults as an ``EasyDict``."""
+        return EasyDict(to_easydict(cls.config_class()), cfg_type=f"{cls.__name__}Dict")
+
+    @abstractmethod
+    def reset_env(self, env: VectorEnv | None = None) -> None:
+        """Start new episodes, in ``env`` if it is given."""
+
+    @abstractmethod
+    def reset_policy(self, policy: CollectMode | None = None) -> None:
+        """Reset the policy's collecting state, after taking ``policy`` if it is given."""
+
+    @abstractmethod
+    def reset(self, policy: CollectMode | None = None, env: VectorEnv | None = None) -> None:
+        """Reset env, policy and counters."""
+
+    @abstractmethod
+    def collect(self, n_sample: int | None = None, train_iter: int = 0) -> Any:
+        """Return collected data."""
+
+    @property
+    @abstractmethod
+    def envstep(self) -> int:
+        """Environment steps taken by this collector."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what the collector made itself; the env belongs to whoever made it."""
+
+    def __enter__(self) -> ISerialCollector:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

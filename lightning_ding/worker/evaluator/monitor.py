@@ -1,0 +1,90 @@
+"""A quota of episodes for each env, so that short episodes do not count more often than long ones.
+
+Taking the first E episodes that end in any env prefers short ones: an env whose episodes are short delivers more of
+them. With a quota fixed beforehand, every env delivers the same number, however long they take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from lightning_ding.config import require
+
+
+class VectorEvalMonitor:
+    """Records the first episodes of each env, up to its quota, and ignores what comes after.
+
+    The quota of env i is ``n_episode // env_num``, and one more for the first ``n_episode % env_num`` envs.
+
+    Args:
+        env_num: Number of envs, >= 1.
+        n_episode: Episodes to record, >= 1.
+
+    Example:
+        >>> monitor = VectorEvalMonitor(env_num=2, n_episode=3)
+        >>> for env_id, episode_return in [(1, 5.0), (1, 99.0), (0, 1.0), (0, 3.0)]:
+        ...     monitor.update_reward(env_id, episode_return)
+        >>> monitor.is_finished(), monitor.get_episode_return()
+        (True, [1.0, 3.0, 5.0])
+    """
+
+    def __init__(self, env_num: int, n_episode: int) -> None:
+        require(env_num >= 1, "env_num", ">= 1", env_num)
+        require(n_episode >= 1, "n_episode", ">= 1", n_episode)
+        self.quota = n_episode // env_num + (np.arange(env_num) < n_episode % env_num)
+        self._returns: list[list[float]] = [[] for _ in range(env_num)]
+        self._infos: list[list[Mapping[str, Any]]] = [[] for _ in range(env_num)]
+
+    def is_finished(self) -> bool:
+        """Return whether every env has delivered its quota."""
+        return self.get_current_episode() == int(self.quota.sum())
+
+    def wants(self, env_id: int) -> bool:
+        """Return whether an episode of this env still counts."""
+        return len(self._returns[env_id]) < self.quota[env_id]
+
+    def update_reward(self, env_id: int, reward: Any) -> None:
+        """Record the return of an episode, unless the env's quota is full."""
+        if self.wants(env_id):
+            self._returns[env_id].append(float(reward))
+
+    def update_info(self, env_id: int, info: Mapping[str, Any]) -> None:
+        """Record what else is known of an episode, unless the env's quota is full; call it before ``update_reward``."""
+        if len(self._infos[env_id]) < self.quota[env_id]:
+            self._infos[env_id].append(info)
+
+    def get_episode_return(self) -> list[float]:
+        """Return the returns recorded, env after env."""
+        return [value for returns in self._returns for value in returns]
+
+    def get_latest_reward(self, env_id: int) -> float:
+        """Return the newest return of an env.
+
+        Raises:
+            IndexError: If it has none.
+        """
+        return self._returns[env_id][-1]
+
+    def get_current_episode(self) -> int:
+        """Return the number of episodes recorded."""
+        return sum(len(returns) for returns in self._returns)
+
+    def get_episode_info(self) -> dict[str, Any] | None:
+        """Return lists of what was recorded beside the returns, and ``<name>_mean`` of numbers; None if nothing was.
+
+        An entry that only some episodes have counts for these.
+        """
+        infos = [info for kept in self._infos for info in kept]
+        if not infos:
+            return None
+        names = dict.fromkeys(name for info in infos for name in info)
+        lists: dict[str, Any] = {name: [info[name] for info in infos if name in info] for name in names}
+        numbers = {
+            name: values
+            for name, values in lists.items()
+            if all(np.isscalar(v) and not isinstance(v, str) for v in values)
+        }
+        return lists | {f"{name}_mean": float(np.mean(values)) for name, values in numbers.items()}
