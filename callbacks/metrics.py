@@ -40,14 +40,6 @@ class MetricsLogger(Callback):
             self._write(trainer, pl_module)
 
     @override
-    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
-        self._write_evaluation(trainer, pl_module, "eval/")
-
-    @override
-    def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
-        self._write_evaluation(trainer, pl_module, "test/")
-
-    @override
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         if self._rounds:
             self._write(trainer, pl_module)
@@ -82,13 +74,6 @@ class MetricsLogger(Callback):
             metrics["collect/return_mean"] = return_sum / episodes
             metrics["collect/length_mean"] = length_sum / episodes
         return metrics
-
-    def _write_evaluation(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
-        if trainer.sanity_checking:
-            return
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith(stage)}
-        for logger in trainer.loggers:
-            logger.log_metrics(metrics, step=pl_module.progress.env_step)
 
     def _mark(self, pl_module: Any) -> None:
         """Remember when and where the interval that is summed up began."""

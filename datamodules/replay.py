@@ -1,6 +1,6 @@
 """Off-policy training: collect, keep, replay.
 
-Shapes: E episodes of an evaluation on this rank.
+Shapes: E episodes of an evaluation over all ranks.
 """
 
 from __future__ import annotations
@@ -285,9 +285,10 @@ class ReplayDataModule(LightningDataModule):
     def _setup_evaluator(self, stage: str) -> None:
         policy, trainer = self._policy, cast(Trainer, self.trainer)
         config = policy.config.eval.evaluator
-        self._episodes = range(trainer.global_rank, self.n_evaluator_episode or config.n_episode, trainer.world_size)
-        self._episodes_per_rank = -(-(self.n_evaluator_episode or config.n_episode) // trainer.world_size)
-        num_envs = self.evaluator_env_num or min(self.num_envs, self._episodes_per_rank)
+        self._n_episode = self.n_evaluator_episode or config.n_episode
+        self._episodes = range(self._n_episode)[trainer.global_rank :: trainer.world_size]
+        require(len(self._episodes) >= 1, "n_episode", f"at least one for each of {trainer.world_size} ranks", self._n_episode)
+        num_envs = self.evaluator_env_num or min(self.num_envs, len(self._episodes))
         env = self._make_env(num_envs, "disabled")
         self.single_observation_space = env.single_observation_space
         self.single_action_space = env.single_action_space
@@ -297,14 +298,10 @@ class ReplayDataModule(LightningDataModule):
         self.evaluator = cast(InteractionSerialEvaluator, evaluator)
 
     def _evaluate(self) -> dict[str, Tensor]:
-        """Return ``episode_return`` and ``episode_length``, shape (E,), NaN where other ranks have one more."""
-        returns, lengths = cast(InteractionSerialEvaluator, self.evaluator).run(self._episodes)
-        return {"episode_return": self._padded(returns), "episode_length": self._padded(lengths)}
-
-    def _padded(self, values: Sequence[float]) -> Tensor:
-        padded = torch.full((self._episodes_per_rank,), torch.nan)
-        padded[: len(values)] = torch.tensor(values, dtype=torch.float32)
-        return padded
+        """Return ``episode_return`` and ``episode_length`` of all episodes, shape (E,), zero where other ranks ran them."""
+        table = torch.zeros(2, self._n_episode)
+        table[:, self._episodes] = torch.tensor(cast(InteractionSerialEvaluator, self.evaluator).run(self._episodes))
+        return {"episode_return": table[0], "episode_length": table[1]}
 
     def _make_env(self, num_envs: int, autoreset: AutoresetName) -> VectorEnv:
         env = make_vector_env(self.env_id, num_envs, self.mode, None, self.wrappers, self.env_kwargs, autoreset)

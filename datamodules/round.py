@@ -47,12 +47,12 @@ class ReplayRound:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the minibatches, each a nested dict of tensors with leading axis B."""
+        if self._data is not None:
+            yield from nested.unbind(self._data)  # type: ignore[misc]
+            return
         for number in range(self.num_batches):
-            if self._data is not None:
-                yield nested.index(self._data, number)
-            else:
-                drawn = self._buffer.sample(self._batch_size, self._train_iter + number, **self._sample_kwargs)
-                yield drawn if self._device is None else nested.to(drawn, self._device)  # type: ignore[misc]
+            drawn = self._buffer.sample(self._batch_size, self._train_iter + number, **self._sample_kwargs)
+            yield drawn if self._device is None else nested.to(drawn, self._device)  # type: ignore[misc]
 
     def update_priority(self, batch: Mapping[str, Any], priority: Tensor) -> None:
         """Hand the priorities, shape (B,), of a minibatch back to the buffer."""

@@ -130,7 +130,7 @@ def _from_mapping(config_class: type[ConfigT], mapping: Mapping[str, Any], path:
         if key in getattr(config_class, "MOVED", {}):
             raise ValueError(f"config key {name!r} does not exist here: {config_class.MOVED[key]}")  # type: ignore[attr-defined]
         if key not in fields:
-            raise ValueError(f"unknown config key {name!r}; {nearest(key, fields)}")
+            raise ValueError(f"unknown config key {name!r}; {nearest(str(key), fields)}")
         below = getattr(defaults, key)
         if dataclasses.is_dataclass(below) and isinstance(value, Mapping):
             value = _from_mapping(type(below), deep_merge(to_dict(below), value), f"{name}.")
@@ -138,8 +138,15 @@ def _from_mapping(config_class: type[ConfigT], mapping: Mapping[str, Any], path:
             raise TypeError(
                 f"config key {name!r} must be {_describe(hints[key])}, got {type(value).__name__}: {value!r}"
             )
-        values[key] = tuple(value) if isinstance(value, list) else value
+        values[key] = _own(value)
     return dataclasses.replace(defaults, **values)  # type: ignore[type-var]
+
+
+def _own(value: Any) -> Any:
+    """Return a copy that the user's mapping shares nothing with; lists become tuples."""
+    if isinstance(value, Mapping):
+        return {key: _own(below) for key, below in value.items()}
+    return tuple(_own(below) for below in value) if isinstance(value, list) else value
 
 
 def _plain(value: Any) -> Any:

@@ -89,8 +89,12 @@ class Registry(Generic[T]):
 
     def _load(self) -> None:
         if self._home is not None:
-            home, self._home = self._home, None
-            importlib.import_module(home)
+            home, self._home = self._home, None  # first, because the import may look something up
+            try:
+                importlib.import_module(home)
+            except BaseException:
+                self._home = home  # so that the next look-up says the same again, not that nothing is registered
+                raise
 
 
 def import_modules(names: Iterable[str]) -> None:

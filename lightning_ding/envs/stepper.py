@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from lightning_ding import nested
+from lightning_ding.envs.vector import reset_envs
 
 BoolArray = NDArray[np.bool_]
 
@@ -62,8 +63,8 @@ class EnvStepper:
     def reset(self, seed: list[int | None] | None = None) -> Any:
         """Start a new episode in every env and return the first observations."""
         self._resetting[:] = False
-        self.obs, _ = self.env.reset(seed=seed)
-        self._check(np.zeros(self.env.num_envs), self.obs, None)
+        self.obs = reset_envs(self.env, seed)
+        self._check_obs(self.obs, None)
         return self.obs
 
     def step(self, action: Any) -> Timestep:
@@ -87,28 +88,31 @@ class EnvStepper:
                 next_obs = _with_final(obs, info["final_obs"], ended)
             else:
                 obs = self._reset_ended(obs, ended)
-        self._check(reward, next_obs, action)
+        finite = np.isfinite(reward)
+        if not finite.all():
+            _raise("a reward", reward, finite, action)
+        self._check_obs(next_obs, action)
+        if obs is not next_obs:  # some of them are the first ones of new episodes
+            self._check_obs(obs, None)
         self.obs = obs
         return Timestep(next_obs, reward, terminated, truncated, info, valid)
 
     def _reset_ended(self, obs: Any, ended: BoolArray) -> Any:
         seed = [self.next_seed[i] if ended[i] else None for i in range(len(ended))]
-        fresh, _ = self.env.reset(seed=seed, options={"reset_mask": ended.copy()})
+        fresh = reset_envs(self.env, seed, {"reset_mask": ended.copy()})
         return _merge(fresh, obs, ended)
 
-    def _check(self, reward: NDArray[np.float64], obs: Any, action: Any) -> None:
-        finite = np.isfinite(reward)
-        if not finite.all():
-            self._raise("reward", reward, finite, action)
+    def _check_obs(self, obs: Any, action: Any) -> None:
         if self._is_float:
             for leaf in nested.leaves(obs):
                 if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
-                    self._raise("observation", leaf, np.isfinite(leaf).reshape(len(leaf), -1).all(1), action)
+                    _raise("an observation", leaf, np.isfinite(leaf).reshape(len(leaf), -1).all(1), action)
 
-    def _raise(self, what: str, values: NDArray[Any], finite: BoolArray, action: Any) -> None:
-        env_id = int(np.flatnonzero(~finite)[0])
-        did = "after reset" if action is None else f"after action {nested.index(action, env_id)}"
-        raise ValueError(f"env {env_id} gave a {what} that is not finite {did}: {values[env_id]}")
+
+def _raise(what: str, values: NDArray[Any], finite: BoolArray, action: Any) -> None:
+    env_id = int(np.flatnonzero(~finite)[0])
+    did = "after reset" if action is None else f"after action {nested.index(action, env_id)}"
+    raise ValueError(f"env {env_id} gave {what} that is not finite {did}: {values[env_id]}")
 
 
 def _space_leaves(space: Any) -> list[Any]:

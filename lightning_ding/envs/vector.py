@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Union, cast, get_args
+from typing import Any, Literal, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -11,7 +11,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from lightning_ding.config import require
 
-EnvLike = Union[str, Callable[[], Any]]
+EnvLike = str | Callable[[], Any]
 VectorMode = Literal["sync", "async", "native"]
 AutoresetName = Literal["same_step", "next_step", "disabled"]
 AUTORESET_MODES: dict[AutoresetName, AutoresetMode] = {
@@ -90,8 +90,23 @@ def seed_envs(env: VectorEnv, seed: int | np.random.SeedSequence) -> None:
     """Reset the envs once, each with its own seed, and seed the action space from which random actions come."""
     sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
     *env_seeds, action_seed = sequence.generate_state(env.num_envs + 1).tolist()
-    env.reset(seed=env_seeds)
+    reset_envs(env, env_seeds)
     env.action_space.seed(action_seed)
+
+
+def reset_envs(env: VectorEnv, seed: list[int | None] | None = None, options: dict[str, Any] | None = None) -> Any:
+    """Reset a vector env and return the observations.
+
+    Args:
+        env: Any vector env.
+        seed: One for each env, None where it goes on with its stream. A native env has one stream for all its envs; it
+            takes the first seed that is there.
+        options: What the env knows.
+    """
+    seeds: Any = seed
+    if seed is not None and not isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)):
+        seeds = next((one for one in seed if one is not None), None)
+    return env.reset(seed=seeds, options=options)[0]
 
 
 class _Maker:
@@ -122,4 +137,4 @@ def _make_native(
         vector = wrapper(vector)
     if not isinstance(vector, VectorEnv):
         raise TypeError(f'with mode="native", env_id must make a gymnasium VectorEnv, got {type(vector).__name__}')
-    return cast(VectorEnv, vector)
+    return vector

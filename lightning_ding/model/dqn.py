@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from lightning_ding.config import require
 from lightning_ding.model.encoder import ObsShape, create_encoder
 from lightning_ding.model.head import DiscreteHead, DuelingHead, MultiHead
 from lightning_ding.registry import MODEL_REGISTRY
@@ -28,6 +29,9 @@ class DQN(nn.Module):
         head_hidden_size: Width of the head's hidden layers; the encoder's output size if None.
         head_layer_num: Hidden layers of the head; None means 1 with ``dueling``, else 0.
         activation: relu, tanh, elu or gelu.
+
+    Raises:
+        ValueError: If a size is out of its range, or ``head_hidden_size`` is given to a head without hidden layers.
 
     Example:
         >>> import torch
@@ -51,8 +55,12 @@ class DQN(nn.Module):
             obs_shape = {name: shape for name, shape in obs_shape.items() if name != "action_mask"}
         self.encoder = create_encoder(obs_shape, encoder, encoder_hidden_size_list, activation)
         features = self.encoder.output_size
-        width = head_hidden_size or features
         layers = int(dueling) if head_layer_num is None else head_layer_num
+        require(layers >= 0, "head_layer_num", ">= 0", layers)
+        no_width = "None when the head has no hidden layers"
+        require(head_hidden_size is None or layers > 0, "head_hidden_size", no_width, head_hidden_size)
+        width = features if head_hidden_size is None else head_hidden_size
+        require(width >= 1, "head_hidden_size", ">= 1", width)
         head_class = DuelingHead if dueling else DiscreteHead
         if isinstance(action_shape, int):
             self.head: nn.Module = head_class(features, action_shape, width, layers, activation)

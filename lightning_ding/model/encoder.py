@@ -6,10 +6,11 @@ Shapes: B batch, F features, C channels, H height, W width.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Union, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_ding.config import require
@@ -17,22 +18,54 @@ from lightning_ding.registry import ENCODER_REGISTRY
 
 ObsShape = Union[int, Sequence[int], Mapping[str, "ObsShape"]]
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU, "gelu": nn.GELU}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu_,  # in place, on the output of a layer that its backward does not need
+    "tanh": torch.tanh_,
+    "elu": F.elu,
+    "gelu": F.gelu,
+}
 VECTOR_SIZES = (128, 128, 64)
 IMAGE_SIZES = (32, 64, 64, 512)  # channels of three convolutions, then features (Mnih et al. 2015)
 
 
-def mlp(sizes: Sequence[int], activation: str = "relu") -> nn.Sequential:
-    """Return linear layers of the given widths, an activation behind each."""
-    require(activation in ACTIVATIONS, "activation", f"one of {sorted(ACTIVATIONS)}", activation)
-    layers: list[nn.Module] = []
-    for width_in, width_out in zip(sizes[:-1], sizes[1:], strict=True):
-        layers += [nn.Linear(width_in, width_out), ACTIVATIONS[activation]()]
-    return nn.Sequential(*layers)
+def activation_function(name: str) -> Callable[[Tensor], Tensor]:
+    """Return an activation by name.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
+    require(name in ACTIVATIONS, "activation", f"one of {sorted(ACTIVATIONS)}", name)
+    return ACTIVATIONS[name]
+
+
+class MLP(nn.Module):
+    """Linear layers with an activation between them.
+
+    The layers are applied as functions: calling a module costs several microseconds, which is what a small layer takes.
+
+    Args:
+        sizes: Widths, input first.
+        activation: relu, tanh, elu or gelu.
+        activate_last: Whether an activation stands behind the last layer too.
+    """
+
+    def __init__(self, sizes: Sequence[int], activation: str = "relu", activate_last: bool = True) -> None:
+        super().__init__()
+        self.activate = activation_function(activation)
+        self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in zip(sizes[:-1], sizes[1:], strict=True))
+        self.activated_layers = len(self.layers) - (not activate_last)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the last layer gives, shape (B, sizes[-1]), for ``x``, shape (B, sizes[0])."""
+        for number, layer in enumerate(self.layers):
+            x = F.linear(x, layer.weight, layer.bias)
+            if number < self.activated_layers:
+                x = self.activate(x)
+        return x
 
 
 @ENCODER_REGISTRY.register("mlp")
-class MLPEncoder(nn.Module):
+class MLPEncoder(MLP):
     """Linear layers over a flattened vector observation.
 
     Args:
@@ -44,17 +77,16 @@ class MLPEncoder(nn.Module):
     def __init__(
         self, obs_shape: int | Sequence[int], hidden_size_list: Sequence[int] | None = None, activation: str = "relu"
     ) -> None:
-        super().__init__()
-        sizes = tuple(hidden_size_list or VECTOR_SIZES)
-        self.ndim = 0 if isinstance(obs_shape, int) else len(obs_shape)
-        self.layers = mlp((obs_shape if isinstance(obs_shape, int) else math.prod(obs_shape), *sizes), activation)
+        sizes = VECTOR_SIZES if hidden_size_list is None else tuple(hidden_size_list)
+        require(len(sizes) >= 1, "encoder_hidden_size_list", "at least one width", list(sizes))
+        super().__init__((obs_shape if isinstance(obs_shape, int) else math.prod(obs_shape), *sizes), activation)
         self.output_size = sizes[-1]
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features, shape (B, F), of observations, shape (B, *obs_shape)."""
-        if self.ndim != 1:
-            obs = obs.flatten(1) if obs.ndim > 1 else obs.unsqueeze(1)
-        return cast(Tensor, self.layers(obs if obs.is_floating_point() else obs.float()))
+        if obs.ndim != 2:
+            obs = obs.flatten(1) if obs.ndim > 2 else obs.unsqueeze(1)
+        return super().forward(obs if obs.is_floating_point() else obs.float())
 
 
 @ENCODER_REGISTRY.register("conv")
@@ -80,25 +112,30 @@ class ConvEncoder(nn.Module):
         stride: Sequence[int] = (4, 2, 1),
     ) -> None:
         super().__init__()
-        sizes = tuple(hidden_size_list or IMAGE_SIZES)
+        sizes = IMAGE_SIZES if hidden_size_list is None else tuple(hidden_size_list)
         expected = f"{len(kernel_size)} channel counts and a feature count for images"
         require(len(sizes) == len(kernel_size) + 1, "encoder_hidden_size_list", expected, list(sizes))
         require(len(stride) == len(kernel_size), "stride", f"as long as kernel_size ({len(kernel_size)})", list(stride))
         self.channels_last = obs_shape[-1] < obs_shape[0]
         channels, *size = (obs_shape[-1], *obs_shape[:-1]) if self.channels_last else obs_shape
-        layers: list[nn.Module] = []
+        self.activate = activation_function(activation)
+        self.convolutions = nn.ModuleList()
         for out_channels, kernel, step in zip(sizes[:-1], kernel_size, stride, strict=True):
             too_small = f"large enough for a {kernel}x{kernel} kernel at every layer (see kernel_size and stride)"
             require(min(size) >= kernel, "the image", too_small, tuple(obs_shape))
-            layers += [nn.Conv2d(channels, out_channels, kernel, step), ACTIVATIONS[activation]()]
+            self.convolutions.append(nn.Conv2d(channels, out_channels, kernel, step))
             channels, size = out_channels, [(side - kernel) // step + 1 for side in size]
-        self.layers = nn.Sequential(*layers, nn.Flatten(), mlp((channels * math.prod(size), sizes[-1]), activation))
+        self.linear = MLP((channels * math.prod(size), sizes[-1]), activation)
         self.output_size = sizes[-1]
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features, shape (B, F), of images, shape (B, *obs_shape)."""
-        scaled = obs.float() / 255 if obs.dtype == torch.uint8 else obs
-        return cast(Tensor, self.layers(scaled.movedim(-1, 1) if self.channels_last else scaled))
+        x = obs.float() / 255 if obs.dtype == torch.uint8 else obs
+        if self.channels_last:
+            x = x.movedim(-1, 1)
+        for convolution in self.convolutions:
+            x = self.activate(convolution(x))
+        return cast(Tensor, self.linear(x.flatten(1)))
 
 
 @ENCODER_REGISTRY.register("dict")

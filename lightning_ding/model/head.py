@@ -10,11 +10,11 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from lightning_ding.model.encoder import mlp
+from lightning_ding.model.encoder import MLP
 
 
-class DiscreteHead(nn.Module):
-    """Hidden layers of one width and a linear layer of action values.
+class DiscreteHead(MLP):
+    """Hidden layers of one width and a linear layer: features (B, F) in, action values (B, A) out.
 
     Args:
         input_size: F.
@@ -27,13 +27,7 @@ class DiscreteHead(nn.Module):
     def __init__(
         self, input_size: int, action_size: int, hidden_size: int, layer_num: int = 0, activation: str = "relu"
     ) -> None:
-        super().__init__()
-        widths = [input_size, *[hidden_size] * layer_num]
-        self.layers = nn.Sequential(*mlp(widths, activation), nn.Linear(widths[-1], action_size))
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Return action values, shape (B, A), of features, shape (B, F)."""
-        return cast(Tensor, self.layers(features))
+        super().__init__([input_size, *[hidden_size] * layer_num, action_size], activation, activate_last=False)
 
 
 class DuelingHead(nn.Module):

@@ -5,6 +5,7 @@ Shapes: B batch (transitions when learning, envs when acting).
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
@@ -21,9 +22,11 @@ from lightning_ding import nested
 from lightning_ding.config import ConfigLike, nearest, resolve, to_dict, to_easydict
 from lightning_ding.model import create_model
 from lightning_ding.policy.config import PolicyConfig
+from lightning_ding.policy.eval_mode import InEvalMode
 from lightning_ding.policy.metrics import MeanMetrics
 from lightning_ding.policy.modes import CollectMode, EvalMode, LearnMode
 from lightning_ding.policy.optimisation import attached_trainer, optimisation_step
+from lightning_ding.policy.trainer_fast_path import nobody_listens
 from lightning_ding.policy.trainer_flags import check_trainer_flags
 from lightning_ding.progress import Progress
 
@@ -74,6 +77,8 @@ class Policy(LightningModule, Generic[ConfigT]):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
+        if isinstance(cfg, Mapping):
+            cfg = {key: value for key, value in cfg.items() if key != "cfg_type"}  # default_config() writes it
         self.config: ConfigT = resolve(cast(type[ConfigT], self.config_class), cfg)
         if model is not None and not isinstance(model, nn.Module):
             raise TypeError(f"model must be an nn.Module or None, got {type(model).__name__}")
@@ -87,6 +92,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         self.model: nn.Module = nn.Identity()
         self._optimizer_list: list[Optimizer] = []
         self._is_built = False
+        self._step_directly = False
         self.save_hyperparameters({"cfg": to_dict(self.config)})
         if model is not None or self._has_shapes() or not self._needs_model():
             self._initialise(model)
@@ -207,9 +213,10 @@ class Policy(LightningModule, Generic[ConfigT]):
             plain = to_dict_shape(shape)
             if asked[name] is not None and to_dict_shape(asked[name]) != plain:
                 raise ValueError(f"model.{name} is {asked[name]} in the config, but the env has {plain}")
-        if not self._is_built:
+        if any(asked[name] is None for name in found):
             self.config = resolve(type(self.config), {**to_dict(self.config), "model": {**asked, **found}})
             self.hparams["cfg"] = to_dict(self.config)
+        if not self._is_built:
             self._initialise(None)
         return self
 
@@ -232,6 +239,7 @@ class Policy(LightningModule, Generic[ConfigT]):
     def _initialise(self, model: nn.Module | None) -> None:
         if self._needs_model():
             self.model = create_model(self._model_cfg()) if model is None else model
+        self._in_eval_mode = InEvalMode(self.model)
         for field in self.enable_field:
             getattr(self, f"_init_{field}")()
         self._is_built = True
@@ -296,7 +304,7 @@ class Policy(LightningModule, Generic[ConfigT]):
             data: A minibatch with leading axis B, or a list of B transitions.
         """
         self._require_field("learn")
-        batch = cast(Batch, nested.stack(data) if isinstance(data, Sequence) else data)
+        batch = cast(Batch, data if isinstance(data, dict) else nested.stack(cast("Sequence[Any]", data)))
         if not self.training:
             self.train()
         output = self._forward_learn(batch)
@@ -313,21 +321,13 @@ class Policy(LightningModule, Generic[ConfigT]):
         self._require_field("eval")
         return self._act(self._forward_eval, obs)
 
-    @torch.no_grad()
     def _act(self, function: Any, obs: Any, **kwargs: Any) -> Any:
-        ids = list(obs) if isinstance(obs, Mapping) and obs and isinstance(next(iter(obs)), int) else None
+        ids = list(obs) if isinstance(obs, dict) and obs and isinstance(next(iter(obs)), int) else None
         batch = nested.to_tensor(obs) if ids is None else nested.stack([obs[i] for i in ids])
-        device = self.device
-        if device.type != "cpu":
-            batch = nested.to(batch, device)
-        was_training = self.model.training
-        if was_training:
-            self.model.eval()
-        try:
+        if self.device.type != "cpu":
+            batch = nested.to(batch, self.device)
+        with torch.no_grad(), self._in_eval_mode:
             output = function(batch, **kwargs)
-        finally:
-            if was_training:
-                self.model.train()
         return output if ids is None else {env_id: nested.index(output, row) for row, env_id in enumerate(ids)}
 
     def _require_field(self, field: str) -> None:
@@ -394,12 +394,14 @@ class Policy(LightningModule, Generic[ConfigT]):
         return getattr(getattr(self.config, section, None), name, None)
 
     def _state_dict_learn(self) -> dict[str, Any]:
+        self._require_field("learn")
         return {"model": self.model.state_dict(), "optimizer": [o.state_dict() for o in self._optimizer_list]}
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
+        self._require_field("learn")
         self.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self._optimizer_list, state["optimizer"], strict=True):
-            optimizer.load_state_dict(saved)
+            optimizer.load_state_dict(copy.deepcopy(saved))  # torch would keep the very tensors of another optimizer
 
     def _state_dict_collect(self) -> dict[str, Any]:
         return {"model": self.model.state_dict()}
@@ -429,6 +431,10 @@ class Policy(LightningModule, Generic[ConfigT]):
         """Return the greedy action for each of B observations."""
         return self._forward_eval(obs)["action"]
 
+    def on_train_start(self) -> None:
+        """See whether updates can do without Lightning's hooks (Lightning hook)."""
+        self._step_directly = nobody_listens(self.trainer, self)
+
     def training_step(self, batch: Round | Batch | Sequence[Mapping[str, Any]], batch_idx: int) -> None:
         """Make one update for each minibatch of a round (Lightning hook).
 
@@ -457,12 +463,11 @@ class Policy(LightningModule, Generic[ConfigT]):
 
         Args:
             stage: Prefix of the names.
-            episodes: ``episode_return`` and ``episode_length``, each of shape (E,); E is the same on all ranks, and
-                what is NaN does not count.
+            episodes: ``episode_return`` and ``episode_length`` of all E episodes, shape (E,), zero where another rank
+                ran them.
         """
-        table = torch.stack([episodes["episode_return"].double(), episodes["episode_length"].double()])
-        table = cast(Tensor, self.all_gather(table)).reshape(-1, *table.shape).transpose(0, 1).reshape(2, -1)
-        returns, lengths = table[:, ~table[0].isnan()]
+        table = torch.stack([episodes["episode_return"], episodes["episode_length"]]).double()
+        returns, lengths = cast(Tensor, self.trainer.strategy.reduce(table, reduce_op="sum"))
         values = {
             "return_mean": returns.mean(),
             "return_std": returns.std(correction=0),
@@ -471,11 +476,13 @@ class Policy(LightningModule, Generic[ConfigT]):
             "length_mean": lengths.mean(),
         }
         named = {f"{stage}/{name}": value.float() for name, value in values.items()}
-        self.log_dict(named, logger=False, batch_size=1)  # the metrics callback writes them, with env steps as x axis
+        step = torch.tensor(float(self.progress.env_step))  # a metric of this name is Lightning's x axis
+        self.log_dict({**named, "step": step}, logger=True, batch_size=1, sync_dist=True)
 
     def optimise(self, loss: Tensor, index: int = 0, grad_clip_norm: float | None = None) -> Tensor | None:
         """Zero, backward, average over ranks, clip and step; see :func:`optimisation_step`."""
-        return optimisation_step(self, self._optimizer_list[index], index, loss, grad_clip_norm)
+        optimizer = self._optimizer_list[index]
+        return optimisation_step(self, optimizer, index, loss, grad_clip_norm, direct=self._step_directly)
 
     def seed(self, seed: int | np.random.SeedSequence) -> None:
         """Seed the exploration; every rank needs a seed of its own."""

@@ -217,11 +217,11 @@ class DQNPolicy(CommandModePolicy[DQNConfig]):
             rl.epsilon_greedy(q.cpu().numpy(), epsilon, self.rng, None if mask is None else mask.cpu().numpy())
             for q, mask in self._values(self.model, obs)
         ]
-        return {"action": torch.from_numpy(np.stack(actions, axis=1) if self._is_multi_discrete else actions[0])}
+        return {"action": torch.from_numpy(np.stack(actions, axis=1) if self._is_joint(actions) else actions[0])}
 
     def _forward_eval(self, obs: Any) -> dict[str, Tensor]:
         actions = [q.argmax(1) for q, _ in self._values(self.model, obs)]
-        return {"action": torch.stack(actions, dim=1) if self._is_multi_discrete else actions[0]}
+        return {"action": torch.stack(actions, dim=1) if self._is_joint(actions) else actions[0]}
 
     def _forward_learn(self, batch: dict[str, Any]) -> dict[str, Any]:
         loss, report = self.loss(batch)
@@ -247,7 +247,6 @@ class DQNPolicy(CommandModePolicy[DQNConfig]):
         learn = self.config.learn
         weight = batch["IS"] if self.config.priority_IS_weight else None
         discount_t = self._discount(batch)
-        action = batch["action"].reshape(len(discount_t), -1).unbind(1)
         with torch.no_grad():
             q_t = self._values(self.target_model, batch["next_obs"])
             selector = self._values(self.model, batch["next_obs"]) if learn.double_q else q_t
@@ -258,6 +257,7 @@ class DQNPolicy(CommandModePolicy[DQNConfig]):
             for (q, _), (s, _) in zip(q_t, selector, strict=True)
         ]
         q_tm1 = self._q(self.model, batch["obs"])
+        action = batch["action"].unbind(1) if self._is_joint(q_tm1) else [batch["action"]]
         predictions = [rl.take_action_value(q, a) for q, a in zip(q_tm1, action, strict=True)]
         losses, errors = zip(
             *[rl.td_loss(p, t, weight, learn.loss) for p, t in zip(predictions, targets, strict=True)], strict=True
@@ -286,9 +286,9 @@ class DQNPolicy(CommandModePolicy[DQNConfig]):
     def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
         return {"obs_shape": obs_shape(observation_space), "action_shape": discrete_action_shape(action_space, "dqn")}
 
-    @property
-    def _is_multi_discrete(self) -> bool:
-        return not isinstance(self.config.model.action_shape, int)
+    def _is_joint(self, parts: Sequence[Any]) -> bool:
+        """Return whether actions have an axis of dimensions; a given network may tell it by more than one part."""
+        return len(parts) > 1 or isinstance(self.config.model.action_shape, Sequence)
 
     def _q(self, model: nn.Module, obs: Any) -> list[Tensor]:
         """Return the action values of each dimension of the action, shapes (B, A_i)."""
@@ -304,11 +304,14 @@ class DQNPolicy(CommandModePolicy[DQNConfig]):
 
     def _discount(self, batch: Mapping[str, Any]) -> Tensor:
         """Return gamma^n * (1 - terminated), shape (B,): the one place where termination enters."""
-        terminated = batch["terminated"].bool()
-        if "discount" not in batch and self.config.nstep > 1:
+        gamma: Tensor | float = self.config.discount_factor
+        if "discount" in batch:
+            gamma = batch["discount"]
+        elif self.config.nstep > 1:
             raise KeyError("a batch needs 'discount', gamma to the power of the steps taken, when nstep > 1")
-        gamma = batch.get("discount", torch.full_like(batch["reward"], self.config.discount_factor))
-        return gamma if self.config.learn.ignore_done else gamma * ~terminated
+        if self.config.learn.ignore_done:
+            return torch.ones_like(batch["reward"]) * gamma
+        return torch.logical_not(batch["terminated"]) * gamma
 
     def _update_target(self) -> None:
         learn = self.config.learn

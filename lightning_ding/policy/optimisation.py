@@ -11,13 +11,20 @@ import torch.distributed as dist
 from lightning.pytorch.strategies import ParallelStrategy
 from torch import Tensor
 
+from lightning_ding.policy.trainer_fast_path import count_optimizer_step
+
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
     from torch.optim import Optimizer
 
 
 def optimisation_step(
-    module: LightningModule, optimizer: Optimizer, index: int, loss: Tensor, grad_clip_norm: float | None = None
+    module: LightningModule,
+    optimizer: Optimizer,
+    index: int,
+    loss: Tensor,
+    grad_clip_norm: float | None = None,
+    direct: bool = False,
 ) -> Tensor | None:
     """Zero the gradients, backward, average over ranks, clip, step.
 
@@ -33,27 +40,31 @@ def optimisation_step(
         index: Its place among ``module.configure_optimizers()``.
         loss: A scalar.
         grad_clip_norm: Largest norm of the gradient, > 0; None for no limit.
+        direct: Inside a fit, go past Lightning's hooks; see ``trainer_fast_path``.
 
     Returns:
         The norm of the gradient before clipping, a scalar, or None without clipping.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    optimizer.zero_grad()
+    for parameter in parameters:
+        parameter.grad = None
     trainer = attached_trainer(module)
-    in_fit = trainer is not None and trainer.training
-    if in_fit:
-        with _reducer_off(module.trainer):
-            module.manual_backward(loss)
-    else:
+    if trainer is None or not trainer.training:
         loss.backward()
+    else:
+        with _reducer_off(trainer):
+            loss.backward() if direct else module.manual_backward(loss)
     if dist.is_initialized() and dist.get_world_size() > 1:
         average_gradients(parameters)
     norm = None if grad_clip_norm is None else torch.nn.utils.clip_grad_norm_(parameters, grad_clip_norm)
-    if in_fit:
+    if trainer is None or not trainer.training:
+        optimizer.step()
+    elif direct:
+        optimizer.step()
+        count_optimizer_step(trainer)
+    else:
         wrapped = module.optimizers()
         (wrapped[index] if isinstance(wrapped, list) else wrapped).step()
-    else:
-        optimizer.step()
     return norm
 
 

@@ -23,6 +23,9 @@ class Schedule:
         end: Value in the long run.
         decay: Scale of the x axis, in the unit that ``value`` is asked in (env steps); > 0.
 
+    Raises:
+        ValueError: If ``type`` is neither or ``decay`` is not positive.
+
     Example:
         >>> schedule = Schedule("linear", 1.0, 0.5, 100)
         >>> [schedule.value(step) for step in (0, 50, 100, 1000)]
@@ -33,6 +36,13 @@ class Schedule:
     start: float
     end: float
     decay: float
+
+    def __post_init__(self) -> None:
+        """Check the type and the range."""
+        if self.type not in ("linear", "exp"):
+            raise ValueError(f"type must be 'linear' or 'exp', got {self.type!r}")
+        if not self.decay > 0:
+            raise ValueError(f"decay must be > 0, got {self.decay}")
 
     def value(self, step: int) -> float:
         """Return the value at ``step``."""

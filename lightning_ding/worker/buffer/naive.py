@@ -72,7 +72,7 @@ class NaiveReplayBuffer(IBuffer):
             cur_collector_envstep: Not needed here.
 
         Raises:
-            ValueError: If keys, shapes or lengths do not fit what is here already.
+            ValueError: If keys, shapes, types or lengths do not fit what is here already.
         """
         batch = data if isinstance(data, Mapping) else nested.stack(data) if data else {}
         with self._lock:
@@ -103,9 +103,11 @@ class NaiveReplayBuffer(IBuffer):
             A nested dict of tensors, leading axes (B,) or (U, B), with ``discount`` beside what was pushed.
 
         Raises:
-            ValueError: If fewer than B transitions are kept and ``replace`` is false, or none at all.
+            ValueError: If fewer than B transitions are kept and ``replace`` is false, or none at all, or an argument is
+                out of its range.
         """
         require(batch_size >= 1, "batch_size", ">= 1", batch_size)
+        require(num_batches is None or num_batches >= 1, "num_batches", ">= 1 or None", num_batches)
         require(n_step >= 1, "n_step", ">= 1", n_step)
         with self._lock:
             count = self._storage.count
@@ -173,12 +175,11 @@ class NaiveReplayBuffer(IBuffer):
             return np.stack([self._rng.permutation(count)[:batch_size] for _ in range(num_batches)])
         rows = self._rng.integers(count, size=(num_batches, batch_size))
         while not replace:
-            order = rows.argsort(1)
-            ordered = np.take_along_axis(rows, order, 1)
+            ordered = np.sort(rows, axis=1)
+            if not (ordered[:, 1:] == ordered[:, :-1]).any():
+                break
+            order = rows.argsort(1)  # what repeats is drawn anew until nothing does
             again = np.zeros(rows.shape, dtype=bool)
             np.put_along_axis(again, order[:, 1:], ordered[:, 1:] == ordered[:, :-1], 1)
-            amount = np.count_nonzero(again)
-            if not amount:
-                break
-            rows[again] = self._rng.integers(count, size=amount)  # what repeats is drawn anew until nothing does
+            rows[again] = self._rng.integers(count, size=np.count_nonzero(again))
         return rows

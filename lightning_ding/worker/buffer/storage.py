@@ -26,7 +26,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lightning_ding import nested
 from lightning_ding.rl import n_step_return
 
 Rows = NDArray[np.int64]
@@ -73,13 +72,14 @@ class RingStorage:
             data: Nested arrays with leading axis K. With ``env_id``, followers in the same env are recognised.
 
         Raises:
-            ValueError: If the keys, shapes or lengths differ from what is here already.
+            ValueError: If the keys, shapes, types or lengths do not fit what is here already.
         """
         columns, obs, next_obs = _take_apart(data)
         size = _check_lengths({**columns, **obs, **next_obs})
-        if not self.columns and not self.frames:
+        is_first = not self.columns and not self.frames
+        _check_form(*((columns, obs) if is_first else (self.columns, self.frames)), columns, obs, next_obs)
+        if is_first:
             self._allocate(columns, obs)
-        self._check_form(columns, obs, next_obs)
         self.push_count += size
         if size > self.capacity:
             newest = slice(size - self.capacity, None)
@@ -165,16 +165,6 @@ class RingStorage:
         self.frames = {name: np.empty((2 * self.capacity, *c.shape[1:]), c.dtype) for name, c in obs.items()}
         self.link = np.empty(self.capacity if obs else 0, dtype=np.int64)
 
-    def _check_form(self, columns: Columns, obs: Columns, next_obs: Columns) -> None:
-        for kind, here, new in (("", self.columns, columns), ("", self.frames, obs), ("next_", self.frames, next_obs)):
-            if here.keys() != new.keys():
-                raise ValueError(
-                    f"a transition must hold {sorted(kind + k for k in here)}, got {sorted(kind + k for k in new)}"
-                )
-            for name, column in here.items():
-                if column.shape[1:] != new[name].shape[1:]:
-                    raise ValueError(f"{kind}{name} must have the shape {column.shape[1:]}, got {new[name].shape[1:]}")
-
     # ------------------------------------------------------------------ reading
 
     def gather(self, rows: Rows, n_step: int, discount_factor: float) -> dict[str, Any]:
@@ -188,17 +178,27 @@ class RingStorage:
         Returns:
             The columns as tensors. ``reward`` is the discounted sum over the window; ``next_obs``, ``terminated`` and
             ``truncated`` are those of its last step; ``discount`` is gamma to the power of its length.
+
+        Raises:
+            ValueError: If n is above 1 and the transitions do not say which follows which and where episodes end.
         """
         flat: dict[str, Any] = {name: torch.from_numpy(column[rows]) for name, column in self.columns.items()}
         last = rows
         if "reward" in flat:
             flat["discount"] = torch.full(rows.shape, discount_factor)
-            if n_step > 1:
-                last = self._sum_rewards(flat, rows, n_step, discount_factor)
+        if n_step > 1:
+            self._require_windows()
+            last = self._sum_rewards(flat, rows, n_step, discount_factor)
         for name, frame in self.frames.items():
             flat[name] = torch.from_numpy(frame[rows])
             flat[f"next_{name}"] = torch.from_numpy(frame[self.link[last]])
         return _put_together(flat)
+
+    def _require_windows(self) -> None:
+        missing = [name for name in ("env_id", "reward", "terminated", "truncated") if name not in self.columns]
+        missing += [] if self.frames else ["obs and next_obs"]
+        if missing:
+            raise ValueError(f"n_step must be 1 for transitions without {', '.join(missing)}")
 
     def _sum_rewards(self, flat: dict[str, Tensor], rows: Rows, n_step: int, discount_factor: float) -> Rows:
         """Replace reward, discount, terminated and truncated by those of n-step windows; return the last rows."""
@@ -271,16 +271,23 @@ def _take_apart(data: Mapping[str, Any]) -> tuple[Columns, Columns, Columns]:
     next_obs: Columns = {}
     for key, value in data.items():
         target = {"obs": obs, "next_obs": next_obs}.get(key, columns) if has_frames else columns
-        _flatten("obs" if target is next_obs else key, nested.to_numpy(value), target)
+        _flatten("obs" if target is next_obs else _checked(key), value, target)
     return columns, obs, next_obs
+
+
+def _checked(key: str) -> str:
+    if "/" in key:
+        raise ValueError(f"the name of an entry must not contain '/', got {key!r}")
+    return key
 
 
 def _flatten(name: str, value: Any, target: Columns) -> None:
     if isinstance(value, dict):
         for key, below in value.items():
-            _flatten(f"{name}/{key}", below, target)
-    else:
-        target[name] = value.astype(np.float32) if value.dtype == np.float64 else value
+            _flatten(f"{name}/{_checked(key)}", below, target)
+        return
+    array = value.numpy(force=True) if isinstance(value, Tensor) else np.asarray(value)
+    target[name] = array.astype(np.float32) if array.dtype == np.float64 else array
 
 
 def _put_together(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -302,6 +309,21 @@ def _check_lengths(columns: Columns) -> int:
     if len(set(sizes.values())) != 1 or -1 in sizes.values():
         raise ValueError(f"every entry of a batch must have the same leading axis, got the sizes {sizes}")
     return next(iter(sizes.values()))
+
+
+def _check_form(here: Columns, frames: Columns, columns: Columns, obs: Columns, next_obs: Columns) -> None:
+    """Raise if a batch's keys, shapes or types do not fit the columns and frames that are here."""
+    for kind, old, new in (("", here, columns), ("", frames, obs), ("next_", frames, next_obs)):
+        if old.keys() != new.keys():
+            raise ValueError(
+                f"a transition must hold {sorted(kind + k for k in old)}, got {sorted(kind + k for k in new)}"
+            )
+        for name, column in old.items():
+            if column.shape[1:] != new[name].shape[1:]:
+                raise ValueError(f"{kind}{name} must have the shape {column.shape[1:]}, got {new[name].shape[1:]}")
+            dtype = new[name].dtype
+            if dtype != column.dtype and not np.can_cast(dtype, column.dtype, "same_kind"):
+                raise ValueError(f"{kind}{name} must be of a type that fits {column.dtype}, got {dtype}")
 
 
 def _rows_equal(left: Columns, left_rows: Rows, right: Columns, right_rows: Rows) -> NDArray[np.bool_]:

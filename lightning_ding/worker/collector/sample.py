@@ -147,12 +147,13 @@ class SampleSerialCollector(ISerialCollector):
         _check_action(action, stepper.env)
         timestep = stepper.step(action)
         transition = policy.process_transition(obs, output, timestep)
-        transition["env_id"] = self._env_id
+        transition["env_id"] = self._env_id.copy()
         transition["episode_id"] = self._episode_id.copy()
         transition["policy_version"] = np.full(len(self._env_id), train_iter)
         columns: dict[str, Any] = nested.to_tensor(transition)  # type: ignore[assignment]
         if not timestep.valid.all():
             columns = nested.index(columns, torch.from_numpy(timestep.valid))
+            policy.reset(np.flatnonzero(~timestep.valid).tolist())  # it saw the last observation once more
         self._count(policy, timestep)
         return columns
 

@@ -112,7 +112,7 @@ class InteractionSerialEvaluator(ISerialEvaluator):
             episodes: Their numbers, from which their seeds come; E >= 1 of them.
 
         Returns:
-            E returns and E lengths in env steps, in the order of the envs that ran them.
+            E returns and E lengths in env steps, in the order of ``episodes``.
 
         Raises:
             RuntimeError: If there is no env or no policy.
@@ -140,14 +140,15 @@ class InteractionSerialEvaluator(ISerialEvaluator):
             obs = stepper.obs
             totals += timestep.reward * timestep.valid
             steps += timestep.valid
+            if not timestep.valid.all():
+                policy.reset(np.flatnonzero(~timestep.valid).tolist())  # it saw the last observation once more
             ended = np.flatnonzero(timestep.terminated | timestep.truncated)
             if len(ended):
                 plan.record(ended, totals, steps)
                 policy.reset(ended.tolist())
                 totals[ended] = 0
                 steps[ended] = 0
-        info = plan.monitor.get_episode_info() or {}
-        return plan.monitor.get_episode_return(), info["length"]
+        return plan.results()
 
     def _forget(self) -> None:
         self.best_return = -np.inf
@@ -163,6 +164,7 @@ class _Plan:
         self._seeded_resets = stepper.mode == AutoresetMode.DISABLED
         seeds = [int(np.random.SeedSequence([seed, episode]).generate_state(1)[0]) for episode in episodes]
         self._seeds = [seeds[env_id::num_envs] for env_id in range(num_envs)]
+        self._order = np.argsort(np.concatenate([np.arange(len(seeds))[env_id::num_envs] for env_id in range(num_envs)]))
         self._started = np.ones(num_envs, dtype=np.int64)
 
     def first_seeds(self) -> list[int | None]:
@@ -181,3 +183,8 @@ class _Plan:
             self.monitor.update_info(env_id, {"length": int(steps[env_id])})
             self.monitor.update_reward(env_id, totals[env_id])
         self._started[ended] += 1
+
+    def results(self) -> tuple[list[float], list[int]]:
+        """Return the returns and lengths in the order of the episodes."""
+        returns, info = np.array(self.monitor.get_episode_return()), self.monitor.get_episode_info() or {}
+        return returns[self._order].tolist(), np.array(info["length"])[self._order].tolist()

@@ -1,0 +1,64 @@
+"""Running contestants in turn, one process each, and comparing them.
+
+Times on a shared machine are noisy, so the contestants take turns, and what counts is the ratio of medians.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+Result = dict[str, float]
+
+
+def measure(run: Callable[[], Result]) -> Result:
+    """Return what ``run`` reports, with the peak memory of this process in MiB.
+
+    Args:
+        run: Trains, and returns ``seconds``, ``env_steps`` and ``updates``.
+    """
+    result = run()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    seconds = result["seconds"]
+    speed = {"env_steps_per_second": result["env_steps"] / seconds, "updates_per_second": result["updates"] / seconds}
+    return {**result, **speed, "peak_mib": peak}
+
+
+def in_turn(module: str, contestants: Sequence[str], repeats: int) -> dict[str, list[Result]]:
+    """Run ``python -m module --run NAME`` for each contestant in turn, ``repeats`` times over, and collect the results."""
+    results: dict[str, list[Result]] = {name: [] for name in contestants}
+    for _ in range(repeats):
+        for name in contestants:
+            done = subprocess.run([sys.executable, "-m", module, "--run", name], capture_output=True, text=True)
+            if done.returncode:
+                raise RuntimeError(f"{name} failed:\n{done.stderr}")
+            results[name].append(json.loads(done.stdout.strip().splitlines()[-1]))
+            print(f"{name:>14}: {results[name][-1]['seconds']:6.2f} s", flush=True)
+    return results
+
+
+def report(results: dict[str, list[Result]], baseline: str, file: Path) -> None:
+    """Print medians and the ratios of times to the baseline's, and write everything to a JSON file."""
+    medians = {
+        name: {key: statistics.median(run[key] for run in runs) for key in runs[0]} for name, runs in results.items()
+    }
+    print(f"\n{'':>14} {'wall s':>8} {'ratio':>6} {'env steps/s':>12} {'updates/s':>10} {'peak MiB':>9}")
+    for name, row in medians.items():
+        ratio = row["seconds"] / medians[baseline]["seconds"]
+        print(
+            f"{name:>14} {row['seconds']:8.2f} {ratio:6.2f} {row['env_steps_per_second']:12,.0f} "
+            f"{row['updates_per_second']:10,.0f} {row['peak_mib']:9,.0f}"
+        )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    record: dict[str, Any] = {"command": " ".join(sys.argv), "time": time.strftime("%Y-%m-%d %H:%M:%S")}
+    record |= {"machine": platform.processor() or platform.machine(), "python": platform.python_version()}
+    file.write_text(json.dumps({**record, "baseline": baseline, "medians": medians, "runs": results}, indent=2))
+    print(f"\nwritten to {file}")

@@ -1,0 +1,1 @@
+"""Entries: the command line."""

@@ -1,0 +1,141 @@
+"""The command ``lightning-ding``: LightningCLI for a policy chosen by name.
+
+    lightning-ding fit --config recipes/configs/dqn_cartpole.yaml
+    lightning-ding validate --config recipes/configs/dqn_cartpole.yaml --ckpt_path best.ckpt
+    lightning-ding fit --policy dqn --help
+
+``policy`` names the algorithm, ``model.cfg`` is its config, ``data`` the datamodule, ``trainer`` Lightning's Trainer.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn, cast
+
+import yaml
+from jsonargparse import set_parsing_settings
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+
+from lightning_ding.config import nearest
+from lightning_ding.datamodules import ReplayDataModule
+from lightning_ding.policy import Policy
+from lightning_ding.registry import POLICY_REGISTRY
+
+DEFAULT_POLICY = "dqn"
+UNKNOWN_OPTION = re.compile(r"unrecognized arguments: --([\w.]+)|(?:[Gg]roup '([\w.]+)' )?does not accept option '([\w.]+)'")
+
+
+class DingParser(LightningArgumentParser):
+    """A parser that takes no abbreviations and, for an unknown option, names the nearest one."""
+
+    made: ClassVar[list[DingParser]] = []
+    """The parsers of all commands; the one that finds a mistake is not always the one that knows the options."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "allow_abbrev": False})
+        self.made.append(self)
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Print the message, and a hint for an unknown option, and end with exit code 2."""
+        unknown = UNKNOWN_OPTION.search(message)
+        if unknown is not None:
+            name = unknown[1] or ".".join(part for part in (unknown[2], unknown[3]) if part)
+            hint = nearest(name, {key for parser in self.made for key in parser.get_defaults(skip_validation=True).keys()})
+            message = f"unknown option {name!r}; {hint if hint.startswith('did') else 'see --help'}"
+        print(f"error: {message}", file=sys.stderr)
+        raise SystemExit(2)
+
+
+class DingCLI(LightningCLI):
+    """LightningCLI whose mistakes end in one line."""
+
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        """Return the parser of a (sub)command."""
+        parser = DingParser(**kwargs)
+        parser.add_argument("-c", "--config", action="config", help="Path to a configuration file in json or yaml format.")
+        return parser
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Return the commands; there is nothing to predict on."""
+        commands = LightningCLI.subcommands()
+        return {name: commands[name] for name in ("fit", "validate", "test")}
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add the choice of the policy, which is made before the other options are known."""
+        known = ", ".join(POLICY_REGISTRY)
+        parser.add_argument("--policy", default=DEFAULT_POLICY, help=f"Registered name ({known}) or dotted path of a class.")
+
+    def instantiate_classes(self) -> None:
+        """Make Trainer, policy and datamodule; a wrong value ends in one line."""
+        try:
+            super().instantiate_classes()
+        except (ValueError, TypeError, KeyError) as error:
+            self.parser.error(str(error.args[0] if error.args else error))
+
+
+def policy_class(name: str) -> type[Policy[Any]]:
+    """Return a policy's class by registered name, or by dotted path.
+
+    Raises:
+        KeyError: If it is not registered.
+        TypeError: If the dotted path does not lead to a policy.
+    """
+    module, _, attribute = name.rpartition(".")
+    found = getattr(import_module(module), attribute, None) if module else POLICY_REGISTRY.get(name)
+    if not (isinstance(found, type) and issubclass(found, Policy)):
+        raise TypeError(f"policy must name a Policy, got {name!r}, which is {found!r}")
+    return found
+
+
+def policy_maker(made: type[Policy[Any]]) -> Callable[..., Policy[Any]]:
+    """Return a function that makes a policy from its config, typed so that the CLI lists every field of it."""
+
+    def make(cfg: Any = made.config_class()) -> Policy[Any]:  # noqa: B008 - a frozen dataclass
+        return made(cfg)
+
+    make.__annotations__ = {"cfg": made.config_class, "return": made}
+    make.__doc__ = f"Make a {made.__name__}.\n\nArgs:\n    cfg: Its config.\n"
+    return make
+
+
+def chosen_policy(arguments: Sequence[str]) -> str:
+    """Return the policy that the command line names, itself or in the last config file that names one."""
+    chosen = DEFAULT_POLICY
+    options = {"-c": "config", "--config": "config", "--policy": "policy"}
+    pairs = [argument.partition("=") for argument in arguments]
+    for number, (name, equals, value) in enumerate(pairs):
+        option = options.get(name)
+        text = value if equals else (arguments[number + 1] if number + 1 < len(arguments) else "")
+        if option == "policy":
+            return text
+        if option == "config" and Path(text).is_file():
+            content = yaml.safe_load(Path(text).read_text()) or {}
+            chosen = str(content.get("policy", chosen)) if isinstance(content, dict) else chosen
+    return chosen
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line.
+
+    Args:
+        arguments: Without the program's name; None takes ``sys.argv``.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    try:
+        made = policy_class(chosen_policy(given))
+    except (KeyError, TypeError, ImportError) as error:
+        print(f"error: {error.args[0]}", file=sys.stderr)
+        raise SystemExit(2) from error
+    DingCLI(
+        cast(Any, policy_maker(made)),
+        ReplayDataModule,
+        args=given,
+        auto_configure_optimizers=False,
+        save_config_kwargs={"overwrite": True},  # a resumed run writes into its folder again
+    )
