@@ -27,14 +27,14 @@ class InEvalMode:
 
     def __init__(self, model: nn.Module) -> None:
         modules = list(model.modules())
-        self._plain = [vars(module) for module in modules if type(module).train is nn.Module.train]
+        self._plain = [module for module in modules if type(module).train is nn.Module.train]
         self._others = [module for module in modules if type(module).train is not nn.Module.train]
-        self._switched: list[dict[str, object]] = []
+        self._switched: list[nn.Module] = []
 
     def __enter__(self) -> None:
-        self._switched = [state for state in self._plain if state["training"]]
-        for state in self._switched:
-            state["training"] = False
+        self._switched = [module for module in self._plain if module.training]
+        for module in self._switched:
+            module.__dict__["training"] = False
         self._others_were = [module.training for module in self._others]
         for module in self._others:
             module.train(False)
@@ -42,7 +42,7 @@ class InEvalMode:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for state in self._switched:
-            state["training"] = True
+        for module in self._switched:
+            module.__dict__["training"] = True
         for module, was_training in zip(self._others, self._others_were, strict=True):
             module.train(was_training)

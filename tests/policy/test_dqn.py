@@ -1,0 +1,536 @@
+"""DQN against numbers worked out by hand, on networks that are tables of action values.
+
+State 0 is where the agent was, state 1 where it went. The online values are (1, 2) and (3, 5), the target's (0, 0) and
+(10, 4), gamma is 0.5; row 0 took action 0 for a reward of 1, row 1 action 1 for -1. So double Q-learning takes action 1
+in state 1, worth 4 to the target: targets 1 + 0.5 * 4 = 3 and -1 + 2 = 1, errors 3 - 1 = 2 and 1 - 2 = -1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from lightning_ding.policy import DQNConfig, DQNPolicy
+from lightning_ding.registry import ENCODER_REGISTRY
+
+ONLINE = [[1.0, 2.0], [3.0, 5.0]]
+TARGET = [[0.0, 0.0], [10.0, 4.0]]
+ONLINE_2 = [[0.0, 1.0, 2.0], [0.0, 0.0, 1.0]]
+TARGET_2 = [[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]]
+
+
+class TableNet(nn.Module):
+    """Looks up the action values of a state; of several dimensions if there are several tables."""
+
+    def __init__(self, *tables: list[list[float]]) -> None:
+        super().__init__()
+        self.tables = nn.ParameterList(nn.Parameter(torch.tensor(table)) for table in tables)
+
+    def forward(self, obs: Any) -> dict[str, Any]:
+        state = (obs["state"] if isinstance(obs, dict) else obs).long().reshape(-1)
+        values = [table[state] for table in self.tables]
+        return {"logit": values if len(values) > 1 else values[0]}
+
+    def set(self, *tables: list[list[float]]) -> None:
+        for table, new in zip(self.tables, tables, strict=True):
+            table.data = torch.tensor(new)
+
+
+def make_policy(joint: bool = False, learn: dict[str, Any] | None = None, **cfg: Any) -> DQNPolicy:
+    """Return a policy on the tables above, with the squared error."""
+    policy = DQNPolicy(
+        {"discount_factor": 0.5, **cfg, "learn": {"loss": "mse", "learning_rate": 0.125, **(learn or {})}},
+        model=TableNet(*([ONLINE, ONLINE_2] if joint else [ONLINE])),
+    )
+    target: Any = policy.target_model
+    target.set(*([TARGET, TARGET_2] if joint else [TARGET]))
+    return policy
+
+
+def make_batch(**changes: Any) -> dict[str, Any]:
+    return {
+        "obs": torch.zeros(2, 1),
+        "action": torch.tensor([0, 1]),
+        "reward": torch.tensor([1.0, -1.0]),
+        "next_obs": torch.ones(2, 1),
+        "terminated": torch.tensor([False, False]),
+        "truncated": torch.tensor([False, False]),
+        **changes,
+    }
+
+
+def loss_of(policy: DQNPolicy, batch: dict[str, Any]) -> float:
+    return policy.loss(batch)[0].item()
+
+
+def tables(model: Any) -> Any:
+    """Return the first table as a list."""
+    return model.tables[0].tolist()
+
+
+# Loss
+
+
+@pytest.mark.parametrize(
+    ("double_q", "kind", "expected"),
+    [
+        (True, "mse", 2.5),  # (2^2 + 1^2) / 2
+        (True, "huber", 1.0),  # ((2 - 0.5) + 0.5 * 1^2) / 2
+        # the target's own best is 10: targets 6 and 4, errors 5 and 2
+        (False, "mse", 14.5),  # (25 + 4) / 2
+        (False, "huber", 3.0),  # (4.5 + 1.5) / 2
+    ],
+)
+def test_loss_is_the_mean_error_to_the_target(double_q: bool, kind: str, expected: float) -> None:
+    assert loss_of(make_policy(learn={"double_q": double_q, "loss": kind}), make_batch()) == expected
+
+
+def test_loss_does_not_bootstrap_from_a_terminal_state() -> None:
+    # row 1: target -1, error -3: (4 + 9) / 2
+    assert loss_of(make_policy(), make_batch(terminated=torch.tensor([False, True]))) == 6.5
+
+
+def test_loss_bootstraps_from_a_truncated_state() -> None:
+    assert loss_of(make_policy(), make_batch(truncated=torch.tensor([True, True]))) == 2.5
+
+
+def test_loss_does_not_bootstrap_when_a_step_is_terminated_and_truncated() -> None:
+    both = torch.tensor([False, True])
+    assert loss_of(make_policy(), make_batch(terminated=both, truncated=both)) == 6.5
+
+
+def test_loss_bootstraps_from_a_terminal_state_with_ignore_done() -> None:
+    policy = make_policy(learn={"ignore_done": True})
+    assert loss_of(policy, make_batch(terminated=torch.tensor([False, True]))) == 2.5
+
+
+def test_loss_takes_terminated_as_numbers_too() -> None:
+    assert loss_of(make_policy(), make_batch(terminated=torch.tensor([0.0, 1.0]))) == 6.5
+
+
+def test_loss_discounts_by_what_the_batch_says() -> None:
+    # gamma^2 and gamma^3: targets 1 + 0.25 * 4 = 2 and -1 + 0.125 * 4 = -0.5, errors 1 and -2.5: (1 + 6.25) / 2
+    assert loss_of(make_policy(nstep=3), make_batch(discount=torch.tensor([0.25, 0.125]))) == 3.625
+
+
+def test_loss_does_not_bootstrap_behind_the_end_of_an_n_step_window() -> None:
+    # row 1: target -1, error -3: (1 + 9) / 2
+    batch = make_batch(discount=torch.tensor([0.25, 0.125]), terminated=torch.tensor([False, True]))
+    assert loss_of(make_policy(nstep=3), batch) == 5.0
+
+
+def test_loss_discounts_by_what_the_batch_says_with_ignore_done() -> None:
+    batch = make_batch(discount=torch.tensor([0.25, 0.125]), terminated=torch.tensor([False, True]))
+    assert loss_of(make_policy(nstep=3, learn={"ignore_done": True}), batch) == 3.625
+
+
+def test_loss_of_several_steps_needs_the_discount() -> None:
+    with pytest.raises(KeyError, match="a batch needs 'discount'"):
+        make_policy(nstep=2).loss(make_batch())
+
+
+@pytest.mark.parametrize(
+    ("cfg", "expected"),
+    [
+        ({"priority": True, "priority_IS_weight": True}, 2.0),  # (0.5 * 4 + 2 * 1) / 2
+        ({"priority": True}, 2.5),
+        ({}, 2.5),
+    ],
+)
+def test_loss_weighs_errors_only_if_asked(cfg: dict[str, Any], expected: float) -> None:
+    assert loss_of(make_policy(**cfg), make_batch(IS=torch.tensor([0.5, 2.0]))) == expected
+
+
+def test_loss_weighs_huber_errors_too() -> None:
+    # (0.5 * 1.5 + 2 * 0.5) / 2
+    policy = make_policy(priority=True, priority_IS_weight=True, learn={"loss": "huber"})
+    assert loss_of(policy, make_batch(IS=torch.tensor([0.5, 2.0]))) == 0.875
+
+
+def test_loss_with_weights_needs_them_in_the_batch() -> None:
+    with pytest.raises(KeyError, match="IS"):
+        make_policy(priority=True, priority_IS_weight=True).loss(make_batch())
+
+
+@pytest.mark.parametrize(
+    ("double_q", "mask", "expected"),
+    [
+        # the online network may not choose action 1 in row 0; action 0 is worth 10: targets 6 and 1, (25 + 1) / 2
+        (True, [[1, 0], [1, 1]], 13.0),
+        # the target may not take its 10 in row 0: targets 3 and 4, (4 + 4) / 2
+        (False, [[0, 1], [1, 1]], 4.0),
+    ],
+)
+def test_target_never_takes_an_illegal_action(double_q: bool, mask: list[list[int]], expected: float) -> None:
+    batch = make_batch(next_obs={"state": torch.ones(2, 1), "action_mask": torch.tensor(mask)})
+    assert loss_of(make_policy(learn={"double_q": double_q}), batch) == expected
+
+
+@pytest.mark.parametrize("double_q", [True, False])
+def test_loss_is_that_of_the_rewards_at_terminal_states_without_legal_actions(double_q: bool) -> None:
+    # targets 1 and -1, errors 0 and -3: 9 / 2
+    next_obs = {"state": torch.ones(2, 1), "action_mask": torch.zeros(2, 2)}
+    batch = make_batch(next_obs=next_obs, terminated=torch.tensor([True, True]))
+    assert loss_of(make_policy(learn={"double_q": double_q}), batch) == 4.5
+
+
+def test_the_mask_of_the_observation_does_not_touch_the_value_of_the_action_taken() -> None:
+    batch = make_batch(obs={"state": torch.zeros(2, 1), "action_mask": torch.tensor([[0, 1], [1, 0]])})
+    assert loss_of(make_policy(), batch) == 2.5
+
+
+def test_loss_of_a_joint_action_is_the_mean_over_its_dimensions() -> None:
+    # second dimension: action 2 is worth 3, targets 2.5 and 0.5, values 2 and 0, errors 0.5: 0.25; (2.5 + 0.25) / 2
+    batch = make_batch(action=torch.tensor([[0, 2], [1, 0]]))
+    assert loss_of(make_policy(joint=True), batch) == 1.375
+
+
+def test_the_mask_of_a_joint_action_is_split_over_its_dimensions() -> None:
+    # first: without action 1 in row 0, 13 as above; second: without action 2 the first of two zeros, action 0, worth 1:
+    # targets 1.5 and -0.5, errors -0.5: 0.25; (13 + 0.25) / 2
+    mask = torch.tensor([[1, 0, 1, 1, 0], [1, 1, 1, 1, 0]])
+    batch = make_batch(action=torch.tensor([[0, 2], [1, 0]]), next_obs={"state": torch.ones(2, 1), "action_mask": mask})
+    assert loss_of(make_policy(joint=True), batch) == 6.625
+
+
+def test_the_gradient_reaches_the_values_of_the_actions_taken_only() -> None:
+    # of the mean square: value - target, -2 and 1
+    policy = make_policy()
+    policy.loss(make_batch())[0].backward()  # type: ignore[no-untyped-call]
+    model: Any = policy.model
+    assert model.tables[0].grad.tolist() == [[-2.0, 1.0], [0.0, 0.0]]
+    assert [p.grad for p in policy.target_model.parameters()] == [None]
+
+
+def test_loss_of_a_batch_is_the_mean_of_its_rows() -> None:
+    batch = make_batch(terminated=torch.tensor([False, True]))
+    rows = [{name: value[i : i + 1] for name, value in batch.items()} for i in range(2)]
+    assert loss_of(make_policy(), batch) == sum(loss_of(make_policy(), row) for row in rows) / 2
+
+
+# Report
+
+
+def test_report_holds_loss_value_and_target() -> None:
+    report = make_policy().loss(make_batch())[1]
+    assert {name: value.tolist() for name, value in report.items()} == {
+        "total_loss": 2.5,
+        "q_value": [1.0, 2.0],
+        "target_q_value": [3.0, 1.0],
+    }
+
+
+def test_report_carries_no_gradient() -> None:
+    report = make_policy(priority=True).loss(make_batch())[1]
+    assert not any(value.requires_grad for value in report.values())
+
+
+def test_report_holds_the_sizes_of_the_errors_if_asked() -> None:
+    assert make_policy(priority=True).loss(make_batch())[1]["priority"].tolist() == [2.0, 1.0]
+
+
+def test_priority_of_a_joint_action_is_the_mean_over_its_dimensions() -> None:
+    # (2 + 0.5) / 2 and (1 + 0.5) / 2
+    batch = make_batch(action=torch.tensor([[0, 2], [1, 0]]))
+    assert make_policy(joint=True, priority=True).loss(batch)[1]["priority"].tolist() == [1.25, 0.75]
+
+
+# Updates
+
+
+def test_an_update_moves_each_value_by_the_learning_rate() -> None:
+    # the first step of Adam is the learning rate against the sign of the gradient: 1 + 0.125, 2 - 0.125
+    policy = make_policy()
+    policy.learn_mode.forward(make_batch())
+    assert_close(torch.tensor(tables(policy.model)), torch.tensor([[1.125, 1.875], [3.0, 5.0]]), rtol=1e-6, atol=1e-6)
+
+
+def test_the_target_is_copied_every_target_update_freq_updates() -> None:
+    policy = make_policy(learn={"target_update_freq": 3})
+    same = []
+    for _ in range(7):
+        policy.learn_mode.forward(make_batch())
+        same.append(tables(policy.target_model) == tables(policy.model))
+    assert same == [False, False, True, False, False, True, False]
+
+
+def test_the_target_stays_between_two_copies() -> None:
+    policy = make_policy(learn={"target_update_freq": 3})
+    for _ in range(2):
+        policy.learn_mode.forward(make_batch())
+    assert tables(policy.target_model) == TARGET
+
+
+def test_the_target_moves_by_theta_after_every_update() -> None:
+    # 0.25 of the new values (1.125, 1.875), (3, 5) and 0.75 of (0, 0), (10, 4)
+    policy = make_policy(learn={"target_update_freq": None, "target_theta": 0.25})
+    policy.learn_mode.forward(make_batch())
+    first = torch.tensor([[0.28125, 0.46875], [8.25, 4.25]])
+    assert_close(torch.tensor(tables(policy.target_model)), first, rtol=1e-6, atol=1e-6)
+    policy.learn_mode.forward(make_batch())
+    second = 0.75 * first + 0.25 * torch.tensor(tables(policy.model))
+    assert_close(torch.tensor(tables(policy.target_model)), second, rtol=1e-6, atol=1e-6)
+
+
+def test_the_target_starts_as_a_copy_of_the_network() -> None:
+    policy = DQNPolicy(model=TableNet(ONLINE))
+    assert (tables(policy.target_model), policy.target_model is policy.model) == (ONLINE, False)
+
+
+@pytest.mark.parametrize(
+    ("limit", "norm"),
+    [
+        # the gradient is (-2, 1), of norm sqrt(5)
+        (1.0, 1.0),
+        (100.0, 5**0.5),
+        (None, 5**0.5),
+    ],
+)
+def test_grad_clip_norm_limits_the_gradient(limit: float | None, norm: float) -> None:
+    policy = make_policy(learn={"grad_clip_norm": limit})
+    policy.learn_mode.forward(make_batch())
+    gradient: Any = next(p.grad for p in policy.model.parameters())
+    assert_close(gradient[0], torch.tensor([-2.0, 1.0]) * norm / 5**0.5, rtol=1e-5, atol=1e-6)
+
+
+def test_the_values_reach_the_fixed_point() -> None:
+    # one action, reward 1, back to itself: Q = 1 + 0.5 Q = 2
+    policy = DQNPolicy(
+        {"discount_factor": 0.5, "learn": {"learning_rate": 0.05, "target_update_freq": 10}}, model=TableNet([[0.0]])
+    )
+    batch = {"obs": torch.zeros(1, 1), "next_obs": torch.zeros(1, 1), "action": torch.zeros(1, dtype=torch.int64)}
+    batch |= {"reward": torch.ones(1), "terminated": torch.zeros(1), "truncated": torch.zeros(1)}
+    for _ in range(600):
+        policy.learn_mode.forward(batch)
+    assert_close(torch.tensor(tables(policy.model)), torch.tensor([[2.0]]), rtol=0, atol=1e-2)
+
+
+# Acting
+
+
+def test_a_given_network_acts_with_one_number_for_each_env_without_knowing_the_action_space() -> None:
+    policy = make_policy()
+    obs = torch.tensor([[0.0], [1.0], [0.0]])
+    actions = policy.eval_mode.forward(obs)["action"], policy.collect_mode.forward(obs, eps=0.0)["action"]
+    assert [action.tolist() for action in actions] == [[1, 1, 1], [1, 1, 1]]
+
+
+def test_a_joint_action_is_the_best_of_each_dimension() -> None:
+    policy = make_policy(joint=True)
+    obs = torch.tensor([[0.0], [1.0], [0.0]])
+    actions = policy.eval_mode.forward(obs)["action"], policy.collect_mode.forward(obs, eps=0.0)["action"]
+    assert [action.tolist() for action in actions] == [[[1, 2], [1, 2], [1, 2]]] * 2
+
+
+@pytest.mark.parametrize("model", [None, nn.Sequential()])
+def test_a_joint_action_of_one_dimension_keeps_its_axis(model: nn.Module | None) -> None:
+    policy = DQNPolicy(model=None if model is None else TableNet(ONLINE))
+    policy.build(spaces.Box(0, 1, (1,)), spaces.MultiDiscrete([2]))
+    actions = policy.eval_mode.forward(torch.zeros(3, 1))["action"], policy.collect_mode.forward(torch.zeros(3, 1))
+    assert (actions[0].shape, actions[1]["action"].shape) == ((3, 1), (3, 1))
+
+
+def test_a_joint_action_of_one_dimension_is_learned_from() -> None:
+    policy = make_policy().build(spaces.Box(0, 1, (1,)), spaces.MultiDiscrete([2]))
+    assert isinstance(policy, DQNPolicy)
+    assert loss_of(policy, make_batch(action=torch.tensor([[0], [1]]))) == 2.5
+
+
+def test_greedy_actions_are_legal() -> None:
+    # action 1 is best in both states
+    obs = {"state": torch.zeros(3, 1), "action_mask": torch.tensor([[1, 0], [1, 1], [1, 0]])}
+    assert make_policy().eval_mode.forward(obs)["action"].tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.5, 1.0])
+def test_exploring_actions_are_legal_in_every_dimension(eps: float) -> None:
+    mask = torch.tensor([[1, 0, 0, 1, 1]]).expand(300, 5)
+    policy = make_policy(joint=True)
+    actions = policy.collect_mode.forward({"state": torch.zeros(300, 1), "action_mask": mask}, eps=eps)["action"]
+    found = {(first, second) for first, second in actions.tolist()}
+    assert found == ({(0, 2)} if eps == 0 else {(0, 1), (0, 2)})
+
+
+def test_the_dimensions_of_a_joint_action_explore_on_their_own() -> None:
+    # the first is greedy (1) in 0.5 + 0.25 of the rows, the second (2) in 0.5 + 1 / 6; both in their product, 0.5
+    policy = make_policy(joint=True)
+    policy.seed(0)
+    actions = policy.collect_mode.forward(torch.zeros(20_000, 1), eps=0.5)["action"]
+    greedy = actions == torch.tensor([1, 2])
+    shares = [*greedy.float().mean(0).tolist(), greedy.all(1).float().mean().item()]
+    assert_close(torch.tensor(shares), torch.tensor([0.75, 2 / 3, 0.5]), rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("eps", [{"type": "linear"}, {"type": "exp"}])
+def test_the_command_mode_gives_the_epsilon_that_collecting_uses(eps: dict[str, Any]) -> None:
+    policy = make_policy(other={"eps": {**eps, "start": 0.9, "end": 0.1, "decay": 100}})
+    # halfway 0.5; 0.1 + 0.8 / sqrt(e)
+    expected = [0.9, 0.5 if eps["type"] == "linear" else 0.5852245, 0.1]
+    steps = [0, 50, 10**9]
+    settings = [policy.command_mode.get_setting_collect({"envstep": step})["eps"] for step in steps]
+    assert_close(torch.tensor(settings), torch.tensor(expected))
+
+
+# Config
+
+
+@pytest.mark.parametrize(
+    ("cfg", "message"),
+    [
+        ({"nstep": 0}, "nstep must be >= 1, got 0"),
+        ({"discount_factor": 1.01}, r"discount_factor must be in \[0, 1\], got 1.01"),
+        ({"discount_factor": -0.1}, r"discount_factor must be in \[0, 1\], got -0.1"),
+        ({"priority_IS_weight": True}, "priority_IS_weight must be False without priority, got True"),
+        ({"random_collect_size": -1}, "random_collect_size must be >= 0, got -1"),
+        ({"learn": {"update_per_collect": 0}}, "learn.update_per_collect must be >= 1, got 0"),
+        ({"learn": {"batch_size": 0}}, "learn.batch_size must be >= 1, got 0"),
+        ({"learn": {"learning_rate": 0.0}}, "learn.learning_rate must be > 0, got 0.0"),
+        ({"learn": {"target_update_freq": 0}}, "learn.target_update_freq must be >= 1, got 0"),
+        ({"learn": {"target_theta": 0.1}}, "learn.target_update_freq must be set when target_theta is None"),
+        ({"learn": {"target_update_freq": None}}, "learn.target_update_freq must be set when target_theta is None"),
+        (
+            {"learn": {"target_update_freq": None, "target_theta": 0.0}},
+            r"learn.target_theta must be in \(0, 1\], got 0.0",
+        ),
+        (
+            {"learn": {"target_update_freq": None, "target_theta": 1.5}},
+            r"learn.target_theta must be in \(0, 1\], got 1.5",
+        ),
+        ({"learn": {"grad_clip_norm": 0.0}}, "learn.grad_clip_norm must be > 0 or None, got 0.0"),
+        ({"collect": {"n_sample": 0}}, "collect.n_sample must be >= 1, got 0"),
+        ({"collect": {"unroll_len": 2}}, "collect.unroll_len must be 1 for DQN, got 2"),
+        ({"eval": {"evaluator": {"eval_freq": 0}}}, "eval_freq must be >= 1, got 0"),
+        ({"eval": {"evaluator": {"n_episode": 0}}}, "n_episode must be >= 1, got 0"),
+        ({"other": {"eps": {"start": 1.1}}}, r"other.eps.start must be in \[0, 1\], got 1.1"),
+        ({"other": {"eps": {"end": -0.1}}}, r"other.eps.end must be in \[0, 1\], got -0.1"),
+        ({"other": {"eps": {"decay": 0}}}, "other.eps.decay must be > 0, got 0"),
+        ({"other": {"replay_buffer": {"replay_buffer_size": 0}}}, "replay_buffer_size must be >= 1, got 0"),
+    ],
+)
+def test_a_value_out_of_its_range_is_refused(cfg: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        DQNPolicy(cfg)
+
+
+@ENCODER_REGISTRY.register("test_policy_dqn_doubled", force_overwrite=True)
+class DoubledEncoder(nn.Module):
+    """An encoder of our own: the observation times two."""
+
+    def __init__(self, obs_shape: int, hidden_size_list: Sequence[int] | None, activation: str) -> None:
+        super().__init__()
+        self.output_size = obs_shape
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return 2 * obs
+
+
+WORKER_OPTIONS = {  # read by collectors, evaluators, buffers and datamodules, and tested there
+    "random_collect_size",
+    "learn.update_per_collect",
+    "learn.batch_size",
+    "collect.n_sample",
+    "collect.collector.type",
+    "collect.collector.import_names",
+    "eval.evaluator.type",
+    "eval.evaluator.import_names",
+    "eval.evaluator.eval_freq",
+    "eval.evaluator.n_episode",
+    "eval.evaluator.stop_value",
+    "other.replay_buffer.type",
+    "other.replay_buffer.import_names",
+    "other.replay_buffer.replay_buffer_size",
+}
+
+SOFT = {"learn.target_update_freq": None, "learn.target_theta": 0.1}
+
+POLICY_OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # what stands beside an option, and its change
+    "nstep": ({}, {"nstep": 2}),  # raises, because the batch below says no discount
+    "discount_factor": ({}, {"discount_factor": 0.5}),
+    "priority": ({}, {"priority": True}),
+    "priority_IS_weight": ({"priority": True}, {"priority_IS_weight": True}),
+    "model.obs_shape": ({}, {"model.obs_shape": 5}),
+    "model.action_shape": ({}, {"model.action_shape": 2}),
+    "model.encoder": ({}, {"model.encoder": "test_policy_dqn_doubled"}),
+    "model.encoder_hidden_size_list": ({}, {"model.encoder_hidden_size_list": [8, 16]}),
+    "model.dueling": ({}, {"model.dueling": False}),
+    "model.head_hidden_size": ({}, {"model.head_hidden_size": 7}),
+    "model.head_layer_num": ({}, {"model.head_layer_num": 2}),
+    "model.activation": ({}, {"model.activation": "tanh"}),
+    "learn.learning_rate": ({}, {"learn.learning_rate": 0.01}),
+    "learn.target_update_freq": ({}, {"learn.target_update_freq": 2}),
+    "learn.target_theta": (SOFT, {"learn.target_theta": 0.2}),
+    "learn.loss": ({}, {"learn.loss": "mse"}),
+    "learn.double_q": ({}, {"learn.double_q": False}),
+    "learn.grad_clip_norm": ({}, {"learn.grad_clip_norm": 0.1}),
+    "learn.ignore_done": ({}, {"learn.ignore_done": True}),
+    "collect.unroll_len": ({}, {"collect.unroll_len": 2}),  # raises
+    "other.eps.type": ({}, {"other.eps.type": "exp"}),
+    "other.eps.start": ({}, {"other.eps.start": 0.5}),
+    "other.eps.end": ({}, {"other.eps.end": 0.1}),
+    "other.eps.decay": ({}, {"other.eps.decay": 500}),
+}
+
+
+def names_of(config: Any, path: str = "") -> Iterator[str]:
+    """Yield the dotted names of all fields that hold no section."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from names_of(value, f"{path}{field.name}.")
+        else:
+            yield f"{path}{field.name}"
+
+
+def make_config(options: dict[str, Any]) -> dict[str, Any]:
+    """Return dotted options as a nested config."""
+    config: dict[str, Any] = {}
+    for name, value in options.items():
+        *path, last = name.split(".")
+        section = config
+        for key in path:
+            section = section.setdefault(key, {})
+        section[last] = value
+    return config
+
+
+def fingerprint(options: dict[str, Any]) -> list[Any]:
+    """Return what can be seen of a policy: sizes, reports of three updates, values, epsilons; or what it raises."""
+    torch.manual_seed(0)
+    base = {"model.obs_shape": 4, "model.action_shape": 3, "model.encoder_hidden_size_list": [8, 8]}
+    base["learn.learning_rate"] = 0.1  # far enough for the network and its target to differ in their best actions
+    try:
+        policy = DQNPolicy(make_config({**base, **options}))
+        obs, next_obs = torch.randn(2, 16, policy.config.model.obs_shape, generator=torch.Generator().manual_seed(1))
+        batch = {
+            "obs": obs,
+            "next_obs": next_obs,
+            "action": torch.arange(16) % 2,
+            "reward": torch.tensor([-5.0, 5.0] * 8),
+        }
+        batch |= {"terminated": torch.arange(16) % 4 == 0, "IS": torch.linspace(0.1, 1, 16)}
+        seen: list[Any] = [tuple(p.shape) for p in policy.model.parameters()]
+        for _ in range(3):
+            seen += [(name, value.tolist()) for name, value in policy.learn_mode.forward(batch).items()]
+    except (KeyError, ValueError) as error:
+        return [repr(error)]
+    seen += [policy.model(obs)["logit"].tolist(), policy.target_model(obs)["logit"].tolist()]
+    return seen + [policy.command_mode.get_setting_collect({"envstep": step}) for step in (0, 200, 10**9)]
+
+
+def test_every_option_stands_in_one_of_the_lists_above() -> None:
+    assert sorted(names_of(DQNConfig())) == sorted([*WORKER_OPTIONS, *POLICY_OPTIONS])
+
+
+@pytest.mark.parametrize("option", POLICY_OPTIONS)
+def test_every_option_of_the_policy_changes_a_number_or_raises(option: str) -> None:
+    beside, change = POLICY_OPTIONS[option]
+    before, again, after = fingerprint(beside), fingerprint(beside), fingerprint({**beside, **change})
+    assert len(before) > 1
+    assert (before == again, before == after) == (True, False)

@@ -1,0 +1,101 @@
+"""Schedules and epsilon-greedy actions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lightning_ding.rl import Schedule, epsilon_greedy
+
+ROWS = 20_000
+SURE = np.tile(np.array([0.0, 9.0, 1.0, 2.0], dtype=np.float32), (ROWS, 1))  # action 1 is greedy in every row
+
+
+@pytest.mark.parametrize(
+    ("kind", "step", "expected"),
+    [
+        # from 0.9 to 0.1 with decay 100; linear: 0.9 - 0.8 * x / 100
+        ("linear", 0, 0.9),
+        ("linear", 25, 0.7),
+        ("linear", 50, 0.5),
+        ("linear", 100, 0.1),
+        ("linear", 10**9, 0.1),
+        # exp: 0.1 + 0.8 * e^(-x / 100)
+        ("exp", 0, 0.9),
+        ("exp", 50, 0.1 + 0.8 * 0.6065306597),
+        ("exp", 100, 0.1 + 0.8 * 0.3678794412),
+        ("exp", 10**9, 0.1),
+    ],
+)
+def test_schedule_goes_from_start_to_end(kind: Any, step: int, expected: float) -> None:
+    assert math.isclose(Schedule(kind, start=0.9, end=0.1, decay=100).value(step), expected, rel_tol=1e-9)
+
+
+@pytest.mark.parametrize(("kind", "middle"), [("linear", 0.5), ("exp", 0.9 - 0.8 * 0.6065306597)])
+def test_schedule_can_rise(kind: Any, middle: float) -> None:
+    schedule = Schedule(kind, start=0.1, end=0.9, decay=100)
+    assert np.allclose([schedule.value(step) for step in (0, 50, 10**9)], [0.1, middle, 0.9], rtol=1e-9)
+
+
+def test_schedule_refuses_an_unknown_type() -> None:
+    with pytest.raises(ValueError, match="type must be 'linear' or 'exp', got 'cosine'"):
+        Schedule("cosine", 1.0, 0.0, 100)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("decay", [0, -1])
+def test_schedule_refuses_a_decay_that_is_not_positive(decay: float) -> None:
+    with pytest.raises(ValueError, match=f"decay must be > 0, got {decay}"):
+        Schedule("linear", 1.0, 0.0, decay)
+
+
+def test_epsilon_zero_is_greedy_in_every_row() -> None:
+    q = np.random.default_rng(0).normal(size=(500, 3)).astype(np.float32)
+    actions = epsilon_greedy(q, 0.0, np.random.default_rng(1))
+    assert actions.tolist() == [int(row.argmax()) for row in q]
+
+
+def test_epsilon_one_takes_every_action_equally_often() -> None:
+    # 20000 draws of 4: 0.25 each, standard deviation 0.003
+    actions = epsilon_greedy(SURE, 1.0, np.random.default_rng(0))
+    assert np.allclose(np.bincount(actions, minlength=4) / ROWS, 0.25, atol=0.015)
+
+
+def test_epsilon_half_explores_in_some_rows_and_not_in_others() -> None:
+    # greedy 0.5 + 0.5 / 4 = 0.625, each other action 0.125
+    actions = epsilon_greedy(SURE, 0.5, np.random.default_rng(0))
+    assert np.allclose(np.bincount(actions, minlength=4) / ROWS, [0.125, 0.625, 0.125, 0.125], atol=0.015)
+
+
+def test_epsilon_greedy_explores_about_as_often_in_every_call() -> None:
+    # one coin for all rows would give shares of 0 or about 0.75 per call
+    rng = np.random.default_rng(0)
+    shares = [(epsilon_greedy(SURE[:1000], 0.5, rng) != 1).mean() for _ in range(20)]
+    assert np.allclose(shares, 0.375, atol=0.08)
+
+
+def test_epsilon_greedy_of_one_seed_is_always_the_same() -> None:
+    draws = [epsilon_greedy(SURE[:100], 0.5, np.random.default_rng(7)).tolist() for _ in range(2)]
+    assert draws[0] == draws[1]
+
+
+def test_exploration_takes_legal_actions_only_and_equally_often() -> None:
+    mask = np.tile(np.array([1, 0, 1, 1]), (ROWS, 1))
+    actions = epsilon_greedy(np.where(mask, SURE, -np.inf), 1.0, np.random.default_rng(0), mask)
+    assert np.allclose(np.bincount(actions, minlength=4) / ROWS, [1 / 3, 0, 1 / 3, 1 / 3], atol=0.015)
+    assert not (actions == 1).any()
+
+
+def test_greedy_actions_are_legal_when_illegal_values_are_masked() -> None:
+    # without action 1 the best is action 3
+    mask = np.tile(np.array([True, False, True, True]), (10, 1))
+    actions = epsilon_greedy(np.where(mask, SURE[:10], -np.inf), 0.0, np.random.default_rng(0), mask)
+    assert actions.tolist() == [3] * 10
+
+
+def test_each_row_has_its_own_mask() -> None:
+    mask = np.eye(4)[np.arange(400) % 4]
+    actions = epsilon_greedy(np.where(mask, SURE[:400], -np.inf), 0.5, np.random.default_rng(0), mask)
+    assert actions.tolist() == [row % 4 for row in range(400)]

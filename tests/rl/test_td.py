@@ -1,0 +1,137 @@
+"""Temporal-difference targets and losses of Q-learning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from lightning_ding.rl import double_q_target, masked, q_target, take_action_value, td_loss
+
+Q_T = torch.tensor([[1.0, 4.0, 2.0], [6.0, 5.0, 3.0]])
+Q_T_SELECTOR = torch.tensor([[9.0, 0.0, 1.0], [0.0, 2.0, 8.0]])
+REWARD = torch.tensor([1.0, -1.0])
+
+
+def test_take_action_value_picks_one_value_of_each_row() -> None:
+    assert take_action_value(Q_T, torch.tensor([2, 0])).tolist() == [2.0, 6.0]
+
+
+def test_take_action_value_passes_the_gradient_to_the_action_taken_only() -> None:
+    q = Q_T.clone().requires_grad_()
+    take_action_value(q, torch.tensor([2, 0])).sum().backward()  # type: ignore[no-untyped-call]
+    assert q.grad is not None
+    assert q.grad.tolist() == [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+
+
+def test_masked_sets_illegal_actions_to_minus_infinity() -> None:
+    mask = torch.tensor([[1, 0, 1], [0, 1, 1]])
+    assert masked(Q_T, mask).tolist() == [[1.0, -torch.inf, 2.0], [-torch.inf, 5.0, 3.0]]
+
+
+def test_masked_without_a_mask_returns_the_values() -> None:
+    assert masked(Q_T, None) is Q_T
+
+
+def test_masked_leaves_a_row_without_a_legal_action() -> None:
+    mask = torch.tensor([[False, False, False], [True, False, False]])
+    assert masked(Q_T, mask).tolist() == [[1.0, 4.0, 2.0], [6.0, -torch.inf, -torch.inf]]
+
+
+def test_q_target_adds_the_discounted_largest_value() -> None:
+    # 1 + 0.5 * 4 = 3;  -1 + 0.9 * 6 = 4.4
+    assert_close(q_target(REWARD, torch.tensor([0.5, 0.9]), Q_T), torch.tensor([3.0, 4.4]))
+
+
+def test_q_target_ignores_the_next_state_after_termination() -> None:
+    # -1 + 0 * 6 = -1
+    assert_close(q_target(REWARD, torch.tensor([0.5, 0.0]), Q_T), torch.tensor([3.0, -1.0]))
+
+
+def test_q_target_never_takes_an_illegal_action() -> None:
+    # without the 4 and the 6: 1 + 0.5 * 2 = 2;  -1 + 0.5 * 5 = 1.5
+    q_t = masked(Q_T, torch.tensor([[1, 0, 1], [0, 1, 1]]))
+    assert_close(q_target(REWARD, torch.tensor([0.5, 0.5]), q_t), torch.tensor([2.0, 1.5]))
+
+
+def test_q_target_is_finite_for_a_terminal_row_without_a_legal_action() -> None:
+    q_t = masked(Q_T, torch.zeros(2, 3))
+    assert_close(q_target(REWARD, torch.zeros(2), q_t), REWARD)
+
+
+def test_double_q_target_values_the_action_that_the_selector_chooses() -> None:
+    # the selector takes actions 0 and 2, worth 1 and 3:  1 + 0.5 * 1 = 1.5;  -1 + 0.9 * 3 = 1.7
+    target = double_q_target(REWARD, torch.tensor([0.5, 0.9]), Q_T, Q_T_SELECTOR)
+    assert_close(target, torch.tensor([1.5, 1.7]))
+
+
+def test_double_q_target_ignores_the_next_state_after_termination() -> None:
+    target = double_q_target(REWARD, torch.zeros(2), Q_T, Q_T_SELECTOR)
+    assert_close(target, REWARD)
+
+
+def test_double_q_target_with_the_same_network_is_the_q_target() -> None:
+    discount_t = torch.tensor([0.5, 0.9])
+    assert_close(double_q_target(REWARD, discount_t, Q_T, Q_T), q_target(REWARD, discount_t, Q_T))
+
+
+@pytest.mark.parametrize("target", [q_target, lambda r, d, q: double_q_target(r, d, q, q)])
+def test_targets_carry_no_gradient(target: Any) -> None:
+    q = Q_T.clone().requires_grad_()
+    assert not target(REWARD, torch.tensor([0.5, 0.9]), q).requires_grad
+
+
+@pytest.mark.parametrize("target", [q_target, lambda r, d, q: double_q_target(r, d, q, q.flip(1))])
+def test_targets_of_a_batch_are_those_of_its_rows(target: Any) -> None:
+    generator = torch.Generator().manual_seed(0)
+    reward, discount_t, q = (torch.randn(shape, generator=generator) for shape in ((16,), (16,), (16, 4)))
+    rows = [target(reward[i : i + 1], discount_t[i : i + 1], q[i : i + 1]) for i in range(16)]
+    assert_close(target(reward, discount_t, q), torch.cat(rows))
+
+
+@pytest.mark.parametrize(
+    ("kind", "weight", "expected"),
+    [
+        # errors 2 and 0.5: squares 4 and 0.25; Huber 2 - 0.5 = 1.5 and 0.25 / 2 = 0.125
+        ("mse", None, 2.125),
+        ("huber", None, 0.8125),
+        # weights 0.5 and 2: (2 + 0.5) / 2 = 1.25;  (0.75 + 0.25) / 2 = 0.5
+        ("mse", torch.tensor([0.5, 2.0]), 1.25),
+        ("huber", torch.tensor([0.5, 2.0]), 0.5),
+    ],
+)
+def test_td_loss_is_the_weighted_mean(kind: Any, weight: Tensor | None, expected: float) -> None:
+    loss, _ = td_loss(torch.tensor([1.0, 3.0]), torch.tensor([3.0, 2.5]), weight, kind)
+    assert_close(loss, torch.tensor(expected))
+
+
+def test_td_loss_with_weights_of_one_is_the_plain_loss() -> None:
+    prediction, target = torch.tensor([1.0, 3.0]), torch.tensor([3.0, 2.5])
+    assert_close(td_loss(prediction, target, torch.ones(2))[0], td_loss(prediction, target)[0])
+
+
+def test_td_loss_is_huber_unless_asked() -> None:
+    assert_close(td_loss(torch.tensor([0.0]), torch.tensor([3.0]))[0], torch.tensor(2.5))
+
+
+@pytest.mark.parametrize("weight", [None, torch.tensor([0.5, 2.0])])
+def test_td_loss_returns_the_size_of_the_error_without_weight_or_gradient(weight: Tensor | None) -> None:
+    prediction = torch.tensor([1.0, 3.0], requires_grad=True)
+    _, error = td_loss(prediction, torch.tensor([3.0, 2.5]), weight)
+    assert (error.tolist(), error.requires_grad) == ([2.0, 0.5], False)
+
+
+def test_td_loss_leads_the_prediction_to_the_target() -> None:
+    # d/dp of ((p - 3)^2 + (p - 2.5)^2) / 2 at 1 and 3 is (p - target): -2 and 0.5
+    prediction = torch.tensor([1.0, 3.0], requires_grad=True)
+    td_loss(prediction, torch.tensor([3.0, 2.5]), kind="mse")[0].backward()  # type: ignore[no-untyped-call]
+    assert prediction.grad is not None
+    assert prediction.grad.tolist() == [-2.0, 0.5]
+
+
+def test_td_loss_refuses_an_unknown_kind() -> None:
+    with pytest.raises(ValueError, match="kind must be 'huber' or 'mse', got 'mae'"):
+        td_loss(torch.zeros(1), torch.zeros(1), kind="mae")  # type: ignore[arg-type]

@@ -1,0 +1,252 @@
+"""Reading configs: merging, strict keys and types, and the way to EasyDict and back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import pytest
+from easydict import EasyDict
+
+from lightning_ding.config import deep_merge, moved, nearest, require, resolve, to_dict, to_easydict
+
+
+@dataclass(frozen=True)
+class InnerConfig:
+    """A section."""
+
+    batch_size: int = 64
+    learning_rate: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require(self.batch_size >= 1, "inner.batch_size", ">= 1", self.batch_size)
+
+
+@dataclass(frozen=True)
+class MiddleConfig:
+    """A section that holds a section."""
+
+    inner: InnerConfig = field(default_factory=InnerConfig)
+
+
+@dataclass(frozen=True)
+class OuterConfig:
+    """A config with a field of every kind."""
+
+    MOVED: ClassVar[dict[str, str]] = moved(cuda="choose the device on the Trainer")
+
+    count: int = 1
+    ratio: float = 0.25
+    flag: bool = False
+    name: str | None = None
+    loss: Literal["huber", "mse"] = "huber"
+    widths: tuple[int, ...] = (3, 4)
+    shape: int | Sequence[int] | None = None
+    weights: Mapping[str, float] = field(default_factory=dict)
+    anything: Any = None
+    inner: InnerConfig = field(default_factory=InnerConfig)
+    middle: MiddleConfig = field(default_factory=MiddleConfig)
+
+
+def test_deep_merge_keeps_what_the_update_does_not_name() -> None:
+    merged = deep_merge({"learn": {"lr": 0.1, "size": 64}, "n": 1}, {"learn": {"lr": 0.2}, "m": 2})
+    assert merged == {"learn": {"lr": 0.2, "size": 64}, "n": 1, "m": 2}
+
+
+@pytest.mark.parametrize(
+    ("base", "update", "merged"),
+    [
+        ({"a": {"b": 1}}, {"a": 5}, {"a": 5}),
+        ({"a": 5}, {"a": {"b": 1}}, {"a": {"b": 1}}),
+        ({"a": [1, 2]}, {"a": [3]}, {"a": [3]}),
+        ({"a": 1}, {"a": None}, {"a": None}),
+        ({"a": {"b": {"c": 1, "d": 2}}}, {"a": {"b": {"c": 3}}}, {"a": {"b": {"c": 3, "d": 2}}}),
+    ],
+)
+def test_deep_merge_replaces_all_but_mappings(
+    base: dict[str, Any], update: dict[str, Any], merged: dict[str, Any]
+) -> None:
+    assert deep_merge(base, update) == merged
+
+
+def test_deep_merge_changes_neither_argument() -> None:
+    base, update = {"a": {"b": 1}}, {"a": {"c": 2}}
+    deep_merge(base, update)
+    assert (base, update) == ({"a": {"b": 1}}, {"a": {"c": 2}})
+
+
+def test_deep_merge_result_shares_no_mapping_with_its_arguments() -> None:
+    base, update = {"left": {"b": 1}}, {"right": {"c": 2}}
+    merged = deep_merge(base, update)
+    merged["left"]["b"] = merged["right"]["c"] = 99
+    assert (base, update) == ({"left": {"b": 1}}, {"right": {"c": 2}})
+
+
+def test_resolve_of_nothing_gives_the_defaults() -> None:
+    assert resolve(OuterConfig, None) == OuterConfig()
+
+
+def test_resolve_returns_a_dataclass_as_it_is() -> None:
+    config = OuterConfig(count=7)
+    assert resolve(OuterConfig, config) is config
+
+
+def test_resolve_merges_a_mapping_over_the_defaults_at_every_depth() -> None:
+    config = resolve(OuterConfig, {"count": 2, "middle": {"inner": {"batch_size": 8}}})
+    assert config == OuterConfig(count=2, middle=MiddleConfig(InnerConfig(batch_size=8, learning_rate=0.5)))
+
+
+def test_resolve_takes_a_section_as_a_dataclass() -> None:
+    assert resolve(OuterConfig, {"inner": InnerConfig(batch_size=3)}).inner.batch_size == 3
+
+
+@pytest.mark.parametrize("cfg", [3, "count", [("count", 1)], InnerConfig(), OuterConfig])
+def test_resolve_refuses_what_is_no_config(cfg: Any) -> None:
+    with pytest.raises(TypeError, match="cfg must be a OuterConfig, a mapping or None"):
+        resolve(OuterConfig, cfg)
+
+
+@pytest.mark.parametrize(
+    ("cfg", "key", "hint"),
+    [
+        ({"cuont": 1}, "cuont", "did you mean 'count'?"),
+        ({"inner": {"batchsize": 1}}, "inner.batchsize", "did you mean 'batch_size'?"),
+        ({"middle": {"inner": {"learning_rat": 1.0}}}, "middle.inner.learning_rat", "did you mean 'learning_rate'?"),
+        ({"inner": {"zzz": 1}}, "inner.zzz", "known: batch_size, learning_rate"),
+        ({0: 1}, "0", "known: anything, count"),
+    ],
+)
+def test_resolve_names_an_unknown_key_and_the_nearest_known_one(cfg: Any, key: str, hint: str) -> None:
+    with pytest.raises(ValueError, match="unknown config key") as error:
+        resolve(OuterConfig, cfg)
+    assert f"'{key}'; {hint}" in str(error.value)
+
+
+def test_resolve_says_what_replaces_a_moved_key() -> None:
+    with pytest.raises(ValueError, match="'cuda' does not exist here: choose the device on the Trainer"):
+        resolve(OuterConfig, {"cuda": True})
+
+
+def test_resolve_looks_for_moved_keys_only_in_their_section() -> None:
+    with pytest.raises(ValueError, match=r"unknown config key 'inner\.cuda'"):
+        resolve(OuterConfig, {"inner": {"cuda": True}})
+
+
+@pytest.mark.parametrize(
+    ("cfg", "message"),
+    [
+        ({"count": 1.5}, "'count' must be int, got float: 1.5"),
+        ({"count": True}, "'count' must be int, got bool: True"),
+        ({"ratio": "0.5"}, "'ratio' must be float, got str: '0.5'"),
+        ({"ratio": True}, "'ratio' must be float, got bool: True"),
+        ({"flag": 1}, "'flag' must be bool, got int: 1"),
+        ({"name": 3}, "'name' must be str or NoneType, got int: 3"),
+        ({"loss": "mae"}, "'loss' must be one of 'huber', 'mse', got str: 'mae'"),
+        ({"widths": [1, "2"]}, "'widths' must be"),
+        ({"widths": "12"}, "'widths' must be"),
+        ({"weights": {"a": "heavy"}}, "'weights' must be"),
+        ({"shape": {"a": 1}}, "'shape' must be int or"),
+        ({"count": None}, "'count' must be int, got NoneType: None"),
+        ({"inner": 3}, "'inner' must be InnerConfig, got int: 3"),
+        ({"inner": None}, "'inner' must be InnerConfig, got NoneType: None"),
+        ({"middle": {"inner": {"batch_size": "8"}}}, "'middle.inner.batch_size' must be int, got str: '8'"),
+    ],
+)
+def test_resolve_refuses_a_wrong_type_and_names_the_key(cfg: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError) as error:
+        resolve(OuterConfig, cfg)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("cfg", "name", "value"),
+    [
+        ({"ratio": 1}, "ratio", 1),
+        ({"name": "x"}, "name", "x"),
+        ({"loss": "mse"}, "loss", "mse"),
+        ({"widths": [5, 6, 7]}, "widths", (5, 6, 7)),
+        ({"shape": 4}, "shape", 4),
+        ({"shape": [4, 5]}, "shape", (4, 5)),
+        ({"weights": {"a": 1}}, "weights", {"a": 1}),
+        ({"anything": object}, "anything", object),
+    ],
+)
+def test_resolve_accepts_a_value_of_the_right_type(cfg: dict[str, Any], name: str, value: object) -> None:
+    assert getattr(resolve(OuterConfig, cfg), name) == value
+
+
+def test_resolve_checks_the_ranges_of_a_section() -> None:
+    with pytest.raises(ValueError, match=r"inner\.batch_size must be >= 1, got 0"):
+        resolve(OuterConfig, {"inner": {"batch_size": 0}})
+
+
+def test_resolve_keeps_no_reference_to_the_mapping() -> None:
+    cfg: dict[str, Any] = {"inner": {"batch_size": 8}, "widths": [1, 2], "weights": {"a": 1.0}}
+    config = resolve(OuterConfig, cfg)
+    cfg["inner"]["batch_size"] = 9
+    cfg["widths"].append(3)
+    cfg["weights"]["a"] = 2.0
+    assert (config.inner.batch_size, config.widths, config.weights) == (8, (1, 2), {"a": 1.0})
+
+
+def test_easydict_of_a_config_resolves_to_an_equal_config() -> None:
+    config = OuterConfig(
+        count=3, name="x", widths=(9,), shape=(2, 3), weights={"a": 0.5}, inner=InnerConfig(batch_size=2)
+    )
+    assert resolve(OuterConfig, to_easydict(config)) == config
+
+
+def test_easydict_of_a_config_reads_by_attribute_at_every_depth() -> None:
+    assert to_easydict(OuterConfig()).middle.inner.batch_size == 64
+
+
+def test_changing_the_easydict_leaves_the_config_and_other_easydicts_alone() -> None:
+    config = OuterConfig(weights={"a": 0.5}, anything={"b": [1]})
+    first, second = to_easydict(config), to_easydict(config)
+    first.inner.batch_size = 1
+    first.widths.append(5)
+    first.weights.a = 9.0
+    first.anything.b.append(2)
+    assert (second, config) == (to_easydict(config), OuterConfig(weights={"a": 0.5}, anything={"b": [1]}))
+
+
+def test_to_dict_holds_builtins_only() -> None:
+    config = OuterConfig(shape=(2, 3), anything={"pair": (1, InnerConfig())})
+    assert to_dict(config) == {
+        "count": 1,
+        "ratio": 0.25,
+        "flag": False,
+        "name": None,
+        "loss": "huber",
+        "widths": [3, 4],
+        "shape": [2, 3],
+        "weights": {},
+        "anything": {"pair": [1, {"batch_size": 64, "learning_rate": 0.5}]},
+        "inner": {"batch_size": 64, "learning_rate": 0.5},
+        "middle": {"inner": {"batch_size": 64, "learning_rate": 0.5}},
+    }
+
+
+@pytest.mark.parametrize("config", [OuterConfig, {"count": 1}, None])
+def test_to_dict_refuses_what_is_no_dataclass_instance(config: Any) -> None:
+    with pytest.raises(TypeError, match="config must be a dataclass instance"):
+        to_dict(config)
+
+
+def test_a_config_cannot_be_changed() -> None:
+    config: Any = resolve(OuterConfig, EasyDict(count=2))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.count = 3
+
+
+def test_require_is_silent_when_the_condition_holds_and_names_all_three_when_not() -> None:
+    require(True, "gamma", "in [0, 1]", 0.5)
+    with pytest.raises(ValueError, match=r"^gamma must be in \[0, 1\], got 1\.5$"):
+        require(False, "gamma", "in [0, 1]", 1.5)
+
+
+def test_nearest_names_the_most_alike_of_several() -> None:
+    assert nearest("n_stp", ["n_step", "n_sample", "eps"]) == "did you mean 'n_step'?"
