@@ -10,7 +10,7 @@ from lightning_ding.worker.factory import get_class
 
 
 def create_serial_evaluator(cfg: Any, **kwargs: Any) -> ISerialEvaluator:
-    """Return the evaluator that ``cfg.type`` names (``interaction`` if it names none), made with ``cfg`` and ``kwargs``.
+    """Return the evaluator that ``cfg.type`` names, made with ``cfg`` and ``kwargs``; ``interaction`` if it names none.
 
     Raises:
         KeyError: If the type is not registered.

@@ -164,7 +164,8 @@ class _Plan:
         self._seeded_resets = stepper.mode == AutoresetMode.DISABLED
         seeds = [int(np.random.SeedSequence([seed, episode]).generate_state(1)[0]) for episode in episodes]
         self._seeds = [seeds[env_id::num_envs] for env_id in range(num_envs)]
-        self._order = np.argsort(np.concatenate([np.arange(len(seeds))[env_id::num_envs] for env_id in range(num_envs)]))
+        by_env = [np.arange(len(seeds))[env_id::num_envs] for env_id in range(num_envs)]
+        self._order = np.argsort(np.concatenate(by_env))
         self._started = np.ones(num_envs, dtype=np.int64)
 
     def first_seeds(self) -> list[int | None]:

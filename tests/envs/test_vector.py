@@ -1,0 +1,216 @@
+"""Vector envs: what is made, how it is seeded, and what a wrong argument says."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from lightning_ding.envs import make_vector_env
+from lightning_ding.envs.toy import ChainEnv
+from lightning_ding.envs.vector import AutoresetName
+
+MakeEnv = Callable[..., VectorEnv]
+
+
+@pytest.fixture
+def make() -> Iterator[MakeEnv]:
+    """Make vector envs that are closed after the test."""
+    made: list[VectorEnv] = []
+
+    def make_and_remember(*args: Any, **kwargs: Any) -> VectorEnv:
+        made.append(make_vector_env(*args, **kwargs))
+        return made[-1]
+
+    yield make_and_remember
+    for env in made:
+        env.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("same_step", AutoresetMode.SAME_STEP),
+        ("next_step", AutoresetMode.NEXT_STEP),
+        ("disabled", AutoresetMode.DISABLED),
+    ],
+)
+def test_make_vector_env_says_the_autoreset_mode_of_a_sync_env(
+    make: MakeEnv, name: AutoresetName, mode: AutoresetMode
+) -> None:
+    env = make("CartPole-v1", num_envs=2, autoreset=name)
+
+    assert isinstance(env, SyncVectorEnv)
+    assert env.metadata["autoreset_mode"] is mode
+
+
+def test_make_vector_env_says_the_autoreset_mode_of_an_async_env(make: MakeEnv) -> None:
+    env = make("CartPole-v1", num_envs=1, mode="async", autoreset="disabled")
+
+    assert isinstance(env, AsyncVectorEnv)
+    assert env.metadata["autoreset_mode"] is AutoresetMode.DISABLED
+
+
+def test_make_vector_env_leaves_the_autoreset_mode_of_a_native_env_to_the_env(make: MakeEnv) -> None:
+    env = make("CartPole-v1", num_envs=2, mode="native", autoreset="same_step")
+
+    assert not isinstance(env, SyncVectorEnv)
+    assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+
+
+def test_make_vector_env_resets_in_the_same_step_if_nothing_is_said(make: MakeEnv) -> None:
+    assert make("CartPole-v1").metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+
+
+def test_make_vector_env_makes_as_many_envs_as_asked(make: MakeEnv) -> None:
+    assert make("CartPole-v1", num_envs=3).num_envs == 3
+
+
+def test_make_vector_env_gives_every_env_its_own_stream(make: MakeEnv) -> None:
+    obs, _ = make("CartPole-v1", num_envs=4, seed=0).reset()
+
+    assert len({tuple(row) for row in obs.tolist()}) == 4
+
+
+@pytest.mark.parametrize("mode", ["sync", "native"])
+def test_make_vector_env_is_reproducible_from_its_seed(make: MakeEnv, mode: str) -> None:
+    first, second = (make("CartPole-v1", num_envs=2, mode=mode, seed=5) for _ in range(2))
+
+    np.testing.assert_array_equal(first.reset()[0], second.reset()[0])
+
+
+@pytest.mark.parametrize("mode", ["sync", "native"])
+def test_make_vector_env_starts_elsewhere_from_another_seed(make: MakeEnv, mode: str) -> None:
+    first, second = (make("CartPole-v1", num_envs=2, mode=mode, seed=seed) for seed in (5, 6))
+
+    assert not np.isin(first.reset()[0], second.reset()[0]).any()
+
+
+def test_make_vector_env_seeds_alike_in_one_process_and_in_many(make: MakeEnv) -> None:
+    sync, parallel = (make("CartPole-v1", num_envs=2, mode=mode, seed=5) for mode in ("sync", "async"))
+
+    np.testing.assert_array_equal(sync.reset()[0], parallel.reset()[0])
+
+
+def test_make_vector_env_seeds_the_action_space(make: MakeEnv) -> None:
+    first, second, other = (make("CartPole-v1", num_envs=8, seed=seed).action_space for seed in (5, 5, 6))
+
+    actions = [[space.sample().tolist() for _ in range(4)] for space in (first, second, other)]
+
+    assert actions[0] == actions[1] != actions[2]
+
+
+def test_make_vector_env_takes_a_seed_sequence(make: MakeEnv) -> None:
+    by_number = make("CartPole-v1", num_envs=2, seed=5)
+    by_sequence = make("CartPole-v1", num_envs=2, seed=np.random.SeedSequence(5))
+
+    np.testing.assert_array_equal(by_number.reset()[0], by_sequence.reset()[0])
+
+
+def test_make_vector_env_applies_wrappers_in_order(make: MakeEnv) -> None:
+    double = functools.partial(gym.wrappers.TransformReward, func=lambda reward: 2 * float(reward))
+    add_one = functools.partial(gym.wrappers.TransformReward, func=lambda reward: float(reward) + 1)
+
+    env = make("CartPole-v1", wrappers=[double, add_one])
+    env.reset()
+
+    assert env.step(np.array([0]))[1].tolist() == [3.0]  # 2 * 1 + 1, and not 2 * (1 + 1)
+
+
+def test_make_vector_env_applies_vector_wrappers_to_a_native_env(make: MakeEnv) -> None:
+    triple = functools.partial(gym.wrappers.vector.TransformReward, func=lambda reward: 3 * reward)
+
+    env = make("CartPole-v1", num_envs=2, mode="native", wrappers=[triple])
+    env.reset()
+
+    assert env.step(np.array([0, 1]))[1].tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("mode", ["sync", "native"])
+def test_make_vector_env_hands_the_arguments_to_a_registered_env(make: MakeEnv, mode: str) -> None:
+    env = make("CartPole-v1", mode=mode, env_kwargs={"sutton_barto_reward": True})
+    env.reset()
+
+    assert env.step(np.array([0]))[1].tolist() == [0.0]  # where the usual reward is 1
+
+
+def test_make_vector_env_hands_the_arguments_to_a_callable(make: MakeEnv) -> None:
+    env = make(ChainEnv, num_envs=2, env_kwargs={"length": 7})
+
+    assert env.single_observation_space.shape == (7,)
+
+
+def test_make_vector_env_calls_the_callable_once_for_each_env(make: MakeEnv) -> None:
+    made: list[ChainEnv] = []
+
+    def make_one() -> ChainEnv:
+        made.append(ChainEnv())
+        return made[-1]
+
+    make(make_one, num_envs=3)
+
+    assert len({id(env) for env in made}) == 3
+
+
+def test_make_vector_env_takes_a_callable_that_makes_a_native_vector_env(make: MakeEnv) -> None:
+    native = functools.partial(gym.make_vec, "CartPole-v1", num_envs=5, vectorization_mode="vector_entry_point")
+
+    assert make(native, mode="native").num_envs == 5
+
+
+def test_make_vector_env_names_the_env_that_a_misspelt_id_may_mean() -> None:
+    with pytest.raises(ValueError, match=r"env_id .* got 'CartPol-v1': .*Did you mean: `CartPole`"):
+        make_vector_env("CartPol-v1")
+
+
+def test_make_vector_env_names_the_versions_that_exist() -> None:
+    with pytest.raises(ValueError, match=r"env_id .* got 'CartPole-v99': .*`v0`, `v1`"):
+        make_vector_env("CartPole-v99")
+
+
+def test_make_vector_env_turns_a_module_that_cannot_be_imported_into_a_value_error() -> None:
+    with pytest.raises(ValueError, match=r"env_id .* got 'no_such_module:Thing-v0'"):
+        make_vector_env("no_such_module:Thing-v0")
+
+
+@pytest.mark.parametrize("num_envs", [0, -1])
+def test_make_vector_env_needs_an_env(num_envs: int) -> None:
+    with pytest.raises(ValueError, match=f"num_envs must be >= 1, got {num_envs}"):
+        make_vector_env("CartPole-v1", num_envs=num_envs)
+
+
+def test_make_vector_env_lists_the_modes_there_are() -> None:
+    with pytest.raises(ValueError, match=r"mode must be one of \('sync', 'async', 'native'\), got 'subprocess'"):
+        make_vector_env("CartPole-v1", mode="subprocess")  # type: ignore[arg-type]
+
+
+def test_make_vector_env_lists_the_autoreset_modes_there_are() -> None:
+    allowed = r"autoreset must be one of \('same_step', 'next_step', 'disabled'\), got 'SAME_STEP'"
+    with pytest.raises(ValueError, match=allowed):
+        make_vector_env("CartPole-v1", autoreset="SAME_STEP")  # type: ignore[arg-type]
+
+
+def test_make_vector_env_refuses_what_is_neither_id_nor_callable() -> None:
+    with pytest.raises(TypeError, match="env_id must be a gymnasium id or a callable that returns an env, got 3"):
+        make_vector_env(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_make_vector_env_refuses_a_callable_that_makes_no_env(mode: Any) -> None:
+    with pytest.raises(TypeError, match=r"env_id must make a gymnasium\.Env, got dict"):
+        make_vector_env(dict, mode=mode)
+
+
+def test_make_vector_env_refuses_a_callable_that_makes_no_native_vector_env() -> None:
+    with pytest.raises(TypeError, match='with mode="native", env_id must make a gymnasium VectorEnv, got ChainEnv'):
+        make_vector_env(ChainEnv, mode="native")
+
+
+def test_make_vector_env_says_which_id_registers_no_native_vector_env() -> None:
+    with pytest.raises(ValueError, match='mode must be "sync" or "async" for \'Acrobot-v1\''):
+        make_vector_env("Acrobot-v1", mode="native")

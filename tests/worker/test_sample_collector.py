@@ -1,0 +1,582 @@
+"""The sample collector: exactly what was asked for, each transition once, the same in every autoreset mode."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from lightning_ding import nested
+from lightning_ding.envs.toy import CountingEnv
+from lightning_ding.policy.modes import CollectMode
+from lightning_ding.worker import SampleSerialCollector, create_serial_collector, get_serial_collector_cls
+from lightning_ding.worker_config import CollectorConfig
+
+Row = tuple[list[float], int, float, list[float], bool, bool]  # obs, action, reward, next_obs, terminated, truncated
+
+MODES = [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED]
+LENGTHS = [(1,), (2, 4), (5, 3, 1)]  # of the episodes of env 0, 1, 2; later envs take turns
+TRUNCATES = [(True, False), (False,), (False, True)]
+
+
+class LoggedEnv(gym.Wrapper[Any, Any, Any, Any]):
+    """Keeps all transitions as the env itself saw them."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.log: list[Row] = []
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.obs, info = super().reset(seed=seed, options=options)
+        return self.obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = super().step(action)
+        self.log.append((self.obs.tolist(), int(action), float(reward), obs.tolist(), terminated, truncated))
+        self.obs = obs
+        return obs, reward, terminated, truncated, info
+
+
+def counting_envs(mode: AutoresetMode = AutoresetMode.SAME_STEP, num_envs: int = 3) -> VectorEnv:
+    def make(number: int) -> gym.Env[Any, Any]:
+        return LoggedEnv(CountingEnv(number, LENGTHS[number % 3], TRUNCATES[number % 3]))
+
+    return SyncVectorEnv([functools.partial(make, i) for i in range(num_envs)], autoreset_mode=mode)
+
+
+def logs(env: VectorEnv) -> list[list[Row]]:
+    return [cast(LoggedEnv, one).log for one in cast(SyncVectorEnv, env).envs]
+
+
+class PlacePolicy:
+    """Its action is the sum of the observation modulo 4; it remembers how it was called."""
+
+    def __init__(self, n_sample: int | None = None) -> None:
+        self.n_sample = n_sample
+        self.kwargs: list[dict[str, Any]] = []
+        self.resets: list[Sequence[int] | None] = []
+        self.handed_over: list[Any] = []
+
+    def forward(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
+        self.kwargs.append(kwargs)
+        return {"action": torch.as_tensor(obs).sum(1).long() % 4}
+
+    def process_transition(self, obs: Any, output: dict[str, Any], timestep: Any) -> dict[str, Any]:
+        named = {name: getattr(timestep, name) for name in ("reward", "next_obs", "terminated", "truncated")}
+        return {"obs": obs, "action": output["action"], **named}
+
+    def get_train_sample(self, data: Any) -> Any:
+        self.handed_over.append(data)
+        return data
+
+    def reset(self, data_id: Sequence[int] | None = None) -> None:
+        self.resets.append(data_id)
+
+    def get_attribute(self, name: str) -> Any:
+        return {"n_sample": self.n_sample}[name]
+
+    @property
+    def mode(self) -> CollectMode:
+        def nothing(*_: Any) -> Any:
+            raise AssertionError("a collector must not touch this")
+
+        functions = (self.forward, self.process_transition, self.get_train_sample, self.reset, self.get_attribute)
+        return CollectMode(*functions, nothing, nothing, nothing)
+
+
+def collector_of(env: VectorEnv, policy: PlacePolicy | None = None) -> SampleSerialCollector:
+    return SampleSerialCollector(env=env, policy=(policy or PlacePolicy()).mode)
+
+
+def collect(collector: SampleSerialCollector, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", collector.collect(*args, **kwargs))
+
+
+def rows_of_envs(batches: list[dict[str, Any]], num_envs: int) -> list[list[Row]]:
+    """Return what was collected, env by env, in the order in which it was handed over."""
+    rows: list[list[Row]] = [[] for _ in range(num_envs)]
+    names = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+    for batch in batches:
+        values = zip(*(batch[name].tolist() for name in names), strict=True)
+        for env_id, row in zip(batch["env_id"].tolist(), values, strict=True):
+            rows[env_id].append(cast(Row, row))
+    return rows
+
+
+# ------------------------------------------------------------------ how much, and which
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("num_envs", [1, 3, 5])
+@pytest.mark.parametrize("n_sample", [1, 5, 13])
+def test_collect_returns_exactly_the_number_asked_for(mode: AutoresetMode, num_envs: int, n_sample: int) -> None:
+    collector = collector_of(counting_envs(mode, num_envs))
+
+    lengths = [{len(leaf) for leaf in nested.leaves(collect(collector, n_sample))} for _ in range(4)]
+
+    assert lengths == [{n_sample}] * 4
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_collect_neither_drops_nor_repeats_a_transition(mode: AutoresetMode) -> None:
+    env = counting_envs(mode)
+    collector = collector_of(env)
+
+    rows = rows_of_envs([collect(collector, n_sample) for n_sample in (1, 7, 3, 12, 5, 2, 30)], num_envs=3)
+
+    assert sum(map(len, logs(env))) - sum(map(len, rows)) < 3  # what waits for the next call
+    for of_env, log in zip(rows, logs(env), strict=True):
+        assert of_env == log[: len(of_env)]
+
+
+def test_collect_hands_over_what_the_last_call_left_before_stepping_again() -> None:
+    env = counting_envs()
+    collector = collector_of(env)
+    collect(collector, 1)  # one vector step gives three transitions
+
+    collect(collector, 2)
+
+    assert [len(log) for log in logs(env)] == [1, 1, 1]
+
+
+def test_collect_gives_the_same_transitions_in_every_autoreset_mode() -> None:
+    same, following, disabled = (
+        rows_of_envs([collect(collector_of(counting_envs(mode)), 90)], num_envs=3) for mode in MODES
+    )
+
+    for i in range(3):
+        shortest = min(len(rows[i]) for rows in (same, following, disabled))
+        assert shortest >= 20
+        assert same[i][:shortest] == following[i][:shortest] == disabled[i][:shortest]
+
+
+def test_collect_gives_the_same_transitions_from_one_process_and_from_many() -> None:
+    makers = [functools.partial(CountingEnv, i, LENGTHS[i], TRUNCATES[i]) for i in range(3)]
+    parallel = AsyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    many = rows_of_envs([collect(collector_of(parallel), 30)], num_envs=3)
+    parallel.close()
+
+    assert many == rows_of_envs([collect(collector_of(counting_envs()), 30)], num_envs=3)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_collect_tells_termination_from_truncation(mode: AutoresetMode) -> None:
+    data = collect(collector_of(counting_envs(mode, num_envs=1)), 4)
+
+    # Episodes of one step, truncated and terminated in turn.
+    assert data["terminated"].tolist() == [False, True, False, True]
+    assert data["truncated"].tolist() == [True, False, True, False]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_collect_keeps_true_final_observations(mode: AutoresetMode) -> None:
+    data = collect(collector_of(counting_envs(mode, num_envs=1)), 3)
+
+    # Number, episode, step: every step ends an episode, and no next observation is of the next episode.
+    assert data["next_obs"].tolist() == [[0, 0, 1], [0, 1, 1], [0, 2, 1]]
+
+
+# ------------------------------------------------------------------ what stands beside a transition
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_collect_says_which_env_a_transition_is_from(mode: AutoresetMode) -> None:
+    data = collect(collector_of(counting_envs(mode)), 40)
+
+    assert data["env_id"].tolist() == data["obs"][:, 0].tolist()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_collect_gives_every_episode_its_own_id(mode: AutoresetMode) -> None:
+    collector = collector_of(counting_envs(mode))
+    data = [collect(collector, 40) for _ in range(2)]
+
+    place = [tuple(row) for batch in data for row in batch["obs"][:, :2].tolist()]  # number and episode
+    ids = [episode_id for batch in data for episode_id in batch["episode_id"].tolist()]
+
+    assert len(set(place)) == len(set(ids)) == len(set(zip(place, ids, strict=True)))
+
+
+def test_collect_never_gives_the_id_of_an_episode_that_a_reset_broke_off_again() -> None:
+    collector = collector_of(counting_envs())
+    before = collect(collector, 6)["episode_id"]
+
+    collector.reset_env()
+    after = collect(collector, 6)["episode_id"]
+
+    assert not set(before.tolist()) & set(after.tolist())
+
+
+def test_collect_marks_transitions_with_the_update_that_acted() -> None:
+    collector = collector_of(counting_envs())
+    versions = [collect(collector, 2, train_iter)["policy_version"].tolist() for train_iter in (10, 20, 30)]
+
+    # Three transitions a step: the third of the first step waits, and still says which weights made it.
+    assert versions == [[10, 10], [10, 20], [20, 20]]
+
+
+def test_collect_hands_over_memory_of_its_own() -> None:
+    collector = collector_of(counting_envs())
+    collect(collector, 3)["env_id"] += 100
+
+    assert collect(collector, 3)["env_id"].tolist() == [0, 1, 2]
+
+
+def test_collect_keeps_the_leaves_of_dict_observations() -> None:
+    class HalfPolicy(PlacePolicy):
+        def forward(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
+            return super().forward(obs["place"], **kwargs)
+
+    space = gym.spaces.Dict({"place": gym.spaces.Box(0, 99, (3,)), "half": gym.spaces.Box(0, 99, (3,))})
+    env = gym.wrappers.TransformObservation(CountingEnv(), lambda obs: {"place": obs, "half": obs / 2}, space)
+
+    data = collect(collector_of(SyncVectorEnv([lambda: env]), HalfPolicy()), 3)
+
+    assert (
+        (2 * data["next_obs"]["half"]).tolist() == data["next_obs"]["place"].tolist() == [[0, 0, i] for i in (1, 2, 3)]
+    )
+
+
+# ------------------------------------------------------------------ counting
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_collector_counts_the_steps_that_were_transitions(mode: AutoresetMode) -> None:
+    env = counting_envs(mode)
+    collector = collector_of(env)
+
+    collect(collector, 50)
+
+    assert collector.envstep == sum(map(len, logs(env)))  # a step that only resets is none
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_collector_counts_the_episodes_that_ended(mode: AutoresetMode) -> None:
+    env = counting_envs(mode)
+    collector = collector_of(env)
+
+    collect(collector, 50)
+
+    assert collector.episode == sum(row[4] or row[5] for log in logs(env) for row in log)
+
+
+def test_collector_counts_the_transitions_handed_over() -> None:
+    collector = collector_of(counting_envs())
+    for n_sample in (1, 4, 2):
+        collect(collector, n_sample)
+
+    assert (collector.sample, collector.envstep) == (7, 9)  # two wait for the next call
+
+
+def test_collector_goes_on_counting_from_a_number_that_was_set() -> None:
+    collector = collector_of(counting_envs())
+    collector.envstep = 1000
+
+    collect(collector, 3)
+
+    assert collector.envstep == 1003
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_pop_episodes_gives_the_returns_and_lengths_of_ended_episodes(mode: AutoresetMode) -> None:
+    collector = collector_of(counting_envs(mode, num_envs=2))
+    collect(collector, 200)
+
+    returns, lengths = collector.pop_episodes()
+
+    # Env 0: one step, return 1. Env 1: two steps, return 1 + 2 = 3, or four, return 1 + 2 + 3 + 4 = 10.
+    assert {1, 2, 4} == set(lengths)
+    assert returns == [{1: 1.0, 2: 3.0, 4: 10.0}[length] for length in lengths]
+    assert len(returns) == collector.episode
+
+
+def test_pop_episodes_gives_an_episode_once() -> None:
+    collector = collector_of(counting_envs())
+    collect(collector, 30)
+    collector.pop_episodes()
+
+    assert collector.pop_episodes() == ([], [])
+
+
+def test_collector_counts_an_episode_that_a_reset_broke_off_for_nothing() -> None:
+    collector = collector_of(SyncVectorEnv([functools.partial(CountingEnv, 0, (3,))]))
+    collect(collector, 2)
+
+    collector.reset_env()
+    collect(collector, 3)
+
+    assert collector.pop_episodes() == ([6.0], [3])  # 1 + 2 + 3, without the 1 + 2 from before
+
+
+# ------------------------------------------------------------------ the policy's part
+
+
+def test_collect_hands_the_policy_its_arguments() -> None:
+    policy = PlacePolicy()
+
+    collect(collector_of(counting_envs(), policy), 6, policy_kwargs={"eps": 0.25})
+
+    assert policy.kwargs == [{"eps": 0.25}, {"eps": 0.25}]
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+def test_collect_resets_the_policy_where_an_episode_ended(mode: AutoresetMode) -> None:
+    policy = PlacePolicy()
+    collector = collector_of(counting_envs(mode), policy)
+    policy.resets.clear()
+
+    collect(collector, 6 * 3)
+
+    # Env 0 ends at every step, env 1 after 2 and after 2 + 4, env 2 after 5 steps.
+    assert policy.resets == [[0], [0, 1], [0], [0], [0, 2], [0, 1]]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_collect_gives_a_policy_with_memory_the_same_episodes_in_every_mode(mode: AutoresetMode) -> None:
+    class Metronome(PlacePolicy):
+        """Its action is how often it has acted in the env since it was reset."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.ticks = np.zeros(3, dtype=np.int64)
+
+        def forward(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
+            self.ticks += 1
+            return {"action": torch.from_numpy(self.ticks - 1)}
+
+        def reset(self, data_id: Sequence[int] | None = None) -> None:
+            self.ticks[slice(None) if data_id is None else list(data_id)] = 0
+
+    data = collect(collector_of(counting_envs(mode), Metronome()), 60)
+
+    assert data["action"].tolist() == data["obs"][:, 2].tolist()  # the steps done in the episode
+
+
+def test_collect_gives_the_policy_what_it_hands_over() -> None:
+    class FirstOnly(PlacePolicy):
+        def get_train_sample(self, data: Any) -> Any:
+            super().get_train_sample(data)
+            return {"first": data["reward"][0]}
+
+    policy = FirstOnly()
+
+    data = collect(collector_of(counting_envs(), policy), 5)
+
+    assert [len(given["reward"]) for given in policy.handed_over] == [5]
+    assert data == {"first": 1.0}
+
+
+def test_collect_asks_the_policy_for_the_number() -> None:
+    assert len(collect(collector_of(counting_envs(), PlacePolicy(n_sample=4)))["reward"]) == 4
+
+
+@pytest.mark.parametrize("n_sample", [0, -1, 2.0])
+def test_collect_refuses_a_number_that_is_none(n_sample: Any) -> None:
+    with pytest.raises(ValueError, match=f"n_sample must be an int >= 1, got {n_sample}"):
+        collector_of(counting_envs()).collect(n_sample)
+
+
+def test_collect_refuses_a_policy_that_does_not_know_the_number_either() -> None:
+    with pytest.raises(ValueError, match="n_sample must be an int >= 1, got None"):
+        collector_of(counting_envs()).collect()
+
+
+def test_collect_says_which_shape_actions_must_have() -> None:
+    class Short(PlacePolicy):
+        def forward(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
+            return {"action": torch.zeros(2, dtype=torch.int64)}
+
+    with pytest.raises(ValueError, match=r"actions of shape \(3,\), got \(2,\)"):
+        collector_of(counting_envs(), Short()).collect(1)
+
+
+# ------------------------------------------------------------------ random actions
+
+
+class MaskedEnv(gym.Env[Any, Any]):
+    """One step an episode; of the five actions 1, 3 and 4 are legal."""
+
+    observation_space = gym.spaces.Dict(
+        {"observation": gym.spaces.Box(0, 1, (1,)), "action_mask": gym.spaces.MultiBinary(5)}
+    )
+    action_space: gym.Space[Any] = gym.spaces.Discrete(5)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        mask = np.array([0, 1, 0, 1, 1], dtype=np.int8)
+        return {"observation": np.zeros(1, np.float32), "action_mask": mask}, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.reset()[0], 0.0, True, False, {}
+
+
+class TwoMaskedEnv(MaskedEnv):
+    """Two actions at once: of the first two 1 is legal, of the other three 1 and 2."""
+
+    action_space = gym.spaces.MultiDiscrete([2, 3])
+
+
+def random_actions(env: VectorEnv, amount: int) -> torch.Tensor:
+    env.action_space.seed(0)
+    return cast(torch.Tensor, collect(collector_of(env), amount, random_collect=True)["action"])
+
+
+def chi_square(actions: torch.Tensor, legal: list[int]) -> float:
+    """Return the statistic of a test that the legal actions come equally often."""
+    observed = np.bincount(actions.numpy(), minlength=max(legal) + 1)[legal]
+    expected = len(actions) / len(legal)
+    return float(((observed - expected) ** 2 / expected).sum())
+
+
+def test_random_collect_takes_all_actions_equally_often() -> None:
+    actions = random_actions(counting_envs(), 3000)
+
+    assert chi_square(actions, [0, 1, 2, 3]) < 16.27  # p = 0.001 at 3 degrees of freedom
+
+
+def test_random_collect_takes_legal_actions_only() -> None:
+    actions = random_actions(SyncVectorEnv([MaskedEnv] * 3), 300)
+
+    assert set(actions.tolist()) == {1, 3, 4}
+
+
+def test_random_collect_takes_legal_actions_equally_often() -> None:
+    actions = random_actions(SyncVectorEnv([MaskedEnv] * 3), 3000)
+
+    assert chi_square(actions, [1, 3, 4]) < 13.82  # p = 0.001 at 2 degrees of freedom
+
+
+def test_random_collect_takes_legal_parts_of_several_actions() -> None:
+    actions = random_actions(SyncVectorEnv([TwoMaskedEnv] * 3), 300)
+
+    assert set(map(tuple, actions.tolist())) == {(1, 1), (1, 2)}
+
+
+def test_random_collect_leaves_the_policy_out_of_it() -> None:
+    policy = PlacePolicy()
+
+    collect(collector_of(counting_envs(), policy), 6, random_collect=True)
+
+    assert policy.kwargs == []
+
+
+def test_random_collect_follows_the_seed_of_the_action_space() -> None:
+    first, second = (random_actions(counting_envs(), 60) for _ in range(2))
+
+    assert first.tolist() == second.tolist()
+
+
+# ------------------------------------------------------------------ life
+
+
+def test_collect_without_an_env_says_how_to_give_one() -> None:
+    with pytest.raises(RuntimeError, match="no env: pass env to the constructor or call reset_env"):
+        SampleSerialCollector(policy=PlacePolicy().mode).collect(1)
+
+
+def test_collect_without_a_policy_says_how_to_give_one() -> None:
+    with pytest.raises(RuntimeError, match="no policy: pass policy to the constructor or call reset_policy"):
+        SampleSerialCollector(env=counting_envs()).collect(1)
+
+
+def test_collector_takes_env_and_policy_later() -> None:
+    collector = SampleSerialCollector()
+    collector.reset_policy(PlacePolicy().mode)
+    collector.reset_env(counting_envs())
+
+    assert len(collect(collector, 4)["reward"]) == 4
+
+
+def test_reset_env_keeps_what_was_not_handed_over() -> None:
+    collector = collector_of(counting_envs())
+    collect(collector, 1)
+
+    collector.reset_env()
+
+    assert collect(collector, 3)["obs"][:, :2].tolist() == [[1, 0], [2, 0], [0, 2]]  # env 0 was in its second episode
+
+
+def test_reset_forgets_what_was_not_handed_over() -> None:
+    collector = collector_of(counting_envs())
+    collect(collector, 1)
+
+    collector.reset()
+
+    assert collect(collector, 3)["env_id"].tolist() == [0, 1, 2]
+
+
+def test_reset_sets_all_counters_to_zero() -> None:
+    collector = collector_of(counting_envs())
+    collect(collector, 7)
+
+    collector.reset()
+
+    assert (collector.envstep, collector.sample, collector.episode, collector.pop_episodes()) == (0, 0, 0, ([], []))
+
+
+def test_collector_leaves_the_env_open_when_its_context_ends() -> None:
+    env = counting_envs()
+    with collector_of(env):
+        pass
+
+    assert not env.closed
+    assert env.step(np.zeros(3, dtype=np.int64))[1].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_collector_forgets_its_env_when_its_context_ends() -> None:
+    with collector_of(counting_envs()) as collector:
+        pass
+
+    with pytest.raises(RuntimeError, match="no policy"):
+        collector.collect(1)
+
+
+def test_collector_default_config_holds_the_fields_of_the_dataclass() -> None:
+    default = SampleSerialCollector.default_config()
+
+    assert default.cfg_type == "SampleSerialCollectorDict"
+    assert default.type == CollectorConfig().type
+
+
+def test_collector_default_config_is_a_copy() -> None:
+    SampleSerialCollector.default_config().type = "changed"
+
+    assert SampleSerialCollector.default_config().type == "sample"
+
+
+def test_collector_refuses_a_key_it_does_not_have() -> None:
+    with pytest.raises(ValueError, match="unknown config key 'typ'; did you mean 'type'"):
+        SampleSerialCollector({"typ": "sample"})
+
+
+def test_create_serial_collector_makes_the_type_with_what_it_is_given() -> None:
+    collector = create_serial_collector({"type": "sample"}, env=counting_envs(), policy=PlacePolicy(n_sample=2).mode)
+
+    assert isinstance(collector, SampleSerialCollector)
+    assert len(collector.collect()["reward"]) == 2  # type: ignore[index, arg-type, unused-ignore]
+
+
+@pytest.mark.parametrize("cfg", [CollectorConfig(), {"type": "sample"}, SampleSerialCollector.default_config()])
+def test_get_serial_collector_cls_takes_dataclass_mapping_and_easydict(cfg: Any) -> None:
+    assert get_serial_collector_cls(cfg) is SampleSerialCollector
+
+
+def test_get_serial_collector_cls_lists_the_types_there_are() -> None:
+    with pytest.raises(KeyError, match=r"no serial collector is registered as 'sampel'; .*Registered: .*sample"):
+        get_serial_collector_cls({"type": "sampel"})
+
+
+def test_get_serial_collector_cls_needs_a_type() -> None:
+    with pytest.raises(KeyError, match=r"a serial collector config needs a 'type', one of \['sample'\]"):
+        get_serial_collector_cls({})
+
+
+def test_get_serial_collector_cls_says_which_import_failed() -> None:
+    with pytest.raises(ImportError, match="cannot import 'no_such_module'"):
+        get_serial_collector_cls({"type": "sample", "import_names": ["no_such_module"]})
