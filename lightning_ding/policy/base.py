@@ -477,7 +477,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         }
         named = {f"{stage}/{name}": value.float() for name, value in values.items()}
         step = torch.tensor(float(self.progress.env_step))  # a metric of this name is Lightning's x axis
-        self.log_dict({**named, "step": step}, logger=True, batch_size=1, sync_dist=True)
+        self.log_dict({**named, "step": step}, batch_size=1, sync_dist=True)
 
     def optimise(self, loss: Tensor, index: int = 0, grad_clip_norm: float | None = None) -> Tensor | None:
         """Zero, backward, average over ranks, clip and step; see :func:`optimisation_step`."""

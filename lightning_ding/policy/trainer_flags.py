@@ -25,7 +25,7 @@ def check_trainer_flags(trainer: Trainer) -> None:
             "set learn.grad_clip_norm in the policy's config",
         ),
         "max_steps": (
-            trainer.max_steps != -1,
+            trainer.max_steps != -1 and not trainer.fast_dev_run,  # type: ignore[attr-defined]
             trainer.max_steps,
             "it counts steps of all optimizers together; set max_env_step or max_train_iter on the datamodule",
         ),

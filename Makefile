@@ -1,0 +1,40 @@
+# make train | test | check | test-slow | bench | coverage | clean
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: train test test-slow check format bench coverage clean
+
+train: $(READY)  ## train DQN on CartPole-v1
+	$(BIN)/python recipes/dqn.py
+
+test: $(READY)  ## the fast tests, doctests included
+	$(BIN)/python -m pytest
+
+test-slow: $(READY)  ## what learns or measures; by hand
+	$(BIN)/python -m pytest -m slow
+
+check: $(READY)  ## ruff, ruff-format, mypy --strict, codespell
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pre-commit run --all-files --show-diff-on-failure
+
+format: $(READY)
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+bench: $(READY)  ## speed of DQN against a bare loop and Stable-Baselines3
+	$(PIP) -e '.[bench]'
+	$(BIN)/python -m benchmarks.dqn
+
+coverage: $(READY)
+	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
+
+clean:
+	rm -rf $(VENV) build dist runs *.egg-info
+
+# torch first and pinned: asked for through another package, pip takes the newest build with all its CUDA libraries
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	$(PIP) -e '.[dev]'
+	touch $(READY)

@@ -1,0 +1,45 @@
+"""Fixtures that many tests share: a small policy config, and a quiet Trainer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning import Trainer
+
+torch.set_num_threads(1)  # two cores; many small networks
+
+MakeTrainer = Callable[..., Trainer]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+
+
+@pytest.fixture
+def make_trainer(tmp_path: Path) -> MakeTrainer:
+    """Return a function that makes a CPU Trainer which writes under ``tmp_path`` and shows nothing."""
+
+    def make(**kwargs: Any) -> Trainer:
+        quiet: dict[str, Any] = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False}
+        quiet |= {"enable_model_summary": False, "enable_checkpointing": False, "default_root_dir": tmp_path}
+        return Trainer(**{**quiet, **kwargs})
+
+    return make
+
+
+@pytest.fixture
+def small() -> dict[str, Any]:
+    """Return a config of a policy that trains in milliseconds."""
+    return {
+        "random_collect_size": 16,
+        "model": {"encoder_hidden_size_list": [16], "dueling": False},
+        "learn": {"update_per_collect": 2, "batch_size": 8},
+        "eval": {"evaluator": {"n_episode": 2, "eval_freq": 20}},
+        "other": {"replay_buffer": {"replay_buffer_size": 500}},
+    }

@@ -1,0 +1,316 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from lightning import Trainer
+from lightning.pytorch import Callback
+from lightning.pytorch.plugins.precision import MixedPrecision
+
+from lightning_ding.config import deep_merge
+from lightning_ding.datamodules import ReplayDataModule
+from lightning_ding.envs.toy import ChainEnv, CountingEnv
+from lightning_ding.policy import DQNPolicy
+from lightning_ding.registry import BUFFER_REGISTRY
+from lightning_ding.worker import NaiveReplayBuffer
+
+MakeTrainer = Callable[..., Trainer]
+Config = dict[str, Any]
+
+
+def columns(datamodule: ReplayDataModule) -> dict[str, torch.Tensor]:
+    """Return everything in the buffer, in the order of pushing (while it has not wrapped)."""
+    assert isinstance(datamodule.buffer, NaiveReplayBuffer)
+    storage = datamodule.buffer._storage
+    found: dict[str, torch.Tensor] = storage.gather(np.arange(storage.count), 1, 1.0)
+    return found
+
+
+class NewestVersion(Callback):
+    """Notes, before each round is learned from, how many updates its newest transition is behind."""
+
+    def __init__(self) -> None:
+        self.lags: list[int] = []
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        newest = columns(trainer.datamodule)["policy_version"].max().item()  # type: ignore[attr-defined]
+        self.lags.append(pl_module.progress.train_iter - int(newest))
+
+
+def test_round_is_collected_with_the_newest_weights(make_trainer: MakeTrainer, small: Config) -> None:
+    lag = NewestVersion()
+    trainer = make_trainer(callbacks=[lag], limit_val_batches=0)
+    trainer.fit(DQNPolicy(small), ReplayDataModule("CartPole-v1", num_envs=2, max_env_step=150))
+    assert len(lag.lags) > 10
+    assert set(lag.lags) == {0}
+
+
+def test_stream_goes_on_whichever_iterator_asks(make_trainer: MakeTrainer, small: Config) -> None:
+    def steps_seen(pattern: str) -> tuple[list[float], int]:
+        policy = DQNPolicy(deep_merge(small, {"random_collect_size": 0, "learn": {"batch_size": 1}}))
+        env = partial(CountingEnv, lengths=(5, 3))
+        datamodule = ReplayDataModule(env, num_envs=1, seed=0)
+        datamodule.trainer = make_trainer()
+        policy.trainer = datamodule.trainer
+        datamodule.trainer.strategy.connect(policy)
+        datamodule.setup("fit")
+        stream = datamodule.train_dataloader()
+        iterators = [iter(stream), iter(stream)]
+        for which in pattern:
+            iter(stream)
+            next(iterators[int(which)])
+        data = columns(datamodule)
+        datamodule.close()
+        return data["obs"][:, 2].tolist(), policy.progress.env_step
+
+    alone, count = steps_seen("0000")
+    assert alone[:7] == [0, 1, 2, 3, 4, 0, 1]  # one episode of 5 steps, then one of 3
+    assert count == len(alone) == 4 * 8
+    assert steps_seen("0110") == (alone, count)
+
+
+def q_of_chain(make_trainer: MakeTrainer, terminate: bool, nstep: int) -> tuple[list[float], list[float]]:
+    """Learn a chain of 3 positions with gamma 0.5; return the values learned and the true ones."""
+    torch.manual_seed(0)
+    config = {
+        "nstep": nstep,
+        "discount_factor": 0.5,
+        "random_collect_size": 64,
+        "model": {"encoder_hidden_size_list": [32], "dueling": False},
+        "learn": {"update_per_collect": 8, "batch_size": 32, "learning_rate": 0.01, "target_update_freq": 20},
+    }
+    policy, env = DQNPolicy(config), partial(ChainEnv, length=3, terminate=terminate)
+    trainer = make_trainer(limit_val_batches=0)
+    trainer.fit(policy, ReplayDataModule(env, num_envs=2, max_train_iter=800))
+    q = policy.model(torch.eye(3))["logit"].mean(1)
+    return q.tolist(), [env().value(position, 0.5) for position in range(3)]
+
+
+@pytest.mark.parametrize("nstep", [1, 3])
+@pytest.mark.parametrize("terminate", [True, False])
+def test_value_behind_the_end_counts_only_where_the_episode_was_truncated(
+    make_trainer: MakeTrainer, terminate: bool, nstep: int
+) -> None:
+    learned, true = q_of_chain(make_trainer, terminate, nstep)  # e.g. 1 against 1 / (1 - 0.5**3) = 1.14 at the last
+    assert learned == pytest.approx(true, abs=0.03)
+
+
+def test_run_ends_at_the_env_steps_asked_for_and_evaluates(make_trainer: MakeTrainer, small: Config) -> None:
+    policy = DQNPolicy(small)
+    trainer = make_trainer(check_val_every_n_epoch=100)
+    trainer.fit(policy, ReplayDataModule("CartPole-v1", num_envs=2, max_env_step=200))
+    # 16 random steps, then rounds of 8: 16 + 23 * 8 = 200
+    assert (policy.progress.env_step, policy.progress.train_iter) == (200, 46)
+    assert "eval/return_mean" in trainer.callback_metrics
+
+
+def test_run_ends_at_the_updates_asked_for(make_trainer: MakeTrainer, small: Config) -> None:
+    policy = DQNPolicy(small)
+    make_trainer(limit_val_batches=0).fit(policy, ReplayDataModule("CartPole-v1", max_train_iter=21))
+    assert policy.progress.train_iter == 22  # rounds are of two updates
+
+
+def test_run_ends_when_the_return_is_reached(make_trainer: MakeTrainer, small: Config) -> None:
+    policy = DQNPolicy(small)
+    make_trainer().fit(policy, ReplayDataModule("CartPole-v1", stop_value=1, max_env_step=5_000))
+    assert policy.progress.train_iter == 20  # the first evaluation, after eval_freq updates
+
+
+def test_policy_config_gives_the_stop_value_too(make_trainer: MakeTrainer, small: Config) -> None:
+    policy = DQNPolicy(deep_merge(small, {"eval": {"evaluator": {"stop_value": 1.0}}}))
+    make_trainer().fit(policy, ReplayDataModule("CartPole-v1", max_env_step=5_000))
+    assert policy.progress.train_iter == 20
+
+
+def test_budget_goes_beyond_lightnings_thousand_epochs(make_trainer: MakeTrainer, small: Config) -> None:
+    policy = DQNPolicy(deep_merge(small, {"learn": {"update_per_collect": 1}, "collect": {"n_sample": 1}}))
+    datamodule = ReplayDataModule("CartPole-v1", num_envs=1, rounds_per_epoch=1, max_env_step=1_030)
+    trainer = make_trainer(limit_val_batches=0)
+    trainer.fit(policy, datamodule)
+    assert policy.progress.env_step == 1_030
+    assert trainer.current_epoch > 1_000
+
+
+def test_max_epochs_of_the_user_ends_the_run_sooner(make_trainer: MakeTrainer, small: Config) -> None:
+    policy = DQNPolicy(small)
+    make_trainer(max_epochs=2, limit_val_batches=0).fit(
+        policy, ReplayDataModule("CartPole-v1", rounds_per_epoch=3, max_env_step=10_000)
+    )
+    assert policy.progress.train_iter == 12
+
+
+def test_same_seed_gives_the_same_run_and_another_seed_another(make_trainer: MakeTrainer, small: Config) -> None:
+    def weights(seed: int) -> torch.Tensor:
+        torch.manual_seed(0)
+        policy = DQNPolicy(small)
+        make_trainer(limit_val_batches=0).fit(policy, ReplayDataModule("CartPole-v1", seed=seed, max_env_step=200))
+        return torch.nn.utils.parameters_to_vector(policy.parameters())
+
+    assert torch.equal(weights(1), weights(1))
+    assert not torch.equal(weights(1), weights(2))
+
+
+def test_async_envs_give_the_same_run_as_sync_ones(make_trainer: MakeTrainer, small: Config) -> None:
+    def data(mode: Any) -> torch.Tensor:
+        torch.manual_seed(0)
+        datamodule = ReplayDataModule("CartPole-v1", num_envs=2, mode=mode, max_env_step=100)
+        make_trainer(limit_val_batches=0).fit(DQNPolicy(small), datamodule)
+        return columns(datamodule)["next_obs"]
+
+    torch.testing.assert_close(data("async"), data("sync"), rtol=0, atol=0)
+
+
+def test_native_envs_train_too(make_trainer: MakeTrainer, small: Config) -> None:
+    datamodule = ReplayDataModule("CartPole-v1", num_envs=3, mode="native", max_env_step=300)
+    policy = DQNPolicy(small)
+    make_trainer().fit(policy, datamodule)
+    data = columns(datamodule)
+    # the step that only resets is no transition: every reward of CartPole is 1
+    assert len(data["reward"]) == policy.progress.sample
+    assert set(data["reward"].tolist()) == {1.0}
+
+
+def test_evaluation_gives_the_same_on_any_number_of_envs(make_trainer: MakeTrainer, small: Config) -> None:
+    policy = DQNPolicy(small)
+
+    def evaluate(num_envs: int) -> float:
+        datamodule = ReplayDataModule("CartPole-v1", evaluator_env_num=num_envs, n_evaluator_episode=6)
+        (scores,) = make_trainer().validate(policy, datamodule, verbose=False)
+        return float(scores["eval/return_mean"])
+
+    assert evaluate(1) == evaluate(4) == evaluate(6)
+
+
+def test_test_episodes_are_not_those_of_validation(make_trainer: MakeTrainer, small: Config) -> None:
+    policy, trainer = DQNPolicy(small), make_trainer()
+    datamodule = ReplayDataModule("CartPole-v1", n_evaluator_episode=8)
+    (validated,) = trainer.validate(policy, datamodule, verbose=False)
+    (tested,) = trainer.test(policy, datamodule, verbose=False)
+    assert tested["test/return_mean"] != validated["eval/return_mean"]
+
+
+def test_fit_twice_goes_on_with_buffer_and_counters(make_trainer: MakeTrainer, small: Config) -> None:
+    policy, datamodule = DQNPolicy(small), ReplayDataModule("CartPole-v1", max_env_step=100)
+    make_trainer(limit_val_batches=0).fit(policy, datamodule)
+    datamodule.max_env_step = 200
+    make_trainer(limit_val_batches=0).fit(policy, datamodule)
+    assert policy.progress.env_step == len(columns(datamodule)["reward"]) == 200
+
+
+def test_envs_are_closed_after_a_run_and_after_an_error(make_trainer: MakeTrainer, small: Config) -> None:
+    closed: list[int] = []
+
+    class Closing(CountingEnv):
+        def close(self) -> None:
+            closed.append(1)
+
+    class Failing(Callback):
+        def on_train_batch_end(self, *args: Any) -> None:
+            raise RuntimeError("on purpose")
+
+    def make() -> gym.Env[Any, Any]:
+        return Closing(lengths=(4,))
+
+    make_trainer().fit(DQNPolicy(small), ReplayDataModule(make, num_envs=2, max_env_step=50))
+    assert len(closed) == 4  # two to collect, two to evaluate
+    with pytest.raises(RuntimeError, match="on purpose"):
+        make_trainer(callbacks=[Failing()]).fit(DQNPolicy(small), ReplayDataModule(make, num_envs=2, max_env_step=50))
+    assert len(closed) == 8
+
+
+class Recorded(NaiveReplayBuffer):
+    """A buffer that says it is prioritised, and notes in which order it is used."""
+
+    is_prioritised = True
+    events: list[str] = []  # noqa: RUF012 - shared with the test on purpose
+
+    def sample(self, batch_size: int, cur_learner_iter: int = 0, **kwargs: Any) -> dict[str, Any]:
+        self.events.append(f"sample at {cur_learner_iter}")
+        batch = super().sample(batch_size, cur_learner_iter, **kwargs)
+        return batch | {"IS": torch.ones(batch_size), "replay_unique_id": torch.arange(batch_size)}
+
+    def update(self, info: Any) -> None:
+        assert (info["priority"] > 0).all()
+        self.events.append(f"update {len(info['priority'])} of {len(info['replay_unique_id'])}")
+
+
+def test_prioritised_round_draws_each_minibatch_after_the_priorities_of_the_one_before(
+    make_trainer: MakeTrainer, small: Config
+) -> None:
+    BUFFER_REGISTRY.register("recorded", force_overwrite=True)(Recorded)
+    Recorded.events.clear()
+    prioritised = {"priority": True, "priority_IS_weight": True, "other": {"replay_buffer": {"type": "recorded"}}}
+    policy = DQNPolicy(deep_merge(small, prioritised))
+    make_trainer(limit_val_batches=0).fit(policy, ReplayDataModule("CartPole-v1", max_train_iter=4))
+    assert Recorded.events == [f"{kind}" for n in range(4) for kind in (f"sample at {n}", "update 8 of 8")]
+
+
+def nan_reward_env() -> gym.Env[Any, Any]:
+    return gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda reward: float("nan"))
+
+
+MISTAKES: list[tuple[Config, Config, str]] = [
+    ({}, {"env_id": "CartPol-v1"}, "env_id must be a registered gymnasium id, got 'CartPol-v1'.*CartPole"),
+    ({}, {"env_id": "Pendulum-v1"}, "dqn needs a Discrete or MultiDiscrete action space.*Box"),
+    ({}, {"env_id": "FrozenLake-v1"}, "observation space must be a Box.*Discrete"),
+    ({}, {"env_id": nan_reward_env}, "env 0 gave a reward that is not finite.*nan"),
+    ({"collect": {"n_sample": 0}}, {}, "collect.n_sample must be >= 1, got 0"),
+    ({"learn": {"batchsize": 3}}, {}, "unknown config key 'learn.batchsize'; did you mean 'batch_size'"),
+    ({"model": {"obs_shape": 5, "action_shape": 2}}, {}, "model.obs_shape is 5 in the config, but the env has 4"),
+    ({"other": {"replay_buffer": {"replay_buffer_size": 4}}}, {}, "replay_buffer_size must be at least .*8.*got 4"),
+    ({"other": {"replay_buffer": {"type": "naiv"}}}, {}, "no buffer is registered as 'naiv'; did you mean 'naive'"),
+    ({"priority": True}, {}, "priority needs a prioritised buffer"),
+    ({}, {"num_envs": 0}, "num_envs must be >= 1, got 0"),
+    ({}, {"max_env_step": 0}, "max_env_step must be >= 1, got 0"),
+    ({}, {"mode": "asynch"}, "mode must be one of .*got 'asynch'"),
+    ({}, {"seed": -1}, "seed must be >= 0, got -1"),
+]
+
+
+@pytest.mark.parametrize(("config", "arguments", "message"), MISTAKES)
+def test_mistake_gives_one_clear_error(
+    make_trainer: MakeTrainer, small: Config, config: Config, arguments: Config, message: str
+) -> None:
+    def run() -> None:
+        policy = DQNPolicy(deep_merge(small, config))
+        make_trainer().fit(policy, ReplayDataModule(**{"env_id": "CartPole-v1", "max_env_step": 50, **arguments}))
+
+    with pytest.raises((ValueError, TypeError, KeyError), match=message):
+        run()
+
+
+FLAGS: list[tuple[Config, str]] = [
+    ({"accumulate_grad_batches": 2}, "accumulate_grad_batches=2.*learn.batch_size"),
+    ({"gradient_clip_val": 1.0}, "gradient_clip_val=1.0.*learn.grad_clip_norm"),
+    ({"max_steps": 10}, "max_steps=10.*max_train_iter"),
+    ({"overfit_batches": 1}, "overfit_batches=1"),
+    ({"plugins": [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))]}, "precision='16-mixed'.*bf16-mixed"),
+]
+
+
+@pytest.mark.parametrize(("flag", "message"), FLAGS)
+@pytest.mark.filterwarnings("ignore")
+def test_trainer_flag_that_cannot_work_says_what_to_use(
+    make_trainer: MakeTrainer, small: Config, flag: Config, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_trainer(**flag).fit(DQNPolicy(small), ReplayDataModule("CartPole-v1", max_env_step=50))
+
+
+@pytest.mark.parametrize("flag", [{"fast_dev_run": True}, {"limit_train_batches": 3, "max_epochs": 1}])
+def test_trainer_flags_that_shorten_a_run_work(make_trainer: MakeTrainer, small: Config, flag: Config) -> None:
+    policy = DQNPolicy(small)
+    make_trainer(**flag).fit(policy, ReplayDataModule("CartPole-v1", max_env_step=5_000))
+    assert policy.progress.train_iter == (2 if "fast_dev_run" in flag else 6)
+
+
+def test_bf16_mixed_precision_trains(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
+    policy = DQNPolicy(small)
+    make_trainer(precision="bf16-mixed").fit(policy, ReplayDataModule("CartPole-v1", max_env_step=60))
+    assert all(torch.isfinite(parameter).all() for parameter in policy.parameters())
