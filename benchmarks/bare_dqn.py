@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 import torch.nn.functional as F
 from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
 from torch import nn
 
 from benchmarks.compare import Result
 from benchmarks.workload import W1, DQNWorkload
 
+Array = NDArray[Any]
+
 
 def q_network(sizes: tuple[int, ...]) -> nn.Sequential:
     """Return linear layers with ReLU between them."""
     layers: list[nn.Module] = []
-    for width_in, width_out in zip(sizes[:-1], sizes[1:], strict=True):
+    for width_in, width_out in pairwise(sizes):
         layers += [nn.Linear(width_in, width_out), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
@@ -41,8 +46,9 @@ class Replay:
         return [torch.from_numpy(column[rows]) for column in columns]
 
 
-def collect(envs: gym.vector.VectorEnv, obs: np.ndarray, action: np.ndarray, replay: Replay) -> np.ndarray:
+def collect(envs: gym.vector.VectorEnv, obs: Array, action: Array, replay: Replay) -> Array:
     """Step the envs, store the transitions, return the next observations."""
+    next_obs: Array
     next_obs, reward, terminated, truncated, info = envs.step(action)
     final_obs = next_obs
     if (terminated | truncated).any():
@@ -60,9 +66,7 @@ def run(w: DQNWorkload = W1) -> Result:
     """Train, and return the seconds of the loop, the env steps and the updates."""
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
-    envs = gym.make_vec(
-        w.env_id, w.num_envs, "sync", vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP}
-    )
+    envs = gym.make_vec(w.env_id, w.num_envs, "sync", vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP})
     q, target = q_network((4, *w.hidden, 2)), q_network((4, *w.hidden, 2))
     target.load_state_dict(q.state_dict())
     optimizer = torch.optim.Adam(q.parameters(), lr=w.learning_rate, fused=True)

@@ -33,7 +33,7 @@ def measure(run: Callable[[], Result]) -> Result:
 
 
 def in_turn(module: str, contestants: Sequence[str], repeats: int) -> dict[str, list[Result]]:
-    """Run ``python -m module --run NAME`` for each contestant in turn, ``repeats`` times over, and collect the results."""
+    """Run ``python -m module --run NAME`` for each contestant in turn, ``repeats`` times over."""
     results: dict[str, list[Result]] = {name: [] for name in contestants}
     for _ in range(repeats):
         for name in contestants:

@@ -20,6 +20,9 @@ SHOWN = {
     "time/updates_per_second": "updates/s",
 }
 
+WITH_TOTAL = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} env steps [{elapsed}<{remaining}{postfix}]"
+WITHOUT_TOTAL = "{desc}: {n_fmt} env steps [{elapsed}{postfix}]"
+
 
 class EnvStepProgressBar(ProgressBar):
     """Shows env steps done, the mean return of the newest episodes and of the last evaluation, and the speed.
@@ -60,9 +63,7 @@ class EnvStepProgressBar(ProgressBar):
             disable=not self._enabled,
             dynamic_ncols=True,
             file=sys.stdout,
-            bar_format="{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} env steps [{elapsed}<{remaining}{postfix}]"
-            if total
-            else "{desc}: {n_fmt} env steps [{elapsed}{postfix}]",
+            bar_format=WITH_TOTAL if total else WITHOUT_TOTAL,
         )
 
     @override

@@ -255,7 +255,7 @@ class ReplayDataModule(LightningDataModule):
     def _setup_collector(self, trainer: Trainer) -> None:
         policy = self._policy
         seeds = Seeds(self.seed, trainer.global_rank, policy.progress.env_step)
-        env = self._make_env(self.num_envs, "same_step")
+        env = self._make_env(self.num_envs)
         policy.seed(seeds.exploration)
         cfg = policy.get_attribute("cfg")
         if self.buffer is None:
@@ -287,9 +287,14 @@ class ReplayDataModule(LightningDataModule):
         config = policy.config.eval.evaluator
         self._n_episode = self.n_evaluator_episode or config.n_episode
         self._episodes = range(self._n_episode)[trainer.global_rank :: trainer.world_size]
-        require(len(self._episodes) >= 1, "n_episode", f"at least one for each of {trainer.world_size} ranks", self._n_episode)
+        require(
+            len(self._episodes) >= 1,
+            "n_episode",
+            f"at least one for each of {trainer.world_size} ranks",
+            self._n_episode,
+        )
         num_envs = self.evaluator_env_num or min(self.num_envs, len(self._episodes))
-        env = self._make_env(num_envs, "disabled")
+        env = self._make_env(num_envs, None if self.mode == "native" else "disabled")
         self.single_observation_space = env.single_observation_space
         self.single_action_space = env.single_action_space
         policy.build(env.single_observation_space, env.single_action_space)
@@ -298,12 +303,12 @@ class ReplayDataModule(LightningDataModule):
         self.evaluator = cast(InteractionSerialEvaluator, evaluator)
 
     def _evaluate(self) -> dict[str, Tensor]:
-        """Return ``episode_return`` and ``episode_length`` of all episodes, shape (E,), zero where other ranks ran them."""
+        """Return ``episode_return`` and ``episode_length``, shape (E,), zero where other ranks ran an episode."""
         table = torch.zeros(2, self._n_episode)
         table[:, self._episodes] = torch.tensor(cast(InteractionSerialEvaluator, self.evaluator).run(self._episodes))
         return {"episode_return": table[0], "episode_length": table[1]}
 
-    def _make_env(self, num_envs: int, autoreset: AutoresetName) -> VectorEnv:
+    def _make_env(self, num_envs: int, autoreset: AutoresetName | None = None) -> VectorEnv:
         env = make_vector_env(self.env_id, num_envs, self.mode, None, self.wrappers, self.env_kwargs, autoreset)
         self._envs.append(env)
         return env

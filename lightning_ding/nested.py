@@ -136,6 +136,8 @@ def _join(items: Sequence[Any], function: Callable[[list[Tensor]], Tensor], path
         raise ValueError("items must hold at least one entry, got none")
     first = items[0]
     if not isinstance(first, Mapping):
+        if any(isinstance(item, Mapping) for item in items):
+            raise ValueError(f"{path or 'data'}: every item must be a tensor, as the first is, got a dict")
         parts = [_tensor(item) for item in items]
         try:
             return function(parts)

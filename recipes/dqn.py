@@ -38,7 +38,7 @@ def main() -> None:
     trainer = Trainer(accelerator="cpu", logger=TensorBoardLogger("runs", name="dqn_cartpole"))
     trainer.fit(policy, datamodule)
 
-    best = trainer.checkpoint_callback.best_model_path
+    best = getattr(trainer.checkpoint_callback, "best_model_path", None)
     (scores,) = trainer.test(policy, datamodule, ckpt_path=best, verbose=False)
     print(f"mean return of 20 greedy episodes: {scores['test/return_mean']:.1f}")
     print(f"best checkpoint: {best}")

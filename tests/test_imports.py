@@ -36,7 +36,9 @@ def imported(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lightning_ding."):
             names.add((node.module or "").removeprefix("lightning_ding."))
         elif isinstance(node, ast.Import):
-            names |= {a.name.removeprefix("lightning_ding.") for a in node.names if a.name.startswith("lightning_ding.")}
+            names |= {
+                a.name.removeprefix("lightning_ding.") for a in node.names if a.name.startswith("lightning_ding.")
+            }
     return names
 
 

@@ -26,7 +26,9 @@ from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY
 
 DEFAULT_POLICY = "dqn"
-UNKNOWN_OPTION = re.compile(r"unrecognized arguments: --([\w.]+)|(?:[Gg]roup '([\w.]+)' )?does not accept option '([\w.]+)'")
+UNKNOWN_OPTION = re.compile(
+    r"unrecognized arguments: --([\w.]+)|(?:[Gg]roup '([\w.]+)' )?does not accept option '([\w.]+)'"
+)
 
 
 class DingParser(LightningArgumentParser):
@@ -44,7 +46,9 @@ class DingParser(LightningArgumentParser):
         unknown = UNKNOWN_OPTION.search(message)
         if unknown is not None:
             name = unknown[1] or ".".join(part for part in (unknown[2], unknown[3]) if part)
-            hint = nearest(name, {key for parser in self.made for key in parser.get_defaults(skip_validation=True).keys()})
+            hint = nearest(
+                name, {key for parser in self.made for key in parser.get_defaults(skip_validation=True).keys()}
+            )
             message = f"unknown option {name!r}; {hint if hint.startswith('did') else 'see --help'}"
         print(f"error: {message}", file=sys.stderr)
         raise SystemExit(2)
@@ -56,7 +60,9 @@ class DingCLI(LightningCLI):
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
         """Return the parser of a (sub)command."""
         parser = DingParser(**kwargs)
-        parser.add_argument("-c", "--config", action="config", help="Path to a configuration file in json or yaml format.")
+        parser.add_argument(
+            "-c", "--config", action="config", help="Path to a configuration file in json or yaml format."
+        )
         return parser
 
     @staticmethod
@@ -68,7 +74,9 @@ class DingCLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the choice of the policy, which is made before the other options are known."""
         known = ", ".join(POLICY_REGISTRY)
-        parser.add_argument("--policy", default=DEFAULT_POLICY, help=f"Registered name ({known}) or dotted path of a class.")
+        parser.add_argument(
+            "--policy", default=DEFAULT_POLICY, help=f"Registered name ({known}) or dotted path of a class."
+        )
 
     def instantiate_classes(self) -> None:
         """Make Trainer, policy and datamodule; a wrong value ends in one line."""

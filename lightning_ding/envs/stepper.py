@@ -77,6 +77,7 @@ class EnvStepper:
             ValueError: If a reward or an observation is not finite; the message names the env.
         """
         obs, reward, terminated, truncated, info = self.env.step(action)
+        obs = _own(obs, self.obs)
         ended = terminated | truncated
         next_obs, valid = obs, self._all
         if self.mode == AutoresetMode.NEXT_STEP:
@@ -107,6 +108,13 @@ class EnvStepper:
             for leaf in nested.leaves(obs):
                 if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
                     _raise("an observation", leaf, np.isfinite(leaf).reshape(len(leaf), -1).all(1), action)
+
+
+def _own(obs: Any, previous: Any) -> Any:
+    """Return ``obs``, copied if the env writes all its observations into the same memory."""
+    if isinstance(obs, dict):
+        return {name: _own(below, previous[name]) for name, below in obs.items()}
+    return obs.copy() if np.may_share_memory(obs, previous) else obs
 
 
 def _raise(what: str, values: NDArray[Any], finite: BoolArray, action: Any) -> None:

@@ -28,7 +28,7 @@ def make_vector_env(
     seed: int | np.random.SeedSequence | None = None,
     wrappers: Sequence[Callable[[Any], Any]] = (),
     env_kwargs: Mapping[str, Any] | None = None,
-    autoreset: AutoresetName = "same_step",
+    autoreset: AutoresetName | None = None,
 ) -> VectorEnv:
     """Return a gymnasium ``VectorEnv`` whose ``metadata["autoreset_mode"]`` is set.
 
@@ -40,7 +40,8 @@ def make_vector_env(
         seed: Seeds the envs, each differently, and the action space; the envs are reset once for it. None draws seeds.
         wrappers: Applied in order to each env; with ``mode="native"``, vector wrappers applied to the vector env.
         env_kwargs: Arguments of the env.
-        autoreset: When an env whose episode ended is reset. A native env decides for itself.
+        autoreset: When an env whose episode ended is reset; None means ``"same_step"``. A native env decides for
+            itself, so it takes None only.
 
     Returns:
         The vector env; the caller closes it.
@@ -57,14 +58,15 @@ def make_vector_env(
     """
     require(num_envs >= 1, "num_envs", ">= 1", num_envs)
     require(mode in get_args(VectorMode), "mode", f"one of {get_args(VectorMode)}", mode)
-    require(autoreset in AUTORESET_MODES, "autoreset", f"one of {tuple(AUTORESET_MODES)}", autoreset)
+    allowed = (None,) if mode == "native" else (None, *AUTORESET_MODES)
+    require(autoreset in allowed, "autoreset", f"one of {allowed} with mode={mode!r}", autoreset)
     check_env(env)
     if mode == "native":
         vector = _make_native(env, num_envs, wrappers, dict(env_kwargs or {}))
     else:
         makers = [_Maker(env, tuple(wrappers), dict(env_kwargs or {}))] * num_envs
         vector_class = SyncVectorEnv if mode == "sync" else AsyncVectorEnv
-        vector = vector_class(makers, autoreset_mode=AUTORESET_MODES[autoreset])
+        vector = vector_class(makers, autoreset_mode=AUTORESET_MODES[autoreset or "same_step"])
     if seed is not None:
         seed_envs(vector, seed)
     return vector

@@ -6,7 +6,7 @@ Shapes: B batch, F features, C channels, H height, W width.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Union, cast
 
 import torch
@@ -57,7 +57,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return what the last layer gives, shape (B, sizes[-1]), for ``x``, shape (B, sizes[0])."""
-        for number, layer in enumerate(self.layers):
+        for number, layer in enumerate(cast("Iterable[nn.Linear]", self.layers)):
             x = F.linear(x, layer.weight, layer.bias)
             if number < self.activated_layers:
                 x = self.activate(x)

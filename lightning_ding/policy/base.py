@@ -227,7 +227,7 @@ class Policy(LightningModule, Generic[ConfigT]):
             RuntimeError: If there is nothing to learn the spaces from.
         """
         trainer = attached_trainer(self)
-        datamodule = getattr(trainer, "datamodule", None)
+        datamodule: Any = getattr(trainer, "datamodule", None)
         if hasattr(datamodule, "single_observation_space"):
             self.build(datamodule.single_observation_space, datamodule.single_action_space)
         elif not self._is_built:

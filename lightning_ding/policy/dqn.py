@@ -26,6 +26,7 @@ from lightning_ding import rl
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.policy.command import CommandModePolicy
 from lightning_ding.policy.config import PolicyConfig
+from lightning_ding.policy.eval_mode import InEvalMode
 from lightning_ding.policy.spaces import discrete_action_shape, obs_shape
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.worker_config import CollectorConfig, EvaluatorConfig, ReplayBufferConfig
@@ -207,10 +208,11 @@ class DQNPolicy(CommandModePolicy[DQNConfig]):
 
     def _init_learn(self) -> None:
         self.target_model = copy.deepcopy(self.model).requires_grad_(False)
+        self._target_in_eval_mode = InEvalMode(self.target_model)
         parameters = self.model.parameters()
         self._optimizer_list = [torch.optim.Adam(parameters, lr=self.config.learn.learning_rate, fused=True)]
 
-    def _forward_collect(self, obs: Any, eps: float | None = None) -> dict[str, Tensor]:
+    def _forward_collect(self, obs: Any, *, eps: float | None = None) -> dict[str, Tensor]:  # type: ignore[override]
         """Return epsilon-greedy actions; ``eps`` overrides the schedule."""
         epsilon = self.epsilon.value(self.progress.env_step) if eps is None else eps
         actions = [
@@ -238,33 +240,38 @@ class DQNPolicy(CommandModePolicy[DQNConfig]):
                 (B,) with ``priority_IS_weight``.
 
         Returns:
-            The loss, averaged over the dimensions of the action, and detached tensors: ``total_loss``, ``q_value`` (B,),
-            ``target_q_value`` (B,), and ``priority`` (B,) if the config asks for it.
+            The loss, averaged over the dimensions of the action, and what to report, detached: the scalars ``total_loss``,
+            ``q_value`` and ``target_q_value``, and ``priority`` (B,) if the config asks for it.
 
         Raises:
             KeyError: If ``discount`` or ``IS`` is needed and missing.
+            ValueError: If ``reward`` is not of shape (B,).
         """
-        learn = self.config.learn
         weight = batch["IS"] if self.config.priority_IS_weight else None
-        discount_t = self._discount(batch)
-        with torch.no_grad():
-            q_t = self._values(self.target_model, batch["next_obs"])
-            selector = self._values(self.model, batch["next_obs"]) if learn.double_q else q_t
-        targets = [
-            rl.double_q_target(batch["reward"], discount_t, q, s)
-            if learn.double_q
-            else rl.q_target(batch["reward"], discount_t, q)
-            for (q, _), (s, _) in zip(q_t, selector, strict=True)
-        ]
+        targets = self._targets(batch)
         q_tm1 = self._q(self.model, batch["obs"])
         action = batch["action"].unbind(1) if self._is_joint(q_tm1) else [batch["action"]]
         predictions = [rl.take_action_value(q, a) for q, a in zip(q_tm1, action, strict=True)]
-        losses, errors = zip(
-            *[rl.td_loss(p, t, weight, learn.loss) for p, t in zip(predictions, targets, strict=True)], strict=True
-        )
-        loss = _mean(losses)
-        report = {"total_loss": loss.detach(), "q_value": predictions[0].detach(), "target_q_value": targets[0]}
-        return loss, report | ({"priority": _mean(errors)} if self.config.priority else {})
+        pairs = list(zip(predictions, targets, strict=True))
+        loss = _mean([rl.td_loss(prediction, target, weight, self.config.learn.loss) for prediction, target in pairs])
+        q_value, target_q_value = _mean(predictions).detach().mean(), _mean(targets).mean()
+        report = {"total_loss": loss.detach(), "q_value": q_value, "target_q_value": target_q_value}
+        if self.config.priority:
+            report["priority"] = _mean([rl.td_error(prediction, target) for prediction, target in pairs])
+        return loss, report
+
+    @torch.no_grad()
+    def _targets(self, batch: Mapping[str, Any]) -> list[Tensor]:
+        """Return the target of each dimension of the action, shapes (B,)."""
+        reward, discount_t = batch["reward"], self._discount(batch)
+        if reward.ndim != 1:
+            raise ValueError(f"reward must have the shape (B,), got {tuple(reward.shape)}")
+        with self._target_in_eval_mode:
+            q_t = self._values(self.target_model, batch["next_obs"])
+        if not self.config.learn.double_q:
+            return [rl.q_target(reward, discount_t, q) for q, _ in q_t]
+        selector = self._values(self.model, batch["next_obs"])
+        return [rl.double_q_target(reward, discount_t, q, s) for (q, _), (s, _) in zip(q_t, selector, strict=True)]
 
     def _state_dict_learn(self) -> dict[str, Any]:
         return super()._state_dict_learn() | {"target_model": self.target_model.state_dict()}

@@ -9,9 +9,10 @@ from torch import Tensor
 
 
 class MeanMetrics:
-    """Keeps detached tensors by name and averages them when asked.
+    """Adds up scalars by name on their device, and averages them when asked.
 
-    Keeping a reference costs a list append; the arithmetic and the one transfer to the host wait for ``flush``.
+    Adding in place costs a microsecond. Keeping the tensors until they are asked for costs more: memory that is not
+    given back makes every later allocation take fresh, cold memory.
 
     Example:
         >>> metrics = MeanMetrics()
@@ -22,19 +23,23 @@ class MeanMetrics:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[str, list[Tensor]] = {}
+        self._sums: dict[str, Tensor] = {}
+        self._counts: dict[str, int] = {}
 
     def add(self, values: Mapping[str, Tensor]) -> None:
-        """Keep one value of each name: a scalar, or a tensor whose mean counts."""
+        """Add one scalar of each name."""
         for name, value in values.items():
-            self._kept.setdefault(name, []).append(value)
+            if name in self._sums:
+                self._sums[name].add_(value)
+                self._counts[name] += 1
+            else:
+                self._sums[name], self._counts[name] = value.detach().clone(), 1
 
     def flush(self) -> dict[str, float]:
-        """Return the mean of each name since the last flush, and forget the values."""
-        kept, self._kept = self._kept, {}
-        if not kept:
+        """Return the mean of each name since the last flush in one transfer to the host, and forget the sums."""
+        sums, counts = self._sums, self._counts
+        self._sums, self._counts = {}, {}
+        if not sums:
             return {}
-        means = torch.stack(
-            [torch.cat([value.reshape(-1) for value in values]).float().mean() for values in kept.values()]
-        )
-        return dict(zip(kept, means.tolist(), strict=True))
+        totals = torch.stack([total.float() for total in sums.values()]).tolist()
+        return {name: total / counts[name] for name, total in zip(sums, totals, strict=True)}

@@ -13,6 +13,7 @@ def check_trainer_flags(trainer: Trainer) -> None:
         ValueError: Naming the flag, what it was, and what to use.
     """
     strategy = trainer.strategy
+    overfit_batches = trainer.overfit_batches  # type: ignore[attr-defined]  # set by a connector
     refused = {
         "accumulate_grad_batches": (
             trainer.accumulate_grad_batches not in (1, None),
@@ -30,8 +31,8 @@ def check_trainer_flags(trainer: Trainer) -> None:
             "it counts steps of all optimizers together; set max_env_step or max_train_iter on the datamodule",
         ),
         "overfit_batches": (
-            trainer.overfit_batches != 0,
-            trainer.overfit_batches,
+            overfit_batches != 0,
+            overfit_batches,
             "there is no fixed data set to overfit; leave it at 0",
         ),
         "precision": (

@@ -2,8 +2,8 @@
 
 from lightning_ding.rl.exploration import Schedule, epsilon_greedy
 from lightning_ding.rl.returns import n_step_return
-from lightning_ding.rl.td import double_q_target, masked, q_target, take_action_value, td_loss
 from lightning_ding.rl.target import copy_parameters, polyak_update
+from lightning_ding.rl.td import double_q_target, masked, q_target, take_action_value, td_error, td_loss
 
 __all__ = [
     "Schedule",
@@ -15,5 +15,6 @@ __all__ = [
     "polyak_update",
     "q_target",
     "take_action_value",
+    "td_error",
     "td_loss",
 ]

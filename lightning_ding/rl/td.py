@@ -78,8 +78,8 @@ def double_q_target(reward: Tensor, discount_t: Tensor, q_t: Tensor, q_t_selecto
 
 def td_loss(
     prediction: Tensor, target: Tensor, weight: Tensor | None = None, kind: Literal["huber", "mse"] = "huber"
-) -> tuple[Tensor, Tensor]:
-    """Return the mean loss between predictions and targets, and the size of each error.
+) -> Tensor:
+    """Return the mean loss between predictions and targets.
 
     Args:
         prediction: Q(s, a), shape (B,).
@@ -89,20 +89,23 @@ def td_loss(
         kind: ``"mse"`` is the squared error, ``"huber"`` half the squared error up to 1 and linear beyond.
 
     Returns:
-        The loss, a scalar, and abs(target - prediction), shape (B,), detached, the priority of a prioritised replay.
+        The loss, a scalar.
 
     Raises:
         ValueError: If ``kind`` is neither.
 
     Example:
-        >>> loss, error = td_loss(torch.tensor([0.0, 0.0]), torch.tensor([2.0, 1.0]), kind="mse")
-        >>> loss.item(), error.tolist()
-        (2.5, [2.0, 1.0])
+        >>> td_loss(torch.tensor([0.0, 0.0]), torch.tensor([2.0, 1.0]), kind="mse").item()
+        2.5
     """
     if kind not in ("huber", "mse"):
         raise ValueError(f"kind must be 'huber' or 'mse', got {kind!r}")
     function = F.smooth_l1_loss if kind == "huber" else F.mse_loss
-    error = (target - prediction).detach().abs_()
     if weight is None:
-        return function(prediction, target), error
-    return (weight * function(prediction, target, reduction="none")).mean(), error
+        return function(prediction, target)
+    return (weight * function(prediction, target, reduction="none")).mean()
+
+
+def td_error(prediction: Tensor, target: Tensor) -> Tensor:
+    """Return abs(target - prediction), shape (B,), detached: the priority of a prioritised replay (Schaul et al. 2016)."""
+    return (target - prediction.detach()).abs()

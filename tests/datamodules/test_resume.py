@@ -25,7 +25,9 @@ class AtStart(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]
         self.weights = torch.nn.utils.parameters_to_vector(pl_module.parameters()).clone()
-        self.optimizer = {k: v["exp_avg"].clone() for k, v in pl_module._optimizer_list[0].state_dict()["state"].items()}
+        self.optimizer = {
+            k: v["exp_avg"].clone() for k, v in pl_module._optimizer_list[0].state_dict()["state"].items()
+        }
         self.progress = pl_module.progress.state_dict()
         self.buffer = datamodule.buffer.state_dict()
         self.exploration = pl_module.rng.bit_generator.state
@@ -55,7 +57,11 @@ def test_resumed_run_starts_with_weights_optimizer_counters_buffer_and_generator
     weights = torch.nn.utils.parameters_to_vector(policy.parameters()).clone()
     state = {k: v["exp_avg"].clone() for k, v in policy._optimizer_list[0].state_dict()["state"].items()}
     assert datamodule.buffer is not None
-    buffer, exploration, torch_rng = datamodule.buffer.state_dict(), policy.rng.bit_generator.state, torch.get_rng_state()
+    buffer, exploration, torch_rng = (
+        datamodule.buffer.state_dict(),
+        policy.rng.bit_generator.state,
+        torch.get_rng_state(),
+    )
     torch.manual_seed(999)
     start, resumed = go_on(make_trainer, small, tmp_path / "last.ckpt")
     assert start.progress["env_step"] == 200

@@ -203,7 +203,7 @@ def test_the_mask_of_a_joint_action_is_split_over_its_dimensions() -> None:
 def test_the_gradient_reaches_the_values_of_the_actions_taken_only() -> None:
     # of the mean square: value - target, -2 and 1
     policy = make_policy()
-    policy.loss(make_batch())[0].backward()  # type: ignore[no-untyped-call]
+    policy.loss(make_batch())[0].backward()
     model: Any = policy.model
     assert model.tables[0].grad.tolist() == [[-2.0, 1.0], [0.0, 0.0]]
     assert [p.grad for p in policy.target_model.parameters()] == [None]
@@ -220,11 +220,24 @@ def test_loss_of_a_batch_is_the_mean_of_its_rows() -> None:
 
 def test_report_holds_loss_value_and_target() -> None:
     report = make_policy().loss(make_batch())[1]
-    assert {name: value.tolist() for name, value in report.items()} == {
+    assert {name: value.item() for name, value in report.items()} == {
         "total_loss": 2.5,
-        "q_value": [1.0, 2.0],
-        "target_q_value": [3.0, 1.0],
+        "q_value": 1.5,  # of 1 and 2
+        "target_q_value": 2.0,  # of 3 and 1
     }
+
+
+def test_loss_refuses_rewards_that_would_broadcast_to_a_square() -> None:
+    with pytest.raises(ValueError, match=r"reward must have the shape \(B,\), got \(2, 1\)"):
+        make_policy().loss(make_batch(reward=torch.ones(2, 1)))
+
+
+def test_target_network_acts_as_in_evaluation_while_learning() -> None:
+    policy, seen = make_policy(), []
+    policy.target_model.register_forward_hook(lambda module, *_: seen.append(module.training))
+    policy.train()
+    policy.loss(make_batch())
+    assert (seen, policy.target_model.training) == ([False], True)
 
 
 def test_report_carries_no_gradient() -> None:

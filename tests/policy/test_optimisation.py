@@ -61,7 +61,7 @@ def test_steps_on_one_device_are_those_of_plain_torch(
     for _ in range(3):
         module.training_step((OBS, TARGET), 0)
         optimizer.zero_grad()
-        plain.loss(OBS, TARGET).backward()  # type: ignore[no-untyped-call]
+        plain.loss(OBS, TARGET).backward()
         if clip is not None:
             nn.utils.clip_grad_norm_(plain.first.parameters(), clip)
         optimizer.step()
@@ -70,7 +70,7 @@ def test_steps_on_one_device_are_those_of_plain_torch(
 
 def test_a_step_returns_the_norm_before_clipping() -> None:
     module, plain = Regression(clip=0.5), Regression()
-    plain.loss(OBS, TARGET).backward()  # type: ignore[no-untyped-call]
+    plain.loss(OBS, TARGET).backward()
     module.training_step((OBS, TARGET), 0)
     before = torch.cat([p.grad.flatten() for p in plain.first.parameters() if p.grad is not None]).norm()
     after = torch.cat([p.grad.flatten() for p in module.first.parameters() if p.grad is not None]).norm()
@@ -168,7 +168,7 @@ def stepped_by(rank: int) -> tuple[list[Tensor], list[float], float]:
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What rank 0 and rank 1 found."""
     folder = tmp_path_factory.mktemp("ranks")
-    spawn(run_rank, args=(str(folder),), nprocs=2)  # type: ignore[no-untyped-call]
+    spawn(run_rank, args=(str(folder),), nprocs=2)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 

@@ -74,7 +74,7 @@ class NaiveReplayBuffer(IBuffer):
         Raises:
             ValueError: If keys, shapes, types or lengths do not fit what is here already.
         """
-        batch = data if isinstance(data, Mapping) else nested.stack(data) if data else {}
+        batch: Any = data if isinstance(data, Mapping) else nested.stack(data) if data else {}
         with self._lock:
             if batch:
                 self._storage.push(batch)

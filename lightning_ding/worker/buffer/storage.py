@@ -10,8 +10,8 @@ episode ended, or the next step is not there yet). Rows and slots lie in one arr
 and memory that was never written costs nothing, because the operating system gives pages on the first write: the
 storage grows to its size without a pause, and spare slots cost what the episodes alive need.
 
-A follower is linked only if its observation equals the one that was announced, bit for bit; whatever comes in, what
-comes out is what was pushed.
+A follower is linked only if it belongs to the same episode, where ``episode_id`` tells, and its observation equals the
+one that was announced; whatever comes in, what comes out is what was pushed.
 
 Shapes: C capacity, K transitions pushed, n steps.
 """
@@ -108,7 +108,7 @@ class RingStorage:
                 order = np.argsort(env_id, kind="stable")
                 same = np.append(env_id[order][1:] == env_id[order][:-1], False)
                 before, after = order[same], order[np.flatnonzero(same) + 1]
-                follows = _rows_equal(next_obs, before, obs, after)
+                follows = _rows_equal(next_obs, before, obs, after) & self._same_episode(rows[before], rows[after])
                 self.link[rows[before[follows]]] = rows[after[follows]]
                 needs_slot[before[follows]] = False
                 first, last = order[np.append(True, ~same[:-1])], order[~same]
@@ -127,9 +127,15 @@ class RingStorage:
         if not known.all():
             first, newest = first[known], newest[known]
         slots = self.link[newest]
-        follows = _rows_equal(self.frames, slots, obs, first)
+        follows = _rows_equal(self.frames, slots, obs, first) & self._same_episode(newest, rows[first])
         self._give_back(slots[follows])
         self.link[newest[follows]] = rows[first[follows]]
+
+    def _same_episode(self, before: Rows, after: Rows) -> NDArray[np.bool_] | bool:
+        if "episode_id" not in self.columns:
+            return True
+        episode_id = self.columns["episode_id"]
+        return np.asarray(episode_id[before] == episode_id[after])
 
     def _evict(self, rows: Rows) -> None:
         if not len(rows) or not self.frames:

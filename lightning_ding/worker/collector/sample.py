@@ -50,6 +50,18 @@ class SampleSerialCollector(ISerialCollector):
         if policy is not None:
             self.reset_policy(policy)
 
+    def _clear(self) -> None:
+        self._envstep = 0
+        self.sample = 0
+        """Transitions handed over."""
+        self.episode = 0
+        """Episodes finished."""
+        self._next_episode_id = 0
+        self._kept: list[Any] = []
+        self._kept_count = 0
+        self._returns: list[float] = []
+        self._lengths: list[int] = []
+
     def reset_env(self, env: VectorEnv | None = None) -> None:
         """Start new episodes, in ``env`` if it is given; what was collected and not yet handed over is kept."""
         if env is not None:
@@ -172,18 +184,6 @@ class SampleSerialCollector(ISerialCollector):
             self._episode_id[rows] = self._next_episode_id + np.arange(len(rows))
             self._next_episode_id += len(rows)
             policy.reset(rows.tolist())
-
-    def _clear(self) -> None:
-        self._envstep = 0
-        self.sample = 0
-        """Transitions handed over."""
-        self.episode = 0
-        """Episodes finished."""
-        self._next_episode_id = 0
-        self._kept: list[Any] = []
-        self._kept_count = 0
-        self._returns: list[float] = []
-        self._lengths: list[int] = []
 
     def _require_env(self) -> EnvStepper:
         if self._stepper is None:

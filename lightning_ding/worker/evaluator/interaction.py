@@ -46,7 +46,8 @@ class InteractionSerialEvaluator(ISerialEvaluator):
         self.seed = seed
         self._stepper: EnvStepper | None = None
         self._policy: EvalMode | None = None
-        self._forget()
+        self.best_return = -np.inf
+        self._last_eval_iter: int | None = None
         if env is not None:
             self.reset_env(env)
         if policy is not None:
@@ -66,7 +67,8 @@ class InteractionSerialEvaluator(ISerialEvaluator):
 
     def reset(self, policy: EvalMode | None = None, env: VectorEnv | None = None) -> None:
         """Take what is given and forget the best return and the last evaluation."""
-        self._forget()
+        self.best_return = -np.inf
+        self._last_eval_iter = None
         self.reset_env(env)
         self.reset_policy(policy)
 
@@ -149,10 +151,6 @@ class InteractionSerialEvaluator(ISerialEvaluator):
                 totals[ended] = 0
                 steps[ended] = 0
         return plan.results()
-
-    def _forget(self) -> None:
-        self.best_return = -np.inf
-        self._last_eval_iter: int | None = None
 
 
 class _Plan:

@@ -44,7 +44,7 @@ class VectorEvalMonitor:
 
     def wants(self, env_id: int) -> bool:
         """Return whether an episode of this env still counts."""
-        return len(self._returns[env_id]) < self.quota[env_id]
+        return len(self._returns[env_id]) < int(self.quota[env_id])
 
     def update_reward(self, env_id: int, reward: Any) -> None:
         """Record the return of an episode, unless the env's quota is full."""
