@@ -5,7 +5,7 @@ Shapes: B transitions of a minibatch, U minibatches of a round.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -53,6 +53,11 @@ class ReplayRound:
         for number in range(self.num_batches):
             drawn = self._buffer.sample(self._batch_size, self._train_iter + number, **self._sample_kwargs)
             yield drawn if self._device is None else nested.to(drawn, self._device)  # type: ignore[misc]
+
+    def prepare(self, function: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Let ``function`` add to all minibatches at once, leading axes (U, B), if they are drawn already."""
+        if self._data is not None:
+            self._data = function(self._data)
 
     def update_priority(self, batch: Mapping[str, Any], priority: Tensor) -> None:
         """Hand the priorities, shape (B,), of a minibatch back to the buffer."""

@@ -46,9 +46,8 @@ class DingParser(LightningArgumentParser):
         unknown = UNKNOWN_OPTION.search(message)
         if unknown is not None:
             name = unknown[1] or ".".join(part for part in (unknown[2], unknown[3]) if part)
-            hint = nearest(
-                name, {key for parser in self.made for key in parser.get_defaults(skip_validation=True).keys()}
-            )
+            known = [key for parser in self.made for key in vars(parser.get_defaults(skip_validation=True).as_flat())]
+            hint = nearest(name, known)
             message = f"unknown option {name!r}; {hint if hint.startswith('did') else 'see --help'}"
         print(f"error: {message}", file=sys.stderr)
         raise SystemExit(2)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Union, cast
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from lightning_ding.config import require
 from lightning_ding.registry import ENCODER_REGISTRY
 
-ObsShape = Union[int, Sequence[int], Mapping[str, "ObsShape"]]
+ObsShape = Union[int, Sequence[int], Mapping[str, "ObsShape"]]  # noqa: UP007 - a name in quotes
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu_,  # in place, on the output of a layer that its backward does not need
@@ -52,7 +53,7 @@ class MLP(nn.Module):
     def __init__(self, sizes: Sequence[int], activation: str = "relu", activate_last: bool = True) -> None:
         super().__init__()
         self.activate = activation_function(activation)
-        self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in zip(sizes[:-1], sizes[1:], strict=True))
+        self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in pairwise(sizes))
         self.activated_layers = len(self.layers) - (not activate_last)
 
     def forward(self, x: Tensor) -> Tensor:

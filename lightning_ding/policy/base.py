@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
 from easydict import EasyDict
 from gymnasium import spaces
-from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -39,6 +39,10 @@ class Round(Protocol):
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield minibatches."""
+        ...
+
+    def prepare(self, function: Callable[[Batch], Batch]) -> None:
+        """Let ``function`` add to all minibatches at once, leading axes (U, B), if they are drawn already."""
         ...
 
     def update_priority(self, batch: Batch, priority: Tensor) -> None:
@@ -92,6 +96,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         self.model: nn.Module = nn.Identity()
         self._optimizer_list: list[Optimizer] = []
         self._is_built = False
+        self._fitting: Trainer | None = None
         self._step_directly = False
         self.save_hyperparameters({"cfg": to_dict(self.config)})
         if model is not None or self._has_shapes() or not self._needs_model():
@@ -113,7 +118,7 @@ class Policy(LightningModule, Generic[ConfigT]):
     def _forward_learn(self, batch: Batch) -> dict[str, Any]:
         """Make one update from a minibatch with leading axis B; return detached tensors to report.
 
-        A ``priority``, shape (B,), goes back to a prioritised buffer; everything else is averaged and logged.
+        A ``priority``, shape (B,), goes back to a prioritised buffer; of everything else the mean is logged.
         """
 
     @abstractmethod
@@ -157,6 +162,10 @@ class Policy(LightningModule, Generic[ConfigT]):
     def _get_train_sample(self, transitions: Any) -> Any:
         """Return what is stored of collected transitions; here they are stored as they are."""
         return transitions
+
+    def _prepare_round(self, data: Batch) -> Batch:
+        """Return the minibatches of a round with what can be computed for all of them at once; leading axes (U, B)."""
+        return data
 
     def _reset_learn(self, data_id: Sequence[int] | None = None) -> None:
         """Forget the learner's state of these slots (None: all)."""
@@ -433,22 +442,31 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     def on_train_start(self) -> None:
         """See whether updates can do without Lightning's hooks (Lightning hook)."""
+        self._fitting = self.trainer
         self._step_directly = nobody_listens(self.trainer, self)
 
+    def on_train_end(self) -> None:
+        """Make later updates without the Trainer (Lightning hook)."""
+        self._fitting = None
+
     def training_step(self, batch: Round | Batch | Sequence[Mapping[str, Any]], batch_idx: int) -> None:
-        """Make one update for each minibatch of a round (Lightning hook).
+        """Make one update for each minibatch of a round, and report the last one (Lightning hook).
 
         Args:
             batch: A round of minibatches; a single minibatch, or a list of transitions, counts as a round of one.
             batch_idx: Number of the round in its epoch.
         """
-        rounds: Iterable[Any] = [batch] if isinstance(batch, (Mapping, Sequence)) else batch
-        for minibatch in rounds:
-            output = self._learn(minibatch)
-            priority = output.pop("priority", None)
-            if priority is not None and not isinstance(batch, (Mapping, Sequence)):
-                batch.update_priority(minibatch, priority)
-            self.metrics.add(output)
+        if isinstance(batch, (Mapping, Sequence)):
+            output = self._learn(batch)
+            output.pop("priority", None)
+        else:
+            batch.prepare(self._prepare_round)
+            for minibatch in batch:
+                output = self._learn(minibatch)
+                priority = output.pop("priority", None)
+                if priority is not None:
+                    batch.update_priority(minibatch, priority)
+        self.metrics.add(output)
 
     def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> None:
         """Log the episodes of an evaluation (Lightning hook); see :meth:`_log_episodes`."""
@@ -482,7 +500,7 @@ class Policy(LightningModule, Generic[ConfigT]):
     def optimise(self, loss: Tensor, index: int = 0, grad_clip_norm: float | None = None) -> Tensor | None:
         """Zero, backward, average over ranks, clip and step; see :func:`optimisation_step`."""
         optimizer = self._optimizer_list[index]
-        return optimisation_step(self, optimizer, index, loss, grad_clip_norm, direct=self._step_directly)
+        return optimisation_step(self, optimizer, index, loss, grad_clip_norm, self._fitting, self._step_directly)
 
     def seed(self, seed: int | np.random.SeedSequence) -> None:
         """Seed the exploration; every rank needs a seed of its own."""

@@ -22,7 +22,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from lightning_ding import rl
+from lightning_ding import nested, rl
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.policy.command import CommandModePolicy
 from lightning_ding.policy.config import PolicyConfig
@@ -30,6 +30,8 @@ from lightning_ding.policy.eval_mode import InEvalMode
 from lightning_ding.policy.spaces import discrete_action_shape, obs_shape
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.worker_config import CollectorConfig, EvaluatorConfig, ReplayBufferConfig
+
+LARGEST_FORWARD = 4096  # rows of a forward pass over a whole round
 
 
 @dataclass(frozen=True)
@@ -240,8 +242,8 @@ class DQNPolicy(CommandModePolicy[DQNConfig]):
                 (B,) with ``priority_IS_weight``.
 
         Returns:
-            The loss, averaged over the dimensions of the action, and what to report, detached: the scalars ``total_loss``,
-            ``q_value`` and ``target_q_value``, and ``priority`` (B,) if the config asks for it.
+            The loss, averaged over the dimensions of the action, and what to report, detached: ``total_loss``, a
+            scalar, ``q_value`` (B,), ``target_q_value`` (B,), and ``priority`` (B,) if the config asks for it.
 
         Raises:
             KeyError: If ``discount`` or ``IS`` is needed and missing.
@@ -254,8 +256,8 @@ class DQNPolicy(CommandModePolicy[DQNConfig]):
         predictions = [rl.take_action_value(q, a) for q, a in zip(q_tm1, action, strict=True)]
         pairs = list(zip(predictions, targets, strict=True))
         loss = _mean([rl.td_loss(prediction, target, weight, self.config.learn.loss) for prediction, target in pairs])
-        q_value, target_q_value = _mean(predictions).detach().mean(), _mean(targets).mean()
-        report = {"total_loss": loss.detach(), "q_value": q_value, "target_q_value": target_q_value}
+        report = {"total_loss": loss.detach()}
+        report |= {"q_value": _mean(predictions).detach(), "target_q_value": _mean(targets)}
         if self.config.priority:
             report["priority"] = _mean([rl.td_error(prediction, target) for prediction, target in pairs])
         return loss, report
@@ -266,12 +268,27 @@ class DQNPolicy(CommandModePolicy[DQNConfig]):
         reward, discount_t = batch["reward"], self._discount(batch)
         if reward.ndim != 1:
             raise ValueError(f"reward must have the shape (B,), got {tuple(reward.shape)}")
-        with self._target_in_eval_mode:
-            q_t = self._values(self.target_model, batch["next_obs"])
+        q_t = self._target_values(batch["next_obs"]) if "target_q" not in batch else [(batch["target_q"], None)]
         if not self.config.learn.double_q:
             return [rl.q_target(reward, discount_t, q) for q, _ in q_t]
         selector = self._values(self.model, batch["next_obs"])
         return [rl.double_q_target(reward, discount_t, q, s) for (q, _), (s, _) in zip(q_t, selector, strict=True)]
+
+    def _target_values(self, next_obs: Any) -> list[tuple[Tensor, Tensor | None]]:
+        with self._target_in_eval_mode:
+            return self._values(self.target_model, next_obs)
+
+    @torch.no_grad()
+    def _prepare_round(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Add ``target_q`` (U, B, A), in one forward pass, if the target network stays as it is during the round."""
+        num_batches, batch_size = data["reward"].shape
+        freq, train_iter = self.config.learn.target_update_freq, self.progress.train_iter
+        if freq is None or (train_iter + num_batches - 1) // freq > train_iter // freq:
+            return data  # the target network moves before the last minibatch
+        if self._is_joint(()) or num_batches * batch_size > LARGEST_FORWARD:
+            return data
+        ((target_q, _),) = self._target_values(nested.apply(lambda x: x.flatten(0, 1), data["next_obs"]))
+        return data | {"target_q": target_q.unflatten(0, (num_batches, batch_size))}
 
     def _state_dict_learn(self) -> dict[str, Any]:
         return super()._state_dict_learn() | {"target_model": self.target_model.state_dict()}

@@ -9,9 +9,9 @@ from torch import Tensor
 
 
 class MeanMetrics:
-    """Adds up scalars by name on their device, and averages them when asked.
+    """Adds up the means of tensors by name, on their device, and averages them when asked.
 
-    Adding in place costs a microsecond. Keeping the tensors until they are asked for costs more: memory that is not
+    Adding in place costs microseconds. Keeping the tensors until they are asked for costs more: memory that is not
     given back makes every later allocation take fresh, cold memory.
 
     Example:
@@ -27,13 +27,13 @@ class MeanMetrics:
         self._counts: dict[str, int] = {}
 
     def add(self, values: Mapping[str, Tensor]) -> None:
-        """Add one scalar of each name."""
+        """Add the mean of one tensor of each name."""
         for name, value in values.items():
             if name in self._sums:
-                self._sums[name].add_(value)
+                self._sums[name].add_(value.mean())
                 self._counts[name] += 1
             else:
-                self._sums[name], self._counts[name] = value.detach().clone(), 1
+                self._sums[name], self._counts[name] = value.detach().mean().clone(), 1
 
     def flush(self) -> dict[str, float]:
         """Return the mean of each name since the last flush in one transfer to the host, and forget the sums."""

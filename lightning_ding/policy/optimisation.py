@@ -24,6 +24,7 @@ def optimisation_step(
     index: int,
     loss: Tensor,
     grad_clip_norm: float | None = None,
+    trainer: Trainer | None = None,
     direct: bool = False,
 ) -> Tensor | None:
     """Zero the gradients, backward, average over ranks, clip, step.
@@ -34,13 +35,14 @@ def optimisation_step(
     of the whole batch.
 
     Args:
-        module: The policy; inside a fit its Trainer does the backward and the step, so that hooks, precision and
-            ``global_step`` work.
+        module: The policy.
         optimizer: Whose parameters to update.
         index: Its place among ``module.configure_optimizers()``.
         loss: A scalar.
         grad_clip_norm: Largest norm of the gradient, > 0; None for no limit.
-        direct: Inside a fit, go past Lightning's hooks; see ``trainer_fast_path``.
+        trainer: The Trainer of a fit that goes on; it does the backward and the step, so that hooks, precision and
+            ``global_step`` work. None without one.
+        direct: Go past Lightning's hooks; see ``trainer_fast_path``.
 
     Returns:
         The norm of the gradient before clipping, a scalar, or None without clipping.
@@ -48,8 +50,7 @@ def optimisation_step(
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for parameter in parameters:
         parameter.grad = None
-    trainer = attached_trainer(module)
-    if trainer is None or not trainer.training:
+    if trainer is None:
         loss.backward()
     else:
         with _reducer_off(trainer):
@@ -57,7 +58,7 @@ def optimisation_step(
     if dist.is_initialized() and dist.get_world_size() > 1:
         average_gradients(parameters)
     norm = None if grad_clip_norm is None else torch.nn.utils.clip_grad_norm_(parameters, grad_clip_norm)
-    if trainer is None or not trainer.training:
+    if trainer is None:
         optimizer.step()
     elif direct:
         optimizer.step()

@@ -107,5 +107,5 @@ def td_loss(
 
 
 def td_error(prediction: Tensor, target: Tensor) -> Tensor:
-    """Return abs(target - prediction), shape (B,), detached: the priority of a prioritised replay (Schaul et al. 2016)."""
+    """Return abs(target - prediction), shape (B,), detached: a replay's priorities (Schaul et al. 2016)."""
     return (target - prediction.detach()).abs()

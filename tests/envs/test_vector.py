@@ -57,10 +57,15 @@ def test_make_vector_env_says_the_autoreset_mode_of_an_async_env(make: MakeEnv) 
 
 
 def test_make_vector_env_leaves_the_autoreset_mode_of_a_native_env_to_the_env(make: MakeEnv) -> None:
-    env = make("CartPole-v1", num_envs=2, mode="native", autoreset="same_step")
+    env = make("CartPole-v1", num_envs=2, mode="native")
 
     assert not isinstance(env, SyncVectorEnv)
     assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+
+
+def test_make_vector_env_refuses_an_autoreset_mode_for_a_native_env(make: MakeEnv) -> None:
+    with pytest.raises(ValueError, match=r"autoreset must be one of \(None,\) with mode='native', got 'same_step'"):
+        make("CartPole-v1", num_envs=2, mode="native", autoreset="same_step")
 
 
 def test_make_vector_env_resets_in_the_same_step_if_nothing_is_said(make: MakeEnv) -> None:

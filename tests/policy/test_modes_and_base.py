@@ -13,6 +13,8 @@ from gymnasium import spaces
 from torch import nn
 from torch.testing import assert_close
 
+from lightning_ding import nested
+from lightning_ding.config import deep_merge
 from lightning_ding.policy import CommandModePolicy, DQNConfig, DQNPolicy, Policy, create_policy, get_policy_cls
 from lightning_ding.registry import POLICY_REGISTRY
 
@@ -29,9 +31,9 @@ def policy() -> DQNPolicy:
     return make_policy()
 
 
-def make_policy(seed: int = 0, **kwargs: Any) -> DQNPolicy:
+def make_policy(seed: int = 0, cfg: Any = None, **kwargs: Any) -> DQNPolicy:
     torch.manual_seed(seed)
-    policy = DQNPolicy(CFG, **kwargs)
+    policy = DQNPolicy(cfg or CFG, **kwargs)
     policy.seed(seed)
     return policy
 
@@ -457,11 +459,27 @@ def test_learning_puts_the_policy_in_training(policy: DQNPolicy) -> None:
     assert (policy.training, policy.model.training) == (True, True)
 
 
+class Minibatches:
+    """A round whose minibatches are given."""
+
+    def __init__(self, *batches: dict[str, Any]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Any:
+        return iter(self.batches)
+
+    def prepare(self, function: Any) -> None:
+        """Nothing is drawn beforehand."""
+
+    def update_priority(self, batch: Any, priority: torch.Tensor) -> None:
+        raise AssertionError("nobody asked for priorities")
+
+
 @pytest.mark.parametrize("one", ["batch", "list", "round"])
 def test_training_step_makes_one_update_for_each_minibatch(one: str) -> None:
     batch = make_batch()
     rows = [{name: value[i] for name, value in batch.items()} for i in range(6)]
-    rounds: dict[str, Any] = {"batch": batch, "list": rows, "round": iter([batch])}
+    rounds: dict[str, Any] = {"batch": batch, "list": rows, "round": Minibatches(batch)}
     policy, plain = make_policy(), make_policy()
     plain.learn_mode.forward(batch)
     policy.training_step(rounds[one], 0)
@@ -478,19 +496,35 @@ def test_training_step_gives_the_priorities_of_each_minibatch_back_before_the_ne
                 self.events.append(("draw", seed))
                 yield {**make_batch(seed), "number": seed}
 
+        def prepare(self, function: Any) -> None:
+            self.events.append("prepare")
+
         def update_priority(self, batch: Any, priority: torch.Tensor) -> None:
             self.events.append(("priority", batch["number"], tuple(priority.shape)))
 
     policy, recording = DQNPolicy({**CFG, "priority": True}), Recording()
     policy.training_step(recording, 0)
-    assert recording.events == [("draw", 0), ("priority", 0, (6,)), ("draw", 1), ("priority", 1, (6,))]
+    assert recording.events == ["prepare", ("draw", 0), ("priority", 0, (6,)), ("draw", 1), ("priority", 1, (6,))]
 
 
-def test_training_step_keeps_the_mean_of_what_the_updates_report() -> None:
+def test_training_step_keeps_what_the_last_update_of_each_round_reports() -> None:
     policy, plain = make_policy(), make_policy()
-    losses = [plain.learn_mode.forward(make_batch(seed))["total_loss"] for seed in range(2)]
-    policy.training_step(iter([make_batch(0), make_batch(1)]), 0)  # type: ignore[arg-type]
-    assert_close(policy.metrics.flush()["total_loss"], torch.stack(losses).mean().item())
+    losses = [plain.learn_mode.forward(make_batch(seed))["total_loss"] for seed in range(4)]
+    policy.training_step(Minibatches(make_batch(0), make_batch(1)), 0)
+    policy.training_step(Minibatches(make_batch(2), make_batch(3)), 1)
+    assert_close(policy.metrics.flush()["total_loss"], ((losses[1] + losses[3]) / 2).item())
+
+
+@pytest.mark.parametrize("freq", [3, 4])  # copied before the last of four updates, and behind it
+def test_training_step_with_a_prepared_round_equals_single_updates(freq: int) -> None:
+    batches = [make_batch(seed) for seed in range(4)]
+    policy, plain = (make_policy(cfg=deep_merge(CFG, {"learn": {"target_update_freq": freq}})) for _ in range(2))
+    prepared = policy._prepare_round({name: torch.stack([b[name] for b in batches]) for name in batches[0]})
+    assert ("target_q" in prepared) == (freq == 4)
+    policy.training_step(Minibatches(*nested.unbind(prepared)), 0)  # type: ignore[arg-type]
+    for batch in batches:
+        plain.learn_mode.forward(batch)
+    assert_close(weights(policy.model), weights(plain.model), rtol=1e-5, atol=1e-6)
 
 
 # Attributes

@@ -40,7 +40,8 @@ class Regression(LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         obs, target = batch
-        self.norm = optimisation_step(self, self.optimizer_list[0], 0, self.loss(obs, target), self.clip, self.direct)
+        loss = self.loss(obs, target)
+        self.norm = optimisation_step(self, self.optimizer_list[0], 0, loss, self.clip, self.trainer, self.direct)
 
     def configure_optimizers(self) -> Any:
         return self.optimizer_list

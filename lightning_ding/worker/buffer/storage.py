@@ -188,7 +188,9 @@ class RingStorage:
         Raises:
             ValueError: If n is above 1 and the transitions do not say which follows which and where episodes end.
         """
-        flat: dict[str, Any] = {name: torch.from_numpy(column[rows]) for name, column in self.columns.items()}
+        flat: dict[str, Any] = {
+            name: torch.from_numpy(column.take(rows, axis=0)) for name, column in self.columns.items()
+        }
         last = rows
         if "reward" in flat:
             flat["discount"] = torch.full(rows.shape, discount_factor)
@@ -196,8 +198,8 @@ class RingStorage:
             self._require_windows()
             last = self._sum_rewards(flat, rows, n_step, discount_factor)
         for name, frame in self.frames.items():
-            flat[name] = torch.from_numpy(frame[rows])
-            flat[f"next_{name}"] = torch.from_numpy(frame[self.link[last]])
+            flat[name] = torch.from_numpy(frame.take(rows, axis=0))
+            flat[f"next_{name}"] = torch.from_numpy(frame.take(self.link[last], axis=0))
         return _put_together(flat)
 
     def _require_windows(self) -> None:
