@@ -1,9 +1,10 @@
-"""DQN on CartPole-v1.
+"""DQN on CartPole-v1: learns to hold the pole for all 500 steps.
 
     python recipes/dqn.py            # seed 0
     python recipes/dqn.py --seed 1
 
-Learns to hold the pole for all 500 steps; docs/results.md has the returns and times of three seeds.
+Ends as soon as 20 greedy episodes reach 500 steps each, and evaluates the best checkpoint on 20 others. Returns and
+times of three seeds on two CPU cores stand in docs/results.md.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ ENV_ID = "CartPole-v1"
 MAX_ENV_STEP = 50_000
 CONFIG = {
     "nstep": 3,
-    "learn": {"update_per_collect": 16, "batch_size": 128},
+    "learn": {"update_per_collect": 16, "batch_size": 128},  # an update for every 4 env steps
     "collect": {"n_sample": 64},
+    "eval": {"evaluator": {"eval_freq": 500, "n_episode": 20, "stop_value": 500.0}},
 }
 
 
@@ -29,7 +31,7 @@ def main() -> None:
     """Train, then evaluate the best checkpoint on 20 greedy episodes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="of the network, the envs and the replay")
-    parser.add_argument("--max-env-step", type=int, default=MAX_ENV_STEP, help="length of the run")
+    parser.add_argument("--max-env-step", type=int, default=MAX_ENV_STEP, help="longest run")
     options = parser.parse_args()
 
     seed_everything(options.seed)

@@ -1,0 +1,133 @@
+"""A stock Trainer with DDP on two processes: what is the same on both ranks, and what is not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning import Trainer
+
+from lightning_ding.datamodules import ReplayDataModule
+from lightning_ding.policy import DQNPolicy
+
+MakeTrainer = Callable[..., Trainer]
+Reports = list[dict[str, Any]]
+
+SCRIPT = Path(__file__).with_name("two_ranks_script.py")
+SEED = 3  # as in the script
+N_EPISODE = 5
+
+
+def train_on_two_ranks(folder: Path, max_env_step: int, *checkpoint: str) -> Reports:
+    """Run the script to its end, and return what each rank wrote."""
+    command = [sys.executable, str(SCRIPT), str(folder), str(max_env_step), *checkpoint]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command,
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=120)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)  # Lightning's second rank too
+            raise
+    assert process.returncode == 0, output
+    return [torch.load(folder / f"rank_{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    return train_on_two_ranks(tmp_path_factory.mktemp("first_run"), 400)
+
+
+@pytest.fixture(scope="module")
+def second_run(first_run: Reports, tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    return train_on_two_ranks(tmp_path_factory.mktemp("second_run"), 560, checkpoint_of(first_run))
+
+
+def checkpoint_of(reports: Reports) -> str:
+    (path,) = reports[0]["last_model_path"]
+    return str(path)
+
+
+def test_two_ranks_end_with_bit_identical_weights(first_run: Reports) -> None:
+    one, other = first_run
+    assert len(one["weights"]) == 20  # 10 tensors of the network, and of its target
+    for name, tensor in one["weights"].items():
+        assert torch.equal(tensor, other["weights"][name]), name
+
+
+def test_two_ranks_see_different_data(first_run: Reports) -> None:
+    one, other = (report["buffer"]["frame/obs"] for report in first_run)
+    assert len(one) == len(other) == 200
+    assert not {tuple(row) for row in one.tolist()} & {tuple(row) for row in other.tolist()}
+
+
+def test_env_steps_are_the_sum_over_ranks_and_end_the_run(first_run: Reports) -> None:
+    # 16 random steps and 23 rounds of 8 on each rank: 2 * (16 + 23 * 8) = 400
+    assert [report["env_step_of_rank"] for report in first_run] == [200, 200]
+    assert [report["progress"]["env_step"] for report in first_run] == [400, 400]
+    assert [report["progress"]["sample"] for report in first_run] == [400, 400]
+
+
+def test_updates_are_counted_once_however_many_ranks_make_them(first_run: Reports) -> None:
+    assert [report["progress"]["train_iter"] for report in first_run] == [46, 46]  # 23 rounds of 2
+    assert [report["global_step"] for report in first_run] == [46, 46]
+
+
+def test_episodes_and_their_metrics_are_those_of_all_ranks(first_run: Reports) -> None:
+    one, other = first_run
+    # every step of CartPole gives 1; the steps of all finished episodes, of both ranks, make up the mean
+    finished = sum(
+        int((buffer["column/terminated"] | buffer["column/truncated"]).sum())
+        for buffer in (one["buffer"], other["buffer"])
+    )
+    assert one["progress"]["episode"] == other["progress"]["episode"] == finished
+    for name in ("collect/return_mean", "collect/length_mean", "learn/total_loss", "learn/q_value"):
+        assert one["metrics"][name] == other["metrics"][name]
+
+
+def test_evaluation_on_two_ranks_gives_what_one_rank_gets_from_the_same_checkpoint(
+    first_run: Reports, make_trainer: MakeTrainer
+) -> None:
+    datamodule = ReplayDataModule("CartPole-v1", seed=SEED, n_evaluator_episode=N_EPISODE)
+    policy = DQNPolicy.load_from_checkpoint(checkpoint_of(first_run), weights_only=True)
+    (alone,) = make_trainer().validate(policy, datamodule, verbose=False)
+    for report in first_run:
+        for name in ("return_mean", "return_std", "return_min", "return_max", "length_mean"):
+            assert report["metrics"][f"eval/{name}"] == alone[f"eval/{name}"], name
+
+
+def test_every_rank_keeps_its_data_beside_the_checkpoint(first_run: Reports) -> None:
+    file = Path(checkpoint_of(first_run))
+    state = torch.load(file, weights_only=True)["ReplayDataModule"]
+    folders = sorted((file.parent / state["rank_folder"]).iterdir())
+    assert [folder.name for folder in folders] == ["rank_0", "rank_1"]
+    for folder in folders:
+        assert sorted(content.name for content in folder.iterdir()) == ["buffer.safetensors", "rng.pt"]
+
+
+def test_run_on_two_ranks_goes_on_with_each_ranks_own_data(first_run: Reports, second_run: Reports) -> None:
+    for before, after in zip(first_run, second_run, strict=True):
+        assert after["progress"]["env_step"] == 560
+        assert after["progress"]["train_iter"] == after["global_step"] == 46 + 20  # 10 rounds of 16: no second warm-up
+        assert torch.equal(after["buffer"]["frame/obs"][:200], before["buffer"]["frame/obs"])
+
+
+def test_resumed_ranks_end_with_bit_identical_weights(first_run: Reports, second_run: Reports) -> None:
+    one, other = (report["weights"] for report in second_run)
+    name = "model.encoder.layers.0.weight"
+    assert not torch.equal(one[name], first_run[0]["weights"][name])
+    for name, tensor in one.items():
+        assert torch.equal(tensor, other[name]), name
