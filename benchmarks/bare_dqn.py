@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from benchmarks.compare import Result
-from benchmarks.workload import W1, DQNWorkload
+from benchmarks.workload import DQNWorkload
 
 Array = NDArray[Any]
 
@@ -62,7 +62,7 @@ def collect(envs: gym.vector.VectorEnv, obs: Array, action: Array, replay: Repla
     return next_obs
 
 
-def run(w: DQNWorkload = W1) -> Result:
+def run(w: DQNWorkload) -> Result:
     """Train, and return the seconds of the loop, the env steps and the updates."""
     torch.manual_seed(0)
     rng = np.random.default_rng(0)

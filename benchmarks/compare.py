@@ -32,12 +32,12 @@ def measure(run: Callable[[], Result]) -> Result:
     return {**result, **speed, "peak_mib": peak}
 
 
-def in_turn(module: str, contestants: Sequence[str], repeats: int) -> dict[str, list[Result]]:
-    """Run ``python -m module --run NAME`` for each contestant in turn, ``repeats`` times over."""
+def in_turn(command: Sequence[str], contestants: Sequence[str], repeats: int) -> dict[str, list[Result]]:
+    """Run ``python -m COMMAND --run NAME`` for each contestant in turn, ``repeats`` times over."""
     results: dict[str, list[Result]] = {name: [] for name in contestants}
     for _ in range(repeats):
         for name in contestants:
-            done = subprocess.run([sys.executable, "-m", module, "--run", name], capture_output=True, text=True)
+            done = subprocess.run([sys.executable, "-m", *command, "--run", name], capture_output=True, text=True)
             if done.returncode:
                 raise RuntimeError(f"{name} failed:\n{done.stderr}")
             results[name].append(json.loads(done.stdout.strip().splitlines()[-1]))

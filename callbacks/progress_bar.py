@@ -99,4 +99,6 @@ class EnvStepProgressBar(ProgressBar):
         shown = [f"{label} {float(metrics[name]):,.0f}" for name, label in SHOWN.items() if name in metrics]
         self._bar.set_postfix_str(", ".join(shown), refresh=False)
         self._bar.n = pl_module.progress.env_step
+        if self._bar.total is not None:
+            self._bar.total = max(self._bar.total, self._bar.n)  # the last round may go beyond the end
         self._bar.refresh()

@@ -195,7 +195,9 @@ def test_make_vector_env_lists_the_modes_there_are() -> None:
 
 
 def test_make_vector_env_lists_the_autoreset_modes_there_are() -> None:
-    allowed = r"autoreset must be one of \(None, 'same_step', 'next_step', 'disabled'\) with mode='sync', got 'SAME_STEP'"
+    allowed = (
+        r"autoreset must be one of \(None, 'same_step', 'next_step', 'disabled'\) with mode='sync', got 'SAME_STEP'"
+    )
     with pytest.raises(ValueError, match=allowed):
         make_vector_env("CartPole-v1", autoreset="SAME_STEP")  # type: ignore[arg-type]
 

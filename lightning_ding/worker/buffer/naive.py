@@ -95,7 +95,7 @@ class NaiveReplayBuffer(IBuffer):
             batch_size: B, >= 1.
             cur_learner_iter: Not needed here.
             num_batches: U minibatches drawn and gathered at once; None for a single one without the axis U.
-            n_step: Steps of the return, >= 1; see the page on replay for what a window is.
+            n_step: Steps of the return, >= 1; see docs/training.md for what a window is.
             discount_factor: gamma of the return.
             replace: Allow a transition to stand in one minibatch more than once.
 

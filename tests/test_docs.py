@@ -1,0 +1,67 @@
+"""Every command and every example of the README runs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def commands(program: str) -> list[str]:
+    lines = [line.split("#")[0].strip() for block in blocks("bash") for line in block.splitlines()]
+    return [line for line in lines if line.startswith(program)]
+
+
+def test_readme_has_as_many_examples_as_are_run_here() -> None:
+    assert (len(blocks("python")), len(commands("make")), len(commands("lightning-ding"))) == (3, 2, 4)
+    assert sum(len(block.strip().splitlines()) for block in blocks("bash")) == 6
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_python_example_of_the_readme_runs(number: int, tmp_path: Path) -> None:
+    script = tmp_path / "example.py"
+    script.write_text(blocks("python")[number].replace("50_000", "1_000"))
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", commands("lightning-ding"))
+def test_command_line_of_the_readme_runs(command: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
+    short = [] if "--help" in command else ["--data.max_env_step=1000"]
+    program = [sys.executable, "-c", "from lightning_ding.entry.cli import main; main()"]
+    done = subprocess.run([*program, *command.split()[1:], *short], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", commands("make"))
+def test_make_target_of_the_readme_exists(command: str) -> None:
+    done = subprocess.run([*command.split(), "--dry-run"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_links_of_the_readme_lead_somewhere() -> None:
+    links = re.findall(r"\]\(([^)]+)\)", README)
+    assert len(links) >= 7
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_names_in_the_training_page_exist() -> None:
+    page = (ROOT / "docs" / "training.md").read_text()
+    source = "".join(
+        p.read_text() for f in ("lightning_ding", "callbacks", "datamodules") for p in (ROOT / f).rglob("*.py")
+    )
+    names = set(re.findall(r"`(?:learn|collect|time|eval|progress)/(\w+)`", page))
+    assert len(names) >= 10
+    assert {name for name in names if name.strip("_") not in source} == set()
