@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from lightning import Trainer
+from lightning.pytorch import Callback
+from lightning.pytorch.loggers import CSVLogger
+
+from lightning_ding.callbacks import MetricsLogger
+from lightning_ding.config import deep_merge
+from lightning_ding.datamodules import ReplayDataModule
+from lightning_ding.envs.toy import CountingEnv
+from lightning_ding.policy import DQNPolicy
+
+MakeTrainer = Callable[..., Trainer]
+Config = dict[str, Any]
+Row = dict[str, float]
+LEARN = {"batch_size": 2, "update_per_collect": 2}
+
+
+class PatientEnv(CountingEnv):
+    """A counting env that stays in its episode when it is reset before the first step of it."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self._episode -= self._episode >= 0 and self._step == 0
+        return super().reset(seed=seed, options=options)
+
+
+def train(
+    make_trainer: MakeTrainer, small: Config, folder: Path, *callbacks: Callback, rounds: int = 6, **flags: Any
+) -> tuple[Trainer, list[Row]]:
+    """Train on episodes of 1, 2 and 3 steps, in rounds of 4 env steps; return what was logged."""
+    policy = DQNPolicy(deep_merge(small, {"random_collect_size": 0, "collect": {"n_sample": 4}, "learn": LEARN}))
+    datamodule = ReplayDataModule(
+        partial(PatientEnv, lengths=(1, 2, 3)), num_envs=1, max_env_step=4 * rounds, rounds_per_epoch=3
+    )
+    logger = CSVLogger(folder, name="")
+    trainer = make_trainer(logger=logger, callbacks=list(callbacks), **flags)
+    trainer.fit(policy, datamodule)
+    with (Path(logger.log_dir) / "metrics.csv").open() as file:
+        return trainer, [{name: float(text) for name, text in row.items() if text} for row in csv.DictReader(file)]
+
+
+def of(rows: list[Row], name: str) -> list[tuple[float, float]]:
+    """Return where on the x axis a metric was written, and what."""
+    return [(row["step"], row[name]) for row in rows if name in row]
+
+
+def test_metrics_are_written_every_so_many_rounds_and_at_the_end_over_env_steps(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    _, rows = train(make_trainer, small, tmp_path, MetricsLogger(2), rounds=5)
+    # 2 rounds of 4 env steps, 2 rounds, and the one that is left; 2 updates a round
+    assert of(rows, "progress/train_iter") == [(8, 4), (16, 8), (20, 10)]
+
+
+def test_return_mean_is_that_of_exactly_the_episodes_that_ended_since_the_last_writing(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    _, rows = train(make_trainer, small, tmp_path, MetricsLogger(2))
+    # episodes end at the steps 1, 3, 6 | 7, 9, 12 | 13, 15, 18 | 19, 21, 24 with the returns 1, 3, 6 each time
+    means = [(8, (1 + 3 + 6 + 1) / 4), (16, (3 + 6 + 1 + 3) / 4), (24, (6 + 1 + 3 + 6) / 4)]
+    assert of(rows, "collect/return_mean") == means
+    assert of(rows, "collect/length_mean") == [(8, (1 + 2 + 3 + 1) / 4), (16, (2 + 3 + 1 + 2) / 4), (24, 9 / 4)]
+    assert of(rows, "progress/episode") == [(8, 4), (16, 8), (24, 12)]
+
+
+def test_no_return_is_written_where_no_episode_ended(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
+    policy = DQNPolicy(deep_merge(small, {"random_collect_size": 0, "collect": {"n_sample": 4}, "learn": LEARN}))
+    datamodule = ReplayDataModule(partial(CountingEnv, lengths=(100,)), num_envs=1, max_env_step=8)
+    trainer = make_trainer(limit_val_batches=0)
+    trainer.fit(policy, datamodule)
+    assert "learn/total_loss" in trainer.callback_metrics
+    assert "collect/return_mean" not in trainer.callback_metrics
+
+
+def test_names_say_where_a_metric_comes_from(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
+    _, rows = train(make_trainer, small, tmp_path)
+    names = {name for row in rows for name in row if "/" in name}
+    assert names == {
+        "collect/eps",
+        "collect/length_mean",
+        "collect/return_mean",
+        "eval/length_mean",
+        "eval/return_max",
+        "eval/return_mean",
+        "eval/return_min",
+        "eval/return_std",
+        "learn/cur_lr",
+        "learn/q_value",
+        "learn/target_q_value",
+        "learn/total_loss",
+        "progress/episode",
+        "progress/train_iter",
+        "time/env_steps_per_second",
+        "time/updates_per_second",
+    }
+
+
+def test_evaluations_are_written_over_env_steps_too(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
+    _, rows = train(make_trainer, small, tmp_path)
+    # an epoch is 3 rounds of 4 env steps; the two episodes of an evaluation return 1 and 3, or 6 and 1, ...
+    assert [step for step, _ in of(rows, "eval/return_mean")] == [12, 24]
+
+
+def test_written_metrics_stand_in_the_trainers_callback_metrics(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    trainer, rows = train(make_trainer, small, tmp_path, MetricsLogger(2), limit_val_batches=0)
+    written = {name: value for name, value in rows[-1].items() if "/" in name}
+    assert {name: float(value) for name, value in trainer.callback_metrics.items()} == pytest.approx(written)
+
+
+class Clock(Callback):
+    """Lets half a second pass in every round."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def on_train_batch_start(self, *args: Any) -> None:
+        self.now += 0.5
+
+
+def test_speed_is_what_was_done_since_the_last_writing_over_the_time_it_took(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    fake = SimpleNamespace(perf_counter=lambda: clock.now)
+    monkeypatch.setattr("lightning_ding.callbacks.metrics.time", fake)
+    _, rows = train(make_trainer, small, tmp_path, clock, MetricsLogger(2))
+    # a round is half a second, 4 env steps and 2 updates
+    assert of(rows, "time/env_steps_per_second") == [(8, 8), (16, 8), (24, 8)]
+    assert of(rows, "time/updates_per_second") == [(8, 4), (16, 4), (24, 4)]
+
+
+def test_writing_every_zero_rounds_is_refused() -> None:
+    with pytest.raises(ValueError, match="log_every_n_rounds must be >= 1, got 0"):
+        MetricsLogger(0)
