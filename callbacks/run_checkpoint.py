@@ -48,7 +48,8 @@ class RunCheckpoint(Checkpoint):
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        if trainer.should_stop or (trainer.current_epoch + 1) % self.every_n_epochs == 0:
+        epochs = trainer.current_epoch + 1
+        if trainer.should_stop or epochs == trainer.max_epochs or epochs % self.every_n_epochs == 0:
             self.save(trainer, pl_module)
 
     def save(self, trainer: Trainer, pl_module: Any) -> None:
@@ -85,4 +86,5 @@ class RunCheckpoint(Checkpoint):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.last_model_path = state_dict["last_model_path"]
+        if not self.last_model_path:  # evaluating an older checkpoint must not forget what this run has written
+            self.last_model_path = state_dict["last_model_path"]

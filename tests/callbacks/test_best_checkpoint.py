@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning import Trainer
+from lightning.pytorch import Callback
+
+from lightning_ding.callbacks import BestCheckpoint
+from lightning_ding.datamodules import ReplayDataModule
+from lightning_ding.policy import DQNPolicy
+
+MakeTrainer = Callable[..., Trainer]
+Config = dict[str, Any]
+
+
+class Scored(Callback):
+    """Notes the weights of every evaluation, and gives them the scores it was told."""
+
+    def __init__(self, *scores: float) -> None:
+        self.scores = scores
+        self.weights: list[dict[str, torch.Tensor]] = []
+
+    def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
+        self.weights.append({name: tensor.clone() for name, tensor in pl_module.state_dict().items()})
+
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        trainer.callback_metrics["score"] = torch.tensor(self.scores[len(self.weights) - 1])
+
+
+def train(
+    make_trainer: MakeTrainer, small: Config, *callbacks: Callback, epochs: int = 4, **flags: Any
+) -> tuple[Trainer, DQNPolicy, ReplayDataModule]:
+    policy, datamodule = DQNPolicy(small), ReplayDataModule("CartPole-v1", num_envs=2, rounds_per_epoch=2)
+    trainer = make_trainer(enable_checkpointing=True, callbacks=list(callbacks), max_epochs=epochs, **flags)
+    trainer.fit(policy, datamodule)
+    return trainer, policy, datamodule
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [
+        ((1.0, 5.0, 3.0, 4.0), 1),
+        ((-5.0, -5.0, -5.0, -6.0), 0),
+        ((1.0, 2.0, 3.0, 4.0), 3),
+        ((0.0, math.nan, 1.0, 0.0), 2),
+    ],
+)
+def test_best_file_holds_exactly_the_weights_that_got_the_first_best_score(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, scores: tuple[float, ...], best: int
+) -> None:
+    scored = Scored(*scores)
+    train(make_trainer, small, scored, BestCheckpoint(tmp_path, monitor="score"))
+    saved = torch.load(tmp_path / "best.ckpt", weights_only=True)["state_dict"]
+    equal = [all(torch.equal(saved[name], weights[name]) for name in saved) for weights in scored.weights]
+    assert equal == [number == best for number in range(4)]
+
+
+def test_callback_tells_the_best_score_and_its_file(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
+    callback = BestCheckpoint(tmp_path / "here", "winner", monitor="score")
+    train(make_trainer, small, Scored(1.0, 5.0, 3.0, 4.0), callback)
+    assert callback.best_model_score == 5
+    assert Path(callback.best_model_path) == tmp_path / "here" / "winner.ckpt"
+    assert [file.name for file in (tmp_path / "here").iterdir()] == ["winner.ckpt"]
+
+
+def test_score_is_the_mean_return_of_the_evaluation(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
+    callback = BestCheckpoint(tmp_path)
+    trainer, _, datamodule = train(make_trainer, small, callback)
+    again = DQNPolicy.load_from_checkpoint(tmp_path / "best.ckpt", weights_only=True)
+    (scores,) = make_trainer().validate(again, datamodule, verbose=False)
+    assert callback.best_model_score == scores["eval/return_mean"]
+
+
+def test_trainer_tests_the_best_checkpoint_by_its_name(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    scored = Scored(1.0, 5.0, 3.0, 4.0)
+    trainer, policy, datamodule = train(make_trainer, small, scored, BestCheckpoint(tmp_path, monitor="score"))
+    trainer.test(policy, datamodule, ckpt_path="best", verbose=False)
+    name = "model.encoder.layers.0.weight"
+    assert torch.equal(policy.state_dict()[name], scored.weights[1][name])
+
+
+def test_best_score_of_before_holds_in_a_run_that_goes_on(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    train(make_trainer, small, Scored(1.0, 5.0), BestCheckpoint(tmp_path, monitor="score"), epochs=2)
+    file = tmp_path / "best.ckpt"
+    best = file.read_bytes()
+    resumed = make_trainer(
+        enable_checkpointing=True, max_epochs=4, callbacks=[Scored(3.0, 4.0), BestCheckpoint(tmp_path, monitor="score")]
+    )
+    resumed.fit(DQNPolicy(small), ReplayDataModule("CartPole-v1", num_envs=2, rounds_per_epoch=2), ckpt_path=file)
+    assert resumed.current_epoch == 4
+    assert file.read_bytes() == best
+
+
+def test_metric_that_is_not_there_is_named_beside_those_that_are(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        KeyError, match="monitor must be a logged metric, one of .*eval/return_mean.*, got 'eval/retrn'"
+    ):
+        train(make_trainer, small, BestCheckpoint(tmp_path, monitor="eval/retrn"))
+
+
+def test_evaluation_outside_a_fit_writes_nothing(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
+    trainer = make_trainer(enable_checkpointing=True, callbacks=[BestCheckpoint(tmp_path / "here")])
+    trainer.validate(DQNPolicy(small), ReplayDataModule("CartPole-v1", num_envs=2), verbose=False)
+    assert not list(tmp_path.rglob("*.ckpt"))
+
+
+def test_fast_dev_run_writes_nothing(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
+    train(make_trainer, small, BestCheckpoint(tmp_path), fast_dev_run=True)
+    assert not list(tmp_path.rglob("*.ckpt"))
