@@ -58,5 +58,6 @@ class BestCheckpoint(Checkpoint):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best_model_score = state_dict["best_model_score"]
-        self.best_model_path = state_dict["best_model_path"]
+        if state_dict["best_model_score"] > self.best_model_score:  # evaluating an older checkpoint forgets nothing
+            self.best_model_score = state_dict["best_model_score"]
+            self.best_model_path = state_dict["best_model_path"]
