@@ -70,7 +70,7 @@ def test_callback_tells_the_best_score_and_its_file(make_trainer: MakeTrainer, s
 
 def test_score_is_the_mean_return_of_the_evaluation(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
     callback = BestCheckpoint(tmp_path)
-    trainer, _, datamodule = train(make_trainer, small, callback)
+    _, _, datamodule = train(make_trainer, small, callback)
     again = DQNPolicy.load_from_checkpoint(tmp_path / "best.ckpt", weights_only=True)
     (scores,) = make_trainer().validate(again, datamodule, verbose=False)
     assert callback.best_model_score == scores["eval/return_mean"]
@@ -104,7 +104,7 @@ def test_metric_that_is_not_there_is_named_beside_those_that_are(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path
 ) -> None:
     with pytest.raises(
-        KeyError, match="monitor must be a logged metric, one of .*eval/return_mean.*, got 'eval/retrn'"
+        KeyError, match=r"monitor must be a logged metric, one of .*eval/return_mean.*, got 'eval/retrn'"
     ):
         train(make_trainer, small, BestCheckpoint(tmp_path, monitor="eval/retrn"))
 

@@ -125,7 +125,7 @@ def test_folders_that_are_not_of_this_checkpoint_stay(make_trainer: MakeTrainer,
 
 def test_callback_tells_where_the_checkpoint_lies(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
     callback = RunCheckpoint()
-    trainer, _ = train(make_trainer, small, callback, max_epochs=1)
+    train(make_trainer, small, callback, max_epochs=1)
     assert Path(callback.last_model_path) == tmp_path / "checkpoints" / "last.ckpt"
     assert Path(callback.last_model_path).is_file()
 
