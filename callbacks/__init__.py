@@ -5,6 +5,7 @@ if __name__ != "lightning_ding.callbacks":  # the folder is also importable from
 
 from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
 from lightning_ding.callbacks.defaults import default_callbacks
+from lightning_ding.callbacks.final_evaluation import FinalEvaluation
 from lightning_ding.callbacks.max_env_step import StopAtEnvStep
 from lightning_ding.callbacks.max_train_iter import StopAtTrainIter
 from lightning_ding.callbacks.metrics import MetricsLogger
@@ -15,6 +16,7 @@ from lightning_ding.callbacks.stop_value import StopAtReturn
 __all__ = [
     "BestCheckpoint",
     "EnvStepProgressBar",
+    "FinalEvaluation",
     "MetricsLogger",
     "RunCheckpoint",
     "StopAtEnvStep",

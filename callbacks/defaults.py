@@ -8,6 +8,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar, RichProgressBar, TQDMProgressBar
 
 from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
+from lightning_ding.callbacks.final_evaluation import FinalEvaluation
 from lightning_ding.callbacks.max_env_step import StopAtEnvStep
 from lightning_ding.callbacks.max_train_iter import StopAtTrainIter
 from lightning_ding.callbacks.metrics import MetricsLogger
@@ -31,24 +32,35 @@ def default_callbacks(
         max_train_iter: See :class:`StopAtTrainIter`; None for none.
         stop_value: See :class:`StopAtReturn`; None for none.
     """
+    budget = [callback for callback in trainer.callbacks if getattr(callback, "comes_along", False)]  # type: ignore[attr-defined]
+    for callback in budget:  # of an earlier fit of this Trainer
+        trainer.callbacks.remove(callback)  # type: ignore[attr-defined]
     callbacks: list[Callback] = [MetricsLogger()]
     callbacks += _in_place_of(trainer, ProgressBar, (RichProgressBar, TQDMProgressBar), [EnvStepProgressBar()])
     callbacks += _in_place_of(trainer, Checkpoint, (ModelCheckpoint,), [BestCheckpoint(), RunCheckpoint()])
-    if max_env_step is not None:
-        callbacks.append(StopAtEnvStep(max_env_step))
-    if max_train_iter is not None:
-        callbacks.append(StopAtTrainIter(max_train_iter))
-    if stop_value is not None:
-        callbacks.append(StopAtReturn(stop_value))
+    stops: list[tuple[Any, Any]] = [(StopAtEnvStep, max_env_step), (StopAtTrainIter, max_train_iter)]
+    for stop, limit in [*stops, (StopAtReturn, stop_value)]:
+        if limit is not None:
+            callbacks.append(_comes_along(stop(limit)))
+    callbacks.append(_comes_along(FinalEvaluation()))
     there = {type(callback) for callback in trainer.callbacks}  # type: ignore[attr-defined]
     return [callback for callback in callbacks if type(callback) not in there]
+
+
+def _comes_along(callback: Callback) -> Callback:
+    """Mark a callback that a later fit replaces, because its limit may be another one then."""
+    callback.comes_along = True  # type: ignore[attr-defined]
+    return callback
 
 
 def _in_place_of(
     trainer: Any, kind: type[Callback], stock: tuple[type[Callback], ...], ours: list[Callback]
 ) -> list[Callback]:
     """Return ``ours`` if the only callback of a kind is Lightning's own with all its defaults, which is taken out."""
+    own = tuple(type(callback) for callback in ours)
     present = [callback for callback in trainer.callbacks if isinstance(callback, kind)]
+    if any(isinstance(callback, own) for callback in present):
+        return ours
     if len(present) == 1 and type(present[0]) in stock and vars(present[0]) == vars(type(present[0])()):
         trainer.callbacks.remove(present[0])
         return ours

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -14,29 +15,40 @@ from lightning_ding.config import require
 
 
 class MetricsLogger(Callback):
-    """Every so many rounds, writes what was summed up since: learning, collecting, speed.
+    """Every so many rounds, and before an evaluation, writes what was summed up since: learning, collecting, speed.
 
     ``self.log`` costs about half a millisecond a call; this costs one transfer to the host for each time it writes.
     What it writes also stands in ``trainer.callback_metrics``. Under DDP the learning metrics are means over ranks and
     the episodes are those of all ranks.
 
     Args:
-        log_every_n_rounds: >= 1.
+        log_every_n_rounds: >= 1; None takes the Trainer's ``log_every_n_steps``.
     """
 
-    def __init__(self, log_every_n_rounds: int = 50) -> None:
-        require(log_every_n_rounds >= 1, "log_every_n_rounds", ">= 1", log_every_n_rounds)
+    def __init__(self, log_every_n_rounds: int | None = None) -> None:
+        allowed = log_every_n_rounds is None or log_every_n_rounds >= 1
+        require(allowed, "log_every_n_rounds", ">= 1 or None", log_every_n_rounds)
         self.log_every_n_rounds = log_every_n_rounds
         self._rounds = 0
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        self._interval = self.log_every_n_rounds or trainer.log_every_n_steps or math.inf  # type: ignore[attr-defined]
         self._mark(pl_module)
+
+    @override
+    def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
+        if trainer.state.fn == "fit" and self._rounds:  # so that the metrics are there for whoever monitors them
+            self._write(trainer, pl_module)
+
+    @override
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        self._mark(pl_module)  # the time of the evaluation is no training time
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._rounds += 1
-        if self._rounds >= self.log_every_n_rounds:
+        if self._rounds >= self._interval:
             self._write(trainer, pl_module)
 
     @override
@@ -65,7 +77,9 @@ class MetricsLogger(Callback):
         """Return means over ranks of what was learned, and means over all ranks' episodes."""
         values = [*learn.values(), sum(returns), float(sum(lengths)), float(len(returns))]
         if trainer.world_size > 1:
-            total = trainer.strategy.reduce(torch.tensor(values, dtype=torch.float64), reduce_op="sum")
+            total = trainer.strategy.reduce(
+                torch.tensor(values, dtype=torch.float64, device=trainer.strategy.root_device), reduce_op="sum"
+            )
             assert isinstance(total, Tensor)
             values = total.tolist()
         *sums, return_sum, length_sum, episodes = values

@@ -15,6 +15,9 @@ class StopAtReturn(Callback):
 
     Args:
         stop_value: The return that is good enough.
+
+    Raises:
+        ValueError: When a run starts whose Trainer does not validate, so that it would never stop.
     """
 
     def __init__(self, stop_value: float) -> None:
@@ -22,6 +25,8 @@ class StopAtReturn(Callback):
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.enable_validation:
+            raise ValueError(f"stop_value={self.stop_value} needs evaluations, but this Trainer's validation is off")
         lift_default_epochs(trainer)
 
     @override

@@ -29,7 +29,7 @@ from lightning_ding.envs.vector import AutoresetName, EnvLike, VectorMode, check
 from lightning_ding.worker import (
     IBuffer,
     InteractionSerialEvaluator,
-    SampleSerialCollector,
+    ISerialCollector,
     create_buffer,
     create_serial_collector,
     create_serial_evaluator,
@@ -105,12 +105,14 @@ class ReplayDataModule(LightningDataModule):
         self.single_observation_space: spaces.Space[Any]
         self.single_action_space: spaces.Space[Any]
         self.buffer: IBuffer | None = None
-        self.collector: SampleSerialCollector | None = None
+        self.collector: ISerialCollector | None = None
         self.evaluator: InteractionSerialEvaluator | None = None
         self._policy: Any = None
         self._envs: list[VectorEnv] = []
         self._collect_kwargs: Mapping[str, Any] = {}
         self._starts = True
+        self._rank_state_is_loaded = False
+        self._buffer_of: Any = None
         self.rank_folder: str | None = None
         """Name of the folder beside the checkpoint being written that holds what each rank keeps for itself."""
 
@@ -169,7 +171,7 @@ class ReplayDataModule(LightningDataModule):
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the state of the ranks lies; buffers are too large for a ``.ckpt`` (Lightning hook)."""
-        return {"schema": 1, "rank_folder": self.rank_folder}
+        return {"schema": 1, "rank_folder": self.rank_folder, "world_size": cast(Trainer, self.trainer).world_size}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load this rank's state from beside the checkpoint, when training goes on (Lightning hook)."""
@@ -178,6 +180,11 @@ class ReplayDataModule(LightningDataModule):
         trainer = cast(Trainer, self.trainer)
         if not trainer.training and trainer.state.fn != "fit":
             return
+        if state["rank_folder"] is not None and state["world_size"] != trainer.world_size:
+            raise ValueError(
+                f"devices must be {state['world_size']}, as many ranks as the checkpoint has replay data of, got "
+                f"{trainer.world_size}; or go on from a checkpoint without replay data"
+            )
         folder = None
         if state["rank_folder"] is not None:
             folder = Path(str(trainer.ckpt_path)).parent / state["rank_folder"] / f"rank_{trainer.global_rank}"
@@ -194,6 +201,7 @@ class ReplayDataModule(LightningDataModule):
 
     def load_rank_state(self, folder: Path) -> None:
         """Read what ``save_rank_state`` wrote."""
+        self._rank_state_is_loaded = True
         cast(IBuffer, self.buffer).load_data(folder / "buffer.safetensors")
         load_rng(folder / "rng.pt", self._policy.rng)
 
@@ -224,16 +232,19 @@ class ReplayDataModule(LightningDataModule):
         """Begin collecting: seed the envs, and fill an empty buffer, at the start of a run with random actions."""
         self._starts = False
         gc.freeze()  # what is here lives as long as the run; looking through it again and again took 3 % of the time
-        progress, collector = self._policy.progress, cast(SampleSerialCollector, self.collector)
+        progress, collector = self._policy.progress, cast(ISerialCollector, self.collector)
         seeds = Seeds(self.seed, cast(Trainer, self.trainer).global_rank, progress.env_step)
+        if not self._rank_state_is_loaded:
+            self._policy.seed(seeds.exploration)
         seed_envs(self._envs[-1], seeds.collector_envs)
         collector.reset_env()
         warm_up = self._policy.get_attribute("random_collect_size")
-        if warm_up and not cast(IBuffer, self.buffer).count():
+        is_empty = cast(IBuffer, self.buffer).count() == 0
+        if warm_up and cast(Trainer, self.trainer).strategy.reduce_boolean_decision(is_empty, all=False):
             self._collect(warm_up, random=progress.env_step == 0)
 
     def _collect(self, n_sample: int, random: bool = False) -> None:
-        policy, collector = self._policy, cast(SampleSerialCollector, self.collector)
+        policy, collector = self._policy, cast(ISerialCollector, self.collector)
         progress = policy.progress
         if not random and hasattr(policy, "command_mode"):
             info = {"envstep": progress.env_step, "learner_step": progress.train_iter}
@@ -248,7 +259,7 @@ class ReplayDataModule(LightningDataModule):
         """Add this rank's env steps, episodes and samples to the run's, over all ranks."""
         trainer = cast(Trainer, self.trainer)
         if trainer.world_size > 1:
-            total = trainer.strategy.reduce(torch.tensor(counts), reduce_op="sum")
+            total = trainer.strategy.reduce(torch.tensor(counts, device=trainer.strategy.root_device), reduce_op="sum")
             counts = cast(Tensor, total).tolist()
         progress = self._policy.progress
         progress.env_step += counts[0]
@@ -259,9 +270,9 @@ class ReplayDataModule(LightningDataModule):
         policy = self._policy
         seeds = Seeds(self.seed, trainer.global_rank, policy.progress.env_step)
         env = self._make_env(self.num_envs)
-        policy.seed(seeds.exploration)
         cfg = policy.get_attribute("cfg")
-        if self.buffer is None:
+        if self.buffer is None or self._buffer_of is not policy:
+            self._buffer_of = policy
             self.buffer = create_buffer(policy.config.other.replay_buffer, seed=seeds.replay)
         size, batch_size = cfg.other.replay_buffer.replay_buffer_size, policy.get_attribute("batch_size")
         fits = f"at least learn.batch_size ({batch_size})"
@@ -272,8 +283,9 @@ class ReplayDataModule(LightningDataModule):
                 f"{cfg.other.replay_buffer.type!r}, which keeps no priorities"
             )
         collector = create_serial_collector(policy.config.collect.collector, env=env, policy=policy.collect_mode)
-        self.collector = cast(SampleSerialCollector, collector)
+        self.collector = collector
         self._starts = True
+        self._rank_state_is_loaded = False
 
     def _epoch_length(self) -> int:
         """Return the rounds of an epoch."""
@@ -290,12 +302,8 @@ class ReplayDataModule(LightningDataModule):
         config = policy.config.eval.evaluator
         self._n_episode = self.n_evaluator_episode or config.n_episode
         self._episodes = range(self._n_episode)[trainer.global_rank :: trainer.world_size]
-        require(
-            len(self._episodes) >= 1,
-            "n_episode",
-            f"at least one for each of {trainer.world_size} ranks",
-            self._n_episode,
-        )
+        ranks = trainer.world_size
+        require(self._n_episode >= ranks, "n_episode", f"at least one for each of {ranks} ranks", self._n_episode)
         num_envs = self.evaluator_env_num or min(self.num_envs, len(self._episodes))
         env = self._make_env(num_envs, None if self.mode == "native" else "disabled")
         self.single_observation_space = env.single_observation_space

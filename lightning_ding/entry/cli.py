@@ -77,6 +77,13 @@ class DingCLI(LightningCLI):
             "--policy", default=DEFAULT_POLICY, help=f"Registered name ({known}) or dotted path of a class."
         )
 
+    def _parse_ckpt_path(self) -> None:
+        """Leave the settings as they were given.
+
+        Lightning 2.6 merges what a checkpoint's policy was made with over the command line, without a public way to
+        switch it off; an option that somebody typed must count.
+        """
+
     def instantiate_classes(self) -> None:
         """Make Trainer, policy and datamodule; a wrong value ends in one line."""
         try:
@@ -142,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     DingCLI(
         cast(Any, policy_maker(made)),
         ReplayDataModule,
-        args=given,
+        args=arguments if arguments is None else given,
         auto_configure_optimizers=False,
         save_config_kwargs={"overwrite": True},  # a resumed run writes into its folder again
     )

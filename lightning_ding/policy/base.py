@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from easydict import EasyDict
 from gymnasium import spaces
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -96,7 +96,6 @@ class Policy(LightningModule, Generic[ConfigT]):
         self.model: nn.Module = nn.Identity()
         self._optimizer_list: list[Optimizer] = []
         self._is_built = False
-        self._fitting: Trainer | None = None
         self._step_directly = False
         self.save_hyperparameters({"cfg": to_dict(self.config)})
         if model is not None or self._has_shapes() or not self._needs_model():
@@ -219,8 +218,8 @@ class Policy(LightningModule, Generic[ConfigT]):
         found = self._shapes_of(observation_space, action_space)
         asked = to_dict(self.config)["model"]
         for name, shape in found.items():
-            plain = to_dict_shape(shape)
-            if asked[name] is not None and to_dict_shape(asked[name]) != plain:
+            plain = plain_shape(shape)
+            if asked[name] is not None and plain_shape(asked[name]) != plain:
                 raise ValueError(f"model.{name} is {asked[name]} in the config, but the env has {plain}")
         if any(asked[name] is None for name in found):
             self.config = resolve(type(self.config), {**to_dict(self.config), "model": {**asked, **found}})
@@ -428,7 +427,8 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     def configure_callbacks(self) -> list[Callback]:
         """Refuse Trainer flags that cannot work, and bring the callbacks that the datamodule needs (Lightning hook)."""
-        check_trainer_flags(self.trainer)
+        if self.trainer.state.fn == "fit":
+            check_trainer_flags(self.trainer)
         bring = getattr(getattr(self.trainer, "datamodule", None), "default_callbacks", None)
         return cast("list[Callback]", bring(self.trainer)) if bring is not None else []
 
@@ -442,12 +442,7 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     def on_train_start(self) -> None:
         """See whether updates can do without Lightning's hooks (Lightning hook)."""
-        self._fitting = self.trainer
         self._step_directly = nobody_listens(self.trainer, self)
-
-    def on_train_end(self) -> None:
-        """Make later updates without the Trainer (Lightning hook)."""
-        self._fitting = None
 
     def training_step(self, batch: Round | Batch | Sequence[Mapping[str, Any]], batch_idx: int) -> None:
         """Make one update for each minibatch of a round, and report the last one (Lightning hook).
@@ -500,7 +495,9 @@ class Policy(LightningModule, Generic[ConfigT]):
     def optimise(self, loss: Tensor, index: int = 0, grad_clip_norm: float | None = None) -> Tensor | None:
         """Zero, backward, average over ranks, clip and step; see :func:`optimisation_step`."""
         optimizer = self._optimizer_list[index]
-        return optimisation_step(self, optimizer, index, loss, grad_clip_norm, self._fitting, self._step_directly)
+        trainer = attached_trainer(self)
+        fitting = trainer if trainer is not None and trainer.training else None
+        return optimisation_step(self, optimizer, index, loss, grad_clip_norm, fitting, self._step_directly)
 
     def seed(self, seed: int | np.random.SeedSequence) -> None:
         """Seed the exploration; every rank needs a seed of its own."""
@@ -521,10 +518,10 @@ class Policy(LightningModule, Generic[ConfigT]):
         self.progress.load_state_dict(checkpoint["progress"])
 
 
-def to_dict_shape(shape: Any) -> Any:
+def plain_shape(shape: Any) -> Any:
     """Return a shape with sequences as lists and one-element sequences as numbers, so that two can be compared."""
     if isinstance(shape, Mapping):
-        return {name: to_dict_shape(below) for name, below in shape.items()}
+        return {name: plain_shape(below) for name, below in shape.items()}
     if isinstance(shape, (list, tuple)):
         return list(shape) if len(shape) != 1 else shape[0]
     return shape

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher  # 2.6 has no public name for it
 
 
 def check_trainer_flags(trainer: Trainer) -> None:
@@ -13,6 +14,7 @@ def check_trainer_flags(trainer: Trainer) -> None:
         ValueError: Naming the flag, what it was, and what to use.
     """
     strategy = trainer.strategy
+    is_spawned = type(strategy.launcher) is _MultiProcessingLauncher
     overfit_batches = trainer.overfit_batches  # type: ignore[attr-defined]  # set by a connector
     refused = {
         "accumulate_grad_batches": (
@@ -36,14 +38,24 @@ def check_trainer_flags(trainer: Trainer) -> None:
             "there is no fixed data set to overfit; leave it at 0",
         ),
         "precision": (
-            trainer.precision in ("16-mixed", "16-true"),
+            trainer.precision not in ("32-true", "bf16-mixed"),
             trainer.precision,
-            'half precision overflows here; use precision="bf16-mixed"',
+            'data and losses are 32-bit; use precision="32-true" or "bf16-mixed"',
+        ),
+        "limit_train_batches": (
+            trainer.limit_train_batches == 0,
+            0,
+            "it would end without training; call validate or test instead of fit",
+        ),
+        "num_sanity_val_steps": (
+            trainer.num_sanity_val_steps not in (0, 2),  # 2 is Lightning's default
+            trainer.num_sanity_val_steps,
+            "it would evaluate the untrained policy at full length; leave it out",
         ),
         "strategy": (
-            not isinstance(strategy, (SingleDeviceStrategy, DDPStrategy)),
+            not isinstance(strategy, (SingleDeviceStrategy, DDPStrategy)) or is_spawned,
             type(strategy).__name__,
-            'gradients are averaged for whole replicas; use strategy="ddp"',
+            'use strategy="ddp": gradients are averaged for whole replicas, and spawned ones give no policy back',
         ),
     }
     for flag, (is_refused, value, advice) in refused.items():

@@ -17,6 +17,7 @@ from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.envs.toy import ChainEnv, CountingEnv
 from lightning_ding.policy import DQNPolicy
+from lightning_ding.policy.trainer_flags import check_trainer_flags
 from lightning_ding.registry import BUFFER_REGISTRY
 from lightning_ding.worker import NaiveReplayBuffer
 
@@ -203,6 +204,50 @@ def test_fit_twice_goes_on_with_buffer_and_counters(make_trainer: MakeTrainer, s
     assert policy.progress.env_step == len(columns(datamodule)["reward"]) == 200
 
 
+def test_second_fit_of_a_trainer_has_the_budget_of_its_own_datamodule(make_trainer: MakeTrainer, small: Config) -> None:
+    policy, trainer = DQNPolicy(small), make_trainer(limit_val_batches=0)
+    for max_env_step in (100, 200):
+        trainer.fit(policy, ReplayDataModule("CartPole-v1", max_env_step=max_env_step))
+    assert policy.progress.env_step == 200
+
+
+def test_datamodule_gives_another_policy_a_buffer_of_its_own(make_trainer: MakeTrainer, small: Config) -> None:
+    datamodule = ReplayDataModule("CartPole-v1", max_env_step=100)
+    make_trainer(limit_val_batches=0).fit(DQNPolicy(small), datamodule)
+    other = DQNPolicy(deep_merge(small, {"other": {"replay_buffer": {"replay_buffer_size": 64}}}))
+    make_trainer(limit_val_batches=0).fit(other, datamodule)
+    assert len(columns(datamodule)["reward"]) == 64
+
+
+def test_stop_value_without_validation_is_refused(make_trainer: MakeTrainer, small: Config) -> None:
+    with pytest.raises(ValueError, match=r"stop_value=5\.0 needs evaluations"):
+        make_trainer(limit_val_batches=0).fit(DQNPolicy(small), ReplayDataModule("CartPole-v1", stop_value=5.0))
+
+
+def test_run_that_max_epochs_ends_is_evaluated_and_leaves_the_trainer_as_it_was(
+    make_trainer: MakeTrainer, small: Config
+) -> None:
+    trainer = make_trainer(max_epochs=3, check_val_every_n_epoch=2)
+    trainer.fit(policy := DQNPolicy(small), ReplayDataModule("CartPole-v1", rounds_per_epoch=2))
+    assert trainer.callback_metrics["step"].item() == policy.progress.env_step
+    assert trainer.check_val_every_n_epoch == 2
+
+
+def test_update_after_a_failed_run_is_made_without_its_trainer(make_trainer: MakeTrainer, small: Config) -> None:
+    class Failing(Callback):
+        def on_train_batch_end(self, *args: Any) -> None:
+            raise RuntimeError("on purpose")
+
+    policy, datamodule = DQNPolicy(small), ReplayDataModule("CartPole-v1", max_env_step=100)
+    trainer = make_trainer(callbacks=[Failing()])
+    with pytest.raises(RuntimeError, match="on purpose"):
+        trainer.fit(policy, datamodule)
+    steps = trainer.global_step
+    assert datamodule.buffer is not None
+    policy.learn_mode.forward(datamodule.buffer.sample(8))
+    assert trainer.global_step == steps
+
+
 def test_envs_are_closed_after_a_run_and_after_an_error(make_trainer: MakeTrainer, small: Config) -> None:
     closed: list[int] = []
 
@@ -290,6 +335,9 @@ FLAGS: list[tuple[Config, str]] = [
     ({"gradient_clip_val": 1.0}, "gradient_clip_val=1.0.*learn.grad_clip_norm"),
     ({"max_steps": 10}, "max_steps=10.*max_train_iter"),
     ({"overfit_batches": 1}, "overfit_batches=1"),
+    ({"limit_train_batches": 0}, "limit_train_batches=0"),
+    ({"num_sanity_val_steps": 5}, "num_sanity_val_steps=5"),
+    ({"precision": "64-true"}, "precision='64-true'.*bf16-mixed"),
     ({"plugins": [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))]}, "precision='16-mixed'.*bf16-mixed"),
 ]
 
@@ -301,6 +349,11 @@ def test_trainer_flag_that_cannot_work_says_what_to_use(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         make_trainer(**flag).fit(DQNPolicy(small), ReplayDataModule("CartPole-v1", max_env_step=50))
+
+
+def test_strategy_that_spawns_is_refused_because_it_gives_no_policy_back(make_trainer: MakeTrainer) -> None:
+    with pytest.raises(ValueError, match=r"strategy='DDPStrategy'.*strategy=\"ddp\""):
+        check_trainer_flags(make_trainer(strategy="ddp_spawn", devices=2))
 
 
 @pytest.mark.parametrize("flag", [{"fast_dev_run": True}, {"limit_train_batches": 3, "max_epochs": 1}])

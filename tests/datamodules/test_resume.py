@@ -125,6 +125,17 @@ def test_buffer_of_another_size_is_refused(make_trainer: MakeTrainer, small: Con
         go_on(make_trainer, other, tmp_path / "last.ckpt")
 
 
+def test_replay_data_of_another_number_of_ranks_is_refused(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    first_half(make_trainer, small, tmp_path)
+    state = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    state["ReplayDataModule"]["world_size"] = 2
+    torch.save(state, tmp_path / "last.ckpt")
+    with pytest.raises(ValueError, match=r"devices must be 2, .* got 1"):
+        go_on(make_trainer, small, tmp_path / "last.ckpt")
+
+
 def test_checkpoint_is_evaluated_without_its_replay_data(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path
 ) -> None:

@@ -41,7 +41,9 @@ class Regression(LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> None:
         obs, target = batch
         loss = self.loss(obs, target)
-        self.norm = optimisation_step(self, self.optimizer_list[0], 0, loss, self.clip, self.trainer, self.direct)
+        self.norm = optimisation_step(
+            self, self.optimizer_list[0], 0, loss, self.clip, attached_trainer(self), self.direct
+        )
 
     def configure_optimizers(self) -> Any:
         return self.optimizer_list

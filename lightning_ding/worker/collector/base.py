@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, ClassVar
 
@@ -37,8 +38,23 @@ class ISerialCollector(ABC):
         """Reset env, policy and counters."""
 
     @abstractmethod
-    def collect(self, n_sample: int | None = None, train_iter: int = 0) -> Any:
+    def collect(
+        self,
+        n_sample: int | None = None,
+        train_iter: int = 0,
+        random_collect: bool = False,
+        policy_kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
         """Return collected data."""
+
+    @abstractmethod
+    def pop_episodes(self) -> tuple[list[float], list[int]]:
+        """Return the returns and lengths of the episodes that ended since the last call."""
+
+    @property
+    @abstractmethod
+    def episode(self) -> int:
+        """Episodes finished by this collector."""
 
     @property
     @abstractmethod

@@ -54,8 +54,7 @@ class SampleSerialCollector(ISerialCollector):
         self._envstep = 0
         self.sample = 0
         """Transitions handed over."""
-        self.episode = 0
-        """Episodes finished."""
+        self._episode = 0
         self._next_episode_id = 0
         self._kept: list[Any] = []
         self._kept_count = 0
@@ -140,6 +139,11 @@ class SampleSerialCollector(ISerialCollector):
     def envstep(self, value: int) -> None:
         self._envstep = value
 
+    @property
+    def episode(self) -> int:
+        """Episodes finished by this collector."""
+        return self._episode
+
     def pop_episodes(self) -> tuple[list[float], list[int]]:
         """Return the returns and lengths of the episodes that ended since the last call."""
         episodes, self._returns, self._lengths = (self._returns, self._lengths), [], []
@@ -176,7 +180,7 @@ class SampleSerialCollector(ISerialCollector):
         ended = timestep.terminated | timestep.truncated
         if ended.any():
             rows = np.flatnonzero(ended)
-            self.episode += len(rows)
+            self._episode += len(rows)
             self._returns += self._return[rows].tolist()
             self._lengths += self._length[rows].tolist()
             self._return[rows] = 0
