@@ -52,10 +52,20 @@ def of(rows: list[Row], name: str) -> list[tuple[float, float]]:
     return [(row["step"], row[name]) for row in rows if name in row]
 
 
+class Clock(Callback):
+    """Lets half a second pass in every round."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def on_train_batch_start(self, *args: Any) -> None:
+        self.now += 0.5
+
+
 def test_metrics_are_written_every_so_many_rounds_and_at_the_end_over_env_steps(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path
 ) -> None:
-    _, rows = train(make_trainer, small, tmp_path, MetricsLogger(2), rounds=5)
+    _, rows = train(make_trainer, small, tmp_path, MetricsLogger(2), rounds=5, limit_val_batches=0)
     # 2 rounds of 4 env steps, 2 rounds, and the one that is left; 2 updates a round
     assert of(rows, "progress/train_iter") == [(8, 4), (16, 8), (20, 10)]
 
@@ -63,12 +73,39 @@ def test_metrics_are_written_every_so_many_rounds_and_at_the_end_over_env_steps(
 def test_return_mean_is_that_of_exactly_the_episodes_that_ended_since_the_last_writing(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path
 ) -> None:
-    _, rows = train(make_trainer, small, tmp_path, MetricsLogger(2))
+    _, rows = train(make_trainer, small, tmp_path, MetricsLogger(2), limit_val_batches=0)
     # episodes end at the steps 1, 3, 6 | 7, 9, 12 | 13, 15, 18 | 19, 21, 24 with the returns 1, 3, 6 each time
     means = [(8, (1 + 3 + 6 + 1) / 4), (16, (3 + 6 + 1 + 3) / 4), (24, (6 + 1 + 3 + 6) / 4)]
     assert of(rows, "collect/return_mean") == means
     assert of(rows, "collect/length_mean") == [(8, (1 + 2 + 3 + 1) / 4), (16, (2 + 3 + 1 + 2) / 4), (24, 9 / 4)]
     assert of(rows, "progress/episode") == [(8, 4), (16, 8), (24, 12)]
+
+
+def test_metrics_are_written_before_an_evaluation_for_whoever_monitors_them(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    _, rows = train(make_trainer, small, tmp_path, MetricsLogger(100))
+    assert [step for step, _ in of(rows, "learn/total_loss")] == [12, 24]  # an epoch is 3 rounds of 4 env steps
+
+
+def test_metrics_are_written_as_often_as_the_trainer_says(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    _, rows = train(make_trainer, small, tmp_path, log_every_n_steps=1, limit_val_batches=0)
+    assert [step for step, _ in of(rows, "learn/total_loss")] == [4, 8, 12, 16, 20, 24]
+
+
+def test_time_of_an_evaluation_is_no_training_time(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class SlowEvaluation(Clock):
+        def on_validation_epoch_start(self, *args: Any) -> None:
+            self.now += 1_000
+
+    clock = SlowEvaluation()
+    monkeypatch.setattr("lightning_ding.callbacks.metrics.time", SimpleNamespace(perf_counter=lambda: clock.now))
+    _, rows = train(make_trainer, small, tmp_path, clock, MetricsLogger(100))
+    assert of(rows, "time/env_steps_per_second") == [(12, 8), (24, 8)]  # 4 env steps in half a second
 
 
 def test_no_return_is_written_where_no_episode_ended(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
@@ -117,28 +154,18 @@ def test_written_metrics_stand_in_the_trainers_callback_metrics(
     assert {name: float(value) for name, value in trainer.callback_metrics.items()} == pytest.approx(written)
 
 
-class Clock(Callback):
-    """Lets half a second pass in every round."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def on_train_batch_start(self, *args: Any) -> None:
-        self.now += 0.5
-
-
 def test_speed_is_what_was_done_since_the_last_writing_over_the_time_it_took(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
     fake = SimpleNamespace(perf_counter=lambda: clock.now)
     monkeypatch.setattr("lightning_ding.callbacks.metrics.time", fake)
-    _, rows = train(make_trainer, small, tmp_path, clock, MetricsLogger(2))
+    _, rows = train(make_trainer, small, tmp_path, clock, MetricsLogger(2), limit_val_batches=0)
     # a round is half a second, 4 env steps and 2 updates
     assert of(rows, "time/env_steps_per_second") == [(8, 8), (16, 8), (24, 8)]
     assert of(rows, "time/updates_per_second") == [(8, 4), (16, 4), (24, 4)]
 
 
 def test_writing_every_zero_rounds_is_refused() -> None:
-    with pytest.raises(ValueError, match="log_every_n_rounds must be >= 1, got 0"):
+    with pytest.raises(ValueError, match="log_every_n_rounds must be >= 1 or None, got 0"):
         MetricsLogger(0)
