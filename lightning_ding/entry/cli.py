@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -49,7 +50,7 @@ class DingParser(LightningArgumentParser):
             known = [key for parser in self.made for key in vars(parser.get_defaults(skip_validation=True).as_flat())]
             hint = nearest(name, known)
             message = f"unknown option {name!r}; {hint if hint.startswith('did') else 'see --help'}"
-        print(f"error: {message}", file=sys.stderr)
+        print("error:", " ".join(message.split()), file=sys.stderr)  # jsonargparse breaks some of them into lines
         raise SystemExit(2)
 
 
@@ -106,6 +107,7 @@ def policy_class(name: str) -> type[Policy[Any]]:
     return found
 
 
+@functools.cache  # Lightning makes a class of the function and keeps it under the function's name: one for each policy
 def policy_maker(made: type[Policy[Any]]) -> Callable[..., Policy[Any]]:
     """Return a function that makes a policy from its config, typed so that the CLI lists every field of it."""
 
@@ -113,6 +115,7 @@ def policy_maker(made: type[Policy[Any]]) -> Callable[..., Policy[Any]]:
         return made(cfg)
 
     make.__annotations__ = {"cfg": made.config_class, "return": made}
+    make.__qualname__ = f"make.{made.__module__}.{made.__qualname__}"
     make.__doc__ = f"Make a {made.__name__}.\n\nArgs:\n    cfg: Its config.\n"
     return make
 
@@ -140,6 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Without the program's name; None takes ``sys.argv``.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    DingParser.made.clear()
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     try:
         made = policy_class(chosen_policy(given))
@@ -147,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"error: {error.args[0]}", file=sys.stderr)
         raise SystemExit(2) from error
     DingCLI(
-        cast(Any, policy_maker(made)),
+        cast(Any, policy_maker)(made),
         ReplayDataModule,
         args=arguments if arguments is None else given,
         auto_configure_optimizers=False,

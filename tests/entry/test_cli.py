@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from lightning import Trainer
+
+from lightning_ding.config import deep_merge
+from lightning_ding.datamodules import ReplayDataModule
+from lightning_ding.entry.cli import main
+from lightning_ding.policy import DQNPolicy
+
+Config = dict[str, Any]
+LOGGER = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "runs", "name": "cartpole"}}
+
+
+@pytest.fixture
+def settings(small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """Go into an empty folder with a config file ``run.yaml``, and return what stands in it."""
+    monkeypatch.chdir(tmp_path)
+    flags = {"accelerator": "cpu", "logger": LOGGER, "enable_progress_bar": False, "enable_model_summary": False}
+    data = {"env_id": "CartPole-v1", "num_envs": 2, "max_env_step": 64}
+    found = {"seed_everything": 1, "policy": "dqn", "model": {"cfg": small}, "data": data, "trainer": flags}
+    Path("run.yaml").write_text(yaml.safe_dump(found))
+    return found
+
+
+def run(*arguments: str) -> None:
+    main([arguments[0], "--config", "run.yaml", *arguments[1:]])
+
+
+def saved(name: str = "last.ckpt") -> Config:
+    """Return the checkpoint of the one run that was made."""
+    (file,) = Path("runs").rglob(name)
+    state: Config = torch.load(file, weights_only=True)
+    return state
+
+
+def test_fit_trains_and_writes_its_run(settings: Config) -> None:
+    run("fit")
+    names = {file.name for file in Path("runs/cartpole/version_0").rglob("*")}
+    assert {"config.yaml", "metrics.csv", "best.ckpt", "last.ckpt", "last-64"} <= names
+    assert saved()["progress"] == {
+        "env_step": 64,
+        "train_iter": 12,
+        "episode": saved()["progress"]["episode"],
+        "sample": 64,
+    }
+
+
+def test_command_line_goes_before_the_file(settings: Config) -> None:
+    run("fit", "--model.cfg.learn.update_per_collect", "3", "--data.max_env_step", "32")
+    assert saved()["progress"]["train_iter"] == 6  # 16 random steps, then 2 rounds of 8
+    written = yaml.safe_load(Path("runs/cartpole/version_0/config.yaml").read_text())
+    assert written["model"]["cfg"]["learn"]["update_per_collect"] == 3
+    assert written["model"]["cfg"]["learn"]["batch_size"] == 8  # of the file
+
+
+def test_run_from_the_written_config_is_the_same_run(settings: Config) -> None:
+    run("fit")
+    first = saved()["state_dict"]
+    Path("run.yaml").write_text(Path("runs/cartpole/version_0/config.yaml").read_text())
+    Path("runs").rename("first")
+    run("fit")
+    torch.testing.assert_close(saved()["state_dict"], first, rtol=0, atol=0)
+
+
+def test_checkpoint_is_validated_and_tested(settings: Config, capsys: pytest.CaptureFixture[str]) -> None:
+    run("fit")
+    (file,) = Path("runs").rglob("last.ckpt")
+    policy, datamodule = DQNPolicy(settings["model"]["cfg"]), ReplayDataModule(**settings["data"])
+    trainer = Trainer(**{**settings["trainer"], "logger": False, "enable_checkpointing": False})
+    for command, function in (("validate", trainer.validate), ("test", trainer.test)):
+        (scores,) = function(policy, datamodule, ckpt_path=file, verbose=False)
+        capsys.readouterr()
+        run(command, "--ckpt_path", str(file))
+        name = f"{'eval' if command == 'validate' else 'test'}/return_mean"
+        assert re.search(rf"{name}\s+│\s+{scores[name]:.6g}", capsys.readouterr().out)
+
+
+def test_printed_config_holds_the_settings_and_can_be_fed_back(
+    settings: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def printed() -> Config:
+        with pytest.raises(SystemExit) as exit_code:
+            run("fit", "--print_config")
+        assert exit_code.value.code == 0
+        read: Config = yaml.safe_load(capsys.readouterr().out)
+        return read
+
+    found = printed()
+    assert found["policy"] == "dqn"
+    assert deep_merge(found["model"], settings["model"]) == found["model"]  # nothing of the file is missing
+    assert deep_merge(found["data"], settings["data"]) == found["data"]
+    Path("run.yaml").write_text(yaml.safe_dump(found))
+    assert printed() == found
+    assert not Path("runs").exists()
+
+
+def fields(config_class: Any, path: str = "model.cfg") -> Iterator[tuple[str, str]]:
+    """Yield the dotted name and the documentation of every field that holds a value."""
+    source = inspect.getsource(config_class)
+    for field in dataclasses.fields(config_class):
+        default = getattr(config_class(), field.name)
+        if dataclasses.is_dataclass(default):
+            yield from fields(type(default), f"{path}.{field.name}")
+        else:
+            text = re.search(rf'^    {field.name}: .*\n    """([^"]+)"""', source, re.MULTILINE)
+            assert text is not None, f"{path}.{field.name} says nothing"
+            yield f"{path}.{field.name}", text[1]
+
+
+def arguments_of_the_datamodule() -> Iterator[tuple[str, str]]:
+    """Yield the dotted name and the documentation of every argument."""
+    documentation = inspect.getdoc(ReplayDataModule) or ""
+    for name in list(inspect.signature(ReplayDataModule).parameters):
+        text = re.search(rf"^    {name}: (.+(?:\n     .+)*)", documentation, re.MULTILINE)
+        assert text is not None, f"data.{name} says nothing"
+        yield f"data.{name}", text[1]
+
+
+def plain(text: str) -> str:
+    """Return a text without the white space and markup in which two renderings of it may differ."""
+    return re.sub(r"[\s`]+", "", text)
+
+
+def test_help_lists_every_field_with_its_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_code:
+        main(["fit", "--help"])
+    assert exit_code.value.code == 0
+    entries = re.split(r"\n  (?=--)", capsys.readouterr().out)
+    shown = {found[1]: plain(entry) for entry in entries if (found := re.match(r"--([\w.]+)", entry))}
+    asked = [*fields(DQNPolicy.config_class), *arguments_of_the_datamodule()]
+    assert len(asked) == 38 + 12
+    for name, meaning in asked:
+        assert name in shown, f"{name} is not listed"
+        assert plain(meaning) in shown[name], f"{name} does not say {meaning!r}"
+
+
+MISTAKES: list[tuple[str, Sequence[str], Config, str]] = [
+    ("key", ["--model.cfg.learn.batchsize", "8"], {}, "did you mean 'model.cfg.learn.batch_size'?"),
+    ("key with =", ["--data.num_env=3"], {}, "did you mean 'data.num_envs'?"),
+    ("abbreviation", ["--trainer.max_epoch", "3"], {}, "did you mean 'trainer.max_epochs'?"),
+    (
+        "key in the file",
+        [],
+        {"model": {"cfg": {"learn": {"batchsize": 8}}}},
+        "did you mean 'model.cfg.learn.batch_size'?",
+    ),
+    ("data in the file", [], {"data": {"max_env_steps": 8}}, "did you mean 'data.max_env_step'?"),
+    ("policy", ["--policy", "dqnn"], {}, "no policy is registered as 'dqnn'; did you mean 'dqn'?"),
+    ("policy in the file", [], {"policy": "dqnn"}, "no policy is registered as 'dqnn'; did you mean 'dqn'?"),
+    ("dotted policy", ["--policy", "nowhere.Policy"], {}, "nowhere"),
+    ("no policy", ["--policy", "os.path"], {}, "policy must name a Policy, got 'os.path'"),
+    ("value", ["--model.cfg.learn.batch_size", "0"], {}, "learn.batch_size must be >= 1, got 0"),
+    ("type", ["--model.cfg.learn.batch_size", "many"], {}, '"model.cfg.learn.batch_size"'),
+    ("choice", ["--model.cfg.learn.loss", "huberr"], {}, '"model.cfg.learn.loss"'),
+    ("env", ["--data.env_id", "CartPol-v1"], {}, "env_id must be a registered gymnasium id, got 'CartPol-v1'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "content", "message"), [pytest.param(*m[1:], id=m[0]) for m in MISTAKES])
+def test_mistake_ends_in_one_line_before_anything_starts(
+    settings: Config, capsys: pytest.CaptureFixture[str], arguments: Sequence[str], content: Config, message: str
+) -> None:
+    Path("run.yaml").write_text(yaml.safe_dump(deep_merge(settings, content)))
+    with pytest.raises(SystemExit) as exit_code:
+        run("fit", *arguments)
+    assert exit_code.value.code == 2
+    assert_one_line(capsys.readouterr().err, message)
+    assert [file.name for file in Path().iterdir()] == ["run.yaml"]
+
+
+def assert_one_line(err: str, message: str) -> None:
+    (line,) = [text for text in err.splitlines() if not re.match("Seed set|GPU|TPU|💡", text)]  # Lightning's greetings
+    assert line.startswith("error: ")
+    assert message in line
+
+
+@pytest.mark.parametrize("arguments", [["fitt"], []])
+def test_command_that_does_not_exist_names_those_that_do(
+    settings: Config, capsys: pytest.CaptureFixture[str], arguments: Sequence[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_code:
+        main(arguments)
+    assert exit_code.value.code == 2
+    line = capsys.readouterr().err
+    assert_one_line(line, "subcommand")
+    assert all(command in line for command in ("fit", "validate", "test"))
+
+
+USERS_POLICY = """
+from dataclasses import dataclass
+from lightning_ding.policy import DQNPolicy
+from lightning_ding.policy.dqn import DQNConfig
+
+@dataclass(frozen=True)
+class MyConfig(DQNConfig):
+    patience: int = 3
+    \"\"\"How long it waits.\"\"\"
+
+class MyPolicy(DQNPolicy):
+    config_class = MyConfig
+    made = []
+    def __init__(self, cfg=None, **kwargs):
+        super().__init__(cfg, **kwargs)
+        self.made.append(self)
+"""
+
+
+def test_policy_of_the_user_is_found_by_its_path(
+    settings: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_policies.py").write_text(USERS_POLICY)
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        run("fit", "--policy", "my_policies.MyPolicy", "--model.cfg.patience", "5")
+        (policy,) = sys.modules["my_policies"].MyPolicy.made
+    finally:
+        sys.modules.pop("my_policies", None)
+    assert policy.config.patience == 5
+    assert policy.config.learn.batch_size == 8
+    assert policy.progress.env_step == 64
