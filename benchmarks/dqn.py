@@ -28,6 +28,7 @@ from benchmarks.workload import W1, DQNWorkload
 
 def run_ours(w: DQNWorkload, default_logging: bool = False) -> Result:
     """Train through ``Trainer.fit`` without evaluation; with ``default_logging``, logger and progress bar are on."""
+    import torch.utils.tensorboard  # noqa: F401 - what the logger imports belongs to the start of a process
     from lightning import Trainer, seed_everything
 
     from lightning_ding.datamodules import ReplayDataModule
