@@ -35,11 +35,13 @@ class BestCheckpoint(Checkpoint):
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Find the folder."""
         if stage == "fit":
             self._folder = checkpoint_folder(trainer, self.dirpath)
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Write the checkpoint if the score is the best so far."""
         if trainer.state.fn != "fit" or trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         if self.monitor not in trainer.callback_metrics:
@@ -54,10 +56,12 @@ class BestCheckpoint(Checkpoint):
 
     @override
     def state_dict(self) -> dict[str, Any]:
+        """Return what survives a checkpoint."""
         return {"best_model_score": self.best_model_score, "best_model_path": self.best_model_path}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what survives a checkpoint."""
         if state_dict["best_model_score"] > self.best_model_score:  # evaluating an older checkpoint forgets nothing
             self.best_model_score = state_dict["best_model_score"]
             self.best_model_path = state_dict["best_model_path"]

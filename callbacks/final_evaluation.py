@@ -19,16 +19,19 @@ class FinalEvaluation(Callback):
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Let the evaluation run if this round was the last."""
         last_epoch = trainer.is_last_batch and trainer.current_epoch + 1 == trainer.max_epochs
         if (trainer.should_stop or last_epoch) and (trainer.check_val_every_n_epoch or 1) > 1:
             self._every_n_epochs, trainer.check_val_every_n_epoch = trainer.check_val_every_n_epoch, 1
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Give the Trainer its own interval back."""
         self._restore(trainer)
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
+        """Give the Trainer its own interval back."""
         self._restore(trainer)
 
     def _restore(self, trainer: Trainer) -> None:

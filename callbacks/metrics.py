@@ -33,26 +33,31 @@ class MetricsLogger(Callback):
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Begin the first interval."""
         self._interval = self.log_every_n_rounds or trainer.log_every_n_steps or math.inf  # type: ignore[attr-defined]
         self._mark(pl_module)
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Write what there is, so that it can be monitored."""
         if trainer.state.fn == "fit" and self._rounds:  # so that the metrics are there for whoever monitors them
             self._write(trainer, pl_module)
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Begin the next interval behind the evaluation."""
         self._mark(pl_module)  # the time of the evaluation is no training time
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Write when the interval is over."""
         self._rounds += 1
         if self._rounds >= self._interval:
             self._write(trainer, pl_module)
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Write what is left."""
         if self._rounds:
             self._write(trainer, pl_module)
 

@@ -46,14 +46,17 @@ class EnvStepProgressBar(ProgressBar):
 
     @override
     def disable(self) -> None:
+        """Show nothing."""
         self._enabled = False
 
     @override
     def enable(self) -> None:
+        """Show the bar."""
         self._enabled = True
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Open the bar."""
         total = getattr(getattr(trainer, "datamodule", None), "max_env_step", None)
         self._bar = tqdm(
             total=total,
@@ -68,6 +71,7 @@ class EnvStepProgressBar(ProgressBar):
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Redraw the bar now and then."""
         now = time.monotonic()
         if now - self._drawn >= self.refresh_seconds:
             self._drawn = now
@@ -75,23 +79,27 @@ class EnvStepProgressBar(ProgressBar):
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Show the new score."""
         if self._bar is not None:
             self._draw(trainer, pl_module)
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Draw the end and close the bar."""
         self._draw(trainer, pl_module)
         self._bar.close()
         self._bar = None
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
+        """Close the bar."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
 
     @override
     def print(self, *args: Any, sep: str = " ", **kwargs: Any) -> None:
+        """Print without breaking the bar."""
         tqdm.write(sep.join(map(str, args)), **kwargs)
 
     def _draw(self, trainer: Trainer, pl_module: Any) -> None:

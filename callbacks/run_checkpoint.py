@@ -43,11 +43,13 @@ class RunCheckpoint(Checkpoint):
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Find the folder."""
         if stage == "fit":
             self._folder = checkpoint_folder(trainer, self.dirpath)
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Write the checkpoint when it is due."""
         epochs = trainer.current_epoch + 1
         if trainer.should_stop or epochs == trainer.max_epochs or epochs % self.every_n_epochs == 0:
             self.save(trainer, pl_module)
@@ -82,9 +84,11 @@ class RunCheckpoint(Checkpoint):
 
     @override
     def state_dict(self) -> dict[str, Any]:
+        """Return what survives a checkpoint."""
         return {"last_model_path": self.last_model_path}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what survives a checkpoint."""
         if not self.last_model_path:  # evaluating an older checkpoint must not forget what this run has written
             self.last_model_path = state_dict["last_model_path"]

@@ -25,12 +25,14 @@ class StopAtReturn(Callback):
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuse a Trainer that does not validate; lift Lightning's default of 1000 epochs."""
         if not trainer.enable_validation:
             raise ValueError(f"stop_value={self.stop_value} needs evaluations, but this Trainer's validation is off")
         lift_default_epochs(trainer)
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Stop when the mean return is there."""
         mean = trainer.callback_metrics.get("eval/return_mean")
         if mean is not None and pl_module.progress.train_iter > 0 and float(mean) >= self.stop_value:
             stop_run(trainer, f"the mean return {float(mean):.1f} reached stop_value={self.stop_value}")

@@ -46,14 +46,17 @@ class StopAt(Callback):
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Lift Lightning's default of 1000 epochs."""
         lift_default_epochs(trainer)
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Stop a run that goes on behind its end."""
         self._check(trainer, pl_module)
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Stop when the counter is there."""
         self._check(trainer, pl_module)
 
     def _check(self, trainer: Trainer, pl_module: Any) -> None:

@@ -137,6 +137,7 @@ class SampleSerialCollector(ISerialCollector):
 
     @envstep.setter
     def envstep(self, value: int) -> None:
+        """Set the counter, when a run goes on."""
         self._envstep = value
 
     @property
