@@ -144,7 +144,7 @@ def test_joining_names_the_place_where_keys_differ(join: Any, other: Any) -> Non
 
 @pytest.mark.parametrize("join", [nested.stack, nested.concatenate])
 def test_joining_a_tensor_and_a_dict_is_an_error(join: Any) -> None:
-    with pytest.raises(TypeError, match="data must be numbers"):
+    with pytest.raises(ValueError, match="a: every item must be a tensor"):
         join([{"a": torch.zeros(2)}, {"a": {"b": torch.zeros(2)}}])
 
 
