@@ -1,23 +1,56 @@
 """The config sections that a policy's config holds for its workers.
 
-They stand below both, so that a policy may set other defaults for them and the workers know nothing of a policy.
+They stand below both, so that a policy may set other defaults for them and the workers know nothing of a policy. A
+section has the keys of all workers of its kind; a worker refuses a key that would do nothing in it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
-from lightning_ding.config import require
+from lightning_ding.config import moved, require
 
 
 @dataclass(frozen=True)
 class CollectorConfig:
     """Keys of a serial collector."""
 
+    MOVED: ClassVar[dict[str, str]] = moved(
+        deepcopy_obs="an env that writes all its observations into the same memory is noticed, and they are copied",
+        transform_obs="observations always reach the policy as tensors",
+    )
+
     type: str = "sample"
-    """Registered name of the collector."""
+    """Registered name of the collector: sample, episode, sample_1v1, episode_1v1 or your own."""
     import_names: tuple[str, ...] = ()
     """Modules to import first, for the collectors that they register."""
+    collect_print_freq: int = 100
+    """Updates between two reports of a collector that is used by hand, >= 1."""
+    env_fault: Literal["raise", "drop"] = "raise"
+    """When an env reports a fault: raise, or drop the episode, count it and go on."""
+    get_train_sample: bool = False
+    """Episode collectors: return training samples of all episodes together, not a list of episodes."""
+    reward_shaping: bool = False
+    """Episode collector: pass every finished episode through the vector env's ``reward_shaping(env_id, episode)``."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require(self.collect_print_freq >= 1, "collect_print_freq", ">= 1", self.collect_print_freq)
+
+
+@dataclass(frozen=True)
+class RenderConfig:
+    """When an evaluation is filmed."""
+
+    render_freq: int = -1
+    """Updates or env steps between two films, >= 1; -1 for none."""
+    mode: Literal["train_iter", "envstep"] = "train_iter"
+    """What render_freq counts."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require(self.render_freq == -1 or self.render_freq >= 1, "render_freq", ">= 1 or -1", self.render_freq)
 
 
 @dataclass(frozen=True)
@@ -25,7 +58,7 @@ class EvaluatorConfig:
     """Keys of a serial evaluator."""
 
     type: str = "interaction"
-    """Registered name of the evaluator."""
+    """Registered name of the evaluator: interaction, battle_interaction, metric or your own."""
     import_names: tuple[str, ...] = ()
     """Modules to import first, for the evaluators that they register."""
     eval_freq: int = 1000
@@ -33,7 +66,11 @@ class EvaluatorConfig:
     n_episode: int = 10
     """Episodes of one evaluation over all ranks, >= 1."""
     stop_value: float | None = None
-    """Mean return of an evaluation that ends the run; None for no such end."""
+    """Mean return (metric evaluator: metric) of an evaluation that ends the run; None for no such end."""
+    render: RenderConfig = field(default_factory=RenderConfig)
+    """Interaction evaluator: when the worst, the median and the best episode are filmed."""
+    figure_path: str | None = None
+    """Interaction evaluator: folder for a figure of each evaluation's returns; None for none."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -42,16 +79,91 @@ class EvaluatorConfig:
 
 
 @dataclass(frozen=True)
+class PushSampleRateConfig:
+    """Bounds of the ratio of transitions pushed to transitions sampled."""
+
+    max: float | None = None
+    """A push that would lift the ratio above this waits, > 0; None for no bound."""
+    min: float = 0.0
+    """A sample that would lower the ratio below this waits, >= 0."""
+
+
+@dataclass(frozen=True)
+class ThroughputConfig:
+    """How fast an advanced buffer is filled and read."""
+
+    push_sample_rate_limit: PushSampleRateConfig = field(default_factory=PushSampleRateConfig)
+    """Bounds of pushed / sampled over the window; who is too fast waits for the other side."""
+    window_seconds: float = 30.0
+    """Time after which a push or a sample counts for 1 % in the ratio, > 0."""
+    sample_min_limit_ratio: float = 1.0
+    """Sampling waits until the buffer holds so many times the batch size, >= 1."""
+    timeout_seconds: float = 60.0
+    """Longest wait, > 0; then an error says who waited for what."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        limit, path = self.push_sample_rate_limit, "thruput_controller.push_sample_rate_limit"
+        require(limit.max is None or limit.max > 0, f"{path}.max", "> 0 or None", limit.max)
+        require(limit.min >= 0, f"{path}.min", ">= 0", limit.min)
+        above = limit.max is None or limit.max > limit.min
+        require(above, f"{path}.max", f"above min ({limit.min}), or both sides wait for each other", limit.max)
+        require(self.window_seconds > 0, "thruput_controller.window_seconds", "> 0", self.window_seconds)
+        ratio = self.sample_min_limit_ratio
+        require(ratio >= 1, "thruput_controller.sample_min_limit_ratio", ">= 1", ratio)
+        require(self.timeout_seconds > 0, "thruput_controller.timeout_seconds", "> 0", self.timeout_seconds)
+
+
+@dataclass(frozen=True)
 class ReplayBufferConfig:
     """Keys of a replay buffer."""
 
+    MOVED: ClassVar[dict[str, str]] = moved(
+        deepcopy="a buffer always keeps and returns copies",
+        monitor="call the buffer's pop_metrics(); in a Trainer, MetricsLogger writes them",
+        periodic_thruput_seconds="call the buffer's pop_metrics(); in a Trainer, MetricsLogger writes them",
+    )
+
     type: str = "naive"
-    """Registered name of the buffer."""
+    """Registered name of the buffer: naive, advanced, sequence, episode or your own."""
     import_names: tuple[str, ...] = ()
     """Modules to import first, for the buffers that they register."""
     replay_buffer_size: int = 10_000
     """Transitions kept on each rank, >= 1; the oldest go first."""
+    frame_stack: int = 1
+    """Frames that an image observation stacks along its first axis, >= 1; each frame is then stored once."""
+    memmap_dir: str | None = None
+    """Folder for files that hold the transitions instead of memory; None for memory."""
+    enable_track_used_data: bool = False
+    """Remember the ``data_id`` of transitions that leave, for ``pop_used_data``."""
+    alpha: float = 0.6
+    """Advanced buffer: how much priorities count, in [0, 1]; 0 draws uniformly."""
+    beta: float = 0.4
+    """Advanced buffer: how much importance weights correct for it at the start, in [0, 1]."""
+    anneal_step: int = 100_000
+    """Advanced buffer: updates until beta is 1, >= 0; 0 keeps beta as it is."""
+    max_use: int | None = None
+    """Advanced buffer: times a transition is sampled before it leaves, >= 1; None for no limit."""
+    max_staleness: int | None = None
+    """Advanced buffer: updates since its policy acted after which a transition leaves, >= 1; None for no limit."""
+    thruput_controller: ThroughputConfig = field(default_factory=ThroughputConfig)
+    """Advanced buffer: how fast it is filled and read."""
+    sequence_length: int | None = None
+    """Sequence and episode buffer: steps of a sequence, burn-in included, >= 1; the sequence buffer needs it, the
+    episode buffer returns whole episodes without it."""
+    burn_in: int = 0
+    """Sequence and episode buffer: first steps of a sequence that are not learned from, in [0, sequence_length)."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         require(self.replay_buffer_size >= 1, "replay_buffer_size", ">= 1", self.replay_buffer_size)
+        require(self.frame_stack >= 1, "frame_stack", ">= 1", self.frame_stack)
+        require(0 <= self.alpha <= 1, "alpha", "in [0, 1]", self.alpha)
+        require(0 <= self.beta <= 1, "beta", "in [0, 1]", self.beta)
+        require(self.anneal_step >= 0, "anneal_step", ">= 0", self.anneal_step)
+        for name in ("max_use", "max_staleness", "sequence_length"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, name, ">= 1 or None", value)
+        length = self.sequence_length
+        allowed = f"in [0, sequence_length) = [0, {length})" if length else "0 without sequence_length"
+        require(0 <= self.burn_in < (length or 1), "burn_in", allowed, self.burn_in)

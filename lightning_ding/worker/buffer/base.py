@@ -5,31 +5,27 @@ Shapes: K transitions pushed, B transitions of a minibatch, U minibatches.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar
 
-from easydict import EasyDict
+from typing_extensions import Self
 
-from lightning_ding.config import to_easydict
+from lightning_ding.registry import BUFFER_REGISTRY
+from lightning_ding.worker.base import Worker
 from lightning_ding.worker_config import ReplayBufferConfig
 
 Transitions = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
-class IBuffer(ABC):
+class IBuffer(Worker):
     """Keeps transitions and gives minibatches of them; a context manager."""
 
     config_class: ClassVar[type[ReplayBufferConfig]] = ReplayBufferConfig
+    registry = BUFFER_REGISTRY
     is_prioritised: ClassVar[bool] = False
     """Whether ``update`` takes priorities and minibatches depend on them."""
-
-    @classmethod
-    def default_config(cls) -> EasyDict:
-        """Return the defaults as an ``EasyDict``."""
-        return EasyDict(to_easydict(cls.config_class()), cfg_type=f"{cls.__name__}Dict")
 
     @abstractmethod
     def push(self, data: Transitions, cur_collector_envstep: int = -1) -> None:
@@ -44,7 +40,6 @@ class IBuffer(ABC):
         num_batches: int | None = None,
         n_step: int = 1,
         discount_factor: float = 1.0,
-        replace: bool = False,
     ) -> dict[str, Any]:
         """Return a copy of B transitions, or of U times B with ``num_batches``."""
 
@@ -76,17 +71,9 @@ class IBuffer(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the state that ``state_dict`` returned."""
 
-    def start(self) -> None:  # noqa: B027 - optional
+    def start(self) -> None:
         """Begin background work, if there is any."""
 
-    def close(self) -> None:  # noqa: B027 - optional
-        """End background work; may be called more than once."""
-
-    def __enter__(self) -> IBuffer:
+    def __enter__(self) -> Self:
         self.start()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

@@ -9,7 +9,7 @@ import json
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from lightning_ding import nested
-from lightning_ding.config import ConfigLike, require, resolve
+from lightning_ding.config import ConfigLike, require
 from lightning_ding.registry import BUFFER_REGISTRY
 from lightning_ding.worker.buffer.base import IBuffer, Transitions
 from lightning_ding.worker.buffer.storage import RingStorage
@@ -39,10 +39,14 @@ class NaiveReplayBuffer(IBuffer):
         (5, torch.Size([2]))
     """
 
+    config_keys: ClassVar[frozenset[str]] = frozenset(
+        {"replay_buffer_size", "frame_stack", "memmap_dir", "enable_track_used_data"}
+    )
+
     def __init__(
         self, cfg: ConfigLike[ReplayBufferConfig] = None, seed: int | np.random.SeedSequence | None = None
     ) -> None:
-        self.config = resolve(ReplayBufferConfig, cfg)
+        self.config: ReplayBufferConfig = self.resolve_config(cfg)
         self._storage = RingStorage(self.config.replay_buffer_size)
         self._rng = np.random.default_rng(seed)
         self._lock = threading.Lock()

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, ClassVar
 
-from easydict import EasyDict
 from gymnasium.vector import VectorEnv
 
-from lightning_ding.config import to_easydict
 from lightning_ding.policy.modes import CollectMode
+from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
+from lightning_ding.worker.base import Worker
 from lightning_ding.worker_config import CollectorConfig
 
 
-class ISerialCollector(ABC):
+class ISerialCollector(Worker):
     """Acts in a vector env with a policy's collect mode; a context manager that closes what it made."""
 
     config_class: ClassVar[type[CollectorConfig]] = CollectorConfig
-
-    @classmethod
-    def default_config(cls) -> EasyDict:
-        """Return the defaults as an ``EasyDict``."""
-        return EasyDict(to_easydict(cls.config_class()), cfg_type=f"{cls.__name__}Dict")
+    registry = SERIAL_COLLECTOR_REGISTRY
 
     @abstractmethod
     def reset_env(self, env: VectorEnv | None = None) -> None:
@@ -60,15 +55,3 @@ class ISerialCollector(ABC):
     @abstractmethod
     def envstep(self) -> int:
         """Environment steps taken by this collector."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release what the collector made itself; the env belongs to whoever made it."""
-
-    def __enter__(self) -> ISerialCollector:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

@@ -6,7 +6,7 @@ Shapes: N envs, S transitions asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from lightning_ding import nested
-from lightning_ding.config import ConfigLike, require, resolve
+from lightning_ding.config import ConfigLike, require
 from lightning_ding.envs import EnvStepper, Timestep
 from lightning_ding.policy.modes import CollectMode
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
@@ -35,13 +35,15 @@ class SampleSerialCollector(ISerialCollector):
         policy: A policy's collect mode.
     """
 
+    config_keys: ClassVar[frozenset[str]] = frozenset({"collect_print_freq", "env_fault"})
+
     def __init__(
         self,
         cfg: ConfigLike[CollectorConfig] = None,
         env: VectorEnv | None = None,
         policy: CollectMode | None = None,
     ) -> None:
-        self.config = resolve(CollectorConfig, cfg)
+        self.config: CollectorConfig = self.resolve_config(cfg)
         self._policy: CollectMode | None = None
         self._stepper: EnvStepper | None = None
         self._clear()

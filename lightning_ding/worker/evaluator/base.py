@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, ClassVar
 
-from easydict import EasyDict
 from gymnasium.vector import VectorEnv
 
-from lightning_ding.config import to_easydict
 from lightning_ding.policy.modes import EvalMode
+from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
+from lightning_ding.worker.base import Worker
 from lightning_ding.worker_config import EvaluatorConfig
 
 
-class ISerialEvaluator(ABC):
+class ISerialEvaluator(Worker):
     """Measures a policy's eval mode; a context manager that closes what it made."""
 
     config_class: ClassVar[type[EvaluatorConfig]] = EvaluatorConfig
-
-    @classmethod
-    def default_config(cls) -> EasyDict:
-        """Return the defaults as an ``EasyDict``."""
-        return EasyDict(to_easydict(cls.config_class()), cfg_type=f"{cls.__name__}Dict")
+    registry = SERIAL_EVALUATOR_REGISTRY
 
     @abstractmethod
     def reset_env(self, env: VectorEnv | None = None) -> None:
@@ -50,15 +45,3 @@ class ISerialEvaluator(ABC):
         n_episode: int | None = None,
     ) -> tuple[bool, dict[str, Any]]:
         """Evaluate; return whether the run may stop, and what was measured."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release what the evaluator made itself; the env belongs to whoever made it."""
-
-    def __enter__(self) -> ISerialEvaluator:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

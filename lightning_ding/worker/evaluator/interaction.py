@@ -6,13 +6,13 @@ Shapes: N envs, E episodes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from lightning_ding import nested
-from lightning_ding.config import ConfigLike, require, resolve
+from lightning_ding.config import ConfigLike, require
 from lightning_ding.envs import EnvStepper
 from lightning_ding.policy.modes import EvalMode
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
@@ -35,6 +35,8 @@ class InteractionSerialEvaluator(ISerialEvaluator):
         seed: Of the episodes; the same episodes come back at every evaluation.
     """
 
+    config_keys: ClassVar[frozenset[str]] = frozenset({"eval_freq", "n_episode", "stop_value", "render", "figure_path"})
+
     def __init__(
         self,
         cfg: ConfigLike[EvaluatorConfig] = None,
@@ -42,7 +44,7 @@ class InteractionSerialEvaluator(ISerialEvaluator):
         policy: EvalMode | None = None,
         seed: int = 0,
     ) -> None:
-        self.config = resolve(EvaluatorConfig, cfg)
+        self.config: EvaluatorConfig = self.resolve_config(cfg)
         self.seed = seed
         self._stepper: EnvStepper | None = None
         self._policy: EvalMode | None = None
