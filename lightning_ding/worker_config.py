@@ -149,8 +149,7 @@ class ReplayBufferConfig:
     thruput_controller: ThroughputConfig = field(default_factory=ThroughputConfig)
     """Advanced buffer: how fast it is filled and read."""
     sequence_length: int | None = None
-    """Sequence and episode buffer: steps of a sequence, burn-in included, >= 1; the sequence buffer needs it, the
-    episode buffer returns whole episodes without it."""
+    """Sequence and episode buffer: steps of a sequence, burn-in included, >= 1; None returns whole episodes."""
     burn_in: int = 0
     """Sequence and episode buffer: first steps of a sequence that are not learned from, in [0, sequence_length)."""
 

@@ -2,10 +2,10 @@
 
 The observation after a step is, most of the time, the observation before the env's next step. So a row holds its
 observation and a link: to the row that follows it in the same env, or to a spare slot when nothing follows (the
-episode ended, or the next step is not there yet). Rows and slots lie in one array of frames,
+episode ended, or the next step is not there yet). The observations of rows and slots are numbered through,
 
-    frames[0 : C]     observation of row i
-    frames[C : 2C]    spare slots, given out from the front and taken back when their row is overwritten
+    entries 0 to C - 1     observation of row i
+    entries C to 2C - 1    spare slots, given out from the front and taken back when their row is overwritten
 
 and memory that was never written costs nothing, because the operating system gives pages on the first write: the
 storage grows to its size without a pause, and spare slots cost what the episodes alive need.
@@ -18,7 +18,7 @@ Shapes: C capacity, K transitions pushed, n steps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_ding.rl import n_step_return
-
-Rows = NDArray[np.int64]
-Columns = dict[str, NDArray[Any]]
+from lightning_ding.worker.buffer.form import Columns, Form, Rows, check_lengths, put_together, take_apart
+from lightning_ding.worker.buffer.frames import Frames, PlainFrames, StackedFrames
+from lightning_ding.worker.buffer.memory import Memory
 
 
 class RingStorage:
@@ -37,10 +37,23 @@ class RingStorage:
 
     Args:
         capacity: C, >= 1.
+        frame_stack: Frames that observations of two or more dimensions stack along their first axis; 1 keeps them as
+            they are.
+        memory: Where the arrays lie.
+        on_evict: Called with the rows that are about to be overwritten.
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        frame_stack: int = 1,
+        memory: Memory | None = None,
+        on_evict: Callable[[Rows], None] | None = None,
+    ) -> None:
         self.capacity = capacity
+        self.frame_stack = frame_stack
+        self._memory = memory or Memory()
+        self._on_evict = on_evict
         self.clear()
 
     def clear(self) -> None:
@@ -49,8 +62,9 @@ class RingStorage:
         self.tail = 0
         self.push_count = 0
         self.columns: Columns = {}
-        self.frames: Columns = {}
+        self.frames: dict[str, Frames] = {}
         self.link: Rows = np.empty(0, dtype=np.int64)
+        self._form: Form | None = None
         self._last_row: Rows = np.full(0, -1, dtype=np.int64)  # the newest row of each env, -1 for none
         self._free: Rows = np.empty(0, dtype=np.int64)  # slots taken back, the last on top
         self._fresh = self.capacity  # the first slot never given out
@@ -59,37 +73,66 @@ class RingStorage:
     def nbytes(self) -> int:
         """Bytes that hold transitions: rows in use, spare slots that were ever used, links."""
         rows = sum(column[: self.count].nbytes for column in self.columns.values())
-        slots = self._fresh - self.capacity
-        frames = sum(frame[: self.count + slots].nbytes for frame in self.frames.values())
+        frames = sum(frames.nbytes(self.count, self._fresh - self.capacity) for frames in self.frames.values())
         return rows + frames + self.link[: self.count].nbytes
 
     # ------------------------------------------------------------------ writing
 
-    def push(self, data: Mapping[str, Any]) -> None:
+    def push(self, data: Mapping[str, Any]) -> Rows:
         """Add K transitions in the order of time; of more than C, the newest C.
 
         Args:
             data: Nested arrays with leading axis K. With ``env_id``, followers in the same env are recognised.
 
+        Returns:
+            The rows that hold them now.
+
         Raises:
             ValueError: If the keys, shapes, types or lengths do not fit what is here already.
         """
-        columns, obs, next_obs = _take_apart(data)
-        size = _check_lengths({**columns, **obs, **next_obs})
-        is_first = not self.columns and not self.frames
-        _check_form(*((columns, obs) if is_first else (self.columns, self.frames)), columns, obs, next_obs)
-        if is_first:
+        columns, obs, next_obs = take_apart(data)
+        size = check_lengths(columns, obs, next_obs)
+        form = self._form or Form(columns, obs)
+        form.check(columns, obs, next_obs)
+        if self._form is None:
             self._allocate(columns, obs)
+            self._form = form
         self.push_count += size
         if size > self.capacity:
             newest = slice(size - self.capacity, None)
             columns, obs, next_obs = ({k: v[newest] for k, v in part.items()} for part in (columns, obs, next_obs))
             size = self.capacity
+        pushed = (self.tail + np.arange(size)) % self.capacity
+        for part in self._parts(columns.get("env_id"), size):
+            if part.stop - part.start == size:
+                self._push(columns, obs, next_obs, size)
+            else:
+                taken = ({k: v[part] for k, v in piece.items()} for piece in (columns, obs, next_obs))
+                self._push(*taken, part.stop - part.start)
+        return pushed
+
+    def _parts(self, env_id: NDArray[Any] | None, size: int) -> Iterator[slice]:
+        """Yield the parts of a batch that are written at once: all, but for stacks one step of each env at a time."""
         if size == 0:
             return
-        rows = (self.tail + np.arange(size)) % self.capacity
-        self._evict(rows[size - max(0, self.count + size - self.capacity) :])
-        where = slice(self.tail, self.tail + size) if self.tail + size <= self.capacity else rows
+        if env_id is None or not any(isinstance(frames, StackedFrames) for frames in self.frames.values()):
+            yield slice(0, size)
+            return
+        start = 0
+        while start < size:
+            _, first_seen = np.unique(env_id[start:], return_index=True)
+            is_first = np.zeros(size - start, dtype=bool)
+            is_first[first_seen] = True
+            length = int(is_first.argmin()) if not is_first.all() else size - start
+            yield slice(start, start + length)
+            start += length
+
+    def _push(self, columns: Columns, obs: Columns, next_obs: Columns, size: int) -> None:
+        fits = self.tail + size <= self.capacity
+        rows = np.arange(self.tail, self.tail + size) if fits else (self.tail + np.arange(size)) % self.capacity
+        if self.count + size > self.capacity:
+            self._evict(rows[size - (self.count + size - self.capacity) :])
+        where = slice(self.tail, self.tail + size) if fits else rows
         for name, column in self.columns.items():
             column[where] = columns[name]
         if self.frames:
@@ -100,48 +143,71 @@ class RingStorage:
     def _write_frames(
         self, rows: Rows, where: slice | Rows, env_id: NDArray[Any] | None, obs: Columns, next_obs: Columns
     ) -> None:
-        needs_slot = np.ones(len(rows), dtype=bool)
-        first = last = np.arange(len(rows)) if env_id is not None else np.empty(0, dtype=np.int64)
+        waiting = np.arange(len(rows))  # whose next observation needs a slot
+        known = freed = np.empty(0, dtype=np.int64)
         if env_id is not None:
             self._know_envs(env_id)
+            first = last = waiting
             if len(env_id) > 1 and not (env_id[1:] > env_id[:-1]).all():  # an env may stand here more than once
-                order = np.argsort(env_id, kind="stable")
-                same = np.append(env_id[order][1:] == env_id[order][:-1], False)
-                before, after = order[same], order[np.flatnonzero(same) + 1]
-                follows = _rows_equal(next_obs, before, obs, after) & self._same_episode(rows[before], rows[after])
-                self.link[rows[before[follows]]] = rows[after[follows]]
-                needs_slot[before[follows]] = False
-                first, last = order[np.append(True, ~same[:-1])], order[~same]
-            self._link_to_newest(rows, env_id, first, obs)
+                first, last, waiting = self._link_within(rows, env_id, obs, next_obs)
+            known, freed = self._link_to_newest(rows, env_id, first, obs)
             self._last_row[env_id[last]] = rows[last]
-        slots = self._take_slots(int(np.count_nonzero(needs_slot)))
-        self.link[rows[needs_slot]] = slots
-        for name, frame in self.frames.items():
-            frame[where] = obs[name]
-            frame[slots] = next_obs[name] if len(slots) == len(rows) else next_obs[name][needs_slot]
+        slots = self._take_slots(len(waiting))
+        self.link[rows[waiting]] = slots
+        for name, frames in self.frames.items():
+            frames.write_rows(where, rows, obs[name], known, freed)
+            all_wait = len(slots) == len(rows)
+            frames.write_slots(slots, next_obs[name] if all_wait else next_obs[name][waiting], rows[waiting])
 
-    def _link_to_newest(self, rows: Rows, env_id: NDArray[Any], first: Rows, obs: Columns) -> None:
-        """Link the newest row of each env to the first new one if it is what was announced, and free its slot."""
+    def _link_within(
+        self, rows: Rows, env_id: NDArray[Any], obs: Columns, next_obs: Columns
+    ) -> tuple[Rows, Rows, Rows]:
+        """Link what follows within the batch; return the first and last of each env, and what nothing follows."""
+        order = np.argsort(env_id, kind="stable")
+        same = np.append(env_id[order][1:] == env_id[order][:-1], False)
+        before, after = order[same], order[np.flatnonzero(same) + 1]
+        follows = _equal(next_obs, before, obs, after) & self._same_episode(rows[before], rows[after])
+        self.link[rows[before[follows]]] = rows[after[follows]]
+        waiting = np.ones(len(rows), dtype=bool)
+        waiting[before[follows]] = False
+        return order[np.append(True, ~same[:-1])], order[~same], np.flatnonzero(waiting)
+
+    def _link_to_newest(self, rows: Rows, env_id: NDArray[Any], first: Rows, obs: Columns) -> tuple[Rows, Rows]:
+        """Link the newest row of each env to the first new one if it is what was announced, and free its slot.
+
+        Returns:
+            Which of the new ones were announced, and the slots that announced them.
+        """
         newest = self._last_row[env_id[first]]
-        known = newest >= 0
-        if not known.all():
-            first, newest = first[known], newest[known]
+        if newest.min() < 0:
+            is_known = newest >= 0
+            first, newest = first[is_known], newest[is_known]
         slots = self.link[newest]
-        follows = _rows_equal(self.frames, slots, obs, first) & self._same_episode(newest, rows[first])
-        self._give_back(slots[follows])
-        self.link[newest[follows]] = rows[first[follows]]
+        follows = self._same_episode(newest, rows[first])
+        for name, frames in self.frames.items():
+            same = frames.read(slots) == obs[name][first]
+            follows &= same.all(axis=tuple(range(1, same.ndim)))
+        if not follows.all():
+            first, newest, slots = first[follows], newest[follows], slots[follows]
+        self._give_back(slots)
+        self.link[newest] = rows[first]
+        return first, slots
 
-    def _same_episode(self, before: Rows, after: Rows) -> NDArray[np.bool_] | bool:
-        if "episode_id" not in self.columns:
-            return True
-        episode_id = self.columns["episode_id"]
-        return np.asarray(episode_id[before] == episode_id[after])
+    def _same_episode(self, before: Rows, after: Rows) -> NDArray[np.bool_]:
+        episode_id = self.columns.get("episode_id")
+        return np.ones(len(before), dtype=bool) if episode_id is None else episode_id[before] == episode_id[after]
 
     def _evict(self, rows: Rows) -> None:
-        if not len(rows) or not self.frames:
+        if self._on_evict is not None:
+            self._on_evict(rows)
+        if not self.frames:
             return
         links = self.link[rows]
-        self._give_back(links[links >= self.capacity])
+        slots = links[links >= self.capacity]
+        for frames in self.frames.values():
+            frames.release(rows)
+            frames.release(slots)
+        self._give_back(slots)
         if "env_id" in self.columns:
             env_id = self.columns["env_id"][rows]
             gone = self._last_row[env_id] == rows
@@ -167,8 +233,16 @@ class RingStorage:
             self._last_row = np.concatenate([self._last_row, more])
 
     def _allocate(self, columns: Columns, obs: Columns) -> None:
-        self.columns = {name: np.empty((self.capacity, *c.shape[1:]), c.dtype) for name, c in columns.items()}
-        self.frames = {name: np.empty((2 * self.capacity, *c.shape[1:]), c.dtype) for name, c in obs.items()}
+        """Make the arrays, for batches like these."""
+        stacked = {name for name, o in obs.items() if self.frame_stack > 1 and o.shape[1:2] == (self.frame_stack,)}
+        stacked = {name for name in stacked if obs[name].ndim > 2}
+        if self.frame_stack > 1 and not stacked:
+            shapes = {name: array.shape[1:] for name, array in obs.items()}
+            raise ValueError(f"frame_stack must be the first axis of an observation, {shapes}, got {self.frame_stack}")
+        new = self._memory.empty
+        self.columns = {name: new((self.capacity, *c.shape[1:]), c.dtype) for name, c in columns.items()}
+        kinds = {name: StackedFrames if name in stacked else PlainFrames for name in obs}
+        self.frames = {name: kinds[name](2 * self.capacity, o, self._memory) for name, o in obs.items()}
         self.link = np.empty(self.capacity if obs else 0, dtype=np.int64)
 
     # ------------------------------------------------------------------ reading
@@ -197,10 +271,10 @@ class RingStorage:
         if n_step > 1:
             self._require_windows()
             last = self._sum_rewards(flat, rows, n_step, discount_factor)
-        for name, frame in self.frames.items():
-            flat[name] = torch.from_numpy(frame.take(rows, axis=0))
-            flat[f"next_{name}"] = torch.from_numpy(frame.take(self.link[last], axis=0))
-        return _put_together(flat)
+        for name, frames in self.frames.items():
+            flat[name] = torch.from_numpy(frames.read(rows))
+            flat[f"next_{name}"] = torch.from_numpy(frames.read(self.link[last]))
+        return put_together(flat)
 
     def _require_windows(self) -> None:
         missing = [name for name in ("env_id", "reward", "terminated", "truncated") if name not in self.columns]
@@ -230,111 +304,65 @@ class RingStorage:
 
     # ------------------------------------------------------------------ state
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything as tensors and builtins; only what is in use is copied."""
+    def state_dict(self, copy: bool = True) -> dict[str, Any]:
+        """Return everything as tensors and builtins, of what is in use.
+
+        Args:
+            copy: Whether the tensors are copies; otherwise they are the storage's own memory.
+        """
         slots = slice(self.capacity, self._fresh)
-        tensors = {f"column/{name}": column[: self.count] for name, column in self.columns.items()}
-        tensors |= {f"frame/{name}": frame[: self.count] for name, frame in self.frames.items()}
-        tensors |= {f"slot/{name}": frame[slots] for name, frame in self.frames.items()}
-        tensors |= {"link": self.link[: self.count], "last_row": self._last_row, "free": self._free}
-        counters = {"capacity": self.capacity, "count": self.count, "tail": self.tail}
-        counters |= {"push_count": self.push_count, "fresh": self._fresh}
-        return {"tensors": {k: torch.from_numpy(v.copy()) for k, v in tensors.items()}, "counters": counters}
+        arrays = {f"column/{name}": column[: self.count] for name, column in self.columns.items()}
+        for name, frames in self.frames.items():
+            arrays |= {f"frames/{name}:{part}": array for part, array in frames.state(self.count, slots).items()}
+        arrays |= {"link": self.link[: self.count], "last_row": self._last_row, "free": self._free}
+        counters = {"capacity": self.capacity, "frame_stack": self.frame_stack, "count": self.count}
+        counters |= {"tail": self.tail, "push_count": self.push_count, "fresh": self._fresh}
+        tensors = {name: torch.from_numpy(array.copy() if copy else array) for name, array in arrays.items()}
+        return {"tensors": tensors, "counters": counters}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the state of another storage of the same capacity.
 
         Raises:
-            ValueError: If the capacities differ.
+            ValueError: If the capacities or the frame stacks differ.
         """
         counters, tensors = state["counters"], {k: v.numpy() for k, v in state["tensors"].items()}
-        if counters["capacity"] != self.capacity:
-            raise ValueError(
-                f"replay_buffer_size must be {counters['capacity']}, as in the saved state, got {self.capacity}"
-            )
+        for name, config_key in (("capacity", "replay_buffer_size"), ("frame_stack", "frame_stack")):
+            if counters[name] != getattr(self, name):
+                saved, own = counters[name], getattr(self, name)
+                raise ValueError(f"{config_key} must be {saved}, as in the saved state, got {own}")
         self.clear()
-        parts: dict[str, Columns] = {"column": {}, "frame": {}, "slot": {}}
+        columns: Columns = {}
+        leaves: dict[str, Columns] = {}
         for key, value in tensors.items():
             kind, _, name = key.partition("/")
-            if kind in parts:
-                parts[kind][name] = value
-        if parts["column"] or parts["frame"]:
-            self._allocate(parts["column"], parts["frame"])
+            if kind == "column":
+                columns[name] = value
+            elif kind == "frames":
+                leaf, _, part = name.rpartition(":")
+                leaves.setdefault(leaf, {})[part] = value
+        if not columns and not leaves:
+            return
+        self._load(counters, columns, leaves, tensors)
+
+    def _load(self, counters: Mapping[str, int], columns: Columns, leaves: dict[str, Columns], own: Columns) -> None:
+        like = {name: leaf["row"] for name, leaf in leaves.items()}
+        for name, leaf in leaves.items():
+            if "pool" in leaf:  # the rows hold numbers of frames
+                like[name] = np.empty((0, self.frame_stack, *leaf["pool"].shape[1:]), leaf["pool"].dtype)
+        self._allocate(columns, like)
+        self._form = Form(columns, like)
         self.count, self.tail, self._fresh = (int(counters[name]) for name in ("count", "tail", "fresh"))
         self.push_count = int(counters["push_count"])
         for name, column in self.columns.items():
-            column[: self.count] = parts["column"][name]
-        for name, frame in self.frames.items():
-            frame[: self.count] = parts["frame"][name]
-            frame[self.capacity : self._fresh] = parts["slot"][name]
-        self.link[: self.count] = tensors["link"]
-        self._last_row, self._free = tensors["last_row"].copy(), tensors["free"].copy()
+            column[: self.count] = columns[name]
+        for name, frames in self.frames.items():
+            frames.load(leaves[name], self.count, slice(self.capacity, self._fresh))
+        self.link[: self.count] = own["link"]
+        self._last_row, self._free = own["last_row"].copy(), own["free"].copy()
 
 
-def _take_apart(data: Mapping[str, Any]) -> tuple[Columns, Columns, Columns]:
-    """Return flat columns, observation leaves and next-observation leaves; without both, all are columns."""
-    has_frames = "obs" in data and "next_obs" in data
-    columns: Columns = {}
-    obs: Columns = {}
-    next_obs: Columns = {}
-    for key, value in data.items():
-        target = {"obs": obs, "next_obs": next_obs}.get(key, columns) if has_frames else columns
-        _flatten("obs" if target is next_obs else _checked(key), value, target)
-    return columns, obs, next_obs
-
-
-def _checked(key: str) -> str:
-    if "/" in key:
-        raise ValueError(f"the name of an entry must not contain '/', got {key!r}")
-    return key
-
-
-def _flatten(name: str, value: Any, target: Columns) -> None:
-    if isinstance(value, dict):
-        for key, below in value.items():
-            _flatten(f"{name}/{_checked(key)}", below, target)
-        return
-    array = value.numpy(force=True) if isinstance(value, Tensor) else np.asarray(value)
-    target[name] = array.astype(np.float32) if array.dtype == np.float64 else array
-
-
-def _put_together(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return flat names as a nested dict: what ``_flatten`` undid."""
-    result: dict[str, Any] = {}
-    for name, value in flat.items():
-        *path, leaf = name.split("/")
-        below = result
-        for part in path:
-            below = below.setdefault(part, {})
-        below[leaf] = value
-    return result
-
-
-def _check_lengths(columns: Columns) -> int:
-    if not columns:
-        raise ValueError("a transition must hold at least one entry, got none")
-    sizes = {name: len(column) if column.ndim else -1 for name, column in columns.items()}
-    if len(set(sizes.values())) != 1 or -1 in sizes.values():
-        raise ValueError(f"every entry of a batch must have the same leading axis, got the sizes {sizes}")
-    return next(iter(sizes.values()))
-
-
-def _check_form(here: Columns, frames: Columns, columns: Columns, obs: Columns, next_obs: Columns) -> None:
-    """Raise if a batch's keys, shapes or types do not fit the columns and frames that are here."""
-    for kind, old, new in (("", here, columns), ("", frames, obs), ("next_", frames, next_obs)):
-        if old.keys() != new.keys():
-            raise ValueError(
-                f"a transition must hold {sorted(kind + k for k in old)}, got {sorted(kind + k for k in new)}"
-            )
-        for name, column in old.items():
-            if column.shape[1:] != new[name].shape[1:]:
-                raise ValueError(f"{kind}{name} must have the shape {column.shape[1:]}, got {new[name].shape[1:]}")
-            dtype = new[name].dtype
-            if dtype != column.dtype and not np.can_cast(dtype, column.dtype, "same_kind"):
-                raise ValueError(f"{kind}{name} must be of a type that fits {column.dtype}, got {dtype}")
-
-
-def _rows_equal(left: Columns, left_rows: Rows, right: Columns, right_rows: Rows) -> NDArray[np.bool_]:
+def _equal(left: Columns, left_rows: Rows, right: Columns, right_rows: Rows) -> NDArray[np.bool_]:
     """Return whether ``left[left_rows]`` equals ``right[right_rows]``, row by row, over all leaves."""
     equal = np.ones(len(left_rows), dtype=bool)
     for name, column in left.items():

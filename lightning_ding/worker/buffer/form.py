@@ -1,0 +1,109 @@
+"""The form of a transition: which columns it has, and of what shapes and types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+Rows = NDArray[np.int64]
+Columns = dict[str, NDArray[Any]]
+
+
+def take_apart(data: Mapping[str, Any]) -> tuple[Columns, Columns, Columns]:
+    """Return flat columns, observation leaves and next-observation leaves; without both, all are columns.
+
+    Raises:
+        ValueError: If a name holds a "/", which joins the names of nested entries.
+    """
+    has_frames = "obs" in data and "next_obs" in data
+    columns: Columns = {}
+    obs: Columns = {}
+    next_obs: Columns = {}
+    for key, value in data.items():
+        if has_frames and key == "obs":
+            _flatten("obs", value, obs)
+        elif has_frames and key == "next_obs":
+            _flatten("obs", value, next_obs)
+        else:
+            _flatten(_checked(key), value, columns)
+    return columns, obs, next_obs
+
+
+def put_together(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return flat names as a nested dict: what ``take_apart`` undid."""
+    result: dict[str, Any] = {}
+    for name, value in flat.items():
+        if "/" not in name:
+            result[name] = value
+            continue
+        *path, leaf = name.split("/")
+        below = result
+        for part in path:
+            below = below.setdefault(part, {})
+        below[leaf] = value
+    return result
+
+
+def check_lengths(*parts: Columns) -> int:
+    """Return the leading axis that all entries have.
+
+    Raises:
+        ValueError: If there are no entries, or they differ.
+    """
+    arrays = [array for part in parts for array in part.values()]
+    if not arrays:
+        raise ValueError("a transition must hold at least one entry, got none")
+    shape = arrays[0].shape
+    if not shape or any(array.shape[:1] != shape[:1] for array in arrays):
+        sizes = {name: len(c) if c.ndim else -1 for part in parts for name, c in part.items()}
+        raise ValueError(f"every entry of a batch must have the same leading axis, got the sizes {sizes}")
+    return shape[0]
+
+
+class Form:
+    """What the first batch looked like, which every later one has to fit.
+
+    Args:
+        columns: Of the first batch.
+        obs: Its observation leaves.
+    """
+
+    def __init__(self, columns: Columns, obs: Columns) -> None:
+        self._columns = {name: (array.shape[1:], array.dtype) for name, array in columns.items()}
+        self._obs = {name: (array.shape[1:], array.dtype) for name, array in obs.items()}
+
+    def check(self, columns: Columns, obs: Columns, next_obs: Columns) -> None:
+        """Raise if a batch's keys, shapes or types do not fit.
+
+        Raises:
+            ValueError: If they do not; the message names the entry.
+        """
+        for kind, here, new in (("", self._columns, columns), ("", self._obs, obs), ("next_", self._obs, next_obs)):
+            if here.keys() != new.keys():
+                expected, got = (sorted(kind + name for name in names) for names in (here, new))
+                raise ValueError(f"a transition must hold {expected}, got {got}")
+            for name, (shape, dtype) in here.items():
+                array = new[name]
+                if array.shape[1:] != shape:
+                    raise ValueError(f"{kind}{name} must have the shape {shape}, got {array.shape[1:]}")
+                if array.dtype != dtype and not np.can_cast(array.dtype, dtype, "same_kind"):
+                    raise ValueError(f"{kind}{name} must be of a type that fits {dtype}, got {array.dtype}")
+
+
+def _checked(key: str) -> str:
+    if "/" in key:
+        raise ValueError(f"the name of an entry must not contain '/', got {key!r}")
+    return key
+
+
+def _flatten(name: str, value: Any, target: Columns) -> None:
+    if isinstance(value, dict):
+        for key, below in value.items():
+            _flatten(f"{name}/{_checked(key)}", below, target)
+        return
+    array = value.numpy(force=True) if isinstance(value, Tensor) else np.asarray(value)
+    target[name] = array.astype(np.float32) if array.dtype == np.float64 else array
