@@ -27,12 +27,14 @@ from lightning_ding.datamodules.stream import Stream
 from lightning_ding.envs import make_vector_env
 from lightning_ding.envs.vector import AutoresetName, EnvLike, VectorMode, check_env, seed_envs
 from lightning_ding.worker import (
+    BaseSerialCommander,
     IBuffer,
     InteractionSerialEvaluator,
     ISerialCollector,
     create_buffer,
     create_serial_collector,
     create_serial_evaluator,
+    sort_callbacks,
 )
 
 logger = logging.getLogger(__name__)
@@ -110,6 +112,7 @@ class ReplayDataModule(LightningDataModule):
         self._policy: Any = None
         self._envs: list[VectorEnv] = []
         self._collect_kwargs: Mapping[str, Any] = {}
+        self._commander: BaseSerialCommander | None = None
         self._starts = True
         self._rank_state_is_loaded = False
         self._buffer_of: Any = None
@@ -135,6 +138,7 @@ class ReplayDataModule(LightningDataModule):
         self.close()
         trainer = cast(Trainer, self.trainer)
         self._policy = trainer.lightning_module
+        trainer.callbacks = sort_callbacks(trainer.callbacks)  # type: ignore[attr-defined]
         trainer.num_sanity_val_steps = 0  # it would evaluate the untrained policy at full length
         self._setup_evaluator(stage)
         if stage == "fit":
@@ -246,9 +250,8 @@ class ReplayDataModule(LightningDataModule):
     def _collect(self, n_sample: int, random: bool = False) -> None:
         policy, collector = self._policy, cast(ISerialCollector, self.collector)
         progress = policy.progress
-        if not random and hasattr(policy, "command_mode"):
-            info = {"envstep": progress.env_step, "learner_step": progress.train_iter}
-            self._collect_kwargs = policy.command_mode.get_setting_collect(info)
+        if not random and self._commander is not None:
+            self._collect_kwargs = self._commander.step()
         before = np.array([collector.envstep, collector.episode])
         kwargs = {} if random else self._collect_kwargs
         data = collector.collect(n_sample, progress.train_iter, random, policy_kwargs=kwargs)
@@ -284,6 +287,8 @@ class ReplayDataModule(LightningDataModule):
             )
         collector = create_serial_collector(policy.config.collect.collector, env=env, policy=policy.collect_mode)
         self.collector = collector
+        command = getattr(policy, "command_mode", None)
+        self._commander = BaseSerialCommander(policy=command, progress=policy.progress) if command is not None else None
         self._starts = True
         self._rank_state_is_loaded = False
 

@@ -119,3 +119,5 @@ ENCODER_REGISTRY: Registry[Any] = Registry("encoder", home="lightning_ding.model
 SERIAL_COLLECTOR_REGISTRY: Registry[Any] = Registry("serial collector", home="lightning_ding.worker")
 SERIAL_EVALUATOR_REGISTRY: Registry[Any] = Registry("serial evaluator", home="lightning_ding.worker")
 BUFFER_REGISTRY: Registry[Any] = Registry("buffer", home="lightning_ding.worker")
+LEARNER_REGISTRY: Registry[Any] = Registry("learner", home="lightning_ding.worker")
+LEARNER_HOOK_REGISTRY: Registry[Any] = Registry("learner hook", home="lightning_ding.worker")

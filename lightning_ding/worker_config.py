@@ -6,8 +6,9 @@ section has the keys of all workers of its kind; a worker refuses a key that wou
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from lightning_ding.config import moved, require
 
@@ -166,3 +167,87 @@ class ReplayBufferConfig:
         length = self.sequence_length
         allowed = f"in [0, sequence_length) = [0, {length})" if length else "0 without sequence_length"
         require(0 <= self.burn_in < (length or 1), "burn_in", allowed, self.burn_in)
+
+
+@dataclass(frozen=True)
+class HookConfig:
+    """Hooks of a learner: the built-in ones by their short keys, and further ones by name."""
+
+    load_ckpt_before_run: str = ""
+    """Checkpoint to load at the start of a run; '' for none."""
+    log_show_after_iter: int | Literal[False] | None = 100
+    """Updates between two reports, each the mean since the one before, >= 1; False or None for none."""
+    save_ckpt_after_iter: int | Literal[False] | None = 10_000
+    """Updates between two checkpoints, >= 1; False or None for none."""
+    save_ckpt_after_run: bool = True
+    """Write a checkpoint at the end of a run."""
+    log_reduce_after_iter: bool | None = None
+    """Average what is reported over the ranks; None does so when there are several."""
+    custom: Mapping[str, Any] = field(default_factory=dict)
+    """Further hooks by name, each a mapping: type, position, and optionally name, priority and ext_args."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("log_show_after_iter", "save_ckpt_after_iter"):
+            value = getattr(self, name)
+            allowed = value is None or value is False or (value is not True and value >= 1)
+            require(allowed, f"hook.{name}", ">= 1, or False or None for no such hook", value)
+
+
+@dataclass(frozen=True)
+class LearnerLoaderConfig:
+    """How a learner gets its batches."""
+
+    num_workers: int = 0
+    """Only 0: batches are fetched one by one in the learner's own process, behind the update before."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        allowed = "0, batches are fetched in the learner's own process"
+        require(self.num_workers == 0, "dataloader.num_workers", allowed, self.num_workers)
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """Keys of a learner."""
+
+    MOVED: ClassVar[dict[str, str]] = moved(
+        is_multitask_pipeline="set only_monitor_rank0=False to report on every rank",
+    )
+
+    type: str = "base"
+    """Registered name of the learner: base or your own."""
+    import_names: tuple[str, ...] = ()
+    """Modules to import first, for the learners and hooks that they register."""
+    train_iterations: int = 1_000_000_000
+    """Updates of a ``start()``, >= 1."""
+    dataloader: LearnerLoaderConfig = field(default_factory=LearnerLoaderConfig)
+    """How batches come."""
+    log_policy: bool = True
+    """Describe the policy in Python's logging when the learner gets it."""
+    only_monitor_rank0: bool = True
+    """Report on the first rank only, not on each."""
+    hook: HookConfig = field(default_factory=HookConfig)
+    """What happens around iterations and runs."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require(self.train_iterations >= 1, "train_iterations", ">= 1", self.train_iterations)
+
+
+@dataclass(frozen=True)
+class AggregatorConfig:
+    """Keys of a learner aggregator."""
+
+    MOVED: ClassVar[dict[str, str]] = moved(
+        slave="learners are objects of this process, or the ranks of torch.distributed",
+        master="learners are objects of this process, or the ranks of torch.distributed",
+        learner="pass the learners to the constructor",
+    )
+
+    timeout_seconds: float = 600.0
+    """Longest wait for the other ranks, > 0; then an error."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require(self.timeout_seconds > 0, "timeout_seconds", "> 0", self.timeout_seconds)

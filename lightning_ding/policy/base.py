@@ -383,6 +383,12 @@ class Policy(LightningModule, Generic[ConfigT]):
     def _get_progress(self) -> Progress:
         return self.progress
 
+    def _get_module(self) -> LightningModule:
+        return self
+
+    def _get_cur_lr(self) -> float:
+        return self.cur_lr()
+
     def _get_batch_size(self) -> int:
         return int(self._from_config("learn", "batch_size"))
 
@@ -444,12 +450,15 @@ class Policy(LightningModule, Generic[ConfigT]):
         """See whether updates can do without Lightning's hooks (Lightning hook)."""
         self._step_directly = nobody_listens(self.trainer, self)
 
-    def training_step(self, batch: Round | Batch | Sequence[Mapping[str, Any]], batch_idx: int) -> None:
+    def training_step(self, batch: Round | Batch | Sequence[Mapping[str, Any]], batch_idx: int) -> dict[str, Any]:
         """Make one update for each minibatch of a round, and report the last one (Lightning hook).
 
         Args:
             batch: A round of minibatches; a single minibatch, or a list of transitions, counts as a round of one.
             batch_idx: Number of the round in its epoch.
+
+        Returns:
+            The last update's report, without its priorities; Lightning hands it to the callbacks.
         """
         if isinstance(batch, (Mapping, Sequence)):
             output = self._learn(batch)
@@ -462,6 +471,7 @@ class Policy(LightningModule, Generic[ConfigT]):
                 if priority is not None:
                     batch.update_priority(minibatch, priority)
         self.metrics.add(output)
+        return output
 
     def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> None:
         """Log the episodes of an evaluation (Lightning hook); see :meth:`_log_episodes`."""

@@ -1,5 +1,6 @@
-"""Workers: collectors, evaluators and buffers. They use a policy's modes and know no algorithm."""
+"""Workers: collectors, evaluators, buffers and learners. They use a policy's modes and know no algorithm."""
 
+from lightning_ding.worker.aggregator import LearnerAggregator, merge_info
 from lightning_ding.worker.buffer import IBuffer, NaiveReplayBuffer, create_buffer, get_buffer_cls
 from lightning_ding.worker.collector import (
     ISerialCollector,
@@ -7,24 +8,50 @@ from lightning_ding.worker.collector import (
     create_serial_collector,
     get_serial_collector_cls,
 )
+from lightning_ding.worker.commander import BaseSerialCommander
 from lightning_ding.worker.evaluator import (
     InteractionSerialEvaluator,
     ISerialEvaluator,
     VectorEvalMonitor,
     create_serial_evaluator,
 )
+from lightning_ding.worker.learner import (
+    BaseLearner,
+    LearnerEngine,
+    LearnerHook,
+    add_learner_hook,
+    build_learner_hook_by_cfg,
+    create_learner,
+    merge_hooks,
+    register_learner_hook,
+    sort_callbacks,
+    with_priority,
+)
 
 __all__ = [
+    "BaseLearner",
+    "BaseSerialCommander",
     "IBuffer",
     "ISerialCollector",
     "ISerialEvaluator",
     "InteractionSerialEvaluator",
+    "LearnerAggregator",
+    "LearnerEngine",
+    "LearnerHook",
     "NaiveReplayBuffer",
     "SampleSerialCollector",
     "VectorEvalMonitor",
+    "add_learner_hook",
+    "build_learner_hook_by_cfg",
     "create_buffer",
+    "create_learner",
     "create_serial_collector",
     "create_serial_evaluator",
     "get_buffer_cls",
     "get_serial_collector_cls",
+    "merge_hooks",
+    "merge_info",
+    "register_learner_hook",
+    "sort_callbacks",
+    "with_priority",
 ]

@@ -1,0 +1,194 @@
+"""Several learners that look like one, in a process or over the ranks of torch.distributed.
+
+Shapes: B transitions of a batch.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from lightning_ding import nested
+from lightning_ding.config import ConfigLike, require, resolve
+from lightning_ding.worker.learner import BaseLearner
+from lightning_ding.worker.learner.ranks import decode, encode, gather_bytes
+from lightning_ding.worker_config import AggregatorConfig
+
+FROM_FIRST = ("learner_step", "buffer_id", "task_id", "learner_done")
+
+
+class LearnerAggregator:
+    """Shares a batch out among learners and merges what they say.
+
+    Each learner keeps its own weights, unless the policies average their gradients over ranks. Under torch.distributed
+    every rank has an aggregator with its own learners and batches; what is merged is the same on all ranks, and a
+    learner that fails on one rank is an error on all.
+
+    Args:
+        cfg: An ``AggregatorConfig``, or a mapping to merge over its defaults.
+        learners: The learners of this process by name, or a list of them with different ``instance_name``; at least
+            one.
+
+    Raises:
+        ValueError: If there is no learner, or two have the same name.
+    """
+
+    def __init__(
+        self,
+        cfg: ConfigLike[AggregatorConfig] = None,
+        learners: Mapping[str, BaseLearner] | Sequence[BaseLearner] = (),
+    ) -> None:
+        self.config: AggregatorConfig = resolve(AggregatorConfig, cfg)
+        named = list(learners.items()) if isinstance(learners, Mapping) else [(x.instance_name, x) for x in learners]
+        self.learners = dict(named)
+        require(len(named) >= 1, "learners", "at least one learner", learners)
+        names = [name for name, _ in named]
+        require(len(self.learners) == len(named), "learners", "of different instance_name", names)
+        self._group: Any = None
+        if _is_distributed():
+            timeout = datetime.timedelta(seconds=self.config.timeout_seconds)
+            self._group = dist.new_group(backend="gloo", timeout=timeout)
+
+    def get_data_demand(self) -> dict[str, int]:
+        """Return what ``train`` needs: ``batch_size``, the sum over the learners here, and ``cur_learner_iter``."""
+        first = next(iter(self.learners.values()))
+        return {"batch_size": sum(self._batch_sizes()), "cur_learner_iter": first.train_iter}
+
+    def train(self, data: Any, envstep: int = -1) -> dict[str, Any]:
+        """Train each learner on its share of a batch; every rank has to call it.
+
+        Args:
+            data: A nested dict with leading axis B, or a list of B transitions; B is the ``batch_size`` demanded.
+            envstep: See :meth:`BaseLearner.train`.
+
+        Returns:
+            The merged ``learn_info`` of all learners of all ranks; see :func:`merge_info`.
+
+        Raises:
+            ValueError: If the batch has another size.
+            RuntimeError: If a learner fails; the message names it, and on its rank its error is the cause.
+        """
+        if self._group is None:
+            return _merged(self._train(data, envstep))
+        failure: Exception | None = None
+        try:
+            record = encode({"infos": self._train(data, envstep)})
+        except Exception as error:
+            failure, record = error, encode({"failed": f"rank {dist.get_rank()}: {error}"})
+        records = [decode(part) for part in gather_bytes(record, self._group)]
+        if failure is not None:
+            raise failure
+        failed = [one["failed"] for one in records if "failed" in one]
+        if failed:
+            raise RuntimeError(f"learners failed on other ranks: {'; '.join(failed)}")
+        return _merged([info for one in records for info in one["infos"]])
+
+    def close(self) -> dict[str, bool]:
+        """Close all learners, also behind one that fails to close.
+
+        Returns:
+            True for each name.
+
+        Raises:
+            RuntimeError: If some could not be closed; the message names them.
+        """
+        failed: dict[str, Exception] = {}
+        for name, learner in self.learners.items():
+            try:
+                learner.close()
+            except Exception as error:
+                failed[name] = error
+        if failed:
+            said = "; ".join(f"{name!r}: {error}" for name, error in failed.items())
+            raise RuntimeError(f"some learners could not be closed: {said}") from next(iter(failed.values()))
+        return dict.fromkeys(self.learners, True)
+
+    @staticmethod
+    def merge_info(infos: Sequence[Any]) -> Any:
+        """Return several infos as one; see :func:`merge_info`."""
+        return merge_info(infos)
+
+    def _batch_sizes(self) -> list[int]:
+        return [int(learner.policy.get_attribute("batch_size")) for learner in self.learners.values()]
+
+    def _train(self, data: Any, envstep: int) -> list[dict[str, Any]]:
+        sizes = self._batch_sizes()
+        total = len(data) if isinstance(data, Sequence) else nested.length(data)
+        require(total == sum(sizes), "data", f"{sum(sizes)} transitions, {sizes} for {list(self.learners)}", total)
+        infos, start = [], 0
+        for (name, learner), size in zip(self.learners.items(), sizes, strict=True):
+            share = slice(start, start + size)
+            start += size
+            try:
+                learner.train(data[share] if isinstance(data, Sequence) else nested.index(data, share), envstep)
+            except Exception as error:
+                raise RuntimeError(f"learner {name!r} failed: {type(error).__name__}: {error}") from error
+            infos.append(learner.learn_info)
+        return infos
+
+
+def merge_info(infos: Sequence[Any]) -> Any:
+    """Return several infos as one.
+
+    Of mappings, each key is merged on its own, but for ``learner_step``, ``buffer_id``, ``task_id`` and
+    ``learner_done``, which are the first's. Lists are joined. Numbers, strings, bools and None become a list. Tensors
+    are joined along their first axis; those of shape () are stacked.
+
+    Args:
+        infos: At least one; all of the same form.
+
+    Raises:
+        ValueError: If there is none, or mappings differ in their keys, or tensors in their shapes.
+        TypeError: If there are values of other types, or of types that cannot be merged; the message says where.
+
+    Example:
+        >>> merge_info([{"learner_step": 3, "loss": 0.5, "ids": [1]}, {"learner_step": 4, "loss": 0.7, "ids": [2, 3]}])
+        {'learner_step': 3, 'loss': [0.5, 0.7], 'ids': [1, 2, 3]}
+    """
+    require(len(infos) >= 1, "infos", "at least one", infos)
+    return _merge(list(infos), "info")
+
+
+def _merge(values: list[Any], path: str) -> Any:
+    if all(isinstance(value, Mapping) for value in values):
+        return _merge_mappings(values, path)
+    if all(isinstance(value, (list, tuple)) for value in values):
+        return [item for value in values for item in value]
+    if all(isinstance(value, Tensor) for value in values):
+        return _merge_tensors(values, path)
+    if all(value is None or isinstance(value, (bool, int, float, str)) for value in values):
+        return values
+    types = ", ".join(sorted({type(value).__name__ for value in values}))
+    raise TypeError(f"{path} must be mappings, lists, tensors, or numbers, strings and None, got {types}")
+
+
+def _merge_mappings(values: list[Mapping[str, Any]], path: str) -> dict[str, Any]:
+    first = values[0]
+    for value in values[1:]:
+        require(value.keys() == first.keys(), path, f"mappings with the keys {list(first)}, as the first", list(value))
+    return {
+        key: first[key] if key in FROM_FIRST else _merge([value[key] for value in values], f"{path}[{key!r}]")
+        for key in first
+    }
+
+
+def _merge_tensors(values: list[Tensor], path: str) -> Tensor:
+    try:
+        return torch.stack(values) if values[0].ndim == 0 else torch.cat(values)
+    except RuntimeError as error:
+        shapes = [tuple(value.shape) for value in values]
+        raise ValueError(f"{path} must be tensors that can be joined, got the shapes {shapes}") from error
+
+
+def _merged(infos: list[dict[str, Any]]) -> dict[str, Any]:
+    merged: dict[str, Any] = merge_info(infos)
+    return merged
+
+
+def _is_distributed() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

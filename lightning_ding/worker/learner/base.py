@@ -1,0 +1,233 @@
+"""The learner: a policy that is trained batch by batch, or in a Trainer, with hooks around it.
+
+Shapes: B transitions of a batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from lightning_ding.config import ConfigLike, require
+from lightning_ding.registry import LEARNER_REGISTRY
+from lightning_ding.worker.base import Worker
+from lightning_ding.worker.learner.engine import DEFAULT_INSTANCE, LearnerEngine
+from lightning_ding.worker.learner.hook import (
+    POSITIONS,
+    Hooks,
+    LearnerHook,
+    add_learner_hook,
+    sort_callbacks,
+)
+from lightning_ding.worker.learner.hooks_by_config import build_learner_hook_by_cfg
+from lightning_ding.worker.learner.stream import LearnerStream, next_batch_of, on_device
+from lightning_ding.worker.log import DEFAULT_EXPERIMENT
+from lightning_ding.worker_config import LearnerConfig
+
+TRAINER_FLAGS: dict[str, Any] = {
+    "devices": 1,
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "limit_val_batches": 0,
+}
+
+
+@LEARNER_REGISTRY.register("base")
+class BaseLearner(LearnerEngine, Worker):
+    """Trains a policy: one batch with ``train``, or a whole run in a Trainer with ``start``. Hooks are around both.
+
+    Args:
+        cfg: A ``LearnerConfig``, or a mapping to merge over its defaults.
+        policy: A policy, or its learn mode.
+        tb_logger: See :class:`~lightning_ding.worker.log.WorkerLog`.
+        dist_info: Rank and number of ranks; None asks torch.distributed.
+        exp_name: Experiment, and folder of the checkpoints.
+        instance_name: Tells several learners apart.
+
+    Example:
+        >>> learner = BaseLearner({"hook": {"log_show_after_iter": 10}})
+        >>> [hook.name for hook in learner.hooks["after_iter"]]
+        ['log_show', 'save_ckpt_after_iter']
+    """
+
+    config_class: ClassVar[type[LearnerConfig]] = LearnerConfig
+    registry = LEARNER_REGISTRY
+    config_keys: ClassVar[frozenset[str]] = frozenset(
+        {"train_iterations", "dataloader", "log_policy", "only_monitor_rank0", "hook"}
+    )
+
+    def __init__(
+        self,
+        cfg: ConfigLike[LearnerConfig] = None,
+        policy: Any = None,
+        tb_logger: Any = None,
+        dist_info: tuple[int, int] | None = None,
+        exp_name: str = DEFAULT_EXPERIMENT,
+        instance_name: str = DEFAULT_INSTANCE,
+    ) -> None:
+        self.config: LearnerConfig = self.resolve_config(cfg)
+        log_policy, rank0 = self.config.log_policy, self.config.only_monitor_rank0
+        LearnerEngine.__init__(
+            self, policy, tb_logger, dist_info, exp_name, instance_name, log_policy=log_policy, only_monitor_rank0=rank0
+        )
+        section = self.config.hook
+        if section.log_reduce_after_iter is None:
+            section = dataclasses.replace(section, log_reduce_after_iter=self.world_size > 1)
+        self.hooks: Hooks = build_learner_hook_by_cfg(section)
+        self.get_data: Any = None
+        """Where ``start`` gets its batches: a function of the batch size, or an iterable."""
+        self._stream: LearnerStream | None = None
+        self._run: range | None = None
+        self._is_closed = False
+
+    # ------------------------------------------------------------------ by hand
+
+    def train(
+        self, data: Any, envstep: int = -1, policy_kwargs: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """Call the policy's learn mode once, with the hooks of an iteration around it.
+
+        Args:
+            data: A nested dict with leading axis B, or a list of B transitions.
+            envstep: Environment steps done; negative leaves the counter as it is.
+            policy_kwargs: Further arguments of the learn mode's ``forward``.
+
+        Returns:
+            What each update reported, without ``priority``: that of the last one is in ``priority_info``.
+
+        Raises:
+            RuntimeError: If there is no policy.
+            TypeError: If the policy returns neither a dict nor a list of dicts, or reports something else than numbers.
+            ValueError: If it returns another number of priorities than B.
+        """
+        policy = self.policy
+        if envstep >= 0:
+            self.collector_envstep = envstep
+        self._in_iteration = False  # an iteration that failed is over
+        self.begin_iteration()
+        self.call_hook("before_iter")
+        device = self._attribute("device") or torch.device("cpu")
+        outputs = _list_of_dicts(policy.forward(on_device(data, device), **(policy_kwargs or {})))
+        priorities = [output.pop("priority", None) for output in outputs]
+        if priorities and priorities[-1] is not None:
+            self.take_priority(data, priorities[-1])
+        self.finish_iteration(outputs)
+        self.call_hook("after_iter")
+        return outputs
+
+    def register_hook(self, hook: LearnerHook) -> None:
+        """Add a hook, behind those of equal priority.
+
+        Raises:
+            TypeError: If ``hook`` is no ``LearnerHook``.
+        """
+        add_learner_hook(self.hooks, hook)
+
+    def call_hook(self, position: str) -> None:
+        """Call the hooks of a position, by priority.
+
+        Raises:
+            ValueError: If there is no such position.
+        """
+        require(position in POSITIONS, "position", f"one of {', '.join(POSITIONS)}", position)
+        if position == "before_run":
+            self.begin_run()
+        elif position == "after_run":
+            self.end_run()
+        for hook in self.hooks[position]:
+            hook(self)
+
+    # ------------------------------------------------------------------ in a Trainer
+
+    def setup_dataloader(self, get_data: Any = None) -> LearnerStream:
+        """Return the batches of a run, as rounds for a Trainer.
+
+        Args:
+            get_data: A function of the batch size, or an iterable; None takes the attribute ``get_data``.
+
+        Raises:
+            RuntimeError: If there is neither.
+            TypeError: If it is neither a function nor an iterable.
+        """
+        self.get_data = self.get_data if get_data is None else get_data
+        if self.get_data is None:
+            raise RuntimeError("the learner needs batches: set learner.get_data, or pass get_data")
+        next_batch = next_batch_of(self.get_data, lambda: int(self.policy.get_attribute("batch_size")))
+        self._stream = LearnerStream(next_batch, self._is_over, self.config.train_iterations, self.take_priority)
+        return self._stream
+
+    def start(self, **trainer_flags: Any) -> None:
+        """Run the policy in a Trainer for ``train_iterations`` updates; the hooks are its callbacks.
+
+        Args:
+            trainer_flags: Flags of the Trainer, such as ``accelerator``, ``strategy`` and ``devices``; ``callbacks``
+                stand among the hooks by their priority.
+
+        Raises:
+            RuntimeError: If the policy is no LightningModule, there are no batches, or not one came.
+            ValueError: If ``max_epochs`` is given, which ``train_iterations`` decides.
+            Exception: Whatever happens in the run, after trying to write ``ckpt_exception.pth.tar``.
+        """
+        module = self._attribute("module")
+        if not isinstance(module, LightningModule):
+            raise RuntimeError(f"start() needs a policy that is a LightningModule, got {type(module).__name__}")
+        require("max_epochs" not in trainer_flags, "max_epochs", "left out; set train_iterations", trainer_flags)
+        stream = self._stream or self.setup_dataloader()
+        trainer = self._make_trainer(**trainer_flags)
+        self.attach(trainer, module)
+        self._run = None
+        try:
+            trainer.fit(module, stream, val_dataloaders=[])
+        except Exception as error:
+            self._save_after(error)
+            raise
+        if not self._is_closed and (self._run is None or self.train_iter == self._run.start):
+            raise RuntimeError("get_data gave no batch, so nothing was learned")
+
+    def close(self) -> None:
+        """End a running ``start`` before its next batch; may be called more than once."""
+        self._is_closed = True
+
+    def _make_trainer(self, **flags: Any) -> Trainer:
+        given = flags.pop("callbacks", None) or []
+        callbacks: list[Callback] = [_Bookkeeping("bookkeeping", priority=0)]
+        callbacks += [given] if isinstance(given, Callback) else given
+        for hooks in self.hooks.values():
+            callbacks += hooks
+        root = {"default_root_dir": self.exp_name, "max_epochs": 1}
+        trainer = Trainer(**{**TRAINER_FLAGS, **root, **flags, "callbacks": callbacks})
+        trainer.callbacks = sort_callbacks(trainer.callbacks)  # type: ignore[attr-defined]
+        return trainer
+
+    def _is_over(self) -> bool:
+        if self._run is None:  # asked for the first batch, so behind the hook that loads a checkpoint
+            self._run = range(self.train_iter, self.train_iter + self.config.train_iterations)
+        return self._is_closed or self.train_iter >= self._run.stop
+
+    def _save_after(self, error: Exception) -> None:
+        """Save what there is; the error that brought us here matters more than one while saving."""
+        try:
+            self.save_checkpoint("ckpt_exception.pth.tar")
+        except Exception as second:
+            self._text.warning("no checkpoint could be written after %r: %r", error, second)
+
+
+class _Bookkeeping(LearnerHook):
+    """Lets the learner see the iterations of its Trainer even if there is no other hook."""
+
+    def __call__(self, engine: LearnerEngine) -> None:
+        """Do nothing more."""
+
+
+def _list_of_dicts(output: Any) -> list[dict[str, Any]]:
+    """Return copies of what updates reported."""
+    outputs = [output] if isinstance(output, Mapping) else output
+    if not isinstance(outputs, Sequence) or not all(isinstance(one, Mapping) for one in outputs):
+        raise TypeError(f"the learn mode's forward must return a dict or a list of dicts, got {output!r}")
+    return [dict(one) for one in outputs]

@@ -1,0 +1,96 @@
+"""What updates report, sorted into groups of plain numbers, so that hooks need not ask what a value is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Scalar = float | Tensor
+LogBuffer = dict[str, dict[str, Any]]
+
+
+def empty_log_buffer() -> LogBuffer:
+    """Return the groups with nothing in them: ``scalar``, ``scalars`` and ``histogram``."""
+    return {"scalar": {}, "scalars": {}, "histogram": {}}
+
+
+def sort_outputs(outputs: Sequence[Mapping[str, Any]]) -> LogBuffer:
+    """Return what some updates reported, by groups.
+
+    The group of ``[scalars]name`` and ``[histogram]name`` stands in the brackets; everything else is a ``scalar``. A
+    name that several updates report has the mean over them; histograms are joined.
+
+    Args:
+        outputs: A report for each update: numbers, numpy or torch values of any shape, whose mean counts; mappings of
+            these in ``[scalars]``.
+
+    Returns:
+        ``scalar``: floats, or tensors of shape () on their own device, so that nothing waits for it; ``scalars``:
+        mappings of these; ``histogram``: tensors of shape (values,).
+
+    Raises:
+        TypeError: If a value is no number; the message names it.
+    """
+    values: dict[tuple[str, str], list[Any]] = {}
+    for output in outputs:
+        for key, value in output.items():
+            values.setdefault(_group_and_name(key), []).append(value)
+    buffer = empty_log_buffer()
+    for (group, name), reported in values.items():
+        buffer[group][name] = _JOIN[group](name, reported)
+    return buffer
+
+
+def to_scalar(name: str, value: Any) -> Scalar:
+    """Return a number, or the mean of many; a tensor stays one, of shape ().
+
+    Raises:
+        TypeError: If ``value`` is no number.
+    """
+    if isinstance(value, Tensor) and not value.is_complex() and value.numel():
+        return value.detach().float().mean()
+    if isinstance(value, (bool, int, float)):
+        return float(value)
+    if isinstance(value, (np.generic, np.ndarray, list, tuple)):
+        array = np.asarray(value)
+        if array.dtype.kind in "biuf" and array.size:
+            return float(array.mean())
+    raise TypeError(
+        f"{name!r} must be a number, or an array of them, to be reported, got {type(value).__name__}: {value!r}"
+    )
+
+
+def _group_and_name(key: str) -> tuple[str, str]:
+    for group in ("scalars", "histogram"):
+        if f"[{group}]" in key:
+            return group, key.rpartition("]")[2]
+    return "scalar", key
+
+
+def _mean(name: str, values: Sequence[Any]) -> Scalar:
+    total = to_scalar(name, values[0])
+    for value in values[1:]:
+        total = total + to_scalar(name, value)
+    return total / len(values)
+
+
+def _mean_of_each(name: str, values: Sequence[Any]) -> dict[str, Scalar]:
+    for value in values:
+        if not isinstance(value, Mapping):
+            raise TypeError(f"'[scalars]{name}' must be a mapping of numbers, got {type(value).__name__}")
+    below = dict.fromkeys(key for value in values for key in value)
+    return {key: _mean(f"{name}/{key}", [value[key] for value in values if key in value]) for key in below}
+
+
+def _join(name: str, values: Sequence[Any]) -> Tensor:
+    try:
+        return torch.cat([torch.as_tensor(value).detach().reshape(-1).float().cpu() for value in values])
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"'[histogram]{name}' must be numbers, got {values!r}") from error
+
+
+_JOIN = {"scalar": _mean, "scalars": _mean_of_each, "histogram": _join}
