@@ -1,6 +1,8 @@
 """Vector environments: making them, and stepping them the same way in every autoreset mode."""
 
+from lightning_ding.envs.fault import FaultBarrier
+from lightning_ding.envs.pause import Pausable
 from lightning_ding.envs.stepper import EnvStepper, Timestep
 from lightning_ding.envs.vector import make_vector_env
 
-__all__ = ["EnvStepper", "Timestep", "make_vector_env"]
+__all__ = ["EnvStepper", "FaultBarrier", "Pausable", "Timestep", "make_vector_env"]

@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
 from lightning_ding import nested
+from lightning_ding.envs.fault import explain_failure
+from lightning_ding.envs.pause import can_pause, check_paused
 from lightning_ding.envs.vector import reset_envs
 
 BoolArray = NDArray[np.bool_]
@@ -31,7 +33,16 @@ class Timestep(NamedTuple):
     info: dict[str, Any]
     """What the vector env said beside it."""
     valid: BoolArray
-    """False where the env was only being reset, so that there is no transition, shape (N,)."""
+    """False where there is no transition, because the env was only reset, is paused or reported a fault, shape (N,)."""
+    abnormal: BoolArray
+    """Whether the env reported a fault, which ends its episode as a truncation, shape (N,)."""
+
+    def fault(self, env_id: int) -> str:
+        """Return what an env whose step was abnormal says of it."""
+        for info in (self.info.get("final_info"), self.info):
+            if isinstance(info, dict) and "_fault" in info and info["_fault"][env_id]:
+                return str(info["fault"][env_id])
+        return "its info is abnormal"
 
 
 class EnvStepper:
@@ -40,6 +51,9 @@ class EnvStepper:
     * SAME_STEP: the final observation is taken out of the info.
     * NEXT_STEP: the step that only resets an env is marked as not valid.
     * DISABLED: an env whose episode ended is reset at once, with the seed that ``next_seed`` holds for it.
+
+    An env reports a fault by ``info["abnormal"]``. Its step is then not valid and its episode truncated, and if it did
+    not end the episode itself it is reset.
 
     Args:
         env: A gymnasium vector env whose metadata say the autoreset mode.
@@ -55,17 +69,25 @@ class EnvStepper:
         self.env = env
         self.mode = mode
         self.obs: Any = None
+        """Observations to act on, leading axis N; None before the first reset and behind a step that raised."""
         self.next_seed: list[int | None] = [None] * env.num_envs
         self._all = np.ones(env.num_envs, dtype=bool)
+        self._none = np.zeros(env.num_envs, dtype=bool)
         self._resetting = np.zeros(env.num_envs, dtype=bool)
+        self._paused: BoolArray | None = None
+        self._can_pause: bool | None = None
         self._is_float = any(leaf.dtype.kind == "f" for leaf in _space_leaves(env.single_observation_space))
 
     def reset(self, seed: list[int | None] | None = None) -> Any:
-        """Start a new episode in every env and return the first observations."""
+        """Start a new episode in every env, paused or not, and return the first observations."""
+        self.obs = None
+        if self._paused is not None:
+            self.pause(self._none)
         self._resetting[:] = False
-        self.obs = reset_envs(self.env, seed)
-        self._check_obs(self.obs, None)
-        return self.obs
+        obs = self._reset(seed)
+        self._check_obs(obs, None)
+        self.obs = obs
+        return obs
 
     def step(self, action: Any) -> Timestep:
         """Step every env.
@@ -75,9 +97,19 @@ class EnvStepper:
 
         Raises:
             ValueError: If a reward or an observation is not finite; the message names the env.
+            RuntimeError: Before the first reset or behind a step that raised; if an env ends an episode while it is
+                paused, reports a fault without ending its episode and cannot be reset alone, or its process died. What
+                an env raises comes out as it is.
         """
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        obs = _own(obs, self.obs)
+        previous, self.obs = self.obs, None
+        if previous is None:
+            raise RuntimeError("the envs are not in an episode: call reset() first, also behind a step that raised")
+        try:
+            obs, reward, terminated, truncated, info = self.env.step(action)
+        except Exception as error:
+            explain_failure(error, self.env, f"while the vector env was stepped with the actions {action}")
+            raise
+        obs = _own(obs, previous)
         ended = terminated | truncated
         next_obs, valid = obs, self._all
         if self.mode == AutoresetMode.NEXT_STEP:
@@ -88,20 +120,88 @@ class EnvStepper:
             if self.mode == AutoresetMode.SAME_STEP:
                 next_obs = _with_final(obs, info["final_obs"], ended)
             else:
-                obs = self._reset_ended(obs, ended)
-        finite = np.isfinite(reward)
-        if not finite.all():
-            _raise("a reward", reward, finite, action)
-        self._check_obs(next_obs, action)
-        if obs is not next_obs:  # some of them are the first ones of new episodes
-            self._check_obs(obs, None)
+                obs = self._reset_rows(obs, ended)
+        if self._paused is not None:
+            check_paused(self._paused, ended)
+            valid = valid & ~self._paused
+        timestep = Timestep(next_obs, reward, terminated, truncated, info, valid, self._abnormal(info, valid, ended))
+        if timestep.abnormal is not self._none:
+            timestep, obs = self._end_abnormal(timestep, obs, previous)
+        self._check(timestep, obs, action)
         self.obs = obs
-        return Timestep(next_obs, reward, terminated, truncated, info, valid)
+        return timestep
 
-    def _reset_ended(self, obs: Any, ended: BoolArray) -> Any:
-        seed = [self.next_seed[i] if ended[i] else None for i in range(len(ended))]
-        fresh = reset_envs(self.env, seed, {"reset_mask": ended.copy()})
-        return _merge(fresh, obs, ended)
+    def pause(self, mask: BoolArray) -> bool:
+        """Let the envs where ``mask`` is true stand still from now on, and the others go on.
+
+        Args:
+            mask: Shape (N,). A paused env should be at the first observation of an episode, as it is behind the end of
+                one, because its steps are marked as not valid.
+
+        Returns:
+            Whether the envs can be paused, which takes a ``SyncVectorEnv`` or an ``AsyncVectorEnv`` of envs that are
+            all ``Pausable``; if not, nothing has changed.
+        """
+        if self._can_pause is None:
+            self._can_pause = can_pause(self.env)
+        if not self._can_pause:
+            return False
+        if not np.array_equal(mask, self._none if self._paused is None else self._paused):
+            self.env.unwrapped.set_attr("paused", mask.tolist())  # type: ignore[attr-defined]
+            self._paused = mask.copy() if mask.any() else None
+        return True
+
+    def _abnormal(self, info: dict[str, Any], valid: BoolArray, ended: BoolArray) -> BoolArray:
+        """Return which envs reported a fault in this step; the very ``_none`` if none did."""
+        final = info.get("final_info")
+        if "abnormal" not in info and (final is None or "abnormal" not in final):
+            return self._none
+        abnormal = _flags(info, self._none)
+        if self.mode == AutoresetMode.SAME_STEP and final is not None:  # where an episode ended, info is of the reset
+            abnormal = np.where(ended, _flags(final, self._none), abnormal)
+        abnormal &= valid
+        return abnormal if abnormal.any() else self._none
+
+    def _end_abnormal(self, timestep: Timestep, obs: Any, previous: Any) -> tuple[Timestep, Any]:
+        """Return a step whose faults are truncations that lead nowhere, and the observations to act on."""
+        next_obs, reward, terminated, truncated, info, valid, abnormal = timestep
+        next_obs = _merge(previous, next_obs, abnormal)
+        if self.mode == AutoresetMode.NEXT_STEP:
+            obs = next_obs
+        lost = abnormal & ~(terminated | truncated)
+        if lost.any():
+            self._check_single_resets(timestep, int(lost.argmax()))
+            obs = self._reset_rows(obs, lost)
+        ends = (terminated & ~abnormal, truncated | abnormal)
+        return Timestep(next_obs, np.where(abnormal, 0.0, reward), *ends, info, valid & ~abnormal, abnormal), obs
+
+    def _reset_rows(self, obs: Any, rows: BoolArray) -> Any:
+        seed = [self.next_seed[i] if rows[i] else None for i in range(len(rows))]
+        fresh = self._reset(seed, {"reset_mask": rows.copy()})
+        return _merge(fresh, obs, rows)
+
+    def _reset(self, seed: list[int | None] | None, options: dict[str, Any] | None = None) -> Any:
+        try:
+            return reset_envs(self.env, seed, options)
+        except Exception as error:
+            explain_failure(error, self.env, f"while the vector env was reset with the seeds {seed}")
+            raise
+
+    def _check_single_resets(self, timestep: Timestep, env_id: int) -> None:
+        knows_mask = isinstance(self.env.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
+        if self.mode != AutoresetMode.DISABLED and not knows_mask:
+            raise RuntimeError(
+                f"env {env_id} reported a fault without ending its episode, and this vector env cannot reset it alone: "
+                f"{timestep.fault(env_id)}"
+            )
+
+    def _check(self, timestep: Timestep, obs: Any, action: Any) -> None:
+        finite = np.isfinite(timestep.reward)
+        if not finite.all():
+            _raise("a reward", timestep.reward, finite, action)
+        self._check_obs(timestep.next_obs, action)
+        if obs is not timestep.next_obs:  # some of them are the first ones of new episodes
+            self._check_obs(obs, None)
 
     def _check_obs(self, obs: Any, action: Any) -> None:
         if self._is_float:
@@ -115,6 +215,10 @@ def _own(obs: Any, previous: Any) -> Any:
     if isinstance(obs, dict):
         return {name: _own(below, previous[name]) for name, below in obs.items()}
     return obs.copy() if np.may_share_memory(obs, previous) else obs
+
+
+def _flags(info: Any, none: BoolArray) -> BoolArray:
+    return np.asarray(info["abnormal"]).astype(bool) if "abnormal" in info else none.copy()
 
 
 def _raise(what: str, values: NDArray[Any], finite: BoolArray, action: Any) -> None:

@@ -126,7 +126,7 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     @abstractmethod
     def _forward_eval(self, obs: Any) -> dict[str, Tensor]:
-        """Return the greedy ``action`` for each of B observations."""
+        """Return the greedy ``action`` for each of B observations; a subclass may take more arguments."""
 
     @abstractmethod
     def default_model(self) -> tuple[str, list[str]]:
@@ -324,10 +324,10 @@ class Policy(LightningModule, Generic[ConfigT]):
         self._require_field("collect")
         return self._act(self._forward_collect, obs, **kwargs)
 
-    def _evaluate(self, obs: Any) -> Any:
+    def _evaluate(self, obs: Any, **kwargs: Any) -> Any:
         """Act greedily on B observations, or on ``{env_id: observation}``."""
         self._require_field("eval")
-        return self._act(self._forward_eval, obs)
+        return self._act(self._forward_eval, obs, **kwargs)
 
     def _act(self, function: Any, obs: Any, **kwargs: Any) -> Any:
         ids = list(obs) if isinstance(obs, dict) and obs and isinstance(next(iter(obs)), int) else None
@@ -399,7 +399,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         return cast("int | None", self._from_config("collect", "n_episode"))
 
     def _get_unroll_len(self) -> int:
-        return int(self._from_config("collect", "unroll_len"))
+        return int(self._from_config("collect", "unroll_len") or 1)
 
     def _get_priority(self) -> bool:
         return bool(getattr(self.config, "priority", False))

@@ -1,4 +1,4 @@
-"""Exploration: schedules and epsilon-greedy actions.
+"""Exploration: schedules, random and epsilon-greedy actions.
 
 Shapes: B batch (one row for each env), A actions.
 """
@@ -6,6 +6,7 @@ Shapes: B batch (one row for each env), A actions.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -71,5 +72,36 @@ def epsilon_greedy(
     explore = rng.random(len(q)) < epsilon
     if action_mask is None:
         return np.where(explore, rng.integers(q.shape[1], size=len(q)), greedy)
-    lottery = rng.random(q.shape) * (np.asarray(action_mask) != 0)  # the largest ticket among the legal actions wins
-    return np.where(explore, lottery.argmax(1), greedy)
+    return np.where(explore, random_actions(action_mask, rng), greedy)
+
+
+def random_actions(
+    action_mask: NDArray[Any], rng: np.random.Generator, sizes: Sequence[int] | None = None
+) -> NDArray[np.int64]:
+    """Return uniformly random legal actions.
+
+    Args:
+        action_mask: Non-zero where an action is legal, shape (B, A), at least one in each row; with ``sizes``, the
+            masks of the D dimensions of an action side by side, A in all.
+        rng: Source of the actions.
+        sizes: Number of actions in each dimension, D of them; None if an action has no dimensions.
+
+    Returns:
+        Actions, shape (B,), or (B, D) with ``sizes``.
+
+    Raises:
+        ValueError: If ``sizes`` do not add up to A.
+
+    Example:
+        >>> random_actions(np.array([[0, 1, 0], [0, 0, 1]]), np.random.default_rng())
+        array([1, 2])
+    """
+    mask = np.asarray(action_mask) != 0
+    lottery = rng.random(mask.shape) * mask  # the largest ticket among the legal actions wins
+    if sizes is None:
+        actions: NDArray[np.int64] = lottery.argmax(1)
+        return actions
+    if sum(sizes) != mask.shape[1]:
+        raise ValueError(f"sizes must add up to {mask.shape[1]}, the width of action_mask, got {tuple(sizes)}")
+    parts = np.split(lottery, np.cumsum(sizes)[:-1], axis=1)
+    return np.stack([part.argmax(1) for part in parts], axis=1)

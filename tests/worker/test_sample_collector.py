@@ -79,7 +79,7 @@ class PlacePolicy:
         self.resets.append(data_id)
 
     def get_attribute(self, name: str) -> Any:
-        return {"n_sample": self.n_sample}[name]
+        return {"n_sample": self.n_sample, "unroll_len": 1}[name]
 
     @property
     def mode(self) -> CollectMode:
@@ -573,7 +573,7 @@ def test_get_serial_collector_cls_lists_the_types_there_are() -> None:
 
 
 def test_get_serial_collector_cls_needs_a_type() -> None:
-    with pytest.raises(KeyError, match=r"a serial collector config needs a 'type', one of \['sample'\]"):
+    with pytest.raises(KeyError, match=r"a serial collector config needs a 'type', one of \['episode', .*'sample'"):
         get_serial_collector_cls({})
 
 

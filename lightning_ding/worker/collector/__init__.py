@@ -1,7 +1,16 @@
 """Collectors: they act in environments and hand over transitions."""
 
 from lightning_ding.worker.collector.base import ISerialCollector
+from lightning_ding.worker.collector.episode import EpisodeSerialCollector
 from lightning_ding.worker.collector.factory import create_serial_collector, get_serial_collector_cls
 from lightning_ding.worker.collector.sample import SampleSerialCollector
+from lightning_ding.worker.collector.transitions import to_tensor_transitions
 
-__all__ = ["ISerialCollector", "SampleSerialCollector", "create_serial_collector", "get_serial_collector_cls"]
+__all__ = [
+    "EpisodeSerialCollector",
+    "ISerialCollector",
+    "SampleSerialCollector",
+    "create_serial_collector",
+    "get_serial_collector_cls",
+    "to_tensor_transitions",
+]

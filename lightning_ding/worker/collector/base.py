@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from gymnasium.vector import VectorEnv
 
-from lightning_ding.policy.modes import CollectMode
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
 from lightning_ding.worker.base import Worker
 from lightning_ding.worker_config import CollectorConfig
 
 
 class ISerialCollector(Worker):
-    """Acts in a vector env with a policy's collect mode; a context manager that closes what it made."""
+    """Acts in a vector env with a policy's collect mode; a context manager that closes what it made.
+
+    Its counters are those of its own rank; who trains on several ranks adds them up.
+    """
 
     config_class: ClassVar[type[CollectorConfig]] = CollectorConfig
     registry = SERIAL_COLLECTOR_REGISTRY
@@ -25,22 +26,27 @@ class ISerialCollector(Worker):
         """Start new episodes, in ``env`` if it is given."""
 
     @abstractmethod
-    def reset_policy(self, policy: CollectMode | None = None) -> None:
-        """Reset the policy's collecting state, after taking ``policy`` if it is given."""
+    def reset_policy(self, policy: Any = None) -> None:
+        """Reset the policy's collecting state, after taking ``policy`` if it is given.
+
+        Args:
+            policy: A collect mode; a sequence of them where several policies act in one env.
+        """
 
     @abstractmethod
-    def reset(self, policy: CollectMode | None = None, env: VectorEnv | None = None) -> None:
-        """Reset env, policy and counters."""
+    def reset(self, policy: Any = None, env: VectorEnv | None = None) -> None:
+        """Take what is given, restart it or else what is there, and set the counters to zero."""
 
     @abstractmethod
-    def collect(
-        self,
-        n_sample: int | None = None,
-        train_iter: int = 0,
-        random_collect: bool = False,
-        policy_kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Return collected data."""
+    def collect(self, target: int | None = None, /, *args: Any, **kwargs: Any) -> Any:
+        """Return collected data.
+
+        Args:
+            target: How much, in the unit of the collector, transitions or episodes; None asks the policy.
+            args: What else the collector takes.
+            kwargs: What else the collector takes; every collector knows ``train_iter``, ``random_collect`` and
+                ``policy_kwargs``.
+        """
 
     @abstractmethod
     def pop_episodes(self) -> tuple[list[float], list[int]]:
@@ -49,9 +55,17 @@ class ISerialCollector(Worker):
     @property
     @abstractmethod
     def episode(self) -> int:
-        """Episodes finished by this collector."""
+        """Episodes finished by this collector, on this rank."""
 
     @property
     @abstractmethod
     def envstep(self) -> int:
-        """Environment steps taken by this collector."""
+        """Environment steps taken by this collector, on this rank; a run that goes on sets it."""
+
+    @envstep.setter
+    @abstractmethod
+    def envstep(self, value: int) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what the collector made itself; env, policy and logger stay open."""

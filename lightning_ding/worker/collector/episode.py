@@ -1,0 +1,165 @@
+"""Collecting a number of whole episodes.
+
+Shapes: N envs, E episodes asked for, T steps of an episode, S steps of all of them, W windows of L steps.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from lightning_ding import nested
+from lightning_ding.config import require
+from lightning_ding.envs import EnvStepper
+from lightning_ding.policy.modes import CollectMode
+from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
+from lightning_ding.worker.collector.quota import share_out
+from lightning_ding.worker.collector.single import SinglePolicyCollector
+from lightning_ding.worker.collector.steps import StepTable, cut_windows
+
+logger = logging.getLogger(__name__)
+
+
+@SERIAL_COLLECTOR_REGISTRY.register("episode")
+class EpisodeSerialCollector(SinglePolicyCollector):
+    """Collects E whole episodes a call, equally many in each env.
+
+    Taking the first E episodes that end would prefer short ones. So each env has a quota, E // N and one more for the
+    envs whose turn it is, and hands over its episodes without leaving one out. An env with a full quota is paused
+    while the others catch up, if all envs are ``Pausable``: then everything handed over was done with the newest
+    weights. Otherwise it goes on, and what it gives, oldest first, counts for its quota in the next calls; for a policy
+    that must learn from its own newest data, use ``Pausable`` envs.
+
+    With ``env_fault="drop"`` an episode in which an env reports a fault is dropped and counted in ``dropped_episode``;
+    the env owes another one for it.
+    """
+
+    config_keys: ClassVar[frozenset[str]] = frozenset(
+        {"collect_print_freq", "env_fault", "get_train_sample", "reward_shaping"}
+    )
+    collects_whole_episodes: ClassVar[bool] = True
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._turn = 0
+        self._waiting: list[deque[dict[str, Any]]] = []
+        self._has_warned = False
+
+    def reset_env(self, env: VectorEnv | None = None) -> None:
+        """Start new episodes, in ``env`` if it is given.
+
+        Episodes that are under way are lost. Whole ones that wait for the next call are kept, but not for another env.
+
+        Raises:
+            RuntimeError: If there is no env.
+            TypeError: If ``reward_shaping`` is on and the env has no method of that name.
+        """
+        if env is not None:
+            self._waiting = []
+            self._turn = 0
+        vector_env = self._require_env().env if env is None else env
+        if self.config.reward_shaping and not callable(getattr(vector_env, "reward_shaping", None)):
+            raise TypeError(
+                f"with reward_shaping, env must have a method reward_shaping(env_id, episode), got {vector_env!r}"
+            )
+        super().reset_env(env)
+        self._table = StepTable()
+        if not self._waiting:
+            self._waiting = [deque() for _ in range(vector_env.num_envs)]
+
+    def collect(
+        self,
+        n_episode: int | None = None,
+        train_iter: int = 0,
+        random_collect: bool = False,
+        record_random_collect: bool = True,
+        policy_kwargs: Mapping[str, Any] | None = None,
+        level_seeds: Sequence[int] | None = None,
+    ) -> list[dict[str, Any]] | dict[str, Any]:
+        """Return E episodes, env by env, each env's in the order of time.
+
+        Args:
+            n_episode: E, >= 1; None asks the policy.
+            train_iter: Updates done so far; each step carries it as ``policy_version``.
+            random_collect: Take uniformly random actions, legal ones where the observation has an ``action_mask``.
+            record_random_collect: Report the episodes that end while actions are random.
+            policy_kwargs: Arguments of the policy's forward, such as ``eps``.
+            level_seeds: The level that each env plays, N of them; each step carries its env's as ``seed``.
+
+        Returns:
+            A list of episodes. An episode is what the policy's ``process_transition`` gives, and ``env_id``,
+            ``episode_id`` and ``policy_version``; every leaf is a tensor with leading axis T. With the config's
+            ``get_train_sample``, what the policy's ``get_train_sample`` makes of the episodes, all in one: leading axis
+            S; or leading axes (W, L) and a ``mask`` as of :func:`cut_windows`, if the policy's ``unroll_len`` L is
+            above 1.
+
+        Raises:
+            RuntimeError: If there is no env or no policy, or an env reports a fault with ``env_fault="raise"``, or one
+                after the other.
+            ValueError: If an argument is out of range, the policy gives no actions or of a wrong shape, or a value is
+                not finite.
+            TypeError: If the env's ``reward_shaping`` does not return an episode.
+        """
+        call = self._begin(train_iter, random_collect, record_random_collect, policy_kwargs, level_seeds)
+        wanted = call.policy.get_attribute("n_episode") if n_episode is None else n_episode
+        require(isinstance(wanted, int) and wanted >= 1, "n_episode", "an int >= 1", wanted)
+        quota = share_out(wanted, len(self._waiting), self._turn)
+        try:
+            while (lacks := quota > self._whole()).any():
+                call.stepper.pause(~lacks & (self._length == 0))
+                self._step(call)
+        finally:
+            _wake(call.stepper)
+        episodes = [queue.popleft() for queue, share in zip(self._waiting, quota, strict=True) for _ in range(share)]
+        self._turn += wanted
+        self.sample += sum(nested.length(episode) for episode in episodes)
+        self._warn_of_old_data()
+        self._finish(call)
+        return _train_sample(call.policy, episodes) if self.config.get_train_sample else episodes
+
+    def _keep(self, step: dict[str, Any], valid: NDArray[np.bool_] | None) -> None:
+        self._table.append(step, alive=int(self._length.max()))
+
+    def _keep_episodes(self, rows: NDArray[np.intp], lengths: NDArray[np.int64]) -> None:
+        # Its valid steps are the newest rows in one piece: an env is reset or paused before its first step only.
+        for env_id, length in zip(rows.tolist(), lengths.tolist(), strict=True):
+            episode = self._table.cut(env_id, length)
+            self._waiting[env_id].append(self._shaped(env_id, episode) if self.config.reward_shaping else episode)
+
+    def _shaped(self, env_id: int, episode: dict[str, Any]) -> dict[str, Any]:
+        env: Any = self._require_env().env
+        shaped = env.reward_shaping(env_id, episode)
+        if not isinstance(shaped, dict):
+            raise TypeError(f"env.reward_shaping must return the episode, got {type(shaped).__name__}")
+        return shaped
+
+    def _whole(self) -> NDArray[np.int64]:
+        """Return how many whole episodes of each env are there, shape (N,)."""
+        return np.array([len(queue) for queue in self._waiting])
+
+    def _warn_of_old_data(self) -> None:
+        if not self._has_warned and any(self._waiting):
+            self._has_warned = True
+            logger.warning(
+                "envs that cannot be paused went on behind their quota; their episodes wait for the next call and will "
+                "then be of older weights. Wrap the envs in Pausable to avoid it."
+            )
+
+
+def _wake(stepper: EnvStepper) -> None:
+    if stepper.obs is not None:  # else the env failed and may not answer any more
+        stepper.pause(np.zeros(stepper.env.num_envs, dtype=bool))
+
+
+def _train_sample(policy: CollectMode, episodes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    samples = [policy.get_train_sample(episode) for episode in episodes]
+    unroll_len = policy.get_attribute("unroll_len")
+    if unroll_len > 1:
+        samples = [cut_windows(sample, unroll_len) for sample in samples]
+    return nested.concatenate(samples)  # type: ignore[return-value]
