@@ -24,7 +24,7 @@ from lightning_ding.datamodules.rng import load_rng, save_rng
 from lightning_ding.datamodules.round import ReplayRound
 from lightning_ding.datamodules.seeds import Seeds
 from lightning_ding.datamodules.stream import Stream
-from lightning_ding.envs import make_vector_env
+from lightning_ding.envs import FaultBarrier, make_vector_env
 from lightning_ding.envs.vector import AutoresetName, EnvLike, VectorMode, check_env, seed_envs
 from lightning_ding.worker import (
     BaseSerialCommander,
@@ -254,7 +254,7 @@ class ReplayDataModule(LightningDataModule):
             self._collect_kwargs = self._commander.step()
         before = np.array([collector.envstep, collector.episode])
         kwargs = {} if random else self._collect_kwargs
-        data = collector.collect(n_sample, progress.train_iter, random, policy_kwargs=kwargs)
+        data = collector.collect(n_sample, progress.train_iter, random_collect=random, policy_kwargs=kwargs)
         cast(IBuffer, self.buffer).push(cast("dict[str, Any]", data), progress.env_step)
         self._count([*(np.array([collector.envstep, collector.episode]) - before).tolist(), n_sample])
 
@@ -272,7 +272,12 @@ class ReplayDataModule(LightningDataModule):
     def _setup_collector(self, trainer: Trainer) -> None:
         policy = self._policy
         seeds = Seeds(self.seed, trainer.global_rank, policy.progress.env_step)
-        env = self._make_env(self.num_envs)
+        wrappers = self.wrappers
+        if policy.config.collect.collector.env_fault == "drop":
+            allowed = '"sync" or "async" with collect.collector.env_fault="drop"'
+            require(self.mode != "native", "mode", allowed, self.mode)
+            wrappers = (*wrappers, FaultBarrier)
+        env = self._make_env(self.num_envs, wrappers=wrappers)
         cfg = policy.get_attribute("cfg")
         if self.buffer is None or self._buffer_of is not policy:
             self._buffer_of = policy
@@ -324,7 +329,13 @@ class ReplayDataModule(LightningDataModule):
         table[:, self._episodes] = torch.tensor(cast(InteractionSerialEvaluator, self.evaluator).run(self._episodes))
         return {"episode_return": table[0], "episode_length": table[1]}
 
-    def _make_env(self, num_envs: int, autoreset: AutoresetName | None = None) -> VectorEnv:
-        env = make_vector_env(self.env_id, num_envs, self.mode, None, self.wrappers, self.env_kwargs, autoreset)
+    def _make_env(
+        self,
+        num_envs: int,
+        autoreset: AutoresetName | None = None,
+        wrappers: Sequence[Callable[[Any], Any]] | None = None,
+    ) -> VectorEnv:
+        wrappers = self.wrappers if wrappers is None else wrappers
+        env = make_vector_env(self.env_id, num_envs, self.mode, None, wrappers, self.env_kwargs, autoreset)
         self._envs.append(env)
         return env

@@ -3,10 +3,12 @@
 from lightning_ding.worker.aggregator import LearnerAggregator, merge_info
 from lightning_ding.worker.buffer import IBuffer, NaiveReplayBuffer, create_buffer, get_buffer_cls
 from lightning_ding.worker.collector import (
+    EpisodeSerialCollector,
     ISerialCollector,
     SampleSerialCollector,
     create_serial_collector,
     get_serial_collector_cls,
+    to_tensor_transitions,
 )
 from lightning_ding.worker.commander import BaseSerialCommander
 from lightning_ding.worker.evaluator import (
@@ -31,6 +33,7 @@ from lightning_ding.worker.learner import (
 __all__ = [
     "BaseLearner",
     "BaseSerialCommander",
+    "EpisodeSerialCollector",
     "IBuffer",
     "ISerialCollector",
     "ISerialEvaluator",
@@ -53,5 +56,6 @@ __all__ = [
     "merge_info",
     "register_learner_hook",
     "sort_callbacks",
+    "to_tensor_transitions",
     "with_priority",
 ]
