@@ -16,6 +16,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from lightning.pytorch import Callback, LightningDataModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
 from lightning_ding.callbacks import default_callbacks
@@ -34,6 +35,7 @@ from lightning_ding.worker import (
     create_buffer,
     create_serial_collector,
     create_serial_evaluator,
+    get_serial_evaluator_cls,
     sort_callbacks,
 )
 
@@ -320,13 +322,27 @@ class ReplayDataModule(LightningDataModule):
         self.single_action_space = env.single_action_space
         policy.build(env.single_observation_space, env.single_action_space)
         seed = Seeds(self.seed).evaluation("test" if stage == "test" else "validate")
-        evaluator = create_serial_evaluator(config, env=env, policy=policy.eval_mode, seed=seed)
+        is_known = issubclass(get_serial_evaluator_cls(config), InteractionSerialEvaluator)
+        require(is_known, "eval.evaluator.type", "that of an InteractionSerialEvaluator", config.type)
+        film = next((one for one in trainer.loggers if isinstance(one, TensorBoardLogger)), trainer.logger)
+        made = {"env": env, "policy": policy.eval_mode, "tb_logger": film, "seed": seed}
+        evaluator = create_serial_evaluator(config, **made, instance_name="test" if stage == "test" else "eval")
         self.evaluator = cast(InteractionSerialEvaluator, evaluator)
+        if config.render.render_freq > 0:
+            self.evaluator.check_can_film()
 
     def _evaluate(self) -> dict[str, Tensor]:
         """Return ``episode_return`` and ``episode_length``, shape (E,), zero where other ranks ran an episode."""
+        evaluator, trainer = cast(InteractionSerialEvaluator, self.evaluator), cast(Trainer, self.trainer)
+        now = {"envstep": self._policy.progress.env_step, "train_iter": self._policy.progress.train_iter}
+        films = evaluator.should_render(**now)
         table = torch.zeros(2, self._n_episode)
-        table[:, self._episodes] = torch.tensor(cast(InteractionSerialEvaluator, self.evaluator).run(self._episodes))
+        table[:, self._episodes] = torch.tensor(evaluator.run(self._episodes, film=films and trainer.is_global_zero))
+        if films:
+            evaluator.write_film(**now)
+        if evaluator.config.figure_path is not None:
+            mine = table[0].to(trainer.strategy.root_device, copy=True)
+            evaluator.write_figure(cast(Tensor, trainer.strategy.reduce(mine, reduce_op="sum")).tolist(), **now)
         return {"episode_return": table[0], "episode_length": table[1]}
 
     def _make_env(

@@ -12,10 +12,13 @@ from lightning_ding.worker.collector import (
 )
 from lightning_ding.worker.commander import BaseSerialCommander
 from lightning_ding.worker.evaluator import (
+    IMetric,
     InteractionSerialEvaluator,
     ISerialEvaluator,
+    MetricSerialEvaluator,
     VectorEvalMonitor,
     create_serial_evaluator,
+    get_serial_evaluator_cls,
 )
 from lightning_ding.worker.learner import (
     BaseLearner,
@@ -35,12 +38,14 @@ __all__ = [
     "BaseSerialCommander",
     "EpisodeSerialCollector",
     "IBuffer",
+    "IMetric",
     "ISerialCollector",
     "ISerialEvaluator",
     "InteractionSerialEvaluator",
     "LearnerAggregator",
     "LearnerEngine",
     "LearnerHook",
+    "MetricSerialEvaluator",
     "NaiveReplayBuffer",
     "SampleSerialCollector",
     "VectorEvalMonitor",
@@ -52,6 +57,7 @@ __all__ = [
     "create_serial_evaluator",
     "get_buffer_cls",
     "get_serial_collector_cls",
+    "get_serial_evaluator_cls",
     "merge_hooks",
     "merge_info",
     "register_learner_hook",

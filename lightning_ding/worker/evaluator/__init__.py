@@ -1,8 +1,18 @@
 """Evaluators: they measure a policy."""
 
 from lightning_ding.worker.evaluator.base import ISerialEvaluator
-from lightning_ding.worker.evaluator.factory import create_serial_evaluator
+from lightning_ding.worker.evaluator.factory import create_serial_evaluator, get_serial_evaluator_cls
 from lightning_ding.worker.evaluator.interaction import InteractionSerialEvaluator
+from lightning_ding.worker.evaluator.metric import MetricSerialEvaluator
+from lightning_ding.worker.evaluator.metric_protocol import IMetric
 from lightning_ding.worker.evaluator.monitor import VectorEvalMonitor
 
-__all__ = ["ISerialEvaluator", "InteractionSerialEvaluator", "VectorEvalMonitor", "create_serial_evaluator"]
+__all__ = [
+    "IMetric",
+    "ISerialEvaluator",
+    "InteractionSerialEvaluator",
+    "MetricSerialEvaluator",
+    "VectorEvalMonitor",
+    "create_serial_evaluator",
+    "get_serial_evaluator_cls",
+]

@@ -1,4 +1,4 @@
-"""The contract of evaluators."""
+"""The contract of evaluators, and what all of them remember."""
 
 from __future__ import annotations
 
@@ -6,42 +6,78 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from gymnasium.vector import VectorEnv
-
 from lightning_ding.policy.modes import EvalMode
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
 from lightning_ding.worker.base import Worker
 from lightning_ding.worker_config import EvaluatorConfig
 
+SaveFunction = Callable[[str], Any]
+
 
 class ISerialEvaluator(Worker):
-    """Measures a policy's eval mode; a context manager that closes what it made."""
+    """Measures a policy's eval mode; a context manager that closes what it made.
+
+    By hand, ask :meth:`should_eval` and call :meth:`eval`. In a Trainer's validation loop call :meth:`run`, which
+    measures this rank's share and neither remembers nor writes anything; the Trainer's callbacks do that.
+    """
 
     config_class: ClassVar[type[EvaluatorConfig]] = EvaluatorConfig
     registry = SERIAL_EVALUATOR_REGISTRY
+    config: EvaluatorConfig
+    _policy: EvalMode | None = None
+    _last_eval_iter: int | None = None
+
+    @property
+    @abstractmethod
+    def env(self) -> Any:
+        """What the policy is evaluated on; None if nothing was given yet."""
+
+    @property
+    def policy(self) -> EvalMode | None:
+        """The policy's eval mode; None if none was given yet."""
+        return self._policy
 
     @abstractmethod
-    def reset_env(self, env: VectorEnv | None = None) -> None:
-        """Start new episodes, in ``env`` if it is given."""
+    def reset_env(self, env: Any = None) -> None:
+        """Start anew, on ``env`` if it is given."""
 
     @abstractmethod
     def reset_policy(self, policy: EvalMode | None = None) -> None:
         """Reset the policy's evaluating state, after taking ``policy`` if it is given."""
 
     @abstractmethod
-    def reset(self, policy: EvalMode | None = None, env: VectorEnv | None = None) -> None:
+    def reset(self, policy: EvalMode | None = None, env: Any = None) -> None:
         """Reset env, policy and what was remembered of earlier evaluations."""
 
-    @abstractmethod
     def should_eval(self, train_iter: int) -> bool:
-        """Return whether an evaluation is due."""
+        """Return whether ``eval_freq`` updates have passed since the last evaluation, or there was none.
+
+        Asking changes nothing; :meth:`eval` notes when it was called, if it is told the ``train_iter``.
+        """
+        return self._last_eval_iter is None or train_iter - self._last_eval_iter >= self.config.eval_freq
 
     @abstractmethod
     def eval(
         self,
-        save_ckpt_fn: Callable[[str], Any] | None = None,
+        save_ckpt_fn: SaveFunction | None = None,
         train_iter: int = -1,
         envstep: int = -1,
         n_episode: int | None = None,
     ) -> tuple[bool, dict[str, Any]]:
-        """Evaluate; return whether the run may stop, and what was measured."""
+        """Evaluate; return whether the run may stop, and what was measured, as plain Python."""
+
+    @abstractmethod
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Measure, and return what was measured."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what survives a checkpoint; here when the last evaluation was."""
+        return {"last_eval_iter": self._last_eval_iter}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what survives a checkpoint."""
+        self._last_eval_iter = state_dict["last_eval_iter"]
+
+    def _note_eval(self, train_iter: int) -> None:
+        if train_iter >= 0:
+            self._last_eval_iter = train_iter

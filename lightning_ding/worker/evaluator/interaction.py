@@ -5,19 +5,25 @@ Shapes: N envs, E episodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from time import perf_counter
 from typing import Any, ClassVar
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.envs import EnvStepper
 from lightning_ding.policy.modes import EvalMode
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
-from lightning_ding.worker.evaluator.base import ISerialEvaluator
-from lightning_ding.worker.evaluator.monitor import VectorEvalMonitor
+from lightning_ding.worker.evaluator.base import ISerialEvaluator, SaveFunction
+from lightning_ding.worker.evaluator.pictures import Pictures
+from lightning_ding.worker.evaluator.plan import EpisodePlan
+from lightning_ding.worker.evaluator.sharding import rank_and_world_size, run_sharded
+from lightning_ding.worker.evaluator.video import MAX_FRAMES, check_can_render, frames_of
+from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
 from lightning_ding.worker_config import EvaluatorConfig
 
 
@@ -28,11 +34,20 @@ class InteractionSerialEvaluator(ISerialEvaluator):
     In an env with autoreset disabled every episode has a seed of its own, so that the result does not depend on how
     many envs or ranks share the work. In the other modes only the first episode of each env can be seeded.
 
+    An episode that a fault of its env cuts short is not counted but run again.
+
     Args:
         cfg: An ``EvaluatorConfig``, or a mapping to merge over its defaults.
         env: A gymnasium vector env; its owner closes it.
         policy: A policy's eval mode.
+        tb_logger: A TensorBoard ``SummaryWriter`` or a Lightning logger, for numbers, films and figures; or None.
+        exp_name: Part of the name of the logger of Python's logging.
+        instance_name: Tells several evaluators apart, in logs and names of figures.
         seed: Of the episodes; the same episodes come back at every evaluation.
+
+    Raises:
+        ValueError: If a config key is unknown or does nothing here, or a value is out of range.
+        ImportError: If there is a ``figure_path`` and the extra ``video`` is not installed.
     """
 
     config_keys: ClassVar[frozenset[str]] = frozenset({"eval_freq", "n_episode", "stop_value", "render", "figure_path"})
@@ -42,18 +57,27 @@ class InteractionSerialEvaluator(ISerialEvaluator):
         cfg: ConfigLike[EvaluatorConfig] = None,
         env: VectorEnv | None = None,
         policy: EvalMode | None = None,
+        tb_logger: Any = None,
+        exp_name: str = DEFAULT_EXPERIMENT,
+        instance_name: str = "evaluator",
         seed: int = 0,
     ) -> None:
         self.config: EvaluatorConfig = self.resolve_config(cfg)
         self.seed = seed
-        self._stepper: EnvStepper | None = None
-        self._policy: EvalMode | None = None
         self.best_return = -np.inf
-        self._last_eval_iter: int | None = None
+        self._log = WorkerLog(tb_logger, exp_name, instance_name)
+        self._pictures = Pictures(self.config, self._log)
+        self._stepper: EnvStepper | None = None
+        self._video: NDArray[np.uint8] | None = None
         if env is not None:
             self.reset_env(env)
         if policy is not None:
             self.reset_policy(policy)
+
+    @property
+    def env(self) -> VectorEnv | None:
+        """The vector env; None if none was given yet."""
+        return None if self._stepper is None else self._stepper.env
 
     def reset_env(self, env: VectorEnv | None = None) -> None:
         """Take ``env`` if it is given; episodes begin with the next evaluation."""
@@ -68,124 +92,189 @@ class InteractionSerialEvaluator(ISerialEvaluator):
             self._policy.reset()
 
     def reset(self, policy: EvalMode | None = None, env: VectorEnv | None = None) -> None:
-        """Take what is given and forget the best return and the last evaluation."""
+        """Take what is given and forget the best return, the last evaluation and the last film."""
         self.best_return = -np.inf
         self._last_eval_iter = None
+        self._pictures.last_film = None
         self.reset_env(env)
         self.reset_policy(policy)
 
-    def should_eval(self, train_iter: int) -> bool:
-        """Return whether ``eval_freq`` updates have passed since the last evaluation, or there was none."""
-        return self._last_eval_iter is None or train_iter - self._last_eval_iter >= self.config.eval_freq
+    def should_render(self, envstep: int, train_iter: int) -> bool:
+        """Return whether the config asks for a film of an evaluation made now; asking changes nothing."""
+        return self._pictures.is_film_due(envstep, train_iter)
+
+    def check_can_film(self) -> None:
+        """Raise if a film could not be made or written.
+
+        Raises:
+            ValueError: If the envs give no frames, or the logger takes no films.
+            ImportError: If the extra ``video`` is not installed.
+        """
+        self._pictures.check(self._parts()[0].env)
 
     def eval(
         self,
-        save_ckpt_fn: Callable[[str], Any] | None = None,
+        save_ckpt_fn: SaveFunction | None = None,
         train_iter: int = -1,
         envstep: int = -1,
         n_episode: int | None = None,
+        force_render: bool = False,
+        policy_kwargs: Mapping[str, Any] | None = None,
     ) -> tuple[bool, dict[str, Any]]:
-        """Evaluate, and remember when and how well.
+        """Evaluate, remember when and how well, and write it to the loggers.
+
+        If ``torch.distributed`` is initialised, every rank has to call this and runs its share of the episodes; all of
+        them get the same answer. Films show the episodes of rank zero.
 
         Args:
-            save_ckpt_fn: Called with a file name when the mean return is the best so far.
-            train_iter: Updates done.
-            envstep: Environment steps done, reported back.
-            n_episode: Episodes; None takes the config's.
+            save_ckpt_fn: Called with a file name when the mean return is the best so far; on every rank, because
+                saving may need all of them, as ``Trainer.save_checkpoint`` does.
+            train_iter: Updates done; a negative number says nothing of when it was.
+            envstep: Environment steps done.
+            n_episode: Episodes over all ranks; None takes the config's.
+            force_render: Film this evaluation, whatever the config says.
+            policy_kwargs: Arguments of the policy's ``forward``.
 
         Returns:
-            Whether the mean return reached ``stop_value`` after at least one update, and ``eval_episode_return``,
-            ``eval_episode_length``, ``return_mean``, ``train_iter`` and ``envstep``.
+            Whether the mean return reached ``stop_value`` after at least one update, and plain Python numbers:
+            ``eval_episode_return`` and ``eval_episode_length`` of each episode, ``return_mean``, ``return_std``,
+            ``return_min``, ``return_max``, ``train_iter`` and ``envstep``.
+
+        Raises:
+            ValueError: If there are fewer episodes than ranks, or none; or a film is due and the envs give no frames,
+                or the logger takes none.
+            RuntimeError: If there is no env or no policy, or the envs report more faults than there are episodes.
+            ImportError: If a film is due and the extra ``video`` is not installed.
         """
+        films = force_render or self.should_render(envstep, train_iter)
+        if films:
+            self.check_can_film()
+        started = perf_counter()
         total = self.config.n_episode if n_episode is None else n_episode
-        returns, lengths = self.run(range(total))
-        self._last_eval_iter = train_iter
+        films_here = films and rank_and_world_size()[0] == 0
+        table = run_sharded(lambda episodes: self.run(episodes, films_here, policy_kwargs), total)
+        returns, lengths = table[0].tolist(), table[1].astype(int).tolist()
+        self._write(returns, lengths, perf_counter() - started, train_iter, envstep)
+        if films:
+            self.write_film(envstep, train_iter)
+        self.write_figure(returns, envstep, train_iter)
+        self._note_eval(train_iter)
         mean = float(np.mean(returns))
-        if mean > self.best_return:
-            self.best_return = mean
-            if save_ckpt_fn is not None:
-                save_ckpt_fn("ckpt_best.ckpt")
+        self._save_if_best(mean, save_ckpt_fn)
         stop = self.config.stop_value is not None and mean >= self.config.stop_value and train_iter > 0
-        info = {"eval_episode_return": returns, "eval_episode_length": lengths, "return_mean": mean}
+        info = {"eval_episode_return": returns, "eval_episode_length": lengths, **_summary(returns)}
         return stop, {**info, "train_iter": train_iter, "envstep": envstep}
 
-    def run(self, episodes: Sequence[int]) -> tuple[list[float], list[int]]:
+    def run(
+        self, episodes: Sequence[int], film: bool = False, policy_kwargs: Mapping[str, Any] | None = None
+    ) -> tuple[list[float], list[int]]:
         """Run episodes and return their returns and lengths.
 
         Args:
             episodes: Their numbers, from which their seeds come; E >= 1 of them.
+            film: Keep the frames of the episodes for :meth:`write_film` and :meth:`pop_video`.
+            policy_kwargs: Arguments of the policy's ``forward``.
 
         Returns:
             E returns and E lengths in env steps, in the order of ``episodes``.
 
         Raises:
-            RuntimeError: If there is no env or no policy.
-            ValueError: If ``episodes`` is empty.
+            RuntimeError: If there is no env or no policy, or the envs report more faults than there are episodes.
+            ValueError: If ``episodes`` is empty, or ``film`` is true and the envs give no frames.
         """
         require(len(episodes) >= 1, "n_episode", ">= 1", len(episodes))
-        if self._stepper is None or self._policy is None:
-            raise RuntimeError("the evaluator needs an env and a policy: pass them to the constructor or to reset")
-        return self._run(self._stepper, self._policy, _Plan(episodes, self._stepper, self.seed))
+        stepper, policy = self._parts()
+        if film:
+            check_can_render(stepper.env)
+        plan = EpisodePlan(episodes, stepper, self.seed)
+        self._video = None
+        self._run(stepper, policy, plan, film, policy_kwargs or {})
+        self._video = plan.monitor.get_video(MAX_FRAMES)
+        return plan.results()
+
+    def pop_video(self) -> NDArray[np.uint8] | None:
+        """Return the films of the last run's worst, median and best episodes, and forget them.
+
+        Returns:
+            As :meth:`VectorEvalMonitor.get_video`, at most 300 frames; None if the last run was not filmed.
+        """
+        video, self._video = self._video, None
+        return video
+
+    def write_film(self, envstep: int, train_iter: int) -> None:
+        """Write the film of the last run to the logger, if it was filmed here, and note when the last film was."""
+        stepper, _ = self._parts()
+        self._pictures.write_film(self.pop_video(), stepper.env, envstep, train_iter)
+
+    def write_figure(self, returns: Sequence[float], envstep: int, train_iter: int) -> None:
+        """Write a figure of the returns of all ranks, if there is a ``figure_path``."""
+        self._pictures.write_figure(returns, envstep, train_iter)
 
     def close(self) -> None:
         """Forget env and policy; the env is left open for whoever made it."""
         self._stepper = None
         self._policy = None
+        self._video = None
 
-    def _run(self, stepper: EnvStepper, policy: EvalMode, plan: _Plan) -> tuple[list[float], list[int]]:
+    def state_dict(self) -> dict[str, Any]:
+        """Return what survives a checkpoint: the best return, and when the last evaluation and the last film were."""
+        return {**super().state_dict(), "best_return": float(self.best_return), "last_film": self._pictures.last_film}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what survives a checkpoint."""
+        super().load_state_dict(state_dict)
+        self.best_return = state_dict["best_return"]
+        self._pictures.last_film = state_dict["last_film"]
+
+    def _parts(self) -> tuple[EnvStepper, EvalMode]:
+        if self._stepper is None or self._policy is None:
+            raise RuntimeError("the evaluator needs an env and a policy: pass them to the constructor or to reset")
+        return self._stepper, self._policy
+
+    def _run(
+        self, stepper: EnvStepper, policy: EvalMode, plan: EpisodePlan, film: bool, policy_kwargs: Mapping[str, Any]
+    ) -> None:
         policy.reset()
         obs = stepper.reset(plan.first_seeds())
         totals = np.zeros(stepper.env.num_envs)
         steps = np.zeros(stepper.env.num_envs, dtype=np.int64)
         while not plan.monitor.is_finished():
             stepper.next_seed = plan.next_seeds()
-            action = nested.to_numpy(policy.forward(obs)["action"])
+            frames = frames_of(stepper.env) if film else []
+            action = nested.to_numpy(policy.forward(obs, **policy_kwargs)["action"])
             timestep = stepper.step(action)
             obs = stepper.obs
             totals += timestep.reward * timestep.valid
             steps += timestep.valid
-            if not timestep.valid.all():
-                policy.reset(np.flatnonzero(~timestep.valid).tolist())  # it saw the last observation once more
-            ended = np.flatnonzero(timestep.terminated | timestep.truncated)
-            if len(ended):
-                plan.record(ended, totals, steps)
-                policy.reset(ended.tolist())
+            if film:
+                plan.monitor.update_video({i: frames[i] for i in np.flatnonzero(timestep.valid).tolist()})
+            ended = timestep.terminated | timestep.truncated
+            starts = np.flatnonzero(ended | ~timestep.valid)  # where not valid, it saw the last observation once more
+            if len(starts):
+                plan.record(timestep, totals, steps)
+                policy.reset(starts.tolist())
                 totals[ended] = 0
                 steps[ended] = 0
-        return plan.results()
+
+    def _save_if_best(self, mean: float, save_ckpt_fn: SaveFunction | None) -> None:
+        if mean > self.best_return:
+            self.best_return = mean
+            if save_ckpt_fn is not None:
+                save_ckpt_fn("ckpt_best.ckpt")
+
+    def _write(self, returns: list[float], lengths: list[int], seconds: float, train_iter: int, envstep: int) -> None:
+        n_episode, n_envstep = len(returns), sum(lengths)
+        values = {
+            "episode_count": n_episode,
+            "envstep_count": n_envstep,
+            "avg_envstep_per_episode": n_envstep / n_episode,
+            "evaluate_time": seconds,
+            "avg_time_per_episode": seconds / n_episode,
+            "avg_envstep_per_sec": n_envstep / seconds,
+        }
+        self._log.write({**values, **_summary(returns)}, train_iter, envstep)
 
 
-class _Plan:
-    """Which episode each env runs, with which seed, and what came of it."""
-
-    def __init__(self, episodes: Sequence[int], stepper: EnvStepper, seed: int) -> None:
-        num_envs = stepper.env.num_envs
-        self.monitor = VectorEvalMonitor(num_envs, len(episodes))
-        self._seeded_resets = stepper.mode == AutoresetMode.DISABLED
-        seeds = [int(np.random.SeedSequence([seed, episode]).generate_state(1)[0]) for episode in episodes]
-        self._seeds = [seeds[env_id::num_envs] for env_id in range(num_envs)]
-        by_env = [np.arange(len(seeds))[env_id::num_envs] for env_id in range(num_envs)]
-        self._order = np.argsort(np.concatenate(by_env))
-        self._started = np.ones(num_envs, dtype=np.int64)
-
-    def first_seeds(self) -> list[int | None]:
-        """Return a seed for the first episode of each env; None for an env that has no quota."""
-        return [seeds[0] if seeds else None for seeds in self._seeds]
-
-    def next_seeds(self) -> list[int | None]:
-        """Return a seed for the next episode of each env, None behind its quota."""
-        if not self._seeded_resets:
-            return [None] * len(self._seeds)
-        return [seeds[n] if n < len(seeds) else None for seeds, n in zip(self._seeds, self._started, strict=True)]
-
-    def record(self, ended: Any, totals: Any, steps: Any) -> None:
-        """Record the episodes that ended."""
-        for env_id in ended.tolist():
-            self.monitor.update_info(env_id, {"length": int(steps[env_id])})
-            self.monitor.update_reward(env_id, totals[env_id])
-        self._started[ended] += 1
-
-    def results(self) -> tuple[list[float], list[int]]:
-        """Return the returns and lengths in the order of the episodes."""
-        returns, info = np.array(self.monitor.get_episode_return()), self.monitor.get_episode_info() or {}
-        return returns[self._order].tolist(), np.array(info["length"])[self._order].tolist()
+def _summary(returns: list[float]) -> dict[str, float]:
+    numbers = {"mean": np.mean(returns), "std": np.std(returns), "min": np.min(returns), "max": np.max(returns)}
+    return {f"return_{name}": float(value) for name, value in numbers.items()}

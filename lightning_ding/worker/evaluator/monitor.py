@@ -10,14 +10,20 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from lightning_ding import nested
 from lightning_ding.config import require
+from lightning_ding.worker.evaluator.film import Film
 
 
 class VectorEvalMonitor:
     """Records the first episodes of each env, up to its quota, and ignores what comes after.
 
     The quota of env i is ``n_episode // env_num``, and one more for the first ``n_episode % env_num`` envs.
+
+    Which episodes are the medians is known at the end only, so the frames of all of them are kept, compressed without
+    loss; a drawn frame shrinks to about a hundredth. A frame of a camera hardly shrinks.
 
     Args:
         env_num: Number of envs, >= 1.
@@ -37,6 +43,7 @@ class VectorEvalMonitor:
         self.quota = n_episode // env_num + (np.arange(env_num) < n_episode % env_num)
         self._returns: list[list[float]] = [[] for _ in range(env_num)]
         self._infos: list[list[Mapping[str, Any]]] = [[] for _ in range(env_num)]
+        self._films: list[list[Film]] = [[Film()] for _ in range(env_num)]  # the last one is still running
 
     def is_finished(self) -> bool:
         """Return whether every env has delivered its quota."""
@@ -47,14 +54,35 @@ class VectorEvalMonitor:
         return len(self._returns[env_id]) < int(self.quota[env_id])
 
     def update_reward(self, env_id: int, reward: Any) -> None:
-        """Record the return of an episode, unless the env's quota is full."""
+        """Record the return of an episode, which ends it, unless the env's quota is full."""
         if self.wants(env_id):
             self._returns[env_id].append(float(reward))
+            self._films[env_id].append(Film())
 
     def update_info(self, env_id: int, info: Mapping[str, Any]) -> None:
-        """Record what else is known of an episode, unless the env's quota is full; call it before ``update_reward``."""
+        """Record what else is known of an episode, unless the env's quota is full; call it before ``update_reward``.
+
+        Tensors and arrays are kept as plain Python.
+        """
         if len(self._infos[env_id]) < self.quota[env_id]:
-            self._infos[env_id].append(info)
+            self._infos[env_id].append({name: _plain(value) for name, value in info.items()})
+
+    def update_video(self, frames: Mapping[int, Any]) -> None:
+        """Append a frame to the running episode of each of some envs, unless the env's quota is full.
+
+        Args:
+            frames: By env, each uint8 of shape (H, W, C), the same for all.
+
+        Raises:
+            ValueError: If a frame is something else.
+        """
+        for env_id, frame in frames.items():
+            if self.wants(env_id):
+                self._films[env_id][-1].append(frame)
+
+    def drop_video(self, env_id: int) -> None:
+        """Forget the frames of an env's running episode, which will not be recorded."""
+        self._films[env_id][-1] = Film()
 
     def get_episode_return(self) -> list[float]:
         """Return the returns recorded, env after env."""
@@ -88,3 +116,39 @@ class VectorEvalMonitor:
             if all(np.isscalar(v) and not isinstance(v, str) for v in values)
         }
         return lists | {f"{name}_mean": float(np.mean(values)) for name, values in numbers.items()}
+
+    def get_video(self, max_frames: int | None = None) -> NDArray[np.uint8] | None:
+        """Return the films of the worst, the median and the best episode among those that have frames.
+
+        Four and more episodes give four films, with both medians; of an odd number these are the median and the one
+        below it. Up to three episodes give a film of each.
+
+        Args:
+            max_frames: Longest film, >= 1; of longer ones every n-th frame is returned, the same n for all.
+
+        Returns:
+            Shape (V, T, C, H, W), from the worst to the best, short films padded with their last frame; None if no
+            recorded episode has frames.
+
+        Raises:
+            ValueError: If the frames differ in shape.
+        """
+        require(max_frames is None or max_frames >= 1, "max_frames", ">= 1 or None", max_frames)
+        recorded = [
+            (episode_return, film)
+            for returns, films in zip(self._returns, self._films, strict=True)
+            for episode_return, film in zip(returns, films, strict=False)  # the running one has no return
+            if len(film)
+        ]
+        if not recorded:
+            return None
+        films = [film for _, film in sorted(recorded, key=lambda pair: pair[0])]
+        if len(films) > 4:
+            films = [films[0], films[len(films) // 2 - 1], films[len(films) // 2], films[-1]]
+        longest = max(map(len, films))
+        stride = 1 if max_frames is None else -(-longest // max_frames)
+        return np.stack([film.frames(stride, -(-longest // stride)) for film in films])
+
+
+def _plain(value: Any) -> Any:
+    return nested.apply(lambda leaf: leaf.tolist() if hasattr(leaf, "tolist") else leaf, value)

@@ -12,21 +12,24 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from lightning_ding.envs import FaultBarrier
 from lightning_ding.envs.toy import CountingEnv
 from lightning_ding.policy.modes import EvalMode
-from lightning_ding.worker import InteractionSerialEvaluator, VectorEvalMonitor, create_serial_evaluator
+from lightning_ding.worker import InteractionSerialEvaluator, create_serial_evaluator
 from lightning_ding.worker_config import EvaluatorConfig
 
 MODES = [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED]
 
 
 class StillPolicy:
-    """Always takes action 0; remembers its resets."""
+    """Always takes action 0; remembers its resets and what it was told."""
 
     def __init__(self) -> None:
         self.resets: list[Sequence[int] | None] = []
+        self.told: dict[str, Any] = {}
 
-    def forward(self, obs: Any) -> dict[str, Any]:
+    def forward(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
+        self.told = kwargs
         return {"action": torch.zeros(len(obs), dtype=torch.int64)}
 
     def reset(self, data_id: Sequence[int] | None = None) -> None:
@@ -68,75 +71,6 @@ def seed_envs(num_envs: int, mode: AutoresetMode = AutoresetMode.DISABLED) -> Ve
 
 def evaluator_of(env: VectorEnv, policy: StillPolicy | None = None, seed: int = 0, **cfg: Any) -> Any:
     return InteractionSerialEvaluator(cfg, env=env, policy=(policy or StillPolicy()).mode, seed=seed)
-
-
-# ------------------------------------------------------------------ the quota
-
-
-@pytest.mark.parametrize(("n_episode", "quota"), [(1, [1, 0, 0]), (3, [1, 1, 1]), (8, [3, 3, 2])])
-def test_eval_monitor_shares_the_episodes_out_evenly(n_episode: int, quota: list[int]) -> None:
-    assert VectorEvalMonitor(3, n_episode).quota.tolist() == quota
-
-
-def test_eval_monitor_ignores_episodes_beyond_the_quota() -> None:
-    monitor = VectorEvalMonitor(env_num=2, n_episode=2)
-    for value in (1.0, 99.0):
-        monitor.update_info(0, {"length": value})
-        monitor.update_reward(0, value)
-
-    assert monitor.get_episode_return() == [1.0]
-    assert (monitor.get_episode_info() or {})["length"] == [1.0]
-
-
-def test_eval_monitor_is_finished_when_every_env_has_delivered() -> None:
-    monitor, was_finished = VectorEvalMonitor(env_num=2, n_episode=3), []
-    for env_id in (0, 0, 0, 1):
-        monitor.update_reward(env_id, 0.0)
-        was_finished.append(monitor.is_finished())
-
-    assert was_finished == [False, False, False, True]  # two episodes of env 0 count, one of env 1
-
-
-def test_eval_monitor_wants_no_episode_of_an_env_without_quota() -> None:
-    monitor = VectorEvalMonitor(env_num=2, n_episode=1)
-
-    assert [monitor.wants(0), monitor.wants(1)] == [True, False]
-
-
-def test_eval_monitor_counts_and_shows_the_newest() -> None:
-    monitor = VectorEvalMonitor(env_num=2, n_episode=4)
-    monitor.update_reward(1, np.float64(5.0))
-    monitor.update_reward(1, torch.tensor(7.0))
-
-    assert (monitor.get_latest_reward(1), monitor.get_current_episode()) == (7.0, 2)
-
-
-def test_eval_monitor_has_no_newest_return_before_the_first() -> None:
-    with pytest.raises(IndexError):
-        VectorEvalMonitor(env_num=1, n_episode=1).get_latest_reward(0)
-
-
-def test_eval_monitor_averages_numbers_and_lists_the_rest() -> None:
-    monitor = VectorEvalMonitor(env_num=2, n_episode=2)
-    monitor.update_info(1, {"won": True, "map": "north"})
-    monitor.update_info(0, {"won": False, "map": "south", "score": 3})
-
-    info = monitor.get_episode_info()
-
-    expected = {"won": [False, True], "map": ["south", "north"], "score": [3], "won_mean": 0.5, "score_mean": 3.0}
-    assert info == expected
-
-
-def test_eval_monitor_knows_nothing_before_the_first_episode() -> None:
-    monitor = VectorEvalMonitor(env_num=1, n_episode=1)
-
-    assert (monitor.get_episode_info(), monitor.get_episode_return()) == (None, [])
-
-
-@pytest.mark.parametrize(("env_num", "n_episode", "name"), [(0, 1, "env_num"), (1, 0, "n_episode")])
-def test_eval_monitor_refuses_numbers_that_are_none(env_num: int, n_episode: int, name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be >= 1, got 0"):
-        VectorEvalMonitor(env_num, n_episode)
 
 
 # ------------------------------------------------------------------ the mean
@@ -234,7 +168,7 @@ def test_evaluator_gives_a_policy_with_memory_the_same_episodes_in_every_mode(mo
             self.ticks = np.zeros(2, dtype=np.int64)
             self.late = 0
 
-        def forward(self, obs: Any) -> dict[str, Any]:
+        def forward(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
             self.late += int((self.ticks > obs[:, 2]).sum())
             self.ticks += 1
             return super().forward(obs)
@@ -249,16 +183,111 @@ def test_evaluator_gives_a_policy_with_memory_the_same_episodes_in_every_mode(mo
     assert policy.late == 0
 
 
+def test_episodes_of_one_env_differ_so_that_the_deviation_is_not_understated() -> None:
+    _, info = evaluator_of(seed_envs(2)).eval(n_episode=6)
+    _, one_each = evaluator_of(seed_envs(6)).eval(n_episode=6)
+
+    assert len(set(info["eval_episode_return"])) == 6  # the third episode of an env is not its first once more
+    assert info["return_std"] == pytest.approx(np.std(info["eval_episode_return"]), rel=1e-12)
+    assert info["return_std"] == one_each["return_std"] > 0
+
+
+def test_env_may_put_anything_into_its_info() -> None:
+    class Chatty(SeedEnv):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            *step, _ = super().step(action)
+            return (*step, {"object": object(), "none": None, "text": "x"})
+
+    evaluator = evaluator_of(SyncVectorEnv([Chatty] * 2, autoreset_mode=AutoresetMode.DISABLED))
+
+    assert evaluator.run(range(4)) == evaluator_of(seed_envs(2)).run(range(4))
+
+
+# ------------------------------------------------------------------ faults of envs
+
+
+class FaultyEnv(SeedEnv):
+    """A SeedEnv whose third step raises in some of its episodes, counted from 0 over all envs."""
+
+    number = 0
+    faulty: range = range(0)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, info = super().reset(seed=seed, options=options)
+        type(self).number += 1
+        self.is_faulty = self.number - 1 in self.faulty
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.is_faulty:
+            raise OSError("the simulator is gone")
+        return super().step(action)
+
+
+def faulty_envs(num_envs: int, mode: AutoresetMode, faulty: range) -> VectorEnv:
+    """Return envs that report a fault in the first step of these episodes."""
+    numbered = type("NumberedEnv", (FaultyEnv,), {"faulty": faulty})
+    return SyncVectorEnv([lambda: FaultBarrier(numbered(), max_faults=1000)] * num_envs, autoreset_mode=mode)
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 3])
+@pytest.mark.parametrize("faulty", [range(1), range(2), range(1, 4), range(2, 5)])
+def test_episode_with_a_fault_is_run_again_with_its_seed(num_envs: int, faulty: range) -> None:
+    policy = StillPolicy()
+    evaluator = evaluator_of(faulty_envs(num_envs, AutoresetMode.DISABLED, faulty), policy)
+
+    assert evaluator.run(range(5)) == evaluator_of(seed_envs(num_envs)).run(range(5))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_episode_with_a_fault_counts_in_no_mode(mode: AutoresetMode) -> None:
+    returns, lengths = evaluator_of(faulty_envs(2, mode, range(1, 4))).run(range(4))
+
+    assert len(returns) == len(lengths) == 4
+    assert min(returns) > 0  # an episode with a fault in its first step has a return and a length of 0
+    assert min(lengths) > 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_evaluation_whose_envs_fail_again_and_again_ends_with_an_error(mode: AutoresetMode) -> None:
+    evaluator = evaluator_of(faulty_envs(2, mode, range(1, 1000)))
+
+    message = "the envs reported 4 faults in an evaluation of 3 episodes, the last one: OSError: the simulator is gone"
+    with pytest.raises(RuntimeError, match=message):
+        evaluator.eval(n_episode=3)
+
+
+def test_as_many_faults_as_episodes_are_borne() -> None:
+    returns, _ = evaluator_of(faulty_envs(1, AutoresetMode.DISABLED, range(3))).run(range(3))
+
+    assert returns == evaluator_of(seed_envs(1)).run(range(3))[0]
+
+
+def test_policy_forgets_an_episode_with_a_fault() -> None:
+    policy = StillPolicy()
+    evaluator = evaluator_of(faulty_envs(1, AutoresetMode.DISABLED, range(1)), policy)
+    policy.resets.clear()
+
+    _, (length,) = evaluator.run(range(1))
+
+    assert policy.resets == [None, [0], [0]]  # at the start, behind the fault, behind the episode
+    assert length >= 1
+
+
 # ------------------------------------------------------------------ what an evaluation leads to
 
 
 def test_eval_reports_what_it_measured_and_when() -> None:
     _, info = evaluator_of(counting_envs([(1,), (2,)])).eval(train_iter=30, envstep=400, n_episode=2)
 
+    assert {type(value) for values in info.values() for value in np.ravel(np.array(values, object))} <= {int, float}
     assert info == {
         "eval_episode_return": [1.0, 3.0],
         "eval_episode_length": [1, 2],
         "return_mean": 2.0,
+        "return_std": 1.0,
+        "return_min": 1.0,
+        "return_max": 3.0,
         "train_iter": 30,
         "envstep": 400,
     }
@@ -333,7 +362,122 @@ def test_should_eval_changes_nothing_by_being_asked() -> None:
     assert [evaluator.should_eval(train_iter) for train_iter in (100, 101, 100)] == [True, True, True]
 
 
+def test_should_eval_is_true_once_at_iteration_zero() -> None:
+    evaluator = evaluator_of(counting_envs([(1,)]), eval_freq=100)
+    before = [evaluator.should_eval(0), evaluator.should_eval(0)]
+    evaluator.eval(train_iter=0, n_episode=1)
+
+    assert (before, evaluator.should_eval(0)) == ([True, True], False)
+
+
+def test_eval_that_is_not_told_when_it_is_does_not_count_as_the_last_one() -> None:
+    evaluator = evaluator_of(counting_envs([(1,)]), eval_freq=100)
+    evaluator.eval(n_episode=1)
+
+    assert evaluator.should_eval(0)
+
+
+@pytest.mark.parametrize("call", ["eval", "run"])
+def test_policy_is_told_the_policy_kwargs(call: str) -> None:
+    policy = StillPolicy()
+    evaluator = evaluator_of(counting_envs([(1,)]), policy)
+    first: Any = {"eval": {"n_episode": 1}, "run": {"episodes": range(1)}}[call]
+
+    told = []
+    for kwargs in ({"temperature": 0.5}, None):
+        getattr(evaluator, call)(**first, policy_kwargs=kwargs)
+        told.append(policy.told)
+
+    assert told == [{"temperature": 0.5}, {}]
+
+
+def test_resumed_evaluator_does_not_save_a_worse_policy_nor_evaluates_too_early() -> None:
+    first = evaluator_of(counting_envs([(3,)]), eval_freq=100)
+    first.eval(train_iter=200, n_episode=1)  # a return of 6
+
+    saved: list[str] = []
+    resumed = evaluator_of(counting_envs([(2,)]), eval_freq=100)
+    resumed.load_state_dict(first.state_dict())
+    was_due = [resumed.should_eval(train_iter) for train_iter in (299, 300)]
+    resumed.eval(saved.append, train_iter=300, n_episode=1)  # a return of 3
+
+    assert (was_due, saved, resumed.best_return) == ([False, True], [], 6.0)
+
+
+def test_state_of_an_evaluator_is_known_before_it_saves() -> None:
+    evaluator = evaluator_of(counting_envs([(3,)]))
+    states: list[dict[str, Any]] = []
+
+    evaluator.eval(lambda _: states.append(evaluator.state_dict()), train_iter=7, n_episode=1)
+
+    assert states == [{"last_eval_iter": 7, "best_return": 6.0, "last_film": None}]
+
+
+# ------------------------------------------------------------------ what is written
+
+
+class Writer:
+    """Notes what a SummaryWriter is given."""
+
+    def __init__(self) -> None:
+        self.scalars: dict[str, tuple[float, int]] = {}
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        self.scalars[name] = (value, step)
+
+
+def written(evaluator: Any, monkeypatch: pytest.MonkeyPatch, seconds: float, **kwargs: Any) -> dict[str, Any]:
+    """Evaluate, which takes ``seconds``, and return what was written by name."""
+    clock = iter([100.0, 100.0 + seconds])
+    monkeypatch.setattr("lightning_ding.worker.evaluator.interaction.perf_counter", lambda: next(clock))
+    evaluator.eval(**kwargs)
+    return evaluator._log.tb_logger.scalars  # type: ignore[no-any-return]
+
+
+def test_eval_writes_averages_of_the_recorded_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluator = InteractionSerialEvaluator(
+        {"n_episode": 4}, counting_envs([(1,), (3,)]), StillPolicy().mode, Writer(), instance_name="judge"
+    )
+
+    scalars = written(evaluator, monkeypatch, seconds=10.0, train_iter=30, envstep=400)
+
+    # Two episodes of 1 step and two of 3, with returns 1 and 6; env 0 makes four more steps that count nowhere.
+    expected: dict[str, float] = {
+        "episode_count": 4,
+        "envstep_count": 8,
+        "avg_envstep_per_episode": 2,
+        "evaluate_time": 10,
+    }
+    expected |= {"avg_time_per_episode": 2.5, "avg_envstep_per_sec": 0.8}
+    expected |= {"return_mean": 3.5, "return_std": 2.5, "return_min": 1, "return_max": 6}
+    assert scalars == {
+        f"judge_{axis}/{name}": (value, step)
+        for name, value in expected.items()
+        for axis, step in (("iter", 30), ("step", 400))
+    }
+
+
+def test_eval_says_what_it_measured_to_the_logger_of_its_experiment(caplog: pytest.LogCaptureFixture) -> None:
+    env, policy = counting_envs([(2,)]), StillPolicy().mode
+    with caplog.at_level("INFO", logger="lightning_ding.trial.judge"):
+        InteractionSerialEvaluator(None, env, policy, None, "trial", "judge").eval(train_iter=5, n_episode=1)
+
+    (line,) = caplog.records
+    assert line.name == "lightning_ding.trial.judge"
+    assert "return_mean 3," in line.getMessage()
+
+
 # ------------------------------------------------------------------ errors and life
+
+
+def test_evaluator_shows_its_env_and_policy() -> None:
+    env, policy = counting_envs([(1,)]), StillPolicy().mode
+    evaluator = InteractionSerialEvaluator(env=env, policy=policy)
+    shown = (evaluator.env, evaluator.policy)
+    evaluator.close()
+
+    assert shown == (env, policy)
+    assert (evaluator.env, evaluator.policy) == (None, None)
 
 
 @pytest.mark.parametrize("evaluate", [lambda e: e.eval(n_episode=0), lambda e: e.run(range(0))])
