@@ -15,6 +15,9 @@ from lightning_ding.callbacks.metrics import MetricsLogger
 from lightning_ding.callbacks.progress_bar import EnvStepProgressBar
 from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
 from lightning_ding.callbacks.stop_value import StopAtReturn
+from lightning_ding.worker import with_priority
+
+BEHIND_ALL = 1_000_000
 
 
 def default_callbacks(
@@ -42,7 +45,7 @@ def default_callbacks(
     for stop, limit in [*stops, (StopAtReturn, stop_value)]:
         if limit is not None:
             callbacks.append(_comes_along(stop(limit)))
-    callbacks.append(_comes_along(FinalEvaluation()))
+    callbacks.append(_comes_along(with_priority(FinalEvaluation(), BEHIND_ALL)))
     there = {type(callback) for callback in trainer.callbacks}  # type: ignore[attr-defined]
     return [callback for callback in callbacks if type(callback) not in there]
 
