@@ -294,6 +294,17 @@ def test_resetting_takes_all_slots_or_some(policy: DQNPolicy) -> None:
     assert_close(policy.eval_mode.forward(torch.ones(2, 4))["action"], actions)
 
 
+def test_the_eval_mode_hands_arguments_on_to_a_policy_that_takes_them() -> None:
+    class Shifted(DQNPolicy):
+        def _forward_eval(self, obs: Any, shift: int = 0) -> dict[str, torch.Tensor]:
+            return {"action": super()._forward_eval(obs)["action"] + shift}
+
+    forward, obs = Shifted(CFG).eval_mode.forward, torch.randn(20, 4)
+    assert_close(forward(obs, shift=10)["action"], forward(obs)["action"] + 10)
+    with pytest.raises(TypeError, match="shift"):
+        DQNPolicy(CFG).eval_mode.forward(obs, shift=10)
+
+
 def test_the_eval_mode_takes_the_action_of_the_largest_value(policy: DQNPolicy) -> None:
     obs = torch.randn(20, 4)
     assert_close(policy.eval_mode.forward(obs)["action"], policy.model(obs)["logit"].argmax(1))
