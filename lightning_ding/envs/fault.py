@@ -108,6 +108,7 @@ def explain_failure(error: Exception, env: VectorEnv, when: str) -> None:
         if dead:
             for process in envs.processes:
                 process.terminate()
+                process.join(timeout=1.0)
             envs.closed = True
             raise RuntimeError(f"the processes of the envs {dead} died {when}") from error
     if sys.version_info >= (3, 11):
