@@ -121,8 +121,8 @@ class ReplayBufferConfig:
 
     MOVED: ClassVar[dict[str, str]] = moved(
         deepcopy="a buffer always keeps and returns copies",
-        monitor="call the buffer's pop_metrics(); in a Trainer, MetricsLogger writes them",
-        periodic_thruput_seconds="call the buffer's pop_metrics(); in a Trainer, MetricsLogger writes them",
+        monitor="use monitor_freq, or call pop_metrics(); in a Trainer, MetricsLogger writes them",
+        periodic_thruput_seconds="use monitor_freq, or call pop_metrics(); in a Trainer, MetricsLogger writes them",
     )
 
     type: str = "naive"
@@ -137,6 +137,8 @@ class ReplayBufferConfig:
     """Folder for files that hold the transitions instead of memory; None for memory."""
     enable_track_used_data: bool = False
     """Remember the ``data_id`` of transitions that leave, for ``pop_used_data``."""
+    monitor_freq: int = 200
+    """Updates between two reports of a buffer that is used by hand, >= 1."""
     alpha: float = 0.6
     """Advanced buffer: how much priorities count, in [0, 1]; 0 draws uniformly."""
     beta: float = 0.4
@@ -158,6 +160,7 @@ class ReplayBufferConfig:
         """Check the ranges."""
         require(self.replay_buffer_size >= 1, "replay_buffer_size", ">= 1", self.replay_buffer_size)
         require(self.frame_stack >= 1, "frame_stack", ">= 1", self.frame_stack)
+        require(self.monitor_freq >= 1, "monitor_freq", ">= 1", self.monitor_freq)
         require(0 <= self.alpha <= 1, "alpha", "in [0, 1]", self.alpha)
         require(0 <= self.beta <= 1, "beta", "in [0, 1]", self.beta)
         require(self.anneal_step >= 0, "anneal_step", ">= 0", self.anneal_step)

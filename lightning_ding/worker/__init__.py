@@ -1,8 +1,18 @@
 """Workers: collectors, evaluators, buffers and learners. They use a policy's modes and know no algorithm."""
 
 from lightning_ding.worker.aggregator import LearnerAggregator, merge_info
-from lightning_ding.worker.buffer import IBuffer, NaiveReplayBuffer, create_buffer, get_buffer_cls
+from lightning_ding.worker.buffer import (
+    AdvancedReplayBuffer,
+    EpisodeReplayBuffer,
+    IBuffer,
+    NaiveReplayBuffer,
+    SequenceReplayBuffer,
+    create_buffer,
+    get_buffer_cls,
+)
 from lightning_ding.worker.collector import (
+    BattleEpisodeSerialCollector,
+    BattleSampleSerialCollector,
     EpisodeSerialCollector,
     ISerialCollector,
     SampleSerialCollector,
@@ -12,6 +22,7 @@ from lightning_ding.worker.collector import (
 )
 from lightning_ding.worker.commander import BaseSerialCommander
 from lightning_ding.worker.evaluator import (
+    BattleInteractionSerialEvaluator,
     IMetric,
     InteractionSerialEvaluator,
     ISerialEvaluator,
@@ -34,8 +45,13 @@ from lightning_ding.worker.learner import (
 )
 
 __all__ = [
+    "AdvancedReplayBuffer",
     "BaseLearner",
     "BaseSerialCommander",
+    "BattleEpisodeSerialCollector",
+    "BattleInteractionSerialEvaluator",
+    "BattleSampleSerialCollector",
+    "EpisodeReplayBuffer",
     "EpisodeSerialCollector",
     "IBuffer",
     "IMetric",
@@ -48,6 +64,7 @@ __all__ = [
     "MetricSerialEvaluator",
     "NaiveReplayBuffer",
     "SampleSerialCollector",
+    "SequenceReplayBuffer",
     "VectorEvalMonitor",
     "add_learner_hook",
     "build_learner_hook_by_cfg",

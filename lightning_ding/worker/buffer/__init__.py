@@ -1,7 +1,18 @@
 """Replay buffers."""
 
+from lightning_ding.worker.buffer.advanced import AdvancedReplayBuffer
 from lightning_ding.worker.buffer.base import IBuffer
+from lightning_ding.worker.buffer.episode import EpisodeReplayBuffer
 from lightning_ding.worker.buffer.factory import create_buffer, get_buffer_cls
 from lightning_ding.worker.buffer.naive import NaiveReplayBuffer
+from lightning_ding.worker.buffer.sequence import SequenceReplayBuffer
 
-__all__ = ["IBuffer", "NaiveReplayBuffer", "create_buffer", "get_buffer_cls"]
+__all__ = [
+    "AdvancedReplayBuffer",
+    "EpisodeReplayBuffer",
+    "IBuffer",
+    "NaiveReplayBuffer",
+    "SequenceReplayBuffer",
+    "create_buffer",
+    "get_buffer_cls",
+]

@@ -61,7 +61,7 @@ def check_lengths(*parts: Columns) -> int:
     if not shape or any(array.shape[:1] != shape[:1] for array in arrays):
         sizes = {name: len(c) if c.ndim else -1 for part in parts for name, c in part.items()}
         raise ValueError(f"every entry of a batch must have the same leading axis, got the sizes {sizes}")
-    return shape[0]
+    return int(shape[0])
 
 
 class Form:

@@ -198,4 +198,5 @@ class StackedFrames(Frames):
 
 def _differ(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
     """Return whether frames differ, shape (n, S), for frames of shape (n, S, ...)."""
-    return (left != right).reshape(*left.shape[:2], -1).any(axis=2)
+    differs: NDArray[np.bool_] = (left != right).reshape(*left.shape[:2], -1).any(axis=2)
+    return differs

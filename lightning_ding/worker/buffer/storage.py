@@ -65,6 +65,7 @@ class RingStorage:
         self.frames: dict[str, Frames] = {}
         self.link: Rows = np.empty(0, dtype=np.int64)
         self._form: Form | None = None
+        self._is_stacked = False
         self._last_row: Rows = np.full(0, -1, dtype=np.int64)  # the newest row of each env, -1 for none
         self._free: Rows = np.empty(0, dtype=np.int64)  # slots taken back, the last on top
         self._fresh = self.capacity  # the first slot never given out
@@ -78,14 +79,14 @@ class RingStorage:
 
     # ------------------------------------------------------------------ writing
 
-    def push(self, data: Mapping[str, Any]) -> Rows:
+    def push(self, data: Mapping[str, Any]) -> int:
         """Add K transitions in the order of time; of more than C, the newest C.
 
         Args:
             data: Nested arrays with leading axis K. With ``env_id``, followers in the same env are recognised.
 
         Returns:
-            The rows that hold them now.
+            K.
 
         Raises:
             ValueError: If the keys, shapes, types or lengths do not fit what is here already.
@@ -97,35 +98,25 @@ class RingStorage:
         if self._form is None:
             self._allocate(columns, obs)
             self._form = form
+        pushed = size
         self.push_count += size
+        if size == 0:
+            return 0
         if size > self.capacity:
             newest = slice(size - self.capacity, None)
             columns, obs, next_obs = ({k: v[newest] for k, v in part.items()} for part in (columns, obs, next_obs))
             size = self.capacity
-        pushed = (self.tail + np.arange(size)) % self.capacity
-        for part in self._parts(columns.get("env_id"), size):
-            if part.stop - part.start == size:
-                self._push(columns, obs, next_obs, size)
-            else:
-                taken = ({k: v[part] for k, v in piece.items()} for piece in (columns, obs, next_obs))
-                self._push(*taken, part.stop - part.start)
+        if not self._is_stacked or "env_id" not in columns:
+            self._push(columns, obs, next_obs, size)
+        else:
+            for part in _steps(columns["env_id"]):
+                taken = [{k: v[part] for k, v in piece.items()} for piece in (columns, obs, next_obs)]
+                self._push(taken[0], taken[1], taken[2], part.stop - part.start)
         return pushed
 
-    def _parts(self, env_id: NDArray[Any] | None, size: int) -> Iterator[slice]:
-        """Yield the parts of a batch that are written at once: all, but for stacks one step of each env at a time."""
-        if size == 0:
-            return
-        if env_id is None or not any(isinstance(frames, StackedFrames) for frames in self.frames.values()):
-            yield slice(0, size)
-            return
-        start = 0
-        while start < size:
-            _, first_seen = np.unique(env_id[start:], return_index=True)
-            is_first = np.zeros(size - start, dtype=bool)
-            is_first[first_seen] = True
-            length = int(is_first.argmin()) if not is_first.all() else size - start
-            yield slice(start, start + length)
-            start += length
+    def newest(self, amount: int) -> Rows:
+        """Return the rows of the newest transitions, the oldest of them first."""
+        return (self.tail - amount + np.arange(amount)) % self.capacity
 
     def _push(self, columns: Columns, obs: Columns, next_obs: Columns, size: int) -> None:
         fits = self.tail + size <= self.capacity
@@ -244,6 +235,7 @@ class RingStorage:
         kinds = {name: StackedFrames if name in stacked else PlainFrames for name in obs}
         self.frames = {name: kinds[name](2 * self.capacity, o, self._memory) for name, o in obs.items()}
         self.link = np.empty(self.capacity if obs else 0, dtype=np.int64)
+        self._is_stacked = bool(stacked)
 
     # ------------------------------------------------------------------ reading
 
@@ -267,20 +259,30 @@ class RingStorage:
         }
         last = rows
         if "reward" in flat:
-            flat["discount"] = torch.full(rows.shape, discount_factor)
+            discount = np.empty(rows.shape, dtype=np.float32)
+            discount.fill(discount_factor)
+            flat["discount"] = torch.from_numpy(discount)
         if n_step > 1:
-            self._require_windows()
+            self.require_windows()
             last = self._sum_rewards(flat, rows, n_step, discount_factor)
         for name, frames in self.frames.items():
             flat[name] = torch.from_numpy(frames.read(rows))
             flat[f"next_{name}"] = torch.from_numpy(frames.read(self.link[last]))
         return put_together(flat)
 
-    def _require_windows(self) -> None:
+    def require_windows(self, what: str = "n_step must be 1") -> None:
+        """Raise if transitions do not say which follows which and where episodes end.
+
+        Args:
+            what: Beginning of the message.
+
+        Raises:
+            ValueError: If they do not; the message names what is missing.
+        """
         missing = [name for name in ("env_id", "reward", "terminated", "truncated") if name not in self.columns]
         missing += [] if self.frames else ["obs and next_obs"]
         if missing:
-            raise ValueError(f"n_step must be 1 for transitions without {', '.join(missing)}")
+            raise ValueError(f"{what} for transitions without {', '.join(missing)}")
 
     def _sum_rewards(self, flat: dict[str, Tensor], rows: Rows, n_step: int, discount_factor: float) -> Rows:
         """Replace reward, discount, terminated and truncated by those of n-step windows; return the last rows."""
@@ -289,10 +291,8 @@ class RingStorage:
         reward = np.zeros((n_step, *rows.shape), dtype=np.float32)
         reward[0] = self.columns["reward"][rows]
         for step in range(1, n_step):
-            link = self.link[last]
-            ended = self.columns["terminated"][last] | self.columns["truncated"][last]
-            alive[step] = alive[step - 1] & ~ended & (link < self.capacity)
-            last = np.where(alive[step], link, last)
+            last, goes_on = self.follow(last)
+            alive[step] = alive[step - 1] & goes_on
             reward[step] = self.columns["reward"][last]
         total, discount = n_step_return(
             torch.from_numpy(reward.reshape(n_step, -1)), torch.from_numpy(alive.reshape(n_step, -1)), discount_factor
@@ -301,6 +301,13 @@ class RingStorage:
         for name in ("terminated", "truncated"):
             flat[name] = torch.from_numpy(self.columns[name][last])
         return last
+
+    def follow(self, rows: Rows) -> tuple[Rows, NDArray[np.bool_]]:
+        """Return the next row of the episode, or the row itself where there is none, and whether there is one."""
+        link = self.link[rows]
+        ended = self.columns["terminated"][rows] | self.columns["truncated"][rows]
+        goes_on = ~ended & (link < self.capacity)
+        return np.where(goes_on, link, rows), goes_on
 
     # ------------------------------------------------------------------ state
 
@@ -368,3 +375,15 @@ def _equal(left: Columns, left_rows: Rows, right: Columns, right_rows: Rows) -> 
     for name, column in left.items():
         equal &= (column[left_rows] == right[name][right_rows]).all(axis=tuple(range(1, column.ndim)))
     return equal
+
+
+def _steps(env_id: NDArray[Any]) -> Iterator[slice]:
+    """Yield consecutive parts of a batch in which no env stands twice."""
+    start, size = 0, len(env_id)
+    while start < size:
+        _, first_seen = np.unique(env_id[start:], return_index=True)
+        is_repeated = np.ones(size - start, dtype=bool)
+        is_repeated[first_seen] = False
+        stop = start + int(is_repeated.argmax()) if is_repeated.any() else size
+        yield slice(start, stop)
+        start = stop

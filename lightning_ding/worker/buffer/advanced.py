@@ -1,0 +1,358 @@
+"""Prioritised replay (Schaul et al. 2016, https://arxiv.org/abs/1511.05952), with limits on use, age and rate.
+
+Where this differs from the paper: beta is annealed by updates, whoever samples how often; new transitions get the
+largest priority that is in the buffer, not the largest ever seen; importance weights are divided by the largest that
+any transition in the buffer could have, not by the largest of the minibatch.
+
+Shapes: K transitions pushed, B transitions of a minibatch, U minibatches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lightning_ding.config import ConfigLike, require
+from lightning_ding.registry import BUFFER_REGISTRY
+from lightning_ding.worker.buffer.form import Rows
+from lightning_ding.worker.buffer.rate_limiter import RateLimiter
+from lightning_ding.worker.buffer.stored import STORED_KEYS, StoredBuffer, check_sizes, require_enough, to_rows
+from lightning_ding.worker.buffer.sum_tree import Floats, SumTree
+from lightning_ding.worker.log import DEFAULT_EXPERIMENT
+from lightning_ding.worker_config import ReplayBufferConfig
+
+ONE = np.int32(1)
+EPSILON = 1e-5  # added to every priority, so that no transition is lost
+
+
+@BUFFER_REGISTRY.register("advanced")
+class AdvancedReplayBuffer(StoredBuffer):
+    """Draws transitions in proportion to priority^alpha; see :class:`StoredBuffer` for the arguments.
+
+    A transition leaves when it is overwritten, was sampled ``max_use`` times, or its policy is ``max_staleness`` or
+    more updates old.
+
+    Example:
+        >>> buffer = AdvancedReplayBuffer({"replay_buffer_size": 100, "alpha": 1.0}, seed=0)
+        >>> buffer.push({"reward": np.arange(4.0)})
+        >>> batch = buffer.sample(4)
+        >>> buffer.update({**batch, "priority": torch.tensor([0.0, 0.0, 0.0, 9.0])})
+        >>> buffer.sample(2)["reward"].tolist()
+        [3.0, 3.0]
+    """
+
+    is_prioritised = True
+    config_keys = STORED_KEYS | {"alpha", "beta", "anneal_step", "max_use", "max_staleness", "thruput_controller"}
+
+    def __init__(
+        self,
+        cfg: ConfigLike[ReplayBufferConfig] = None,
+        tb_logger: Any = None,
+        exp_name: str = DEFAULT_EXPERIMENT,
+        instance_name: str = "buffer",
+        seed: int | np.random.SeedSequence | None = None,
+    ) -> None:
+        super().__init__(cfg, tb_logger, exp_name, instance_name, seed)
+        size = self.config.replay_buffer_size
+        self._tree = SumTree(size)
+        self._priority: NDArray[np.float32] = np.zeros(size, dtype=np.float32)
+        self._use: NDArray[np.int32] = np.zeros(size, dtype=np.int32)
+        self._first_id = 0  # of the first transition pushed since the last clear
+        self._gone = 0  # rows that are still in the ring but are not drawn any more
+        self._train_iter = 0
+        self._fresh_priority: float | None = None  # of new transitions; None when it has to be looked up
+        self._newest_sample: Rows = np.empty(0, dtype=np.int64)
+        self._limiter = RateLimiter(self.config.thruput_controller, self._lock)
+
+    @property
+    def beta(self) -> float:
+        """The exponent of the importance weights as of the newest sample."""
+        start, steps = self.config.beta, self.config.anneal_step
+        return start + (1 - start) * min(1.0, self._train_iter / steps) if steps else start
+
+    def count(self) -> int:
+        """Return how many transitions can be drawn."""
+        return self._storage.count - self._gone
+
+    def sample(
+        self,
+        batch_size: int,
+        cur_learner_iter: int = 0,
+        *,
+        num_batches: int | None = None,
+        n_step: int = 1,
+        discount_factor: float = 1.0,
+        sample_range: slice | None = None,
+    ) -> dict[str, Any]:
+        """Return a copy of transitions drawn in proportion to priority^alpha, one of each B-th of the total weight.
+
+        Args:
+            batch_size: B, >= 1.
+            cur_learner_iter: Updates so far; beta and staleness depend on it.
+            num_batches: U minibatches drawn at once, with the priorities as they are; None for a single one.
+            n_step: Steps of the return, >= 1.
+            discount_factor: gamma of the return.
+            sample_range: Draw from these transitions only, counted by age, the oldest first; None draws from all.
+
+        Returns:
+            A nested dict of tensors, leading axes (B,) or (U, B): what was pushed, ``discount``, ``IS`` (eq. 1 of
+            section 3.4, in (0, 1]), ``priority``, and ``replay_unique_id`` and ``replay_buffer_idx``, by which
+            :meth:`update` knows them again.
+
+        Raises:
+            ValueError: If there are fewer than B transitions or uses left, or an argument is out of its range.
+            TimeoutError: If a limit of ``thruput_controller`` kept it waiting too long.
+        """
+        check_sizes(batch_size, num_batches, n_step)
+        with self._lock:
+            self._train_iter = cur_learner_iter
+            if self._limiter.is_active:
+                self._limiter.wait_to_sample(batch_size * (num_batches or 1), batch_size, self.count)
+            self._drop_stale(cur_learner_iter)
+            shape = (batch_size,) if num_batches is None else (num_batches, batch_size)
+            rows, weight, smallest = self._draw_fresh(shape, cur_learner_iter, sample_range)
+            self._newest_sample = rows.reshape(-1)
+            extra: dict[str, NDArray[Any]] = {"IS": (weight / smallest) ** -self.beta}
+            extra["priority"] = self._priority[rows]
+            extra |= {"replay_unique_id": self._id_of(rows), "replay_buffer_idx": rows}
+            batch = self._storage.gather(rows, n_step, discount_factor)
+            batch |= {name: torch.from_numpy(_single(array)) for name, array in extra.items()}
+            self._note_sample(rows.size, cur_learner_iter)
+            self._lock.notify_all()
+            return batch
+
+    def update(self, info: Mapping[str, Any]) -> None:
+        """Take the priorities of transitions that were sampled; those that have left are passed over.
+
+        Args:
+            info: ``priority`` >= 0, ``replay_unique_id`` and ``replay_buffer_idx``, all of one shape; where a
+                transition stands twice, the last one counts. Without ``priority`` nothing happens.
+
+        Raises:
+            ValueError: If a priority is negative or not finite, or the shapes differ.
+            KeyError: If an id or an index is missing.
+        """
+        if "priority" not in info:
+            return
+        priority = _checked(info["priority"])
+        rows, ids = to_rows(info["replay_buffer_idx"]), to_rows(info["replay_unique_id"])
+        if not len(priority) == len(rows) == len(ids):
+            sizes = (len(priority), len(ids), len(rows))
+            raise ValueError(f"priority, replay_unique_id and replay_buffer_idx must have one size, got {sizes}")
+        with self._lock:
+            size = self._storage.capacity
+            if len(rows) and not -1 < rows.min() <= rows.max() < size:
+                raise ValueError(f"replay_buffer_idx must be in [0, {size}), got {rows.min()} to {rows.max()}")
+            here = self._id_of(rows) == ids
+            if self._gone:
+                here &= self._tree.read(rows) > 0
+            if not here.all():
+                rows, priority = rows[here], priority[here]
+            self._write(rows, priority + EPSILON)
+            self._fresh_priority = None
+
+    def clear(self) -> None:
+        """Forget all transitions and the form they had; ids go on, so that late priorities are passed over."""
+        with self._lock:
+            self._first_id += self._storage.push_count
+            super().clear()
+            self._tree.clear()
+            self._gone = 0
+            self._fresh_priority = None
+            self._newest_sample = self._newest_sample[:0]
+
+    def pop_metrics(self) -> dict[str, float]:
+        """Return the rates, and of the newest minibatch the means of use, staleness and priority."""
+        with self._lock:
+            metrics = super().pop_metrics() | {"beta": self.beta, "waited_seconds": self._limiter.waited_seconds}
+            rows = self._newest_sample
+            if len(rows):
+                metrics |= {"use_mean": float(self._use[rows].mean())}
+                metrics |= {"priority_mean": float(self._priority[rows].mean())}
+                if "policy_version" in self._storage.columns:
+                    metrics["staleness_mean"] = float((self._train_iter - self._version(rows)).mean())
+            return metrics
+
+    # ------------------------------------------------------------------ writing
+
+    def _push(self, batch: dict[str, Any]) -> None:
+        given = batch.get("priority")
+        if given is not None:
+            batch = {key: value for key, value in batch.items() if key != "priority"}
+        if self.config.max_staleness is not None:
+            require("policy_version" in batch, "data", "transitions with a policy_version", sorted(batch))
+        if self._limiter.is_active:
+            self._limiter.wait_to_push(len(next(iter(batch.values()))))
+        before = self._storage.push_count
+        super()._push(batch)
+        size = min(self._storage.push_count - before, self._storage.capacity)
+        if not size:
+            return
+        rows = self._storage.newest(size)
+        self._use[rows] = 0
+        if given is not None:
+            self._write(rows, _checked(given)[-size:] + EPSILON)
+            self._fresh_priority = None
+        else:
+            if self._fresh_priority is None:
+                self._fresh_priority = self._largest_priority()
+            self._priority[rows] = self._fresh_priority
+            self._tree.write(rows, self._fresh_priority**self.config.alpha)
+
+    def _write(self, rows: Rows, priority: Floats) -> None:
+        self._priority[rows] = priority
+        self._tree.write(rows, priority**self.config.alpha)
+
+    def _largest_priority(self) -> float:
+        weight = self._tree.largest
+        return weight ** (1 / self.config.alpha) if weight > 0 and self.config.alpha > 0 else 1.0
+
+    def _forget(self, rows: Rows) -> None:
+        """Note that rows are overwritten or cleared; some of them may have left before."""
+        if self._gone:
+            here = self._tree.read(rows) > 0
+            self._gone -= len(rows) - int(np.count_nonzero(here))
+            rows = rows[here]
+        super()._forget(rows)
+
+    def _take_out(self, rows: Rows) -> None:
+        """Let rows leave that stay in the ring: they are used up or stale."""
+        if len(rows):
+            super()._forget(rows)
+            self._tree.write(rows, 0.0)
+            self._gone += len(rows)
+            self._fresh_priority = None
+
+    # ------------------------------------------------------------------ drawing
+
+    def _draw_fresh(self, shape: tuple[int, ...], train_iter: int, ages: slice | None) -> tuple[Rows, Floats, float]:
+        """Return rows that are neither stale nor used up, their weights, and the smallest weight there is."""
+        while True:
+            among = None if ages is None else self._rows_of_age(ages)
+            require_enough(self.count() if among is None else len(among), shape[-1])
+            smallest = self._tree.smallest if among is None else float(self._tree.read(among).min())
+            rows = self._draw_rows(shape, among)
+            stale = self._stale_among(rows, train_iter)
+            if not len(stale):
+                break
+            self._take_out(stale)
+        weight = self._tree.read(rows)
+        if self.config.max_use is not None:
+            rows, weight = self._use_up(rows, weight, among)
+        np.add.at(self._use, rows.reshape(-1), ONE)  # another type would be far slower
+        if self.config.max_use is not None:
+            used = np.unique(rows)
+            self._take_out(used[self._use[used] >= self.config.max_use])
+        return rows, weight, smallest
+
+    def _draw_rows(self, shape: tuple[int, ...], among: Rows | None) -> Rows:
+        """Return rows in proportion to their weights; each of B rows from its B-th of the total."""
+        strata = (np.arange(shape[-1]) + self._rng.random(shape)) * (1 / shape[-1])
+        if among is None:
+            return self._tree.find(strata.reshape(-1)).reshape(shape)
+        cumulative = self._tree.read(among).cumsum()
+        place = np.searchsorted(cumulative, strata * cumulative[-1], side="right")
+        drawn: Rows = among[np.minimum(place, len(among) - 1)]
+        return drawn
+
+    def _use_up(self, rows: Rows, weight: Floats, among: Rows | None) -> tuple[Rows, Floats]:
+        """Return rows none of which is drawn more often than it has uses left; what is too often is drawn anew."""
+        max_use, flat, weights = self.config.max_use or 0, rows.reshape(-1).copy(), weight.reshape(-1).copy()
+        kept = np.flatnonzero(self._tree.read(slice(0, self._storage.count)) > 0) if among is None else among
+        left = int((max_use - self._use[kept]).sum())
+        require(left >= len(flat), "batch_size", f"at most the {left} uses left before max_use", len(flat))
+        removed: dict[int, float] = {}
+        while True:
+            order = np.argsort(flat, kind="stable")
+            ordered = flat[order]
+            begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+            rank = np.arange(len(flat)) - np.repeat(begins, np.diff(np.append(begins, len(flat))))
+            too_often = order[rank >= max_use - self._use[ordered]]
+            if not len(too_often):
+                break
+            full = np.unique(flat[too_often])  # no use of these is left in this minibatch
+            removed |= dict(zip(full.tolist(), self._tree.read(full).tolist(), strict=True))
+            self._tree.write(full, 0.0)
+            again = among if among is None else among[self._tree.read(among) > 0]
+            flat[too_often] = self._draw_rows((len(too_often),), again)
+            weights[too_often] = self._tree.read(flat[too_often])
+        self._tree.write(np.array(list(removed), dtype=np.int64), np.array(list(removed.values())))
+        return flat.reshape(rows.shape), weights.reshape(rows.shape)
+
+    def _rows_of_age(self, ages: slice) -> Rows:
+        """Return the rows in a range of ages that can be drawn."""
+        rows = self._storage.newest(self._storage.count)
+        return rows[self._tree.read(rows) > 0][ages] if self._gone else rows[ages]
+
+    def _drop_stale(self, train_iter: int) -> None:
+        """Let the oldest transitions leave that are too stale; they are looked at in the order of time."""
+        if self.config.max_staleness is None:
+            return
+        storage = self._storage
+        for start in range(0, storage.count, 1024):
+            rows = (
+                storage.tail - storage.count + np.arange(start, min(start + 1024, storage.count))
+            ) % storage.capacity
+            self._take_out(self._stale_among(rows[self._tree.read(rows) > 0], train_iter))
+            if train_iter - self._version(rows[-1:])[0] < self.config.max_staleness:
+                break
+
+    def _stale_among(self, rows: Rows, train_iter: int) -> Rows:
+        if self.config.max_staleness is None or not rows.size:
+            return np.empty(0, dtype=np.int64)
+        unique = np.unique(rows)
+        return unique[train_iter - self._version(unique) >= self.config.max_staleness]
+
+    def _version(self, rows: Rows) -> Rows:
+        versions: Rows = self._storage.columns["policy_version"][rows]
+        return versions
+
+    def _id_of(self, rows: Rows) -> Rows:
+        """Return the numbers that transitions got when they were pushed."""
+        storage = self._storage
+        begin = self._first_id + storage.push_count - storage.tail  # of row 0, as if the ring began anew there
+        return begin + rows - storage.capacity * (rows >= storage.tail)
+
+    # ------------------------------------------------------------------ state
+
+    def _state(self, copy: bool) -> dict[str, Any]:
+        state, rows = super()._state(copy), slice(0, self._storage.count)
+        own: dict[str, NDArray[Any]] = {"priority": self._priority[rows], "use": self._use[rows]}
+        own["weight"] = self._tree.read(rows)
+        state["tensors"] |= {f"own/{k}": torch.from_numpy(v.copy() if copy else v) for k, v in own.items()}
+        state["counters"] |= {"first_id": self._first_id, "train_iter": self._train_iter}
+        return state
+
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        rows = np.arange(self._storage.count)
+        own = {name: state["tensors"][f"own/{name}"].numpy() for name in ("priority", "use", "weight")}
+        self._tree.clear()
+        self._tree.write(rows, own["weight"])
+        self._priority[rows], self._use[rows] = own["priority"], own["use"]
+        self._gone = int(np.count_nonzero(own["weight"] == 0))
+        self._first_id, self._train_iter = (int(state["counters"][name]) for name in ("first_id", "train_iter"))
+        self._fresh_priority = None
+        self._newest_sample = self._newest_sample[:0]
+
+
+def _checked(priority: Any) -> Floats:
+    """Return priorities as a flat array.
+
+    Raises:
+        ValueError: If one is negative or not finite.
+    """
+    array = priority.numpy(force=True) if isinstance(priority, Tensor) else np.asarray(priority)
+    flat: Floats = array.reshape(-1).astype(np.float64)
+    if len(flat) and not 0 <= flat.min() <= flat.max() < np.inf:  # false for NaN
+        wrong = flat[~((flat >= 0) & (flat < np.inf))][0]
+        raise ValueError(f"priority must be finite and >= 0, got {wrong}")
+    return flat
+
+
+def _single(array: NDArray[Any]) -> NDArray[Any]:
+    return array.astype(np.float32) if array.dtype == np.float64 else array

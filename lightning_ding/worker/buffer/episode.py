@@ -1,0 +1,193 @@
+"""Whole episodes, and windows of fixed length from them.
+
+Shapes: E episodes pushed, T steps of an episode or a window, B of them in a minibatch, U minibatches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lightning_ding import nested
+from lightning_ding.config import ConfigLike, require
+from lightning_ding.registry import BUFFER_REGISTRY
+from lightning_ding.worker.buffer.form import Rows
+from lightning_ding.worker.buffer.sequence import masks
+from lightning_ding.worker.buffer.stored import STORED_KEYS, StoredBuffer, check_sizes, require_enough
+from lightning_ding.worker.log import DEFAULT_EXPERIMENT
+from lightning_ding.worker_config import ReplayBufferConfig
+
+
+@BUFFER_REGISTRY.register("episode")
+class EpisodeReplayBuffer(StoredBuffer):
+    """Keeps the newest episodes as a whole; see :class:`StoredBuffer` for the arguments.
+
+    ``replay_buffer_size`` counts transitions, as in every buffer; an episode whose beginning had to give way leaves as
+    a whole. With ``sequence_length`` a sample holds windows of that length, otherwise whole episodes.
+
+    Example:
+        >>> buffer = EpisodeReplayBuffer(seed=0)
+        >>> step = {"terminated": torch.tensor(False), "truncated": torch.tensor(False)}
+        >>> buffer.push([[step, step, {**step, "terminated": torch.tensor(True)}]])
+        >>> buffer.count(), buffer.episode_len.tolist(), buffer.sample(1)["terminated"].flatten().tolist()
+        (1, [3], [False, False, True])
+    """
+
+    config_keys: ClassVar[frozenset[str]] = STORED_KEYS | {"sequence_length", "burn_in"}
+
+    def __init__(
+        self,
+        cfg: ConfigLike[ReplayBufferConfig] = None,
+        tb_logger: Any = None,
+        exp_name: str = DEFAULT_EXPERIMENT,
+        instance_name: str = "buffer",
+        seed: int | np.random.SeedSequence | None = None,
+    ) -> None:
+        super().__init__(cfg, tb_logger, exp_name, instance_name, seed)
+        self._begin: Rows = np.empty(0, dtype=np.int64)  # number of each episode's first transition, since the start
+        self._length: Rows = np.empty(0, dtype=np.int64)
+
+    @property
+    def episode_len(self) -> NDArray[np.int64]:
+        """Lengths of the episodes kept, the oldest first."""
+        return self._length.copy()
+
+    def count(self) -> int:
+        """Return how many episodes are kept."""
+        return len(self._length)
+
+    def push(self, data: Any, cur_collector_envstep: int = -1) -> None:
+        """Add episodes; the oldest give way as a whole.
+
+        Args:
+            data: A list of E episodes, each a nested dict with leading axis T or a list of T dicts; or the transitions
+                of whole episodes as one nested dict with ``episode_id``, those of an episode in the order of time.
+            cur_collector_envstep: Environment steps so far, for the log.
+
+        Raises:
+            ValueError: If an episode does not end with its last transition, is longer than the buffer, or does not have
+                the keys, shapes and types of the others.
+        """
+        episodes = _by_id(data) if isinstance(data, Mapping) else [_columns(episode) for episode in data]
+        lengths = [_check_episode(episode, self.config.replay_buffer_size) for episode in episodes]
+        for episode, length in zip(episodes, lengths, strict=True):
+            with self._lock:
+                begin = self._storage.push_count
+                super().push(episode, cur_collector_envstep)
+                self._begin, self._length = np.append(self._begin, begin), np.append(self._length, length)
+                kept = self._begin >= self._storage.push_count - self._storage.count
+                self._begin, self._length = self._begin[kept], self._length[kept]
+
+    def sample(
+        self,
+        batch_size: int,
+        cur_learner_iter: int = 0,
+        *,
+        num_batches: int | None = None,
+        n_step: int = 1,
+        discount_factor: float = 1.0,
+        replace: bool = False,
+        sequence: int | None = None,
+    ) -> dict[str, Any]:
+        """Return a copy of uniformly drawn episodes, or of windows from them.
+
+        Args:
+            batch_size: B, >= 1.
+            cur_learner_iter: Updates so far, for the log.
+            num_batches: U minibatches drawn at once; None for a single one.
+            n_step: Steps of each transition's return, >= 1.
+            discount_factor: gamma of the return.
+            replace: Allow an episode to stand in one minibatch more than once.
+            sequence: T of windows, above the burn-in; None takes the config's, and without it whole episodes, T being
+                the longest.
+
+        Returns:
+            A nested dict of tensors, leading axes (T, B) or (U, T, B), with ``discount``, ``mask``, True where a step
+            is real, and ``learn_mask``, where it is also behind the burn-in. Behind its end an episode repeats its last
+            step. A window begins anywhere from where it fits, and at the beginning of an episode that is shorter.
+
+        Raises:
+            ValueError: If fewer than B episodes are kept and ``replace`` is false, or an argument is out of its range.
+        """
+        check_sizes(batch_size, num_batches, n_step)
+        burn_in, window = self.config.burn_in, self.config.sequence_length if sequence is None else sequence
+        require(window is None or window > burn_in, "sequence", f"above burn_in ({burn_in})", window)
+        with self._lock:
+            require_enough(self.count(), batch_size, replace, "episodes")
+            drawn = self._draw(num_batches or 1, batch_size, self.count(), replace)
+            length = self._length[drawn]
+            steps = int(length.max()) if window is None else window
+            first = self._rng.integers(np.maximum(length - steps, 0) + 1)
+            step = first[:, None, :] + np.arange(steps)[:, None]
+            mask = step < length[:, None, :]
+            rows = self._rows(drawn)[:, None, :] + np.minimum(step, length[:, None, :] - 1)
+            rows %= self._storage.capacity
+            if num_batches is None:
+                rows, mask = rows[0], mask[0]
+            batch = self._storage.gather(rows, n_step, discount_factor)
+            self._note_sample(int(np.count_nonzero(mask)), cur_learner_iter)
+        return batch | masks(mask, burn_in)
+
+    def update(self, info: Mapping[str, Any]) -> None:
+        """Refuse: this buffer keeps no priorities.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError("EpisodeReplayBuffer keeps no priorities; set priority to False")
+
+    def clear(self) -> None:
+        """Forget all episodes and the form they had."""
+        with self._lock:
+            super().clear()
+            self._begin, self._length = self._begin[:0], self._length[:0]
+
+    def _rows(self, drawn: Rows) -> Rows:
+        """Return the rows in which episodes begin."""
+        behind = self._storage.push_count - self._begin[drawn]  # transitions pushed since
+        return self._storage.tail - behind
+
+    def _state(self, copy: bool) -> dict[str, Any]:
+        state = super()._state(copy)
+        state["tensors"] |= {"own/begin": torch.from_numpy(self._begin), "own/length": torch.from_numpy(self._length)}
+        return state
+
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        self._begin, self._length = (state["tensors"][f"own/{name}"].numpy().copy() for name in ("begin", "length"))
+
+
+def _columns(episode: Any) -> dict[str, Any]:
+    """Return an episode as columns, with an env_id, by which the storage sees that its steps follow each other."""
+    columns: Any = dict(episode) if isinstance(episode, Mapping) else nested.stack(episode)
+    if "env_id" not in columns:
+        columns["env_id"] = np.zeros(nested.length(columns), dtype=np.int64)
+    return dict(columns)
+
+
+def _by_id(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the episodes of a batch, in the order in which they begin."""
+    require("episode_id" in data, "data", "a list of episodes, or transitions with episode_id", sorted(data))
+    episode_id = np.asarray(data["episode_id"])
+    if not len(episode_id):
+        return []
+    order = np.argsort(episode_id, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(episode_id[order])) + 1)
+    return [_columns(nested.index(dict(data), part)) for part in sorted(parts, key=lambda part: int(part[0]))]
+
+
+def _check_episode(episode: Mapping[str, Any], longest: int) -> int:
+    """Return the length of an episode.
+
+    Raises:
+        ValueError: If it does not end with its last transition, or is too long.
+    """
+    require({"terminated", "truncated"} <= episode.keys(), "data", "with terminated and truncated", sorted(episode))
+    ended = np.asarray(episode["terminated"]) | np.asarray(episode["truncated"])
+    at = np.flatnonzero(ended).tolist()
+    require(at == [len(ended) - 1], "an episode", f"ended by its last step of {len(ended)} and no other", at)
+    require(len(ended) <= longest, "an episode", f"at most replay_buffer_size ({longest}) long", len(ended))
+    return len(ended)

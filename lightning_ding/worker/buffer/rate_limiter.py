@@ -1,0 +1,108 @@
+"""Keeping the transitions pushed and those sampled in proportion: who is too fast waits, nothing is dropped."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from lightning_ding.worker_config import ThroughputConfig
+
+logger = logging.getLogger(__name__)
+NOTHING = 1e-3  # samples that count as none
+
+
+class RateLimiter:
+    """Lets pushes and samples wait for each other.
+
+    Both are counted with weights that fall to 1 % within the window. A push waits while (pushed + n) / sampled would be
+    above ``max``, unless nothing was sampled lately. A sample waits while pushed / (sampled + n) would be below
+    ``min``, or the buffer holds less than ``sample_min_limit_ratio`` minibatches.
+
+    Args:
+        config: The bounds, the window and the longest wait.
+        condition: Of the buffer's lock; held by whoever calls, and notified after every push and sample.
+    """
+
+    def __init__(self, config: ThroughputConfig, condition: threading.Condition) -> None:
+        self.config = config
+        self._condition = condition
+        self._pushed = 0.0
+        self._sampled = 0.0
+        self._since = time.monotonic()
+        self.waited_seconds = 0.0
+        """Time that pushes and samples have waited."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether anything is limited."""
+        limit = self.config.push_sample_rate_limit
+        return limit.max is not None or limit.min > 0 or self.config.sample_min_limit_ratio > 1
+
+    def wait_to_push(self, amount: int) -> None:
+        """Wait until ``amount`` transitions may be pushed, and count them.
+
+        Raises:
+            TimeoutError: After ``timeout_seconds``; the message says what it waited for.
+        """
+        highest = self.config.push_sample_rate_limit.max
+
+        def reason() -> str | None:
+            if highest is None or self._sampled < NOTHING:
+                return None
+            ratio = (self._pushed + amount) / self._sampled
+            bound = f"thruput_controller.push_sample_rate_limit.max = {highest}"
+            return f"pushed / sampled would be {ratio:.3g}, above {bound}" if ratio > highest else None
+
+        self._wait(f"a push of {amount}", reason)
+        self._pushed += amount
+
+    def wait_to_sample(self, amount: int, batch_size: int, count: Callable[[], int]) -> None:
+        """Wait until ``amount`` transitions may be sampled, and count them.
+
+        Args:
+            amount: Transitions of all minibatches together.
+            batch_size: Of one minibatch.
+            count: Returns how many transitions there are.
+
+        Raises:
+            TimeoutError: After ``timeout_seconds``; the message says what it waited for.
+        """
+        lowest, ratio = self.config.push_sample_rate_limit.min, self.config.sample_min_limit_ratio
+
+        def reason() -> str | None:
+            if count() < ratio * batch_size:
+                name = "thruput_controller.sample_min_limit_ratio"
+                return f"the buffer holds {count()} transitions, fewer than {name} = {ratio} times {batch_size}"
+            reached = self._pushed / (self._sampled + amount)
+            bound = f"thruput_controller.push_sample_rate_limit.min = {lowest}"
+            return f"pushed / sampled would be {reached:.3g}, below {bound}" if reached < lowest else None
+
+        self._wait(f"a sample of {amount}", reason)
+        self._sampled += amount
+
+    def _wait(self, what: str, reason: Callable[[], str | None]) -> None:
+        self._decay()
+        why = reason()
+        if why is None:
+            return
+        logger.warning("%s waits: %s", what, why)
+        started = time.monotonic()
+        deadline = started + self.config.timeout_seconds
+        while why is not None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                self.waited_seconds += time.monotonic() - started
+                raise TimeoutError(f"{what} waited for {self.config.timeout_seconds} s: {why}")
+            self._condition.wait(min(left, 0.1))  # the counts fall by themselves, so look again now and then
+            self._decay()
+            why = reason()
+        self.waited_seconds += time.monotonic() - started
+
+    def _decay(self) -> None:
+        now = time.monotonic()
+        factor = 0.01 ** ((now - self._since) / self.config.window_seconds)
+        self._pushed *= factor
+        self._sampled *= factor
+        self._since = now

@@ -1,0 +1,140 @@
+"""Sequences of transitions for policies with a memory.
+
+Shapes: T steps of a sequence, B sequences of a minibatch, U minibatches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from lightning_ding.config import ConfigLike, require
+from lightning_ding.registry import BUFFER_REGISTRY
+from lightning_ding.worker.buffer.form import Rows
+from lightning_ding.worker.buffer.stored import STORED_KEYS, StoredBuffer, check_sizes, require_enough
+from lightning_ding.worker.log import DEFAULT_EXPERIMENT
+from lightning_ding.worker_config import ReplayBufferConfig
+
+TRIES = 8  # draws before the beginnings that fit are looked for one by one
+
+
+@BUFFER_REGISTRY.register("sequence")
+class SequenceReplayBuffer(StoredBuffer):
+    """Draws sequences that never leave their episode; see :class:`StoredBuffer` for the arguments.
+
+    A sequence begins at a uniformly drawn transition that has at least ``burn_in`` followers, and ends after
+    ``sequence_length`` steps, at the end of its episode, or where the next step has not been pushed yet.
+
+    Example:
+        >>> buffer = SequenceReplayBuffer({"sequence_length": 3, "burn_in": 2}, seed=0)
+        >>> ends = {"terminated": np.array([False, False, True]), "truncated": np.zeros(3, dtype=bool)}
+        >>> obs = {"obs": np.array([[0.0], [1.0], [2.0]]), "next_obs": np.array([[1.0], [2.0], [3.0]])}
+        >>> buffer.push({**obs, **ends, "reward": np.ones(3), "env_id": np.zeros(3, dtype=int)})
+        >>> batch = buffer.sample(1)
+        >>> batch["obs"].flatten().tolist(), batch["learn_mask"].flatten().tolist()
+        ([0.0, 1.0, 2.0], [False, False, True])
+    """
+
+    config_keys: ClassVar[frozenset[str]] = STORED_KEYS | {"sequence_length", "burn_in"}
+
+    def __init__(
+        self,
+        cfg: ConfigLike[ReplayBufferConfig] = None,
+        tb_logger: Any = None,
+        exp_name: str = DEFAULT_EXPERIMENT,
+        instance_name: str = "buffer",
+        seed: int | np.random.SeedSequence | None = None,
+    ) -> None:
+        super().__init__(cfg, tb_logger, exp_name, instance_name, seed)
+        length = self.config.sequence_length
+        require(length is not None, "sequence_length", "set for a sequence buffer", length)
+        self._length = length or 1
+
+    def sample(
+        self,
+        batch_size: int,
+        cur_learner_iter: int = 0,
+        *,
+        num_batches: int | None = None,
+        n_step: int = 1,
+        discount_factor: float = 1.0,
+        sequence: int | None = None,
+    ) -> dict[str, Any]:
+        """Return a copy of sequences, drawn with replacement.
+
+        Args:
+            batch_size: B, >= 1.
+            cur_learner_iter: Updates so far, for the log.
+            num_batches: U minibatches drawn at once; None for a single one.
+            n_step: Steps of each transition's return, >= 1.
+            discount_factor: gamma of the return.
+            sequence: T, above the burn-in; None takes the config's.
+
+        Returns:
+            A nested dict of tensors, leading axes (T, B) or (U, T, B), with ``discount``, and two masks: ``mask`` is
+            True where a step is real, and ``learn_mask`` where it is also behind the burn-in. Behind its end a sequence
+            repeats its last step.
+
+        Raises:
+            ValueError: If no transition has enough followers, or an argument is out of its range.
+        """
+        check_sizes(batch_size, num_batches, n_step)
+        burn_in = self.config.burn_in
+        length = self._length if sequence is None else sequence
+        require(length > burn_in, "sequence", f"above burn_in ({burn_in})", length)
+        with self._lock:
+            require_enough(self._storage.count, batch_size, replace=True)
+            rows, mask = self._follow(self._beginnings(batch_size * (num_batches or 1), burn_in), length)
+            shape = (length, batch_size) if num_batches is None else (length, num_batches, batch_size)
+            rows, mask = rows.reshape(shape), mask.reshape(shape)
+            if num_batches is not None:
+                rows, mask = rows.swapaxes(0, 1), mask.swapaxes(0, 1)
+            batch = self._storage.gather(np.ascontiguousarray(rows), n_step, discount_factor)
+            self._note_sample(rows.size, cur_learner_iter)
+        return batch | masks(mask, burn_in)
+
+    def update(self, info: Mapping[str, Any]) -> None:
+        """Refuse: this buffer keeps no priorities.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError("SequenceReplayBuffer keeps no priorities; set priority to False")
+
+    def _beginnings(self, amount: int, followers: int) -> Rows:
+        """Return rows drawn uniformly among those that have so many followers in their episode."""
+        found: Rows = np.empty(0, dtype=np.int64)
+        for _ in range(TRIES):
+            rows = self._rng.integers(self._storage.count, size=amount - len(found))
+            found = np.concatenate([found, rows[self._has_followers(rows, followers)]])
+            if len(found) == amount:
+                return found
+        rows = np.arange(self._storage.count)
+        rows = rows[self._has_followers(rows, followers)]
+        if not len(rows):
+            raise ValueError(f"burn_in must be below the length of an episode in the buffer, got {followers}")
+        return np.concatenate([found, self._rng.choice(rows, amount - len(found))])
+
+    def _has_followers(self, rows: Rows, amount: int) -> Any:
+        return self._follow(rows, amount + 1)[1][-1]
+
+    def _follow(self, rows: Rows, length: int) -> tuple[Rows, Any]:
+        """Return the rows from some rows on, shape (length, n), the last one repeated, and where they are real."""
+        storage = self._storage
+        storage.require_windows("a sequence cannot be followed")
+        chain, is_real = np.empty((length, len(rows)), dtype=np.int64), np.ones((length, len(rows)), dtype=bool)
+        chain[0] = rows
+        for step in range(1, length):
+            chain[step], goes_on = storage.follow(chain[step - 1])
+            is_real[step] = is_real[step - 1] & goes_on
+        return chain, is_real
+
+
+def masks(mask: Any, burn_in: int) -> dict[str, torch.Tensor]:
+    """Return ``mask`` and ``learn_mask`` of sequences, leading axes (T, B) or (U, T, B)."""
+    learn = mask.copy()
+    learn[..., :burn_in, :] = False
+    return {"mask": torch.from_numpy(np.ascontiguousarray(mask)), "learn_mask": torch.from_numpy(learn)}

@@ -1,0 +1,86 @@
+"""The loops of the sum tree, compiled; only imported where numba is there. See ``sum_tree`` for what they do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+FAN_OUT = 8
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator, unused-ignore]
+def write(group: Any, block: Any, leaf: Any, group_min: Any, block_min: Any, leaf_min: Any, rows: Any) -> None:
+    """Bring the blocks and groups above some leaves up to date."""
+    for index in range(len(rows)):
+        row = rows[index]
+        leaf_min[row] = leaf[row] if leaf[row] > 0 else np.inf
+        above = row // FAN_OUT
+        block[above], block_min[above] = _gathered(leaf, leaf_min, above * FAN_OUT)
+        top = above // FAN_OUT
+        group[top], group_min[top] = _gathered(block, block_min, top * FAN_OUT)
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator, unused-ignore]
+def _gathered(sums: Any, mins: Any, first: int) -> Any:
+    """Return the sum and the minimum of the children from ``first`` on."""
+    total, smallest = sums[first], mins[first]
+    for child in range(first + 1, first + FAN_OUT):
+        total += sums[child]
+        smallest = min(smallest, mins[child])
+    return total, smallest
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator, unused-ignore]
+def find(group: Any, block: Any, leaf: Any, fraction: Any) -> Any:
+    """Return the leaves in which fractions of the total fall; none if the total is 0."""
+    cumulative = np.empty(len(group))
+    total, last = 0.0, 0
+    for index in range(len(group)):
+        total += group[index]
+        cumulative[index] = total
+        if group[index] > 0:
+            last = index
+    if not total > 0:
+        return np.empty(0, dtype=np.int64)
+    found, rest = np.empty(len(fraction), dtype=np.int64), fraction * total
+    top = 0
+    for index in range(len(rest)):
+        if index > 0 and fraction[index] < fraction[index - 1]:
+            top = 0  # they mostly rise, and then no group is looked at twice
+        while top < last and cumulative[top] <= rest[index]:
+            top += 1
+        found[index] = top
+        rest[index] -= cumulative[top - 1] if top > 0 else 0.0
+    _down(block, found, rest)
+    _down(leaf, found, rest)
+    return found
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator, unused-ignore]
+def _down(weights: Any, found: Any, rest: Any) -> None:
+    """Go from nodes to the children in which numbers fall; no branch that would be mispredicted half the time."""
+    for index in range(len(found)):
+        first = found[index] * FAN_OUT
+        place, before, total = 0, 0.0, 0.0
+        for child in range(first, first + FAN_OUT):
+            total += weights[child]
+            is_before = total <= rest[index]
+            place += is_before
+            before = total if is_before else before
+        if place == FAN_OUT:  # rounding must not lead to a weight of 0
+            place, before = _last(weights, first)
+        found[index] = first + place
+        rest[index] -= before
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator, unused-ignore]
+def _last(weights: Any, first: int) -> Any:
+    """Return the place of the last child above 0, and the sum of those before it."""
+    place, before, total = 0, 0.0, 0.0
+    for candidate in range(FAN_OUT):
+        if weights[first + candidate] > 0:
+            place, before = candidate, total
+        total += weights[first + candidate]
+    return place, before
