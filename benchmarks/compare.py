@@ -45,11 +45,16 @@ def in_turn(command: Sequence[str], contestants: Sequence[str], repeats: int) ->
     return results
 
 
-def report(results: dict[str, list[Result]], baseline: str, file: Path) -> None:
-    """Print medians and the ratios of times to the baseline's, and write everything to a JSON file."""
-    medians = {
+def medians_of(results: dict[str, list[Result]]) -> dict[str, Result]:
+    """Return the median of every number of each contestant."""
+    return {
         name: {key: statistics.median(run[key] for run in runs) for key in runs[0]} for name, runs in results.items()
     }
+
+
+def report(results: dict[str, list[Result]], baseline: str, file: Path) -> None:
+    """Print medians and the ratios of times to the baseline's, and write everything to a JSON file."""
+    medians = medians_of(results)
     print(f"\n{'':>14} {'wall s':>8} {'ratio':>6} {'env steps/s':>12} {'updates/s':>10} {'peak MiB':>9}")
     for name, row in medians.items():
         ratio = row["seconds"] / medians[baseline]["seconds"]
@@ -57,8 +62,13 @@ def report(results: dict[str, list[Result]], baseline: str, file: Path) -> None:
             f"{name:>14} {row['seconds']:8.2f} {ratio:6.2f} {row['env_steps_per_second']:12,.0f} "
             f"{row['updates_per_second']:10,.0f} {row['peak_mib']:9,.0f}"
         )
+    save(results, file, baseline=baseline)
+
+
+def save(results: dict[str, list[Result]], file: Path, **more: Any) -> None:
+    """Write every run, the medians, and how and when they were measured, to a JSON file."""
     file.parent.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = {"command": " ".join(sys.argv), "time": time.strftime("%Y-%m-%d %H:%M:%S")}
     record |= {"machine": platform.processor() or platform.machine(), "python": platform.python_version()}
-    file.write_text(json.dumps({**record, "baseline": baseline, "medians": medians, "runs": results}, indent=2))
+    file.write_text(json.dumps({**record, **more, "medians": medians_of(results), "runs": results}, indent=2))
     print(f"\nwritten to {file}")

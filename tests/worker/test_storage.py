@@ -339,14 +339,14 @@ def test_storage_uses_the_slots_of_what_is_gone_again() -> None:
         storage.push(episode([1, 1], "terminated", start=100 * start))  # needs one spare slot an episode
 
     # Four rows of obs, reward, two flags, env_id and link, and the observations behind the ends of two episodes.
-    assert storage.nbytes == 4 * (4 + 4 + 2 + 8 + 8) + 2 * 4
+    assert storage.nbytes == 4 * (4 + 4 + 2 + 8 + 4) + 2 * 4
 
 
 def test_storage_says_how_many_bytes_it_needs() -> None:
     storage = RingStorage(100)
     storage.push(episode([1, 2, 3], "terminated"))
 
-    assert storage.nbytes == 3 * (4 + 4 + 2 + 8 + 8) + 4  # three rows of obs, reward, flags, env_id, link; one slot
+    assert storage.nbytes == 3 * (4 + 4 + 2 + 8 + 4) + 4  # three rows of obs, reward, flags, env_id, link; one slot
 
 
 # ------------------------------------------------------------------ what is refused

@@ -61,7 +61,8 @@ class AdvancedReplayBuffer(StoredBuffer):
         size = self.config.replay_buffer_size
         self._tree = SumTree(size)
         self._priority: NDArray[np.float32] = np.zeros(size, dtype=np.float32)
-        self._use: NDArray[np.int32] = np.zeros(size, dtype=np.int32)
+        counted = size if self.config.max_use is not None else 0
+        self._use: NDArray[np.int32] = np.zeros(counted, dtype=np.int32)
         self._first_id = 0  # of the first transition pushed since the last clear
         self._gone = 0  # rows that are still in the ring but are not drawn any more
         self._train_iter = 0
@@ -74,6 +75,11 @@ class AdvancedReplayBuffer(StoredBuffer):
         """The exponent of the importance weights as of the newest sample."""
         start, steps = self.config.beta, self.config.anneal_step
         return start + (1 - start) * min(1.0, self._train_iter / steps) if steps else start
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that hold transitions and their priorities."""
+        return super().nbytes + self._tree.nbytes + self._priority.nbytes + self._use.nbytes
 
     def count(self) -> int:
         """Return how many transitions can be drawn."""
@@ -172,8 +178,9 @@ class AdvancedReplayBuffer(StoredBuffer):
             metrics = super().pop_metrics() | {"beta": self.beta, "waited_seconds": self._limiter.waited_seconds}
             rows = self._newest_sample
             if len(rows):
-                metrics |= {"use_mean": float(self._use[rows].mean())}
-                metrics |= {"priority_mean": float(self._priority[rows].mean())}
+                metrics["priority_mean"] = float(self._priority[rows].mean())
+                if self.config.max_use is not None:
+                    metrics["use_mean"] = float(self._use[rows].mean())
                 if "policy_version" in self._storage.columns:
                     metrics["staleness_mean"] = float((self._train_iter - self._version(rows)).mean())
             return metrics
@@ -194,7 +201,8 @@ class AdvancedReplayBuffer(StoredBuffer):
         if not size:
             return
         rows = self._storage.newest(size)
-        self._use[rows] = 0
+        if self.config.max_use is not None:
+            self._use[rows] = 0
         if given is not None:
             self._write(rows, _checked(given)[-size:] + EPSILON)
             self._fresh_priority = None
@@ -244,8 +252,7 @@ class AdvancedReplayBuffer(StoredBuffer):
         weight = self._tree.read(rows)
         if self.config.max_use is not None:
             rows, weight = self._use_up(rows, weight, among)
-        np.add.at(self._use, rows.reshape(-1), ONE)  # another type would be far slower
-        if self.config.max_use is not None:
+            np.add.at(self._use, rows.reshape(-1), ONE)  # another type would be far slower
             used = np.unique(rows)
             self._take_out(used[self._use[used] >= self.config.max_use])
         return rows, weight, smallest
@@ -333,7 +340,9 @@ class AdvancedReplayBuffer(StoredBuffer):
         own = {name: state["tensors"][f"own/{name}"].numpy() for name in ("priority", "use", "weight")}
         self._tree.clear()
         self._tree.write(rows, own["weight"])
-        self._priority[rows], self._use[rows] = own["priority"], own["use"]
+        self._priority[rows] = own["priority"]
+        if self.config.max_use is not None:
+            self._use[: len(own["use"])] = own["use"]
         self._gone = int(np.count_nonzero(own["weight"] == 0))
         self._first_id, self._train_iter = (int(state["counters"][name]) for name in ("first_id", "train_iter"))
         self._fresh_priority = None

@@ -234,7 +234,8 @@ class RingStorage:
         self.columns = {name: new((self.capacity, *c.shape[1:]), c.dtype) for name, c in columns.items()}
         kinds = {name: StackedFrames if name in stacked else PlainFrames for name in obs}
         self.frames = {name: kinds[name](2 * self.capacity, o, self._memory) for name, o in obs.items()}
-        self.link = np.empty(self.capacity if obs else 0, dtype=np.int64)
+        is_small = 2 * self.capacity <= np.iinfo(np.int32).max
+        self.link = np.empty(self.capacity if obs else 0, dtype=np.int32 if is_small else np.int64)
         self._is_stacked = bool(stacked)
 
     # ------------------------------------------------------------------ reading

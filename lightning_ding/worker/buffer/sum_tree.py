@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from lightning_ding.worker.buffer.form import Rows
 
 Floats = NDArray[np.float64]
-Write = Callable[[Floats, Floats, Floats, Floats, Floats, Floats, Rows], None]
+Write = Callable[[Floats, Floats, Floats, Floats, Floats, Rows], None]
 Find = Callable[[Floats, Floats, Floats, Floats], Rows]
 FAN_OUT = 8
 
@@ -44,7 +44,7 @@ class SumTree:
         groups = -(-capacity // FAN_OUT**2)
         self._group, self._group_min = np.empty(groups), np.empty(groups)
         self._block, self._block_min = np.empty(groups * FAN_OUT), np.empty(groups * FAN_OUT)
-        self._leaf, self._leaf_min = np.empty(groups * FAN_OUT**2), np.empty(groups * FAN_OUT**2)
+        self._leaf: Floats = np.empty(groups * FAN_OUT**2)
         self._write, self._find = _kernels(compiled)
         self.clear()
 
@@ -52,13 +52,18 @@ class SumTree:
         """Set every weight to 0."""
         for sums in (self._group, self._block, self._leaf):
             sums[:] = 0
-        for mins in (self._group_min, self._block_min, self._leaf_min):
-            mins[:] = np.inf
+        self._group_min[:] = self._block_min[:] = np.inf
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights and of what is kept above them."""
+        kept = (self._group, self._group_min, self._block, self._block_min, self._leaf)
+        return sum(array.nbytes for array in kept)
 
     def write(self, rows: Rows, weights: Floats | float) -> None:
         """Set the weights of leaves; where a leaf stands twice, the last one counts."""
         self._leaf[rows] = weights
-        self._write(self._group, self._block, self._leaf, self._group_min, self._block_min, self._leaf_min, rows)
+        self._write(self._group, self._block, self._leaf, self._group_min, self._block_min, rows)
 
     def read(self, rows: Any) -> Floats:
         """Return the weights of leaves."""
@@ -105,16 +110,15 @@ def _kernels(compiled: bool | None) -> tuple[Write, Find]:
     return sum_tree_numba.write, sum_tree_numba.find
 
 
-def _write(
-    group: Floats, block: Floats, leaf: Floats, group_min: Floats, block_min: Floats, leaf_min: Floats, rows: Rows
-) -> None:
+def _write(group: Floats, block: Floats, leaf: Floats, group_min: Floats, block_min: Floats, rows: Rows) -> None:
     """Bring the blocks and groups above some leaves up to date."""
-    weight = leaf[rows]
-    leaf_min[rows] = np.where(weight > 0, weight, np.inf)
-    for sums, mins, below, below_min in ((block, block_min, leaf, leaf_min), (group, group_min, block, block_min)):
-        rows = rows // FAN_OUT
-        sums[rows] = below.reshape(-1, FAN_OUT)[rows].cumsum(axis=1)[:, -1]  # one after the other, as a loop adds
-        mins[rows] = below_min.reshape(-1, FAN_OUT)[rows].min(axis=1)
+    above = rows // FAN_OUT
+    weight = leaf.reshape(-1, FAN_OUT)[above]
+    block[above] = weight.cumsum(axis=1)[:, -1]  # one after the other, as a loop adds
+    block_min[above] = np.where(weight > 0, weight, np.inf).min(axis=1)
+    top = above // FAN_OUT
+    group[top] = block.reshape(-1, FAN_OUT)[top].cumsum(axis=1)[:, -1]
+    group_min[top] = block_min.reshape(-1, FAN_OUT)[top].min(axis=1)
 
 
 def _find(group: Floats, block: Floats, leaf: Floats, fraction: Floats) -> Rows:

@@ -11,25 +11,22 @@ FAN_OUT = 8
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator, unused-ignore]
-def write(group: Any, block: Any, leaf: Any, group_min: Any, block_min: Any, leaf_min: Any, rows: Any) -> None:
+def write(group: Any, block: Any, leaf: Any, group_min: Any, block_min: Any, rows: Any) -> None:
     """Bring the blocks and groups above some leaves up to date."""
     for index in range(len(rows)):
-        row = rows[index]
-        leaf_min[row] = leaf[row] if leaf[row] > 0 else np.inf
-        above = row // FAN_OUT
-        block[above], block_min[above] = _gathered(leaf, leaf_min, above * FAN_OUT)
+        above = rows[index] // FAN_OUT
+        total, smallest = 0.0, np.inf
+        for child in range(above * FAN_OUT, above * FAN_OUT + FAN_OUT):
+            total += leaf[child]
+            if 0 < leaf[child] < smallest:
+                smallest = leaf[child]
+        block[above], block_min[above] = total, smallest
         top = above // FAN_OUT
-        group[top], group_min[top] = _gathered(block, block_min, top * FAN_OUT)
-
-
-@njit(cache=True)  # type: ignore[untyped-decorator, unused-ignore]
-def _gathered(sums: Any, mins: Any, first: int) -> Any:
-    """Return the sum and the minimum of the children from ``first`` on."""
-    total, smallest = sums[first], mins[first]
-    for child in range(first + 1, first + FAN_OUT):
-        total += sums[child]
-        smallest = min(smallest, mins[child])
-    return total, smallest
+        total, smallest = 0.0, np.inf
+        for child in range(top * FAN_OUT, top * FAN_OUT + FAN_OUT):
+            total += block[child]
+            smallest = min(smallest, block_min[child])
+        group[top], group_min[top] = total, smallest
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator, unused-ignore]
