@@ -69,6 +69,7 @@ class AdvancedReplayBuffer(StoredBuffer):
         self._fresh_priority: float | None = None  # of new transitions; None when it has to be looked up
         self._newest_sample: Rows = np.empty(0, dtype=np.int64)
         self._limiter = RateLimiter(self.config.thruput_controller, self._lock)
+        self._is_limited = self._limiter.is_active
 
     @property
     def beta(self) -> float:
@@ -117,7 +118,7 @@ class AdvancedReplayBuffer(StoredBuffer):
         check_sizes(batch_size, num_batches, n_step)
         with self._lock:
             self._train_iter = cur_learner_iter
-            if self._limiter.is_active:
+            if self._is_limited:
                 self._limiter.wait_to_sample(batch_size * (num_batches or 1), batch_size, self.count)
             self._drop_stale(cur_learner_iter)
             shape = (batch_size,) if num_batches is None else (num_batches, batch_size)
@@ -193,7 +194,7 @@ class AdvancedReplayBuffer(StoredBuffer):
             batch = {key: value for key, value in batch.items() if key != "priority"}
         if self.config.max_staleness is not None:
             require("policy_version" in batch, "data", "transitions with a policy_version", sorted(batch))
-        if self._limiter.is_active:
+        if self._is_limited:
             self._limiter.wait_to_push(len(next(iter(batch.values()))))
         before = self._storage.push_count
         super()._push(batch)

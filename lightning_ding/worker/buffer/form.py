@@ -48,22 +48,6 @@ def put_together(flat: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def check_lengths(*parts: Columns) -> int:
-    """Return the leading axis that all entries have.
-
-    Raises:
-        ValueError: If there are no entries, or they differ.
-    """
-    arrays = [array for part in parts for array in part.values()]
-    if not arrays:
-        raise ValueError("a transition must hold at least one entry, got none")
-    shape = arrays[0].shape
-    if not shape or any(array.shape[:1] != shape[:1] for array in arrays):
-        sizes = {name: len(c) if c.ndim else -1 for part in parts for name, c in part.items()}
-        raise ValueError(f"every entry of a batch must have the same leading axis, got the sizes {sizes}")
-    return int(shape[0])
-
-
 class Form:
     """What the first batch looked like, which every later one has to fit.
 
@@ -76,12 +60,16 @@ class Form:
         self._columns = {name: (array.shape[1:], array.dtype) for name, array in columns.items()}
         self._obs = {name: (array.shape[1:], array.dtype) for name, array in obs.items()}
 
-    def check(self, columns: Columns, obs: Columns, next_obs: Columns) -> None:
-        """Raise if a batch's keys, shapes or types do not fit.
+    def check(self, columns: Columns, obs: Columns, next_obs: Columns) -> int:
+        """Return the leading axis of a batch, or raise if its keys, shapes or types do not fit.
 
         Raises:
             ValueError: If they do not; the message names the entry.
         """
+        size = self._size_if_as_first(columns, obs, next_obs)
+        if size is not None:
+            return size
+        size = _check_lengths(columns, obs, next_obs)
         for kind, here, new in (("", self._columns, columns), ("", self._obs, obs), ("next_", self._obs, next_obs)):
             if here.keys() != new.keys():
                 expected, got = (sorted(kind + name for name in names) for names in (here, new))
@@ -92,6 +80,38 @@ class Form:
                     raise ValueError(f"{kind}{name} must have the shape {shape}, got {array.shape[1:]}")
                 if array.dtype != dtype and not np.can_cast(array.dtype, dtype, "same_kind"):
                     raise ValueError(f"{kind}{name} must be of a type that fits {dtype}, got {array.dtype}")
+        return size
+
+    def _size_if_as_first(self, columns: Columns, obs: Columns, next_obs: Columns) -> int | None:
+        """Return the leading axis of a batch that is, but for it, exactly like the first; else None."""
+        size = None
+        for here, new in ((self._columns, columns), (self._obs, obs), (self._obs, next_obs)):
+            if here.keys() != new.keys():
+                return None
+            for name, (tail, dtype) in here.items():
+                array = new[name]
+                if array.dtype is not dtype or array.shape[1:] != tail or not array.ndim:
+                    return None
+                if size is None:
+                    size = array.shape[0]
+                elif array.shape[0] != size:
+                    return None
+        return size
+
+
+def _check_lengths(*parts: Columns) -> int:
+    """Return the leading axis that all entries have.
+
+    Raises:
+        ValueError: If there are no entries, or they differ.
+    """
+    sizes = [array.shape[0] if array.ndim else -1 for part in parts for array in part.values()]
+    if not sizes:
+        raise ValueError("a transition must hold at least one entry, got none")
+    if sizes[0] < 0 or sizes.count(sizes[0]) < len(sizes):
+        named = dict(zip([name for part in parts for name in part], sizes, strict=True))
+        raise ValueError(f"every entry of a batch must have the same leading axis, got the sizes {named}")
+    return sizes[0]
 
 
 def _checked(key: str) -> str:
@@ -101,6 +121,9 @@ def _checked(key: str) -> str:
 
 
 def _flatten(name: str, value: Any, target: Columns) -> None:
+    if type(value) is np.ndarray and value.dtype != np.float64:  # most are
+        target[name] = value
+        return
     if isinstance(value, dict):
         for key, below in value.items():
             _flatten(f"{name}/{_checked(key)}", below, target)

@@ -27,9 +27,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_ding.rl import n_step_return
-from lightning_ding.worker.buffer.form import Columns, Form, Rows, check_lengths, put_together, take_apart
+from lightning_ding.worker.buffer.form import Columns, Form, Rows, put_together, take_apart
 from lightning_ding.worker.buffer.frames import Frames, PlainFrames, StackedFrames
 from lightning_ding.worker.buffer.memory import Memory
+
+NONE: Rows = np.empty(0, dtype=np.int64)
 
 
 class RingStorage:
@@ -66,6 +68,8 @@ class RingStorage:
         self.link: Rows = np.empty(0, dtype=np.int64)
         self._form: Form | None = None
         self._is_stacked = False
+        self._env_key: tuple[str, bytes] | None = None  # envs of the last batch
+        self._envs_stand_once = False
         self._last_row: Rows = np.full(0, -1, dtype=np.int64)  # the newest row of each env, -1 for none
         self._free: Rows = np.empty(0, dtype=np.int64)  # slots taken back, the last on top
         self._fresh = self.capacity  # the first slot never given out
@@ -92,9 +96,8 @@ class RingStorage:
             ValueError: If the keys, shapes, types or lengths do not fit what is here already.
         """
         columns, obs, next_obs = take_apart(data)
-        size = check_lengths(columns, obs, next_obs)
         form = self._form or Form(columns, obs)
-        form.check(columns, obs, next_obs)
+        size = form.check(columns, obs, next_obs)
         if self._form is None:
             self._allocate(columns, obs)
             self._form = form
@@ -116,7 +119,8 @@ class RingStorage:
 
     def newest(self, amount: int) -> Rows:
         """Return the rows of the newest transitions, the oldest of them first."""
-        return (self.tail - amount + np.arange(amount)) % self.capacity
+        rows = np.arange(self.tail - amount, self.tail)
+        return rows if self.tail >= amount else rows % self.capacity
 
     def _push(self, columns: Columns, obs: Columns, next_obs: Columns, size: int) -> None:
         fits = self.tail + size <= self.capacity
@@ -134,21 +138,23 @@ class RingStorage:
     def _write_frames(
         self, rows: Rows, where: slice | Rows, env_id: NDArray[Any] | None, obs: Columns, next_obs: Columns
     ) -> None:
-        waiting = np.arange(len(rows))  # whose next observation needs a slot
-        known = freed = np.empty(0, dtype=np.int64)
-        if env_id is not None:
-            self._know_envs(env_id)
-            first = last = waiting
-            if len(env_id) > 1 and not (env_id[1:] > env_id[:-1]).all():  # an env may stand here more than once
-                first, last, waiting = self._link_within(rows, env_id, obs, next_obs)
-            known, freed = self._link_to_newest(rows, env_id, first, obs)
+        waiting: Rows | None = None  # whose next observation needs a slot; None for all
+        known = freed = NONE
+        if env_id is not None and self._stands_once(env_id):
+            known, freed = self._link_to_newest(rows, env_id, obs)
+            self._last_row[env_id] = rows
+        elif env_id is not None:
+            first, last, waiting = self._link_within(rows, env_id, obs, next_obs)
+            some = {name: leaf[first] for name, leaf in obs.items()}
+            known, freed = self._link_to_newest(rows[first], env_id[first], some)
+            known = first[known]
             self._last_row[env_id[last]] = rows[last]
-        slots = self._take_slots(len(waiting))
-        self.link[rows[waiting]] = slots
+        slots = self._take_slots(len(rows) if waiting is None else len(waiting))
+        behind = rows if waiting is None else rows[waiting]
+        self.link[behind] = slots
         for name, frames in self.frames.items():
             frames.write_rows(where, rows, obs[name], known, freed)
-            all_wait = len(slots) == len(rows)
-            frames.write_slots(slots, next_obs[name] if all_wait else next_obs[name][waiting], rows[waiting])
+            frames.write_slots(slots, next_obs[name] if waiting is None else next_obs[name][waiting], behind)
 
     def _link_within(
         self, rows: Rows, env_id: NDArray[Any], obs: Columns, next_obs: Columns
@@ -163,30 +169,38 @@ class RingStorage:
         waiting[before[follows]] = False
         return order[np.append(True, ~same[:-1])], order[~same], np.flatnonzero(waiting)
 
-    def _link_to_newest(self, rows: Rows, env_id: NDArray[Any], first: Rows, obs: Columns) -> tuple[Rows, Rows]:
+    def _link_to_newest(self, rows: Rows, env_id: NDArray[Any], obs: Columns) -> tuple[Rows, Rows]:
         """Link the newest row of each env to the first new one if it is what was announced, and free its slot.
 
         Returns:
             Which of the new ones were announced, and the slots that announced them.
         """
-        newest = self._last_row[env_id[first]]
-        if newest.min() < 0:
-            is_known = newest >= 0
-            first, newest = first[is_known], newest[is_known]
-        slots = self.link[newest]
-        follows = self._same_episode(newest, rows[first])
+        newest = self._last_row[env_id]
+        follows = newest >= 0
+        slots = self.link[newest]  # of an env without a row it is that of any row
+        if "episode_id" in self.columns:
+            follows &= self._same_episode(newest, rows)
         for name, frames in self.frames.items():
-            same = frames.read(slots) == obs[name][first]
-            follows &= same.all(axis=tuple(range(1, same.ndim)))
-        if not follows.all():
-            first, newest, slots = first[follows], newest[follows], slots[follows]
+            follows &= _rows_equal(frames.read(np.where(follows, slots, 0)), obs[name])
+        known = follows.nonzero()[0]
+        if len(known) < len(rows):
+            newest, slots, rows = newest[known], slots[known], rows[known]
         self._give_back(slots)
-        self.link[newest] = rows[first]
-        return first, slots
+        self.link[newest] = rows
+        return known, slots
 
-    def _same_episode(self, before: Rows, after: Rows) -> NDArray[np.bool_]:
+    def _same_episode(self, before: Rows, after: Rows) -> NDArray[np.bool_] | bool:
         episode_id = self.columns.get("episode_id")
-        return np.ones(len(before), dtype=bool) if episode_id is None else episode_id[before] == episode_id[after]
+        return True if episode_id is None else np.asarray(episode_id[before] == episode_id[after])
+
+    def _stands_once(self, env_id: NDArray[Any]) -> bool:
+        """Return whether no env stands twice in a batch whose envs are in order; mostly they are those of the last."""
+        key = (env_id.dtype.char, env_id.tobytes())
+        if key != self._env_key:
+            self._know_envs(env_id)
+            self._env_key = key
+            self._envs_stand_once = bool((env_id[1:] > env_id[:-1]).all())
+        return self._envs_stand_once
 
     def _evict(self, rows: Rows) -> None:
         if self._on_evict is not None:
@@ -374,8 +388,14 @@ def _equal(left: Columns, left_rows: Rows, right: Columns, right_rows: Rows) -> 
     """Return whether ``left[left_rows]`` equals ``right[right_rows]``, row by row, over all leaves."""
     equal = np.ones(len(left_rows), dtype=bool)
     for name, column in left.items():
-        equal &= (column[left_rows] == right[name][right_rows]).all(axis=tuple(range(1, column.ndim)))
+        equal &= _rows_equal(column[left_rows], right[name][right_rows])
     return equal
+
+
+def _rows_equal(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return whether arrays are equal along all axes but the first."""
+    same = np.asarray(left == right)
+    return same if same.ndim == 1 else np.asarray(same.all(axis=tuple(range(1, same.ndim))))
 
 
 def _steps(env_id: NDArray[Any]) -> Iterator[slice]:
