@@ -19,7 +19,7 @@ class MetricsLogger(Callback):
 
     ``self.log`` costs about half a millisecond a call; this costs one transfer to the host for each time it writes.
     What it writes also stands in ``trainer.callback_metrics``. Under DDP the learning metrics are means over ranks and
-    the episodes are those of all ranks.
+    the episodes are those of all ranks; ``buffer/...`` is what the buffer of rank zero says of itself.
 
     Args:
         log_every_n_rounds: >= 1; None takes the Trainer's ``log_every_n_steps``.
@@ -71,6 +71,8 @@ class MetricsLogger(Callback):
         metrics["time/updates_per_second"] = (progress.train_iter - self._train_iter) / seconds
         for name, value in getattr(getattr(trainer, "datamodule", None), "collect_kwargs", {}).items():
             metrics[f"collect/{name}"] = float(value)
+        pop_buffer_metrics = getattr(getattr(getattr(trainer, "datamodule", None), "buffer", None), "pop_metrics", dict)
+        metrics |= {f"buffer/{name}": value for name, value in pop_buffer_metrics().items()}
         self._mark(pl_module)
         trainer.callback_metrics.update({name: torch.tensor(float(value)) for name, value in metrics.items()})
         for logger in trainer.loggers:

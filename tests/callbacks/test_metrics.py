@@ -121,6 +121,10 @@ def test_names_say_where_a_metric_comes_from(make_trainer: MakeTrainer, small: C
     _, rows = train(make_trainer, small, tmp_path)
     names = {name for row in rows for name in row if "/" in name}
     assert names == {
+        "buffer/count",
+        "buffer/pushed_per_second",
+        "buffer/removed_per_second",
+        "buffer/sampled_per_second",
         "collect/eps",
         "collect/length_mean",
         "collect/return_mean",
@@ -138,6 +142,11 @@ def test_names_say_where_a_metric_comes_from(make_trainer: MakeTrainer, small: C
         "time/env_steps_per_second",
         "time/updates_per_second",
     }
+
+
+def test_buffer_says_how_much_it_holds(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
+    _, rows = train(make_trainer, small, tmp_path, MetricsLogger(2), limit_val_batches=0)
+    assert of(rows, "buffer/count") == [(8, 8), (16, 16), (24, 24)]
 
 
 def test_evaluations_are_written_over_env_steps_too(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
