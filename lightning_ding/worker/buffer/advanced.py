@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lightning_ding import nested
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.registry import BUFFER_REGISTRY
 from lightning_ding.worker.buffer.form import Rows
@@ -28,6 +29,7 @@ from lightning_ding.worker_config import ReplayBufferConfig
 
 ONE = np.int32(1)
 EPSILON = 1e-5  # added to every priority, so that no transition is lost
+LARGEST = float(np.finfo(np.float32).max)
 
 
 @BUFFER_REGISTRY.register("advanced")
@@ -118,17 +120,18 @@ class AdvancedReplayBuffer(StoredBuffer):
         check_sizes(batch_size, num_batches, n_step)
         with self._lock:
             self._train_iter = cur_learner_iter
+            self._drop_stale(cur_learner_iter)
             if self._is_limited:
                 self._limiter.wait_to_sample(batch_size * (num_batches or 1), batch_size, self.count)
-            self._drop_stale(cur_learner_iter)
             shape = (batch_size,) if num_batches is None else (num_batches, batch_size)
             rows, weight, smallest = self._draw_fresh(shape, cur_learner_iter, sample_range)
-            self._newest_sample = rows.reshape(-1)
+            self._newest_sample = rows.flatten()  # a copy: rows are returned
             extra: dict[str, NDArray[Any]] = {"IS": (weight / smallest) ** -self.beta}
             extra["priority"] = self._priority[rows]
             extra |= {"replay_unique_id": self._id_of(rows), "replay_buffer_idx": rows}
             batch = self._storage.gather(rows, n_step, discount_factor)
             batch |= {name: torch.from_numpy(_single(array)) for name, array in extra.items()}
+            self._limiter.count_sample(rows.size)
             self._note_sample(rows.size, cur_learner_iter)
             self._lock.notify_all()
             return batch
@@ -166,7 +169,8 @@ class AdvancedReplayBuffer(StoredBuffer):
     def clear(self) -> None:
         """Forget all transitions and the form they had; ids go on, so that late priorities are passed over."""
         with self._lock:
-            self._first_id += self._storage.push_count
+            size = self._storage.capacity
+            self._first_id += self._storage.push_count + size  # no row that is not written yet has an old id
             super().clear()
             self._tree.clear()
             self._gone = 0
@@ -189,23 +193,28 @@ class AdvancedReplayBuffer(StoredBuffer):
     # ------------------------------------------------------------------ writing
 
     def _push(self, batch: dict[str, Any]) -> None:
-        given = batch.get("priority")
-        if given is not None:
+        given = None
+        if "priority" in batch:
+            given = _checked(batch["priority"])
             batch = {key: value for key, value in batch.items() if key != "priority"}
+            amount = nested.length(batch)
+            require(len(given) == amount, "priority", f"one number for each of {amount} transitions", len(given))
         if self.config.max_staleness is not None:
             require("policy_version" in batch, "data", "transitions with a policy_version", sorted(batch))
         if self._is_limited:
-            self._limiter.wait_to_push(len(next(iter(batch.values()))))
+            self._limiter.wait_to_push(nested.length(batch))
         before = self._storage.push_count
         super()._push(batch)
-        size = min(self._storage.push_count - before, self._storage.capacity)
+        amount = self._storage.push_count - before
+        self._limiter.count_push(amount)
+        size = min(amount, self._storage.capacity)
         if not size:
             return
         rows = self._storage.newest(size)
         if self.config.max_use is not None:
             self._use[rows] = 0
         if given is not None:
-            self._write(rows, _checked(given)[-size:] + EPSILON)
+            self._write(rows, given[-size:] + EPSILON)
             self._fresh_priority = None
         else:
             if self._fresh_priority is None:
@@ -271,9 +280,7 @@ class AdvancedReplayBuffer(StoredBuffer):
     def _use_up(self, rows: Rows, weight: Floats, among: Rows | None) -> tuple[Rows, Floats]:
         """Return rows none of which is drawn more often than it has uses left; what is too often is drawn anew."""
         max_use, flat, weights = self.config.max_use or 0, rows.reshape(-1).copy(), weight.reshape(-1).copy()
-        kept = np.flatnonzero(self._tree.read(slice(0, self._storage.count)) > 0) if among is None else among
-        left = int((max_use - self._use[kept]).sum())
-        require(left >= len(flat), "batch_size", f"at most the {left} uses left before max_use", len(flat))
+        self._require_uses(len(flat), among)
         removed: dict[int, float] = {}
         while True:
             order = np.argsort(flat, kind="stable")
@@ -292,6 +299,13 @@ class AdvancedReplayBuffer(StoredBuffer):
         self._tree.write(np.array(list(removed), dtype=np.int64), np.array(list(removed.values())))
         return flat.reshape(rows.shape), weights.reshape(rows.shape)
 
+    def _require_uses(self, amount: int, among: Rows | None) -> None:
+        if amount <= (self.count() if among is None else len(among)):
+            return  # each has one left
+        rows = np.flatnonzero(self._tree.read(slice(0, self._storage.count)) > 0) if among is None else among
+        left = int((self.config.max_use or 0) * len(rows) - self._use[rows].sum())
+        require(left >= amount, "batch_size", f"at most the {left} uses left before max_use", amount)
+
     def _rows_of_age(self, ages: slice) -> Rows:
         """Return the rows in a range of ages that can be drawn."""
         rows = self._storage.newest(self._storage.count)
@@ -302,6 +316,10 @@ class AdvancedReplayBuffer(StoredBuffer):
         if self.config.max_staleness is None:
             return
         storage = self._storage
+        if self.config.max_use is not None:  # then some are drawn without a look at their age
+            rows = np.arange(storage.count)
+            self._take_out(self._stale_among(rows[self._tree.read(rows) > 0], train_iter))
+            return
         for start in range(0, storage.count, 1024):
             rows = (
                 storage.tail - storage.count + np.arange(start, min(start + 1024, storage.count))
@@ -343,6 +361,7 @@ class AdvancedReplayBuffer(StoredBuffer):
         self._tree.write(rows, own["weight"])
         self._priority[rows] = own["priority"]
         if self.config.max_use is not None:
+            self._use[:] = 0
             self._use[: len(own["use"])] = own["use"]
         self._gone = int(np.count_nonzero(own["weight"] == 0))
         self._first_id, self._train_iter = (int(state["counters"][name]) for name in ("first_id", "train_iter"))
@@ -354,12 +373,12 @@ def _checked(priority: Any) -> Floats:
     """Return priorities as a flat array.
 
     Raises:
-        ValueError: If one is negative or not finite.
+        ValueError: If one is negative, or not finite as a float32.
     """
     array = priority.numpy(force=True) if isinstance(priority, Tensor) else np.asarray(priority)
     flat: Floats = array.reshape(-1).astype(np.float64)
-    if len(flat) and not 0 <= flat.min() <= flat.max() < np.inf:  # false for NaN
-        wrong = flat[~((flat >= 0) & (flat < np.inf))][0]
+    if len(flat) and not 0 <= flat.min() <= flat.max() < LARGEST:  # false for NaN
+        wrong = flat[~((flat >= 0) & (flat < LARGEST))][0]
         raise ValueError(f"priority must be finite and >= 0, got {wrong}")
     return flat
 

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lightning_ding.config import require
+
 Rows = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
 
@@ -54,9 +56,17 @@ class Form:
     Args:
         columns: Of the first batch.
         obs: Its observation leaves.
+
+    Raises:
+        ValueError: If something is no number, or ``env_id`` no integer.
     """
 
     def __init__(self, columns: Columns, obs: Columns) -> None:
+        for name, array in (columns | obs).items():
+            require(array.dtype.kind in "biufc", name, "numbers", str(array.dtype))
+        if "env_id" in columns:
+            shape, dtype = columns["env_id"].shape[1:], columns["env_id"].dtype
+            require(dtype.kind in "iu" and not shape, "env_id", "an integer for each transition", f"{dtype} {shape}")
         self._columns = {name: (array.shape[1:], array.dtype) for name, array in columns.items()}
         self._obs = {name: (array.shape[1:], array.dtype) for name, array in obs.items()}
 

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from lightning_ding.worker.buffer.form import Columns, Rows
 from lightning_ding.worker.buffer.memory import Memory
 
+ONE = np.int32(1)  # of the type that it is added to: another would be far slower
+
 
 class Frames(ABC):
     """Observations of one leaf by entry."""
@@ -150,7 +152,7 @@ class StackedFrames(Frames):
     def release(self, entries: Rows) -> None:
         """Forget entries, and frames that nobody shows any more."""
         numbers = self._number[entries].ravel()
-        np.subtract.at(self._shown, numbers, 1)
+        np.subtract.at(self._shown, numbers, ONE)
         unshown = np.unique(numbers[self._shown[numbers] == 0])
         self._free = np.concatenate([self._free, unshown])
 
@@ -179,7 +181,7 @@ class StackedFrames(Frames):
     def _show(self, entries: Rows, numbers: NDArray[Any]) -> None:
         """Let entries show the frames with these numbers, shape (n, S)."""
         self._number[entries] = numbers
-        np.add.at(self._shown, numbers.ravel(), 1)
+        np.add.at(self._shown, numbers.ravel(), ONE)
 
     def _take(self, amount: int) -> Rows:
         kept = max(0, len(self._free) - amount)

@@ -22,9 +22,9 @@ class Memory:
         self.folder = folder
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """Return an array whose content is undefined."""
+        """Return an array of zeros."""
         if self.folder is None or 0 in shape:
-            return np.empty(shape, dtype)
+            return np.zeros(shape, dtype)
         Path(self.folder).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=self.folder, prefix="buffer-") as file:
             array: NDArray[Any] = np.memmap(file, dtype=dtype, mode="w+", shape=shape)

@@ -41,7 +41,7 @@ class RateLimiter:
         return limit.max is not None or limit.min > 0 or self.config.sample_min_limit_ratio > 1
 
     def wait_to_push(self, amount: int) -> None:
-        """Wait until ``amount`` transitions may be pushed, and count them.
+        """Wait until ``amount`` transitions may be pushed.
 
         Raises:
             TimeoutError: After ``timeout_seconds``; the message says what it waited for.
@@ -56,10 +56,13 @@ class RateLimiter:
             return f"pushed / sampled would be {ratio:.3g}, above {bound}" if ratio > highest else None
 
         self._wait(f"a push of {amount}", reason)
+
+    def count_push(self, amount: int) -> None:
+        """Count transitions that were pushed."""
         self._pushed += amount
 
     def wait_to_sample(self, amount: int, batch_size: int, count: Callable[[], int]) -> None:
-        """Wait until ``amount`` transitions may be sampled, and count them.
+        """Wait until ``amount`` transitions may be sampled.
 
         Args:
             amount: Transitions of all minibatches together.
@@ -80,6 +83,9 @@ class RateLimiter:
             return f"pushed / sampled would be {reached:.3g}, below {bound}" if reached < lowest else None
 
         self._wait(f"a sample of {amount}", reason)
+
+    def count_sample(self, amount: int) -> None:
+        """Count transitions that were sampled."""
         self._sampled += amount
 
     def _wait(self, what: str, reason: Callable[[], str | None]) -> None:

@@ -18,7 +18,7 @@ from lightning_ding.worker.buffer.stored import STORED_KEYS, StoredBuffer, check
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT
 from lightning_ding.worker_config import ReplayBufferConfig
 
-TRIES = 8  # draws before the beginnings that fit are looked for one by one
+TRIES = 64  # draws before all rows are searched for beginnings that fit
 
 
 @BUFFER_REGISTRY.register("sequence")
@@ -87,6 +87,7 @@ class SequenceReplayBuffer(StoredBuffer):
         require(length > burn_in, "sequence", f"above burn_in ({burn_in})", length)
         with self._lock:
             require_enough(self._storage.count, batch_size, replace=True)
+            self._storage.require_windows("a sequence cannot be followed")
             rows, mask = self._follow(self._beginnings(batch_size * (num_batches or 1), burn_in), length)
             shape = (length, batch_size) if num_batches is None else (length, num_batches, batch_size)
             rows, mask = rows.reshape(shape), mask.reshape(shape)
@@ -119,12 +120,15 @@ class SequenceReplayBuffer(StoredBuffer):
         return np.concatenate([found, self._rng.choice(rows, amount - len(found))])
 
     def _has_followers(self, rows: Rows, amount: int) -> Any:
-        return self._follow(rows, amount + 1)[1][-1]
+        is_real = np.ones(len(rows), dtype=bool)
+        for _ in range(amount):
+            rows, goes_on = self._storage.follow(rows)
+            is_real &= goes_on
+        return is_real
 
     def _follow(self, rows: Rows, length: int) -> tuple[Rows, Any]:
         """Return the rows from some rows on, shape (length, n), the last one repeated, and where they are real."""
         storage = self._storage
-        storage.require_windows("a sequence cannot be followed")
         chain, is_real = np.empty((length, len(rows)), dtype=np.int64), np.ones((length, len(rows)), dtype=bool)
         chain[0] = rows
         for step in range(1, length):

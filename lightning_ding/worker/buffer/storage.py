@@ -26,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lightning_ding.config import require
 from lightning_ding.rl import n_step_return
 from lightning_ding.worker.buffer.form import Columns, Form, Rows, put_together, take_apart
 from lightning_ding.worker.buffer.frames import Frames, PlainFrames, StackedFrames
@@ -101,10 +102,12 @@ class RingStorage:
         if self._form is None:
             self._allocate(columns, obs)
             self._form = form
-        pushed = size
-        self.push_count += size
         if size == 0:
             return 0
+        if obs and "env_id" in columns:
+            self._stands_once(columns["env_id"])  # it refuses some numbers, before anything is written
+        pushed = size
+        self.push_count += size
         if size > self.capacity:
             newest = slice(size - self.capacity, None)
             columns, obs, next_obs = ({k: v[newest] for k, v in part.items()} for part in (columns, obs, next_obs))
@@ -232,7 +235,8 @@ class RingStorage:
         return np.concatenate([used, np.arange(self._fresh - more, self._fresh)])
 
     def _know_envs(self, env_id: NDArray[Any]) -> None:
-        highest = int(env_id.max())
+        highest, lowest = int(env_id.max()), int(env_id.min())
+        require(lowest >= 0, "env_id", ">= 0", lowest)
         if highest >= len(self._last_row):
             more = np.full(highest + 1 - len(self._last_row), -1, dtype=np.int64)
             self._last_row = np.concatenate([self._last_row, more])
@@ -400,11 +404,13 @@ def _rows_equal(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
 
 def _steps(env_id: NDArray[Any]) -> Iterator[slice]:
     """Yield consecutive parts of a batch in which no env stands twice."""
-    start, size = 0, len(env_id)
-    while start < size:
-        _, first_seen = np.unique(env_id[start:], return_index=True)
-        is_repeated = np.ones(size - start, dtype=bool)
-        is_repeated[first_seen] = False
-        stop = start + int(is_repeated.argmax()) if is_repeated.any() else size
-        yield slice(start, stop)
-        start = stop
+    order = np.argsort(env_id, kind="stable")
+    before = np.full(len(env_id), -1)  # where the same env stood before
+    same = np.flatnonzero(env_id[order][1:] == env_id[order][:-1])
+    before[order[same + 1]] = order[same]
+    start = 0
+    for place, last in enumerate(before.tolist()):
+        if last >= start:
+            yield slice(start, place)
+            start = place
+    yield slice(start, len(env_id))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from lightning_ding import nested
@@ -141,9 +141,11 @@ class StoredBuffer(IBuffer):
         """Take the state that ``state_dict`` returned.
 
         Raises:
-            ValueError: If it is of a buffer of another size.
+            ValueError: If it is of a buffer of another type or size.
         """
         with self._lock:
+            fits = _own_names(state) == _own_names(self._state(copy=False))
+            require(fits, "type", "that of the buffer whose state is loaded", type(self).__name__)
             self._storage.load_state_dict(state)
             self._rng.bit_generator.state = state["rng"]
             self._load_state(state)
@@ -160,13 +162,16 @@ class StoredBuffer(IBuffer):
 
         Raises:
             FileNotFoundError: If there is no such file.
-            ValueError: If it is of a buffer of another size, or no buffer's file.
+            ValueError: If it is of a buffer of another type or size, or no buffer's file.
         """
-        with safe_open(str(file), framework="pt") as opened:
-            header = opened.metadata() or {}
-            if "counters" not in header or "rng" not in header:
-                raise ValueError(f"file must be one that save_data wrote, got {file}")
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a dict
+        try:
+            with safe_open(str(file), framework="pt") as opened:
+                header = opened.metadata() or {}
+                tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a dict
+        except SafetensorError as error:
+            raise ValueError(f"file must be one that save_data wrote, got {file}: {error}") from error
+        if "counters" not in header or "rng" not in header:
+            raise ValueError(f"file must be one that save_data wrote, got {file}")
         state = {name: json.loads(header[name]) for name in ("counters", "rng")}
         self.load_state_dict({**state, "tensors": tensors})
 
@@ -174,7 +179,13 @@ class StoredBuffer(IBuffer):
 
     def _push(self, batch: dict[str, Any]) -> None:
         """Store a batch; the lock is held."""
-        self._pushed += self._storage.push(batch)
+        size = self._storage.push(batch)
+        self._pushed += size
+        too_many = size - self._storage.capacity
+        if too_many > 0:  # these left without ever standing in a row
+            self._removed += too_many
+            if self.config.enable_track_used_data:
+                self._used_data.append(np.array(batch["data_id"][:too_many]))
 
     def _forget(self, rows: Rows) -> None:
         """Note that rows leave: they are overwritten, cleared, used up or stale."""
@@ -234,6 +245,11 @@ def require_enough(count: int, batch_size: int, replace: bool = False, what: str
     """
     enough = f"at most the {count} {what} kept, without replacement"
     require(count > 0 if replace else count >= batch_size, "batch_size", enough, batch_size)
+
+
+def _own_names(state: Mapping[str, Any]) -> set[str]:
+    """Return what a state holds that is a subclass's own."""
+    return {name for name in state["tensors"] if name.startswith("own/")}
 
 
 def to_rows(values: Any) -> Rows:
