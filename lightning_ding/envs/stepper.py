@@ -71,11 +71,14 @@ class EnvStepper:
         self.obs: Any = None
         """Observations to act on, leading axis N; None before the first reset and behind a step that raised."""
         self.next_seed: list[int | None] = [None] * env.num_envs
-        self._all = np.ones(env.num_envs, dtype=bool)
+        self.all_valid = np.ones(env.num_envs, dtype=bool)
+        """What a timestep has for ``valid``, the very array, if no env was reset, is paused or reported a fault."""
         self._none = np.zeros(env.num_envs, dtype=bool)
         self._resetting = np.zeros(env.num_envs, dtype=bool)
         self._paused: BoolArray | None = None
         self._can_pause: bool | None = None
+        self._is_lent = not (isinstance(env, (SyncVectorEnv, AsyncVectorEnv)) and env.copy)
+        """Whether what the env returns is perhaps its own memory, into which it will write again."""
         self._is_float = any(leaf.dtype.kind == "f" for leaf in _space_leaves(env.single_observation_space))
 
     def reset(self, seed: list[int | None] | None = None) -> Any:
@@ -85,6 +88,8 @@ class EnvStepper:
             self.pause(self._none)
         self._resetting[:] = False
         obs = self._reset(seed)
+        if self._is_lent:
+            obs = _copy(obs)
         self._check_obs(obs, None)
         self.obs = obs
         return obs
@@ -109,9 +114,11 @@ class EnvStepper:
         except Exception as error:
             explain_failure(error, self.env, f"while the vector env was stepped with the actions {action}")
             raise
-        obs = _own(obs, previous)
+        if self._is_lent:
+            obs, reward = _copy(obs), np.array(reward)
+            terminated, truncated = np.array(terminated), np.array(truncated)
         ended = terminated | truncated
-        next_obs, valid = obs, self._all
+        next_obs, valid = obs, self.all_valid
         if self.mode == AutoresetMode.NEXT_STEP:
             if self._resetting.any():
                 valid = ~self._resetting
@@ -128,7 +135,7 @@ class EnvStepper:
         if timestep.abnormal is not self._none:
             timestep, obs = self._end_abnormal(timestep, obs, previous)
         self._check(timestep, obs, action)
-        self.obs = obs
+        self.obs = _copy(obs) if obs is timestep.next_obs else obs  # who gets the timestep may write into it
         return timestep
 
     def pause(self, mask: BoolArray) -> bool:
@@ -210,11 +217,8 @@ class EnvStepper:
                     _raise("an observation", leaf, np.isfinite(leaf).reshape(len(leaf), -1).all(1), action)
 
 
-def _own(obs: Any, previous: Any) -> Any:
-    """Return ``obs``, copied if the env writes all its observations into the same memory."""
-    if isinstance(obs, dict):
-        return {name: _own(below, previous[name]) for name, below in obs.items()}
-    return obs.copy() if np.may_share_memory(obs, previous) else obs
+def _copy(data: Any) -> Any:
+    return {name: _copy(below) for name, below in data.items()} if isinstance(data, dict) else data.copy()
 
 
 def _flags(info: Any, none: BoolArray) -> BoolArray:

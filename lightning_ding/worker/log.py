@@ -40,9 +40,9 @@ class WorkerLog:
     @property
     def is_listened_to(self) -> bool:
         """Whether anybody reads what would be written."""
-        if not self.every_rank and dist.is_available() and dist.is_initialized() and dist.get_rank() > 0:
+        if self.tb_logger is None and not self._text.isEnabledFor(logging.INFO):
             return False
-        return self.tb_logger is not None or self._text.isEnabledFor(logging.INFO)
+        return self.every_rank or not (dist.is_available() and dist.is_initialized() and dist.get_rank() > 0)
 
     def write(self, values: Mapping[str, float], train_iter: int, envstep: int) -> None:
         """Write numbers, if anybody reads them."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_ding.rl import Schedule, epsilon_greedy
+from lightning_ding.rl import Schedule, epsilon_greedy, random_actions
 
 ROWS = 20_000
 SURE = np.tile(np.array([0.0, 9.0, 1.0, 2.0], dtype=np.float32), (ROWS, 1))  # action 1 is greedy in every row
@@ -99,3 +99,41 @@ def test_each_row_has_its_own_mask() -> None:
     mask = np.eye(4)[np.arange(400) % 4]
     actions = epsilon_greedy(np.where(mask, SURE[:400], -np.inf), 0.5, np.random.default_rng(0), mask)
     assert actions.tolist() == [row % 4 for row in range(400)]
+
+
+def test_random_actions_are_legal_and_equally_often() -> None:
+    mask = np.tile(np.array([1, 0, 1, 1, 0]), (ROWS, 1))
+
+    counts = np.bincount(random_actions(mask, np.random.default_rng(0)), minlength=5)
+
+    assert counts[[1, 4]].tolist() == [0, 0]
+    expected = ROWS / 3
+    assert ((counts[[0, 2, 3]] - expected) ** 2 / expected).sum() < 13.82  # p = 0.001 at 2 degrees of freedom
+
+
+def test_random_actions_of_several_dimensions_are_legal_in_each() -> None:
+    mask = np.tile(np.array([0, 1, 1, 0, 1]), (500, 1))  # of two actions the second, of three the first and the last
+
+    actions = random_actions(mask, np.random.default_rng(0), sizes=(2, 3))
+
+    assert actions.shape == (500, 2)
+    assert set(map(tuple, actions.tolist())) == {(1, 0), (1, 2)}
+
+
+def test_random_actions_follow_each_rows_own_mask() -> None:
+    mask = np.eye(4, dtype=bool)
+
+    assert random_actions(mask, np.random.default_rng(0)).tolist() == [0, 1, 2, 3]
+
+
+def test_random_actions_follow_the_seed() -> None:
+    mask = np.ones((100, 6))
+
+    first, second, third = (random_actions(mask, np.random.default_rng(seed)).tolist() for seed in (3, 3, 4))
+
+    assert first == second != third
+
+
+def test_random_actions_need_a_mask_as_wide_as_the_sizes() -> None:
+    with pytest.raises(ValueError, match=r"sizes must add up to 5, the width of action_mask, got \(2, 2\)"):
+        random_actions(np.ones((1, 5)), np.random.default_rng(0), sizes=(2, 2))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import gymnasium as gym
@@ -15,8 +17,14 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from lightning_ding import nested
 from lightning_ding.envs.toy import CountingEnv
 from lightning_ding.policy.modes import CollectMode
-from lightning_ding.worker import SampleSerialCollector, create_serial_collector, get_serial_collector_cls
-from lightning_ding.worker_config import CollectorConfig
+from lightning_ding.worker import (
+    ISerialCollector,
+    NaiveReplayBuffer,
+    SampleSerialCollector,
+    create_serial_collector,
+    get_serial_collector_cls,
+)
+from lightning_ding.worker_config import CollectorConfig, ReplayBufferConfig
 
 Row = tuple[list[float], int, float, list[float], bool, bool]  # obs, action, reward, next_obs, terminated, truncated
 
@@ -222,11 +230,15 @@ def test_collect_marks_transitions_with_the_update_that_acted() -> None:
     assert versions == [[10, 10], [10, 20], [20, 20]]
 
 
-def test_collect_hands_over_memory_of_its_own() -> None:
-    collector = collector_of(counting_envs())
-    collect(collector, 3)["env_id"] += 100
+@pytest.mark.parametrize("mode", MODES)
+def test_collect_hands_over_memory_of_its_own(mode: AutoresetMode) -> None:
+    edited, left_alone = collector_of(counting_envs(mode)), collector_of(counting_envs(mode))
+    for _ in range(8):
+        data, expected = collect(edited, 3), collect(left_alone, 3)
 
-    assert collect(collector, 3)["env_id"].tolist() == [0, 1, 2]
+        assert all(data[name].tolist() == values.tolist() for name, values in expected.items())
+        for values in data.values():
+            values.fill_(1)
 
 
 def test_collect_keeps_the_leaves_of_dict_observations() -> None:
@@ -580,3 +592,285 @@ def test_get_serial_collector_cls_needs_a_type() -> None:
 def test_get_serial_collector_cls_says_which_import_failed() -> None:
     with pytest.raises(ImportError, match="cannot import 'no_such_module'"):
         get_serial_collector_cls({"type": "sample", "import_names": ["no_such_module"]})
+
+
+# ------------------------------------------------------------------ the other arguments
+
+
+def test_collect_takes_its_arguments_in_this_order() -> None:
+    names = list(inspect.signature(SampleSerialCollector.collect).parameters)
+
+    first = ["self", "n_sample", "train_iter", "drop_extra", "random_collect", "record_random_collect"]
+    assert names == [*first, "policy_kwargs", "level_seeds"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_collect_without_dropping_hands_over_all_there_is(mode: AutoresetMode) -> None:
+    env = counting_envs(mode)
+    collector = collector_of(env)
+
+    batches = [collect(collector, n_sample, drop_extra=False) for n_sample in (1, 4, 6, 7)]
+
+    if mode != AutoresetMode.NEXT_STEP:  # there, an env that is reset gives nothing
+        assert [len(batch["reward"]) for batch in batches] == [3, 6, 6, 9]
+    assert rows_of_envs(batches, 3) == logs(env)
+    assert collector.sample == collector.envstep
+
+
+def test_collect_without_dropping_hands_over_what_waits_too() -> None:
+    collector = collector_of(counting_envs())
+    collect(collector, 1)
+
+    data = collect(collector, 3, drop_extra=False)
+
+    assert data["env_id"].tolist() == [1, 2, 0, 1, 2]
+    assert collect(collector, 3)["env_id"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("record", "reported"), [(True, True), (False, False)])
+def test_random_collect_reports_its_episodes_only_if_it_is_asked_to(record: bool, reported: bool) -> None:
+    collector = collector_of(counting_envs())
+
+    collect(collector, 30, random_collect=True, record_random_collect=record)
+
+    returns, lengths = collector.pop_episodes()
+    assert collector.episode == 10 + 3 + 3 + 0  # of env 0, 1 (2, 4, 2 steps) and 2 (5, 3, 1 steps), in ten steps each
+    assert (bool(returns), bool(lengths)) == (reported, reported)
+
+
+def test_collect_reports_the_episodes_of_the_policy_always() -> None:
+    collector = collector_of(counting_envs())
+
+    collect(collector, 30, record_random_collect=False)
+
+    assert len(collector.pop_episodes()[0]) == collector.episode
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_collect_marks_transitions_with_the_level_of_their_env(mode: AutoresetMode) -> None:
+    data = collect(collector_of(counting_envs(mode)), 40, level_seeds=[70, 80, 90])
+
+    assert data["seed"].tolist() == [70 + 10 * env_id for env_id in data["env_id"].tolist()]
+
+
+def test_collect_without_levels_marks_none() -> None:
+    assert "seed" not in collect(collector_of(counting_envs()), 3)
+
+
+@pytest.mark.parametrize("level_seeds", [[1, 2], [1, 2, 3, 4], 7, [1.5, 2.5, 3.5], ["a", "b", "c"]])
+def test_collect_refuses_levels_that_are_not_one_int_for_each_env(level_seeds: Any) -> None:
+    with pytest.raises(ValueError, match="level_seeds must be one int for each of 3 envs, got"):
+        collector_of(counting_envs()).collect(3, level_seeds=level_seeds)
+
+
+@pytest.mark.parametrize(("first", "then"), [([1, 2, 3], None), (None, [1, 2, 3])])
+def test_collect_refuses_levels_that_come_and_go_while_transitions_wait(first: Any, then: Any) -> None:
+    collector = collector_of(counting_envs())
+    collect(collector, 1, level_seeds=first)
+
+    with pytest.raises(ValueError, match="level_seeds must be given or not as for the 2 transitions that wait"):
+        collector.collect(1, level_seeds=then)
+
+    collect(collector, 2, level_seeds=first)
+    assert len(collect(collector, 3, level_seeds=then)["reward"]) == 3
+
+
+def test_collect_in_small_pieces_never_shortens_an_n_step_return() -> None:
+    lengths = [(4,), (2, 7)]
+    env = SyncVectorEnv([functools.partial(CountingEnv, i, lengths[i]) for i in range(2)])
+    collector, buffer = collector_of(env), NaiveReplayBuffer(ReplayBufferConfig(replay_buffer_size=200))
+    for _ in range(60):
+        buffer.push(collect(collector, 1))  # less than a vector step
+
+    data = buffer.sample(50, 0, n_step=3, discount_factor=0.5)
+
+    newest = {i: data["obs"][data["env_id"] == i][:, 1].max().item() for i in range(2)}
+    for (number, episode, step), env_id, reward, discount in zip(
+        data["obs"].tolist(), data["env_id"].tolist(), data["reward"].tolist(), data["discount"].tolist(), strict=True
+    ):
+        if episode == newest[env_id]:
+            continue  # not at its end yet
+        left = int(lengths[int(number)][int(episode) % len(lengths[int(number)])] - step)
+        window = range(min(3, left))  # step t gives the reward t + 1
+        assert reward == sum(0.5**k * (step + 1 + k) for k in window)
+        assert discount == 0.5 ** len(window)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("n_sample", [1, 3, 30])
+def test_collect_copies_observations_that_an_env_writes_into_the_same_memory(
+    mode: AutoresetMode, n_sample: int
+) -> None:
+    makers = [functools.partial(CountingEnv, i, LENGTHS[i], TRUNCATES[i]) for i in range(3)]
+    collectors = [collector_of(SyncVectorEnv(makers, copy=copy, autoreset_mode=mode)) for copy in (False, True)]
+
+    reused, own = ([collect(one, n_sample) for _ in range(12)] for one in collectors)
+
+    assert rows_of_envs(reused, num_envs=3) == rows_of_envs(own, num_envs=3)
+
+
+# ------------------------------------------------------------------ reports
+
+
+class Sink:
+    """A Lightning logger that keeps what it gets."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+
+    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+        self.rows.append({"step": step, **{name.split("/")[1]: value for name, value in metrics.items()}})
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def reporting(sink: Any, freq: int = 10) -> SampleSerialCollector:
+    cfg = {"collect_print_freq": freq}
+    return SampleSerialCollector(cfg, counting_envs(), PlacePolicy().mode, sink, "experiment", "mine")
+
+
+def test_collector_reports_an_interval_to_the_logger(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 1000, 2))  # every call takes two seconds, and so does what is between the calls
+    monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
+    sink = Sink()
+    collector = reporting(sink)
+    for train_iter in (0, 5, 10, 15, 20):
+        collect(collector, 6, train_iter)
+
+    first, second = sink.rows
+    assert (first["step"], second["step"]) == (18, 30)
+    # Three calls of six steps, two seconds each. Env 0 ended six episodes with return 1, env 1 episodes of 2 and 4
+    # steps, env 2 one of 5.
+    assert (first["episode_count"], first["envstep_count"], first["train_sample_count"]) == (9, 18, 18)
+    assert (first["collect_time"], first["avg_envstep_per_sec"]) == (6, 3)
+    assert first["return_mean"] == pytest.approx((6 * 1 + 3 + 10 + 15) / 9, rel=1e-12)
+    assert first["avg_envstep_per_episode"] == pytest.approx((6 * 1 + 2 + 4 + 5) / 9, rel=1e-12)
+    assert (second["collect_time"], second["envstep_count"], second["total_envstep_count"]) == (4, 12, 30)
+    assert second["total_episode_count"] == collector.episode
+
+
+def test_collector_reports_with_the_names_it_was_given(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="lightning_ding"):
+        collect(reporting(None), 6, train_iter=10)
+
+    assert caplog.records[0].name == "lightning_ding.experiment.mine"
+    assert "train_iter 10, envstep 6: episode_count 3" in caplog.records[0].getMessage()
+
+
+def test_collector_reports_episodes_that_somebody_else_has_taken() -> None:
+    sink = Sink()
+    collector = reporting(sink)
+    collect(collector, 6, train_iter=5)
+    collector.pop_episodes()
+    collect(collector, 6, train_iter=10)
+
+    assert sink.rows[0]["episode_count"] == collector.episode
+
+
+def test_collector_leaves_what_is_not_recorded_out_of_its_reports() -> None:
+    sink = Sink()
+    collector = reporting(sink)
+    collect(collector, 30, 10, random_collect=True, record_random_collect=False)
+    assert sink.rows == []
+
+    collect(collector, 6, 10)
+
+    assert sink.rows[0]["envstep_count"] == 6
+    assert sink.rows[0]["total_envstep_count"] == 36
+
+
+def test_collector_does_nothing_for_reports_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("nobody reads this")
+
+    collector = reporting(None)
+    monkeypatch.setattr("time.perf_counter", refuse)
+    monkeypatch.setattr("lightning_ding.worker.collector.report.CollectReport.add", refuse)
+
+    collect(collector, 30, train_iter=100)
+
+
+def test_collector_leaves_the_logger_open_when_it_is_closed() -> None:
+    sink = Sink()
+    with reporting(sink) as collector:
+        collect(collector, 6)
+
+    assert not sink.closed
+
+
+def test_collector_makes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with reporting(None) as collector:
+        collect(collector, 6, train_iter=10)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+# ------------------------------------------------------------------ starting over
+
+
+def test_reset_without_arguments_restarts_the_env_and_the_policy_that_are_there() -> None:
+    env, policy = counting_envs(), PlacePolicy()
+    collector = collector_of(env, policy)
+    collect(collector, 7)
+    policy.resets.clear()
+
+    collector.reset()
+
+    assert None in policy.resets
+    data = collect(collector, 3)
+    assert data["obs"][:, 2].tolist() == [0, 0, 0]  # first steps
+    assert (collector.envstep, collector.sample) == (3, 3)
+
+
+def test_reset_of_a_collector_without_env_and_policy_waits_for_them() -> None:
+    collector = SampleSerialCollector()
+    collector.reset()
+    collector.reset(policy=PlacePolicy().mode)
+    collector.reset(env=counting_envs())
+
+    assert len(collect(collector, 4)["reward"]) == 4
+
+
+def test_reset_takes_another_env_and_another_policy() -> None:
+    collector = collector_of(counting_envs(num_envs=3), PlacePolicy(n_sample=1))
+    collect(collector)
+
+    collector.reset(PlacePolicy(n_sample=5).mode, counting_envs(num_envs=5))
+
+    assert collect(collector)["env_id"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_reset_env_makes_the_policy_forget_the_episodes_that_were_broken_off() -> None:
+    policy = PlacePolicy()
+    collector = collector_of(counting_envs(), policy)
+    collect(collector, 4)
+    policy.resets.clear()
+
+    collector.reset_env()
+
+    assert policy.resets == [None]
+
+
+def test_collector_refuses_a_policy_that_learns_from_sequences() -> None:
+    class Sequences(PlacePolicy):
+        def get_attribute(self, name: str) -> Any:
+            return 8 if name == "unroll_len" else super().get_attribute(name)
+
+    with pytest.raises(ValueError, match=r"collect\.unroll_len must be 1 with the sample collector .*, got 8"):
+        collector_of(counting_envs(), Sequences())
+
+
+@pytest.mark.parametrize("key", ["get_train_sample", "reward_shaping"])
+def test_collector_refuses_a_key_of_the_episode_collector(key: str) -> None:
+    with pytest.raises(ValueError, match=f"config key '{key}' does nothing in SampleSerialCollector, got True"):
+        SampleSerialCollector({key: True})
+
+
+def test_every_collector_must_have_the_whole_contract() -> None:
+    names = {"reset_env", "reset_policy", "reset", "collect", "envstep", "episode", "pop_episodes", "close"}
+
+    assert ISerialCollector.__abstractmethods__ == names

@@ -222,23 +222,26 @@ class SinglePolicyCollector(ISerialCollector):
         if call.level_seeds is not None:
             transition["seed"] = call.level_seeds.copy()
         columns: dict[str, Any] = nested.to_tensor(transition)  # type: ignore[assignment]
-        if timestep.valid.all():
-            self._keep(columns, None)
-            self._count(call, timestep)
-            return
-        self._keep(columns, timestep.valid)
-        policy.reset(np.flatnonzero(~timestep.valid).tolist())  # it saw the last observation once more
-        self._count(call, timestep)
-        if timestep.abnormal.any():
-            self._bear(timestep)
-
-    def _count(self, call: Call, timestep: Timestep) -> None:
-        self._envstep += int(np.count_nonzero(timestep.valid))
-        self._return += timestep.reward * timestep.valid
-        self._length += timestep.valid
+        valid = None if timestep.valid is stepper.all_valid else timestep.valid
+        self._keep(columns, valid)
+        self._count(timestep, valid)
+        if valid is not None:
+            policy.reset(np.flatnonzero(~valid).tolist())  # it saw the last observation once more
         ended = timestep.terminated | timestep.truncated
         if ended.any():
             self._end_episodes(call, np.flatnonzero(ended), timestep.abnormal)
+        if valid is not None and timestep.abnormal.any():
+            self._bear(timestep)
+
+    def _count(self, timestep: Timestep, valid: NDArray[np.bool_] | None) -> None:
+        if valid is None:
+            self._envstep += len(self._length)
+            self._return += timestep.reward
+            self._length += 1
+        else:
+            self._envstep += int(np.count_nonzero(valid))
+            self._return += timestep.reward * valid
+            self._length += valid
 
     def _end_episodes(self, call: Call, rows: NDArray[np.intp], abnormal: NDArray[np.bool_]) -> None:
         whole, broken = rows[~abnormal[rows]], rows[abnormal[rows]]
