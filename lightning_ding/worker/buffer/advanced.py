@@ -67,6 +67,7 @@ class AdvancedReplayBuffer(StoredBuffer):
         self._use: NDArray[np.int32] = np.zeros(counted, dtype=np.int32)
         self._first_id = 0  # of the first transition pushed since the last clear
         self._gone = 0  # rows that are still in the ring but are not drawn any more
+        self._first_fresh = 0  # id before which all have left
         self._train_iter = 0
         self._fresh_priority: float | None = None  # of new transitions; None when it has to be looked up
         self._newest_sample: Rows = np.empty(0, dtype=np.int64)
@@ -320,11 +321,16 @@ class AdvancedReplayBuffer(StoredBuffer):
             rows = np.arange(storage.count)
             self._take_out(self._stale_among(rows[self._tree.read(rows) > 0], train_iter))
             return
-        for start in range(0, storage.count, 1024):
-            rows = (
-                storage.tail - storage.count + np.arange(start, min(start + 1024, storage.count))
-            ) % storage.capacity
-            self._take_out(self._stale_among(rows[self._tree.read(rows) > 0], train_iter))
+        newest = self._first_id + storage.push_count  # that is, the one behind it
+        self._first_fresh = max(self._first_fresh, newest - storage.count)
+        for first in range(self._first_fresh, newest, 1024):
+            last = min(first + 1024, newest)
+            rows = (storage.tail - newest + np.arange(first, last)) % storage.capacity
+            here = rows[self._tree.read(rows) > 0]
+            stale = self._stale_among(here, train_iter)
+            self._take_out(stale)
+            if first == self._first_fresh and len(stale) == len(here):
+                self._first_fresh = last
             if train_iter - self._version(rows[-1:])[0] < self.config.max_staleness:
                 break
 
@@ -364,6 +370,7 @@ class AdvancedReplayBuffer(StoredBuffer):
             self._use[:] = 0
             self._use[: len(own["use"])] = own["use"]
         self._gone = int(np.count_nonzero(own["weight"] == 0))
+        self._first_fresh = 0
         self._first_id, self._train_iter = (int(state["counters"][name]) for name in ("first_id", "train_iter"))
         self._fresh_priority = None
         self._newest_sample = self._newest_sample[:0]

@@ -70,17 +70,18 @@ class EpisodeReplayBuffer(StoredBuffer):
 
         Raises:
             ValueError: If an episode does not end with its last transition, is longer than the buffer, or does not have
-                the keys, shapes and types of the others.
+                the keys, shapes and types of the others; then none of the episodes is added.
         """
         episodes = _by_id(data) if isinstance(data, Mapping) else [_columns(episode) for episode in data]
-        lengths = [_check_episode(episode, self.config.replay_buffer_size) for episode in episodes]
-        for episode, length in zip(episodes, lengths, strict=True):
-            with self._lock:
-                begin = self._storage.push_count
-                super().push(episode, cur_collector_envstep)
-                self._begin, self._length = np.append(self._begin, begin), np.append(self._length, length)
-                kept = self._begin >= self._storage.push_count - self._storage.count
-                self._begin, self._length = self._begin[kept], self._length[kept]
+        if not episodes:
+            return
+        length = np.array([_check_episode(episode, self.config.replay_buffer_size) for episode in episodes])
+        with self._lock:
+            begin = self._storage.push_count + np.cumsum(length) - length
+            super().push(nested.concatenate(episodes), cur_collector_envstep)  # type: ignore[arg-type]
+            self._begin, self._length = np.append(self._begin, begin), np.append(self._length, length)
+            kept = self._begin >= self._storage.push_count - self._storage.count
+            self._begin, self._length = self._begin[kept], self._length[kept]
 
     def sample(
         self,
@@ -163,6 +164,9 @@ class EpisodeReplayBuffer(StoredBuffer):
 def _columns(episode: Any) -> dict[str, Any]:
     """Return an episode as columns, with an env_id, by which the storage sees that its steps follow each other."""
     columns: Any = dict(episode) if isinstance(episode, Mapping) else nested.stack(episode)
+    require({"terminated", "truncated"} <= columns.keys(), "data", "with terminated and truncated", sorted(columns))
+    axes = np.ndim(columns["terminated"])
+    require(axes == 1, "an episode", "columns with a leading axis, or a list of transitions", f"{axes} axes")
     if "env_id" not in columns:
         columns["env_id"] = np.zeros(nested.length(columns), dtype=np.int64)
     return dict(columns)
@@ -185,7 +189,6 @@ def _check_episode(episode: Mapping[str, Any], longest: int) -> int:
     Raises:
         ValueError: If it does not end with its last transition, or is too long.
     """
-    require({"terminated", "truncated"} <= episode.keys(), "data", "with terminated and truncated", sorted(episode))
     ended = np.asarray(episode["terminated"]) | np.asarray(episode["truncated"])
     at = np.flatnonzero(ended).tolist()
     require(at == [len(ended) - 1], "an episode", f"ended by its last step of {len(ended)} and no other", at)
