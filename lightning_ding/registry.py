@@ -121,3 +121,5 @@ SERIAL_EVALUATOR_REGISTRY: Registry[Any] = Registry("serial evaluator", home="li
 BUFFER_REGISTRY: Registry[Any] = Registry("buffer", home="lightning_ding.worker")
 LEARNER_REGISTRY: Registry[Any] = Registry("learner", home="lightning_ding.worker")
 LEARNER_HOOK_REGISTRY: Registry[Any] = Registry("learner hook", home="lightning_ding.worker")
+COMM_COLLECTOR_REGISTRY: Registry[Any] = Registry("comm collector")
+COMM_LEARNER_REGISTRY: Registry[Any] = Registry("comm learner")

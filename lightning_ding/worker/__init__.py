@@ -20,6 +20,7 @@ from lightning_ding.worker.collector import (
     get_serial_collector_cls,
     to_tensor_transitions,
 )
+from lightning_ding.worker.comm import create_comm_collector, create_comm_learner
 from lightning_ding.worker.commander import BaseSerialCommander
 from lightning_ding.worker.evaluator import (
     BattleInteractionSerialEvaluator,
@@ -69,6 +70,8 @@ __all__ = [
     "add_learner_hook",
     "build_learner_hook_by_cfg",
     "create_buffer",
+    "create_comm_collector",
+    "create_comm_learner",
     "create_learner",
     "create_serial_collector",
     "create_serial_evaluator",
