@@ -1,0 +1,37 @@
+"""The table of workers says what is there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lightning_ding.worker
+
+DOCS = Path(__file__).parents[1] / "docs"
+ROW = re.compile(r"^\| `(\w+)` \| \[\w+\]\((api/\w+\.md)\) \| `(tests/[\w/]+\.py)` \| (.+) \|$", flags=re.MULTILINE)
+ROWS = ROW.findall((DOCS / "workers.md").read_text())
+
+
+def test_table_has_every_worker_once() -> None:
+    names = [name for name, *_ in ROWS]
+    assert len(names) == len(set(names)) == 33
+
+
+@pytest.mark.parametrize(("name", "page", "test", "better"), ROWS)
+def test_worker_of_the_table_imports_has_its_page_and_its_tests(name: str, page: str, test: str, better: str) -> None:
+    worker = getattr(lightning_ding.worker, name)
+    assert name in lightning_ding.worker.__all__
+    assert f"::: {worker.__module__}.{name}\n" in (DOCS / page).read_text()
+    assert name in (DOCS.parent / test).read_text()
+    assert better.strip()
+
+
+def test_docs_build_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=DOCS.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "AdvancedReplayBuffer" in (tmp_path / "site" / "api" / "buffers" / "index.html").read_text()

@@ -1,0 +1,53 @@
+"""The contracts of collectors, evaluators and buffers: what everybody who writes one has to implement."""
+
+from __future__ import annotations
+
+import pytest
+
+from lightning_ding.registry import BUFFER_REGISTRY, SERIAL_COLLECTOR_REGISTRY, SERIAL_EVALUATOR_REGISTRY, Registry
+from lightning_ding.worker import IBuffer, ISerialCollector, ISerialEvaluator
+from lightning_ding.worker.base import Worker
+
+CONTRACTS = {
+    ISerialCollector: {"collect", "envstep", "episode", "pop_episodes", "reset", "reset_env", "reset_policy"},
+    ISerialEvaluator: {"eval", "reset", "reset_env", "reset_policy", "should_eval"},
+    IBuffer: {"clear", "count", "load_data", "load_state_dict", "push", "sample", "save_data", "state_dict", "update"},
+}
+
+
+@pytest.mark.parametrize("contract", CONTRACTS)
+def test_incomplete_worker_cannot_be_made(contract: type[Worker]) -> None:
+    incomplete = type("Incomplete", (contract,), {})
+    assert contract.__abstractmethods__ >= CONTRACTS[contract]
+    with pytest.raises(TypeError, match="abstract method"):
+        incomplete()
+
+
+@pytest.mark.parametrize("contract", CONTRACTS)
+def test_worker_is_a_context_that_closes_itself(contract: type[Worker]) -> None:
+    closed = []
+    members = {name: None for name in contract.__abstractmethods__} | {"close": lambda self: closed.append(self)}
+    worker = type("Complete", (contract,), members)()
+    with pytest.raises(RuntimeError, match="from inside"), worker as entered:
+        assert entered is worker
+        raise RuntimeError("from inside")
+    assert closed == [worker]
+
+
+@pytest.mark.parametrize("registry", [SERIAL_COLLECTOR_REGISTRY, SERIAL_EVALUATOR_REGISTRY, BUFFER_REGISTRY])
+def test_default_config_of_every_worker_makes_that_worker(registry: Registry[type[Worker]]) -> None:
+    names = list(registry)
+    assert len(names) >= 3
+    for name in names:
+        worker = registry.get(name)
+        config = worker.default_config()
+        assert (config.type, config.cfg_type) == (name, f"{worker.__name__}Dict")
+        assert set(config) - {"type", "import_names", "cfg_type"} == worker.config_keys
+        assert worker.resolve_config(config).type == name
+
+
+@pytest.mark.parametrize("registry", [SERIAL_COLLECTOR_REGISTRY, SERIAL_EVALUATOR_REGISTRY, BUFFER_REGISTRY])
+def test_default_config_shares_nothing_with_the_next_one(registry: Registry[type[Worker]]) -> None:
+    worker = registry.get(next(iter(registry)))
+    worker.default_config().type = "changed"
+    assert worker.default_config().type != "changed"
