@@ -21,6 +21,7 @@ import torch.distributed as dist
 from lightning_ding.policy.modes import LearnMode
 from lightning_ding.worker import BaseLearner, LearnerAggregator
 from lightning_ding.worker.learner import LogReduceHook
+from lightning_ding.worker.log import WorkerLog
 
 fork = multiprocessing.get_context("fork")  # the imports are made once
 OFF = {"log_show_after_iter": False, "save_ckpt_after_iter": False, "save_ckpt_after_run": False}
@@ -54,7 +55,8 @@ def error_of(function: Callable[[], Any]) -> str:
 
 def reduce(rank: int) -> dict[str, Any]:
     """Reports in another order on each rank."""
-    values = [("total_loss", rank + 1.0), ("noreduce_time", rank + 1.0), ("[scalars]q", {"low": 10.0 * (rank + 1)})]
+    values: list[tuple[str, Any]] = [("total_loss", rank + 1.0), ("entropy", 100.0), ("noreduce_time", rank + 1.0)]
+    values.append(("[scalars]q", {"low": 10.0 * (rank + 1)}))
     report = dict(values if rank == 0 else reversed(values))
     learner = BaseLearner({"hook": {**OFF, "log_show_after_iter": 1}}, mode_of(lambda _: report))
     learner.train([])
@@ -114,8 +116,11 @@ def write(folder: Path, rank: int) -> dict[str, Any]:
         def add_scalar(self, name: str, *_: Any) -> None:
             self.names += (name,)
 
-    writers = [Writer(), Writer()]
-    for only_first, writer in zip((True, False), writers, strict=True):
+        add_histogram = add_scalar
+
+    writers = [Writer(), Writer(), Writer()]
+    WorkerLog(writers[2]).write_histograms({"action": torch.ones(2)}, 0, 0)
+    for only_first, writer in zip((True, False), writers[:2], strict=True):
         hook = {**OFF, "log_show_after_iter": 1, "log_reduce_after_iter": False}
         cfg = {"only_monitor_rank0": only_first, "hook": hook}
         BaseLearner(cfg, mode_of(lambda _: {"total_loss": 1.0}), writer).train([])

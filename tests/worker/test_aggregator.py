@@ -132,16 +132,16 @@ def test_aggregator_demands_the_sum_of_the_batch_sizes() -> None:
 
 @pytest.mark.parametrize("form", [dict, list])
 def test_aggregator_gives_each_learner_its_share_of_a_batch(form: type) -> None:
-    policies = [FakePolicy(2), FakePolicy(3)]
-    rewards = torch.arange(5.0)
+    policies = [FakePolicy(2), FakePolicy(3), FakePolicy(1)]
+    rewards = torch.arange(6.0)
     data: Any = {"reward": rewards} if form is dict else [{"reward": float(value)} for value in rewards]
     aggregator_of(*policies).train(data)
 
     shares = [policy.batches[0] for policy in policies]
     if form is dict:
-        assert [share["reward"].tolist() for share in shares] == [[0, 1], [2, 3, 4]]
+        assert [share["reward"].tolist() for share in shares] == [[0, 1], [2, 3, 4], [5]]
     else:
-        assert shares == [data[:2], data[2:]]
+        assert shares == [data[:2], data[2:5], data[5:]]
 
 
 def test_aggregator_merges_what_its_learners_say_in_their_order() -> None:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from lightning_ding.policy import DQNPolicy
 from lightning_ding.policy.modes import LearnMode
 from lightning_ding.progress import Progress
-from lightning_ding.worker import BaseLearner, LearnerEngine, LearnerHook, create_learner
+from lightning_ding.worker import BaseLearner, LearnerEngine, LearnerHook, create_learner, with_priority
 from lightning_ding.worker.learner import checkpoint
 from lightning_ding.worker_config import LearnerConfig
 
@@ -220,6 +220,21 @@ def test_updates_of_a_list_of_reports_are_counted_before_the_hooks_run() -> None
     assert notes == [3, 4]
 
 
+def test_iteration_without_an_update_is_not_reported() -> None:
+    progress = Progress()
+
+    def update() -> dict[str, float]:
+        progress.train_iter += 1
+        return {}
+
+    learner = learner_of(FakePolicy({"total_loss": 1.0}, update, progress=progress), hook={"log_show_after_iter": 1})
+    learner.monitor = {"before": 0.0}
+    learner.train([])
+    assert learner.monitor == {"before": 0.0}
+    learner.train([])
+    assert learner.monitor == {}
+
+
 def test_updates_are_those_that_the_policy_counts_itself() -> None:
     progress = Progress(train_iter=10)
 
@@ -311,6 +326,13 @@ def test_priorities_of_a_batch_without_ids_say_so() -> None:
 
     nothing = [None, None]
     assert learner.priority_info == {"priority": [1.0, 2.0], "replay_unique_id": nothing, "replay_buffer_idx": nothing}
+
+
+def test_reports_stay_as_the_policy_made_them() -> None:
+    report = {"priority": [1.0]}
+    learner_of(FakePolicy(report)).train([{}])
+
+    assert report == {"priority": [1.0]}
 
 
 def test_priorities_are_forgotten_when_the_next_update_gives_none() -> None:
@@ -682,18 +704,34 @@ def test_run_needs_a_policy_that_is_a_module() -> None:
         learner.start()
 
 
-def test_run_takes_flags_and_callbacks_for_its_trainer(tmp_path: Path) -> None:
-    seen: list[Any] = []
+@pytest.mark.parametrize(("flags", "folder"), [({}, "exp"), ({"default_root_dir": "other"}, "other")])
+def test_run_takes_flags_and_callbacks_for_its_trainer(flags: dict[str, Any], folder: str) -> None:
+    seen: list[str] = []
 
     class Look(Callback):
         def on_train_start(self, trainer: Trainer, *_: Any) -> None:
-            seen.append((trainer.accelerator.__class__.__name__, trainer.default_root_dir))
+            seen.append(Path(trainer.default_root_dir).name)
 
-    learner = learner_of(policy_of(), exp_name="unused")
+    learner = learner_of(policy_of(), exp_name="exp")
     learner.get_data = [batch_of(1)]
-    learner.start(accelerator="cpu", default_root_dir=tmp_path, callbacks=Look())
+    learner.start(**flags, callbacks=Look())
 
-    assert seen == [("CPUAccelerator", str(tmp_path))]
+    assert seen == [folder]
+
+
+def test_run_puts_its_callbacks_among_the_hooks_by_priority() -> None:
+    notes: list[str] = []
+
+    class Note(Callback):
+        def on_train_batch_end(self, *_: Any) -> None:
+            notes.append("callback")
+
+    hooks = [NoteHook("after_iter", notes, lambda _, p=p: f"hook {p}", p) for p in (140, 160)]  # type: ignore[misc]
+    learner = learner_of(policy_of(), *hooks)
+    learner.get_data = [batch_of(1)]
+    learner.start(callbacks=[with_priority(Note(), 150)])
+
+    assert notes == ["hook 140", "callback", "hook 160"]
 
 
 def test_run_refuses_a_number_of_epochs() -> None:
@@ -798,7 +836,8 @@ def test_learner_takes_its_rank_from_dist_info() -> None:
 
 
 def test_only_rank_zero_reports_unless_every_rank_shall(two_ranks: list[dict[str, Any]]) -> None:
-    assert [report["writes"] for report in two_ranks] == [[True, True], [False, True]]
+    # a learner with only_monitor_rank0, one without it, and a log's histograms
+    assert [report["writes"] for report in two_ranks] == [[True, True, True], [False, True, False]]
 
 
 @pytest.mark.parametrize(("log_policy", "said"), [(True, ["[RANK2] a fake policy"]), (False, [])])

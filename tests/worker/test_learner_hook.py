@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -457,6 +458,16 @@ def test_log_show_writes_groups_of_scalars_and_histograms() -> None:
     assert writer.histograms == [("learner_iter/action", values, 1), ("learner_step/action", values, 40)]
 
 
+def test_log_show_writes_to_a_logger_of_lightning_and_its_histograms_to_the_writer_in_it() -> None:
+    writer, metrics = FakeWriter(), []
+    logger = SimpleNamespace(experiment=writer, log_metrics=lambda values, step: metrics.append((values, step)))
+    learner = learner_of([{"total_loss": 1.0, "[histogram]action": [2.0]}], LogShowHook(), tb_logger=logger)
+    learner.train([], envstep=40)
+
+    assert metrics == [({"learner/total_loss_avg": 1.0}, 40)]
+    assert writer.histograms == [("learner_iter/action", [2.0], 1), ("learner_step/action", [2.0], 40)]
+
+
 @pytest.mark.parametrize(("rank", "only_first", "writes"), [(0, True, True), (1, True, False), (1, False, True)])
 def test_log_show_writes_on_the_first_rank_or_on_all(rank: int, only_first: bool, writes: bool) -> None:
     writer = FakeWriter()
@@ -479,9 +490,9 @@ def test_log_show_says_a_line_in_pythons_logging(caplog: pytest.LogCaptureFixtur
 
 
 def test_log_reduce_averages_over_ranks_on_the_cpu(two_ranks: Reports) -> None:
-    # rank 0 reports a loss of 1 and {"low": 10}, rank 1 a loss of 2 and {"low": 20}
+    # rank 0 reports a loss of 1 and {"low": 10}, rank 1 a loss of 2 and {"low": 20}, in another order
     for report in two_ranks:
-        assert report["reduced"]["total_loss"] == 1.5
+        assert (report["reduced"]["total_loss"], report["reduced"]["entropy"]) == (1.5, 100.0)
         assert report["reduced"]["q/low"] == 15.0
 
 
@@ -553,6 +564,18 @@ def test_hooks_in_a_trainer_act_at_their_positions_in_the_order_of_priority(
     # a round makes two updates
     rounds = [[("before", n), ("early", n + 2), ("plain", n + 2), ("late", n + 2)] for n in (0, 2)]
     assert notes == [("first", 0), *rounds[0], *rounds[1], ("last", 4)]
+
+
+def test_hook_in_a_trainer_sees_what_an_earlier_one_made_of_the_log_buffer(
+    make_trainer: MakeTrainer, small: dict[str, Any]
+) -> None:
+    class Change(LearnerHook):
+        def __call__(self, engine: LearnerEngine) -> None:
+            engine.log_buffer["scalar"]["total_loss"] = 42.0
+
+    trainer = fit(make_trainer, small, LogShowHook(), Change("change", 10), updates=2)
+
+    assert LearnerEngine.of(trainer).monitor["total_loss_avg"] == 42.0
 
 
 def test_callback_with_a_priority_runs_among_the_hooks(make_trainer: MakeTrainer, small: dict[str, Any]) -> None:

@@ -109,7 +109,6 @@ class BaseLearner(LearnerEngine, Worker):
         policy = self.policy
         if envstep >= 0:
             self.collector_envstep = envstep
-        self._in_iteration = False  # an iteration that failed is over
         self.begin_iteration()
         self.call_hook("before_iter")
         device = self._attribute("device") or torch.device("cpu")

@@ -178,23 +178,20 @@ class LearnerEngine:
     def begin_run(self) -> None:
         """Note that a run begins."""
         self._learner_done = False
-        self._in_iteration = False
 
     def end_run(self) -> None:
         """Note that a run is over."""
         self._learner_done = True
 
     def begin_iteration(self) -> None:
-        """Forget the last iteration; does nothing within one, as each hook of a Trainer calls it."""
-        if self._in_iteration:
-            return
+        """Forget the last iteration; in a Trainer each hook calls it."""
         self._in_iteration = True
         self._iter_before = self.train_iter
         self._priority_info = {}
         self._log_buffer = empty_log_buffer()
 
     def finish_iteration(self, outputs: Sequence[Mapping[str, Any]]) -> None:
-        """Take the reports of the iteration's updates; does nothing behind it, as each hook of a Trainer calls it."""
+        """Take the reports of the iteration's updates, once; in a Trainer each hook calls it."""
         if not self._in_iteration:
             return
         self._in_iteration = False
