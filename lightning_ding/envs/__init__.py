@@ -2,7 +2,8 @@
 
 from lightning_ding.envs.fault import FaultBarrier
 from lightning_ding.envs.pause import Pausable
+from lightning_ding.envs.pettingzoo import PettingZooVectorEnv
 from lightning_ding.envs.stepper import EnvStepper, Timestep
 from lightning_ding.envs.vector import make_vector_env
 
-__all__ = ["EnvStepper", "FaultBarrier", "Pausable", "Timestep", "make_vector_env"]
+__all__ = ["EnvStepper", "FaultBarrier", "Pausable", "PettingZooVectorEnv", "Timestep", "make_vector_env"]

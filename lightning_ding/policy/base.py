@@ -72,6 +72,7 @@ class Policy(LightningModule, Generic[ConfigT]):
     config_class: ClassVar[type[PolicyConfig]]
     on_policy: ClassVar[bool] = False
     total_field: ClassVar[tuple[str, ...]] = ("learn", "collect", "eval")
+    _collect_data: bool = True  # an attribute for collectors of several policies, which pass over one that is fixed
 
     def __init__(
         self,

@@ -1,0 +1,125 @@
+"""A player that takes random actions: an opponent to train against and to measure against.
+
+Shapes: B batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space
+from torch import Tensor
+
+from lightning_ding import nested
+from lightning_ding.policy.modes import CollectMode, EvalMode
+from lightning_ding.rl import random_actions
+
+
+def random_collect_mode(
+    action_space: spaces.Space[Any], seed: int | np.random.SeedSequence | None = None
+) -> CollectMode:
+    """Return the collect mode of a player that takes uniformly random actions.
+
+    Its attribute ``collect_data`` is False, so that collectors of several policies keep nothing of it; set it to have
+    its transitions too.
+
+    Args:
+        action_space: Of one player of one env.
+        seed: Of the actions; None draws one.
+
+    Example:
+        >>> mode = random_collect_mode(spaces.Discrete(3))
+        >>> mode.forward({"action_mask": torch.tensor([[0, 1, 0], [0, 0, 1]])})
+        {'action': tensor([1, 2])}
+    """
+    player = _RandomPlayer(action_space, seed)
+    return CollectMode(
+        player.forward,
+        player.process_transition,
+        player.get_train_sample,
+        player.reset,
+        player.get_attribute,
+        player.set_attribute,
+        player.state_dict,
+        player.load_state_dict,
+    )
+
+
+def random_eval_mode(action_space: spaces.Space[Any], seed: int | np.random.SeedSequence | None = None) -> EvalMode:
+    """Return the eval mode of a player that takes uniformly random actions; arguments as of the collect mode."""
+    player = _RandomPlayer(action_space, seed)
+    return EvalMode(
+        player.forward,
+        player.reset,
+        player.get_attribute,
+        player.set_attribute,
+        player.state_dict,
+        player.load_state_dict,
+    )
+
+
+class _RandomPlayer:
+    """Takes uniformly random actions, legal ones where the observation has an ``action_mask``."""
+
+    def __init__(self, action_space: spaces.Space[Any], seed: int | np.random.SeedSequence | None) -> None:
+        self.action_space = action_space
+        self._rng = np.random.default_rng(seed)
+        self._spaces: dict[int, spaces.Space[Any]] = {}  # by batch size
+        self._attributes: dict[str, Any] = {"collect_data": False}
+
+    def forward(self, obs: Any, **_: Any) -> Any:
+        """Return actions for B observations, or for ``{env_id: observation}``, whatever the other arguments."""
+        if isinstance(obs, dict) and obs and isinstance(next(iter(obs)), int):
+            output = self.forward(nested.stack(list(obs.values())))
+            return {env_id: nested.index(output, row) for row, env_id in enumerate(obs)}
+        mask = obs.get("action_mask") if isinstance(obs, dict) else None
+        if mask is None:
+            return {"action": self._sample(nested.length(obs))}
+        nvec = getattr(self.action_space, "nvec", None)
+        sizes = None if nvec is None else np.ravel(nvec).tolist()
+        numbers: Any = random_actions(np.asarray(nested.to_numpy(mask)), self._rng, sizes)
+        return {"action": torch.from_numpy(numbers + getattr(self.action_space, "start", 0))}
+
+    def process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
+        """Return the columns of a transition."""
+        names = ("reward", "next_obs", "terminated", "truncated")
+        return {"obs": obs, "action": output["action"], **{name: getattr(timestep, name) for name in names}}
+
+    def get_train_sample(self, transitions: Any) -> Any:
+        """Return the transitions as they are."""
+        return transitions
+
+    def reset(self, data_id: Any = None) -> None:
+        """Forget nothing: there is no state of an env."""
+
+    def get_attribute(self, name: str) -> Any:
+        """Return an attribute.
+
+        Raises:
+            NotImplementedError: If there is none of that name.
+        """
+        if name not in self._attributes:
+            raise NotImplementedError(f"a random player has no attribute {name!r}")
+        return self._attributes[name]
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Set an attribute."""
+        self._attributes[name] = value
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: there are no weights."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take nothing: there are no weights."""
+
+    def _sample(self, batch_size: int) -> Tensor:
+        if batch_size not in self._spaces:
+            space = batch_space(self.action_space, batch_size)
+            space.seed(int(self._rng.integers(2**31)))
+            self._spaces[batch_size] = space
+        return torch.from_numpy(np.asarray(self._spaces[batch_size].sample()))

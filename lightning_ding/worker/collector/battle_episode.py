@@ -1,0 +1,143 @@
+"""Collecting a number of whole episodes of several players.
+
+Shapes: N envs, P players, E episodes asked for, T moves of an episode, S moves of all of them, W windows of L moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from lightning_ding import nested
+from lightning_ding.config import require
+from lightning_ding.policy.modes import CollectMode
+from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
+from lightning_ding.worker.collector.battle import BattleCall, BattleSerialCollector, Info, PolicyKwargs
+from lightning_ding.worker.collector.quota import share_out
+from lightning_ding.worker.collector.steps import cut_windows
+from lightning_ding.worker.players import attribute
+
+
+@SERIAL_COLLECTOR_REGISTRY.register("episode_1v1")
+class BattleEpisodeSerialCollector(BattleSerialCollector):
+    """Collects E whole episodes a call, equally many in each env.
+
+    Taking the first E episodes that end would prefer short ones. So each env has a quota, E // N and one more for the
+    envs whose turn it is, and stands still when it has delivered it.
+
+    With ``env_fault="drop"`` an episode in which an env reports a fault is dropped and counted in ``dropped_episode``;
+    the env owes another one for it.
+    """
+
+    config_keys: ClassVar[frozenset[str]] = frozenset({"collect_print_freq", "env_fault", "get_train_sample"})
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._turn = 0
+        self._parts: dict[int, list[Any]] = {}
+
+    def reset_env(self, env: VectorEnv[Any, Any, Any] | None = None) -> None:
+        """Start new episodes, in ``env`` if it is given; those under way are lost.
+
+        Raises:
+            RuntimeError: If there is no env.
+            ValueError: If ``env`` has no axis of players, or another number of them than there are policies.
+        """
+        super().reset_env(env)
+        self._parts = {}
+        self._delivered = np.zeros(self._require_env().num_envs, dtype=np.int64)
+        if env is not None:
+            self._turn = 0
+
+    def collect(
+        self,
+        n_episode: int | None = None,
+        train_iter: int = 0,
+        random_collect: bool = False,
+        policy_kwargs: PolicyKwargs = None,
+        level_seeds: Sequence[int] | None = None,
+    ) -> tuple[list[Any], list[list[Info]]]:
+        """Return E episodes of every player that learns.
+
+        Args:
+            n_episode: E, >= 1; None asks the policy of the first player that learns.
+            train_iter: Updates done so far; each move carries it as ``policy_version``.
+            random_collect: Let the players that learn take uniformly random actions, legal ones where the observation
+                has an ``action_mask``; the others act as always.
+            policy_kwargs: Arguments of the policies' forward, such as ``eps``: a mapping for all, or one for each.
+            level_seeds: The level that each env plays, N of them; each move carries its env's as ``seed``.
+
+        Returns:
+            Two lists with an entry for each player. First None for a player that does not learn, else a list of
+            episodes in the order of their ends, without those in which the player never moved. An episode is what its
+            policy's ``process_transition`` gives, and ``env_id``, ``player``, ``episode_id`` and ``policy_version``,
+            all with leading axis T. ``env_id`` is env * P + player, so that moves of several players may go into one
+            buffer. With the config's ``get_train_sample``, what the policy's ``get_train_sample`` makes of the
+            episodes, all in one: leading axis S; or leading axes (W, L) and a ``mask`` as of :func:`cut_windows`, if
+            the policy's ``unroll_len`` L is above 1. Second all E episodes, one dict for each, in the order of their
+            ends: ``eval_episode_return``, ``episode_length`` in moves of this player, ``env_id`` (0 to N - 1),
+            ``seat`` and ``episode_id``.
+
+        Raises:
+            RuntimeError: If there is no env or no policy, or an env reports a fault with ``env_fault="raise"``, or one
+                after the other.
+            ValueError: If an argument is out of range, no policy learns, a policy gives no actions or of a wrong shape,
+                or a value is not finite.
+        """
+        call = self._begin(train_iter, random_collect, policy_kwargs, level_seeds)
+        asked = call.players.modes[int(call.learns.argmax())]
+        wanted = asked.get_attribute("n_episode") if n_episode is None else n_episode
+        require(isinstance(wanted, int) and wanted >= 1, "n_episode", "an int >= 1", wanted)
+        if call.stepper.is_playing.any():
+            self.reset_env()  # the last call did not come to its end
+        quota = share_out(wanted, call.stepper.num_envs, self._turn)
+        self._turn += wanted
+        self._delivered[:] = 0
+        while (lacks := self._delivered < quota).any():
+            self._step(call, lacks)
+        data = [self._data(call, player) for player in range(len(call.info))]
+        self._parts = {}
+        self._finish(call)
+        return data, call.info
+
+    def _keep(self, player: int, transitions: Info) -> None:
+        self._parts.setdefault(player, []).append(transitions)
+
+    def _keep_episodes(self, env_ids: NDArray[np.intp]) -> None:
+        self._delivered[env_ids] += 1
+
+    def _data(self, call: BattleCall, player: int) -> Any:
+        """Return what a player has of the episodes that ended."""
+        if not call.learns[player]:
+            return None
+        parts = self._parts.get(player, [])
+        episode_ids = np.array([episode["episode_id"] for episode in call.info[player]])
+        episodes = _cut(nested.concatenate(parts), episode_ids) if parts else []
+        self.sample += sum(nested.length(episode) for episode in episodes)
+        return _train_sample(call.players.modes[player], episodes) if self.config.get_train_sample else episodes
+
+
+def _cut(data: Any, episode_ids: NDArray[np.int64]) -> list[Any]:
+    """Return the moves of each of these episodes that has any; moves of other episodes are left out."""
+    found = data["episode_id"].numpy()
+    by_id = np.argsort(episode_ids)
+    place = by_id[np.searchsorted(episode_ids, found, sorter=by_id).clip(max=len(by_id) - 1)]
+    place = np.where(episode_ids[place] == found, place, len(episode_ids))  # those of dropped episodes go to the end
+    order, sizes = np.argsort(place, kind="stable"), np.bincount(place, minlength=len(episode_ids))
+    ends = np.cumsum(sizes)
+    data = nested.index(data, torch.from_numpy(order))
+    pieces = zip(ends - sizes, ends, strict=True)
+    return [nested.index(data, slice(start, end)) for start, end in list(pieces)[: len(episode_ids)] if end > start]
+
+
+def _train_sample(policy: CollectMode, episodes: Sequence[Any]) -> Any:
+    samples = [policy.get_train_sample(episode) for episode in episodes]
+    unroll_len = attribute(policy, "unroll_len", 1)
+    if unroll_len > 1:
+        samples = [cut_windows(sample, unroll_len) for sample in samples]
+    return nested.concatenate(samples) if samples else {}

@@ -1,0 +1,145 @@
+"""Several policies acting in one vector env.
+
+Shapes: N envs, P players, K rows of a forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from lightning_ding import nested
+from lightning_ding.config import require
+from lightning_ding.policy.modes import CollectMode, EvalMode
+from lightning_ding.rl import random_actions
+
+ModeT = TypeVar("ModeT", CollectMode, EvalMode)
+BoolArray = NDArray[np.bool_]
+
+
+class Output(NamedTuple):
+    """What a policy gave for the players that it acts for."""
+
+    rows: BoolArray
+    """Whose actions these are, shape (N, P); the K true entries in row-major order."""
+    values: Mapping[str, Any]
+    """``action`` and what else the policy gave, leading axis K."""
+
+
+class Players(Generic[ModeT]):
+    """P policies; one that acts for several players, with the same arguments, is called once for all of them.
+
+    A policy sees the observations of the envs in which one of its players is active, and of no others.
+
+    Args:
+        modes: Their collect or eval modes, P of them.
+        kwargs: Arguments of the policies' forward: a mapping for all of them, or P mappings; None for no arguments.
+
+    Raises:
+        ValueError: If there are not P mappings.
+    """
+
+    def __init__(
+        self, modes: Sequence[ModeT], kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
+    ) -> None:
+        self.modes: Sequence[ModeT] = modes
+        of_each = [kwargs or {}] * len(modes) if kwargs is None or isinstance(kwargs, Mapping) else list(kwargs)
+        allowed = f"a mapping, or one for each of {len(modes)} players"
+        require(len(of_each) == len(modes), "policy_kwargs", allowed, kwargs)
+        self._groups: list[tuple[ModeT, Mapping[str, Any], BoolArray]] = []
+        for player, (mode, arguments) in enumerate(zip(modes, of_each, strict=True)):
+            known = next((seen for m, k, seen in self._groups if m == mode and _same(k, arguments)), None)
+            if known is None:
+                known = np.zeros(len(modes), dtype=bool)
+                self._groups.append((mode, arguments, known))
+            known[player] = True
+
+    def act(self, obs: Any, active: BoolArray) -> Iterator[Output]:
+        """Yield what each policy gives for its active players, if any.
+
+        Args:
+            obs: What each player sees, leading axes (N, P).
+            active: Who acts, shape (N, P).
+        """
+        for mode, kwargs, members in self._groups:
+            rows = active & members
+            if rows.any():
+                yield Output(rows, mode.forward(nested.index(obs, rows), **kwargs))
+
+    def reset(self, env_ids: Sequence[int] | None = None) -> None:
+        """Reset each policy's state of some envs; of all if None."""
+        for mode, _, _ in self._groups:
+            mode.reset(env_ids)
+
+
+def gather_actions(env: VectorEnv[Any, Any, Any], outputs: Iterable[Output]) -> NDArray[Any]:
+    """Return the actions of all players, leading axes (N, P), zero where nobody acts.
+
+    Raises:
+        ValueError: If a policy gave no actions, or of a wrong shape; the message names its players.
+    """
+    space: Any = env.action_space
+    action: NDArray[Any] = np.zeros(space.shape, space.dtype)
+    for rows, values in outputs:
+        if not isinstance(values, Mapping) or "action" not in values:
+            got = sorted(values) if isinstance(values, Mapping) else type(values).__name__
+            raise ValueError(f"player {_names(rows)}: the policy's forward must return 'action', got {got}")
+        given = np.asarray(nested.to_numpy(values["action"]))
+        expected = (int(np.count_nonzero(rows)), *action.shape[2:])
+        if given.shape != expected:
+            raise ValueError(f"player {_names(rows)}: the actions must be of shape {expected}, got {given.shape}")
+        action[rows] = given
+    return action
+
+
+def random_output(env: VectorEnv[Any, Any, Any], obs: Any, rows: BoolArray) -> Output:
+    """Return uniformly random actions of some players, legal ones where the observation has an ``action_mask``.
+
+    Args:
+        env: Its action space is the source of the actions.
+        obs: What each player sees, leading axes (N, P).
+        rows: Who acts, shape (N, P).
+    """
+    mask = obs.get("action_mask") if isinstance(obs, dict) else None
+    if mask is None:
+        return Output(rows, {"action": np.asarray(env.action_space.sample())[rows]})
+    space = env.single_action_space
+    sizes = np.ravel(space.nvec).tolist() if hasattr(space, "nvec") else None
+    numbers: Any = random_actions(mask[rows], env.action_space.np_random, sizes)
+    return Output(rows, {"action": numbers + getattr(space, "start", 0)})
+
+
+def check_players(modes: Any, num_players: int | None) -> Sequence[Any]:
+    """Return the modes of P >= 2 policies.
+
+    Raises:
+        TypeError: If it is no sequence of modes.
+        ValueError: If there are less than two, or not as many as the env has players.
+    """
+    if not isinstance(modes, Sequence) or hasattr(modes, "forward"):
+        raise TypeError(f"policy must be a sequence with the mode of each player, got {type(modes).__name__}")
+    require(len(modes) >= 2, "policy", "a sequence of at least two modes", f"{len(modes)} of them")
+    if num_players is not None and len(modes) != num_players:
+        raise ValueError(f"policy must hold as many modes as the env has players, {num_players}, got {len(modes)}")
+    return tuple(modes)
+
+
+def attribute(mode: Any, name: str, default: Any) -> Any:
+    """Return a mode's attribute, or ``default`` if it does not know it."""
+    try:
+        return mode.get_attribute(name)
+    except NotImplementedError:
+        return default
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two mappings hold the same objects; what is equal without being the same may not be comparable."""
+    return one.keys() == other.keys() and all(one[name] is other[name] for name in one)
+
+
+def _names(rows: BoolArray) -> str:
+    return " and ".join(str(player) for player in np.flatnonzero(rows.any(0)))
