@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from torchmetrics import MeanAbsoluteError, MetricCollection, PearsonCorrCoef
 
 from lightning_ding.policy.modes import EvalMode
@@ -43,7 +43,10 @@ class SeedEnv(gym.Env[Any, Any]):
         self.left -= 1
         return np.zeros(1, np.float32), self.reward, self.left == 0, False, {}
 
+    drawn = 0
+
     def render(self) -> Any:
+        type(self).drawn += 1
         return np.zeros((1, 1, 3), np.uint8)
 
 
@@ -105,6 +108,7 @@ def interaction(folder: Path) -> dict[str, Any]:
     return {
         "result": result,
         "ran": ran,
+        "has_drawn": SeedEnv.drawn > 0,
         "saved": saved,
         "written": dict(writer.count),
         "state": evaluator.state_dict(),
@@ -123,6 +127,9 @@ def metric() -> dict[str, Any]:
         "collection": MetricCollection([MeanAbsoluteError(), PearsonCorrCoef()]),
     }
     results = {name: make(env=(DataLoader(data, 2), one)).eval(train_iter=1) for name, one in metrics.items()}
+    even = TensorDataset(x[:10], x[:10] ** 2 / 7)
+    sampler: Any = DistributedSampler(even) if dist.is_initialized() else None
+    results["sampler"] = make(env=(DataLoader(even, 2, sampler=sampler), Errors())).eval(train_iter=1)
     return {
         "result": results,
         "too_few": error_of(make(env=(DataLoader(data, 11), Errors())).run),

@@ -51,6 +51,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_each_rank_runs_its_share_of_the_episodes(ranks: list[dict[str, Any]]) -> None:
     assert [rank["interaction"]["ran"] for rank in ranks] == [[0, 2, 4], [1, 3]]
+    assert [rank["interaction"]["has_drawn"] for rank in ranks] == [True, False]
 
 
 def test_every_rank_gets_the_returns_that_one_process_gets(ranks: list[dict[str, Any]], alone: dict[str, Any]) -> None:
@@ -80,7 +81,7 @@ def test_rank_without_an_episode_is_an_error_on_every_rank(ranks: list[dict[str,
         assert rank["interaction"]["too_few"] == "n_episode must be at least one for each of 2 ranks, got 1"
 
 
-@pytest.mark.parametrize("kind", ["IMetric", "torchmetrics", "collection"])
+@pytest.mark.parametrize("kind", ["IMetric", "torchmetrics", "collection", "sampler"])
 def test_every_rank_gets_the_metric_that_one_process_gets(
     ranks: list[dict[str, Any]], alone: dict[str, Any], kind: str
 ) -> None:

@@ -99,6 +99,20 @@ def test_evaluator_measures_whole_episodes_one_by_one(mode: AutoresetMode) -> No
     assert returns == [1, 3, 10, 6, 1]
 
 
+def test_reward_of_a_step_that_only_resets_an_env_counts_nowhere() -> None:
+    class Generous(SyncVectorEnv):
+        """Gives 100 when it resets an env."""
+
+        def step(self, actions: Any) -> Any:
+            resets = self._autoreset_envs.copy()
+            obs, reward, *rest = super().step(actions)
+            return obs, reward + 100 * resets, *rest
+
+    evaluator = evaluator_of(Generous([CountingEnv], autoreset_mode=AutoresetMode.NEXT_STEP))
+
+    assert evaluator.run(range(3)) == ([6.0, 6.0, 6.0], [3, 3, 3])
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_evaluator_starts_every_evaluation_with_new_episodes(mode: AutoresetMode) -> None:
     evaluator = evaluator_of(counting_envs([(2,), (5,)], mode))

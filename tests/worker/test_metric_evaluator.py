@@ -73,6 +73,10 @@ def evaluator_of(metric: Any, data: Any = None, policy: EvalMode = DOUBLE, **cfg
 # ------------------------------------------------------------------ what is measured
 
 
+def test_values_have_the_order_in_which_the_metric_gave_them() -> None:
+    assert list(evaluator_of(Told(squared=1.0, absolute=2.0)).run().items()) == [("squared", 1.0), ("absolute", 2.0)]
+
+
 def test_policy_that_is_right_has_the_accuracy_one_hundred_and_stops() -> None:
     evaluator = evaluator_of(Accuracy(), stop_value=75.0)
     was_due = evaluator.should_eval(0)

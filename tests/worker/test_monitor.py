@@ -222,6 +222,13 @@ def test_frames_of_all_episodes_are_kept_in_little_memory() -> None:
     assert kept < drawn.nbytes / 100
 
 
+def test_frames_behind_the_quota_are_not_kept() -> None:
+    monitor = filmed({0: [(1.0, [10])], 1: [(2.0, [20])]})
+    monitor.update_video({0: frame(99), 1: frame(99)})
+
+    assert [len(film) for films in monitor._films for film in films] == [1, 0, 1, 0]
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from lightning_ding import nested
-from lightning_ding.config import ConfigLike, require
+from lightning_ding.config import ConfigLike
 from lightning_ding.envs import EnvStepper
 from lightning_ding.policy.modes import EvalMode
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
@@ -182,12 +182,10 @@ class InteractionSerialEvaluator(ISerialEvaluator):
             RuntimeError: If there is no env or no policy, or the envs report more faults than there are episodes.
             ValueError: If ``episodes`` is empty, or ``film`` is true and the envs give no frames.
         """
-        require(len(episodes) >= 1, "n_episode", ">= 1", len(episodes))
         stepper, policy = self._parts()
         if film:
             check_can_render(stepper.env)
         plan = EpisodePlan(episodes, stepper, self.seed)
-        self._video = None
         self._run(stepper, policy, plan, film, policy_kwargs or {})
         self._video = plan.monitor.get_video(MAX_FRAMES)
         return plan.results()

@@ -57,9 +57,9 @@ class Pictures:
             raise ValueError(f"a film needs a SummaryWriter or Lightning's TensorBoardLogger as tb_logger, got {given}")
 
     def write_film(self, video: NDArray[np.uint8] | None, env: VectorEnv, envstep: int, train_iter: int) -> None:
-        """Write films, shape (V, T, C, H, W), if there are any, and note that it happened."""
+        """Write films, shape (V, T, C, H, W), if there are any on this rank, and note that it happened on any."""
         self.last_film = self._now(envstep, train_iter)
-        if video is None or rank_and_world_size()[0] > 0:
+        if video is None:
             return
         name, step = self._place("film", envstep, train_iter)
         fps = float((env.metadata or {}).get("render_fps", 30))
