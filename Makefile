@@ -1,11 +1,11 @@
-# make train | test | check | test-slow | bench | coverage | clean
+# make train | test | check | test-slow | bench | docs | coverage | clean
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test test-slow check format bench coverage clean
+.PHONY: train test test-slow check format bench docs coverage clean
 
 train: $(READY)  ## train DQN on CartPole-v1
 	$(BIN)/python recipes/dqn.py
@@ -22,9 +22,13 @@ check: $(READY)  ## ruff, ruff-format, mypy --strict, codespell
 format: $(READY)
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-bench: $(READY)  ## speed of DQN against a bare loop and Stable-Baselines3
+bench: $(READY)  ## speed of DQN and of the buffers beside their peers
 	$(PIP) -e '.[bench]'
 	$(BIN)/python -m benchmarks.dqn
+	$(BIN)/python -m benchmarks.buffers
+
+docs: $(READY)  ## the pages of docs/, with the API, into build/docs
+	$(BIN)/python -m mkdocs build --strict --quiet
 
 coverage: $(READY)
 	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
