@@ -13,6 +13,7 @@ from lightning_ding.config import require
 
 Rows = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
+DOUBLE = np.dtype(np.float64)
 
 
 def take_apart(data: Mapping[str, Any]) -> tuple[Columns, Columns, Columns]:
@@ -131,7 +132,7 @@ def _checked(key: str) -> str:
 
 
 def _flatten(name: str, value: Any, target: Columns) -> None:
-    if type(value) is np.ndarray and value.dtype != np.float64:  # most are
+    if type(value) is np.ndarray and value.dtype is not DOUBLE:  # most are
         target[name] = value
         return
     if isinstance(value, dict):
@@ -139,4 +140,4 @@ def _flatten(name: str, value: Any, target: Columns) -> None:
             _flatten(f"{name}/{_checked(key)}", below, target)
         return
     array = value.numpy(force=True) if isinstance(value, Tensor) else np.asarray(value)
-    target[name] = array.astype(np.float32) if array.dtype == np.float64 else array
+    target[name] = array.astype(np.float32) if array.dtype == DOUBLE else array

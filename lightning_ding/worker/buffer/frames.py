@@ -70,7 +70,7 @@ class PlainFrames(Frames):
     """
 
     def __init__(self, entries: int, like: NDArray[Any], memory: Memory) -> None:
-        self._values = memory.empty((entries, *like.shape[1:]), like.dtype)
+        self._values = memory.zeros((entries, *like.shape[1:]), like.dtype)
 
     def write_rows(self, where: slice | Rows, rows: Rows, obs: NDArray[Any], known: Rows, slots: Rows) -> None:
         """Keep the observations of new rows."""
@@ -118,11 +118,11 @@ class StackedFrames(Frames):
         self._memory = memory
         self._stack = like.shape[1]
         room = entries // 2 + entries // 32 + 64 * self._stack
-        self._pool = memory.empty((room, *like.shape[2:]), like.dtype)
+        self._pool = memory.zeros((room, *like.shape[2:]), like.dtype)
         self._shown = np.zeros(room, dtype=np.int32)  # how many places of entries show a frame
         self._free: Rows = np.empty(0, dtype=np.int64)
         self._fresh = 0  # the first frame never written
-        self._number = memory.empty((entries, self._stack), np.int32)
+        self._number = memory.zeros((entries, self._stack), np.int32)
 
     def write_rows(self, where: slice | Rows, rows: Rows, obs: NDArray[Any], known: Rows, slots: Rows) -> None:
         """Take over the announced stacks, and keep the other ones frame by frame; equal neighbours are one frame."""

@@ -32,6 +32,6 @@ class Memory:
 
     def grown(self, array: NDArray[Any], length: int) -> NDArray[Any]:
         """Return a copy of ``array`` with a longer leading axis."""
-        longer = self.empty((length, *array.shape[1:]), array.dtype)
+        longer = self.zeros((length, *array.shape[1:]), array.dtype)
         longer[: len(array)] = array
         return longer

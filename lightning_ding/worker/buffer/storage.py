@@ -152,7 +152,7 @@ class RingStorage:
             known, freed = self._link_to_newest(rows[first], env_id[first], some)
             known = first[known]
             self._last_row[env_id[last]] = rows[last]
-        slots = self._take_slots(len(rows) if waiting is None else len(waiting))
+        slots = self._exchange(freed, len(rows) if waiting is None else len(waiting))
         behind = rows if waiting is None else rows[waiting]
         self.link[behind] = slots
         for name, frames in self.frames.items():
@@ -184,11 +184,10 @@ class RingStorage:
         if "episode_id" in self.columns:
             follows &= self._same_episode(newest, rows)
         for name, frames in self.frames.items():
-            follows &= _rows_equal(frames.read(np.where(follows, slots, 0)), obs[name])
+            follows &= _rows_equal(frames.read(slots), obs[name])
         known = follows.nonzero()[0]
         if len(known) < len(rows):
             newest, slots, rows = newest[known], slots[known], rows[known]
-        self._give_back(slots)
         self.link[newest] = rows
         return known, slots
 
@@ -225,6 +224,13 @@ class RingStorage:
         if len(slots):
             self._free = np.concatenate([self._free, slots])
 
+    def _exchange(self, freed: Rows, amount: int) -> Rows:
+        """Take back slots and return so many: mostly just these."""
+        if len(freed) == amount:
+            return freed
+        self._give_back(freed)
+        return self._take_slots(amount)
+
     def _take_slots(self, amount: int) -> Rows:
         kept = max(0, len(self._free) - amount)
         used, self._free = self._free[kept:], self._free[:kept]
@@ -248,12 +254,12 @@ class RingStorage:
         if self.frame_stack > 1 and not stacked:
             shapes = {name: array.shape[1:] for name, array in obs.items()}
             raise ValueError(f"frame_stack must be the first axis of an observation, {shapes}, got {self.frame_stack}")
-        new = self._memory.empty
+        new = self._memory.zeros
         self.columns = {name: new((self.capacity, *c.shape[1:]), c.dtype) for name, c in columns.items()}
         kinds = {name: StackedFrames if name in stacked else PlainFrames for name in obs}
         self.frames = {name: kinds[name](2 * self.capacity, o, self._memory) for name, o in obs.items()}
         is_small = 2 * self.capacity <= np.iinfo(np.int32).max
-        self.link = np.empty(self.capacity if obs else 0, dtype=np.int32 if is_small else np.int64)
+        self.link = np.zeros(self.capacity if obs else 0, dtype=np.int32 if is_small else np.int64)
         self._is_stacked = bool(stacked)
 
     # ------------------------------------------------------------------ reading
@@ -398,8 +404,10 @@ def _equal(left: Columns, left_rows: Rows, right: Columns, right_rows: Rows) -> 
 
 def _rows_equal(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
     """Return whether arrays are equal along all axes but the first."""
-    same = np.asarray(left == right)
-    return same if same.ndim == 1 else np.asarray(same.all(axis=tuple(range(1, same.ndim))))
+    same: NDArray[np.bool_] = left == right
+    if same.ndim > 1:
+        same = same.all(axis=1 if same.ndim == 2 else tuple(range(1, same.ndim)))
+    return same
 
 
 def _steps(env_id: NDArray[Any]) -> Iterator[slice]:
