@@ -21,7 +21,7 @@ class Memory:
     def __init__(self, folder: str | None = None) -> None:
         self.folder = folder
 
-    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """Return an array of zeros."""
         if self.folder is None or 0 in shape:
             return np.zeros(shape, dtype)

@@ -404,10 +404,10 @@ def _equal(left: Columns, left_rows: Rows, right: Columns, right_rows: Rows) -> 
 
 def _rows_equal(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
     """Return whether arrays are equal along all axes but the first."""
-    same: NDArray[np.bool_] = left == right
-    if same.ndim > 1:
-        same = same.all(axis=1 if same.ndim == 2 else tuple(range(1, same.ndim)))
-    return same
+    same = left == right
+    axes = 1 if same.ndim == 2 else tuple(range(1, same.ndim))
+    equal: NDArray[np.bool_] = same.all(axis=axes) if same.ndim > 1 else same
+    return equal
 
 
 def _steps(env_id: NDArray[Any]) -> Iterator[slice]:
