@@ -140,8 +140,24 @@ def test_film_is_no_larger_than_its_bounds(monkeypatch: pytest.MonkeyPatch) -> N
 
     evaluator.run(range(1), film=True)
 
-    # 641 pixels: every third one; 350 frames: every second one
+    # 641 pixels: a third of them; 350 frames: every second one
     assert np.asarray(evaluator.pop_video()).shape == (1, 175, 3, 2, 214)
+
+
+def test_pixels_of_a_film_that_is_shrunk_are_means() -> None:
+    frame = np.random.default_rng(0).integers(0, 256, (5, 2 * MAX_SIDE + 2, 3), dtype=np.uint8)  # a factor of 3
+
+    class Drawing(FilmedEnv):
+        def render(self) -> Any:
+            return frame
+
+    evaluator = evaluator_of(SyncVectorEnv([Drawing], autoreset_mode=AutoresetMode.DISABLED))
+    evaluator.run(range(1), film=True)
+
+    video = np.asarray(evaluator.pop_video())[0, 0].transpose(1, 2, 0)
+    assert video.shape == (2, 214, 3)
+    assert np.array_equal(video[0, 1], frame[0:3, 3:6].mean((0, 1)).astype(np.uint8))
+    assert np.array_equal(video[1, 0], frame[[3, 4, 4], 0:3].mean((0, 1)).astype(np.uint8))  # the edge counts twice
 
 
 # ------------------------------------------------------------------ when
@@ -283,6 +299,14 @@ def test_film_of_envs_that_draw_nothing_says_so(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(FilmedEnv, "render", lambda _: None)
 
     with pytest.raises(ValueError, match=r"must render an array each, got \['NoneType'\]"):
+        evaluator_of(filmed_envs([(1,)])).run(range(1), film=True)
+
+
+@pytest.mark.parametrize("shape", [(1000, 4), (4, 4)])
+def test_film_of_what_is_no_image_says_so(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FilmedEnv, "shape", shape)
+
+    with pytest.raises(ValueError, match=r"frame must be a uint8 array of shape \(H, W, C\), got"):
         evaluator_of(filmed_envs([(1,)])).run(range(1), film=True)
 
 

@@ -157,7 +157,7 @@ def test_video_is_of_the_episodes_whose_returns_are_ranked_even_if_envs_take_tur
 
 
 def test_video_repeats_the_last_frame_of_short_films() -> None:
-    assert colours_of(filmed({0: [(1.0, [10, 11, 12])], 1: [(2.0, [20])]})) == [[10, 11, 12], [20, 20, 20]]
+    assert colours_of(filmed({0: [(1.0, [10, 11, 12])], 1: [(2.0, [20, 21])]})) == [[10, 11, 12], [20, 21, 21]]
 
 
 def test_video_keeps_every_pixel_where_it_was() -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from lightning_ding.worker.evaluator.extra import import_extra
 
 MAX_SIDE = 320
-"""Pixels of a frame's longer side; of larger ones every n-th pixel is kept."""
+"""Pixels of a frame's longer side; larger ones are shrunk by a whole factor."""
 MAX_FRAMES = 300
 """Frames of a film; of longer ones every n-th frame is kept, so that they run faster."""
 
@@ -84,12 +84,18 @@ def gif(film: NDArray[np.uint8], fps: float) -> bytes:
     """
     image = import_extra("PIL.Image")
     pixels = film[:, 0] if film.shape[1] == 1 else film.transpose(0, 2, 3, 1)  # Pillow wants grey as (H, W)
-    first, *others = [image.fromarray(np.ascontiguousarray(frame)) for frame in pixels]
+    images = (image.fromarray(np.ascontiguousarray(frame)) for frame in pixels)
     file = io.BytesIO()
-    first.save(file, format="GIF", save_all=True, append_images=others, duration=1000 / fps, loop=0)
+    next(images).save(file, format="GIF", save_all=True, append_images=images, duration=1000 / fps, loop=0)
     return file.getvalue()
 
 
 def _shrunk(frame: NDArray[Any]) -> NDArray[Any]:
-    stride = -(-max(frame.shape[:2]) // MAX_SIDE)
-    return frame[::stride, ::stride]
+    """Return the means of square blocks, so that thin lines stay to be seen."""
+    size = -(-max(frame.shape[:2]) // MAX_SIDE)
+    if size == 1 or frame.ndim != 3 or frame.dtype != np.uint8:  # the monitor refuses what is no image
+        return frame
+    height, width, _ = frame.shape
+    whole = np.pad(frame, ((0, -height % size), (0, -width % size), (0, 0)), mode="edge")
+    total = sum(whole[row::size, column::size].astype(np.uint32) for row in range(size) for column in range(size))
+    return np.asarray(total // size**2, dtype=np.uint8)
