@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 import torch
 
 from lightning_ding import nested
+from lightning_ding.config import to_dict
 from lightning_ding.worker import NaiveReplayBuffer, create_buffer, get_buffer_cls
 from lightning_ding.worker_config import ReplayBufferConfig
 
@@ -127,6 +130,37 @@ def test_push_in_parts_is_push_at_once(size: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ({"env_id": np.array([0, -1])}, "env_id must be >= 0, got -1"),
+        ({"env_id": np.array([0.0, 1.0])}, r"env_id must be an integer for each transition, got 'float32 \(\)'"),
+        ({"env_id": np.array([[0], [1]])}, r"env_id must be an integer for each transition, got 'int64 \(1,\)'"),
+        ({"info": np.array([None, None])}, "info must be numbers, got 'object'"),
+        ({"info": np.array(["a", "b"])}, "info must be numbers, got '<U1'"),
+    ],
+)
+def test_push_refuses_what_cannot_be_kept_before_it_keeps_anything(column: dict[str, Any], message: str) -> None:
+    buffer = buffer_of(4)
+
+    with pytest.raises(ValueError, match=message):
+        buffer.push(steps(0, 2) | column)
+
+    assert (buffer.count(), buffer.push_count) == (0, 0)
+    buffer.push(steps(7, 2))
+    assert sorted(buffer.sample(2)["reward"].tolist()) == [7, 8]
+
+
+def test_push_refuses_a_negative_env_later_too_and_evicts_nothing() -> None:
+    buffer = filled(4)
+
+    with pytest.raises(ValueError, match="env_id must be >= 0, got -3"):
+        buffer.push(steps(4, 2) | {"env_id": np.array([1, -3])})
+
+    assert sorted(buffer.sample(4)["reward"].tolist()) == [0, 1, 2, 3]
+    assert (buffer.push_count, buffer.pop_metrics()["removed_per_second"]) == (4, 0)
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"extra": np.zeros(2)}, "a transition must hold"),
@@ -194,6 +228,59 @@ def test_sample_draws_from_a_partly_filled_ring_what_is_there() -> None:
 
 def test_sample_with_replacement_may_hold_a_transition_more_than_once() -> None:
     assert len(filled(3).sample(50, replace=True)["reward"]) == 50
+
+
+RANGES = [
+    slice(None),
+    slice(-3, None),
+    slice(0, 2),
+    slice(2, 5),
+    slice(-5, -2),
+    slice(None, None, 3),
+    slice(None, None, -1),
+    slice(6, 1, -2),
+    slice(-100, 100),
+    slice(7, None, 5),
+]
+
+
+@pytest.mark.parametrize("ages", RANGES, ids=str)
+@pytest.mark.parametrize("pushed", [8, 10, 14, 23], ids=["partly full", "full", "wrapped", "wrapped twice"])
+def test_sample_range_counts_by_age(pushed: int, ages: slice) -> None:
+    buffer = buffer_of(10)
+    for start in range(pushed):
+        buffer.push(steps(start, 1))
+    expected = list(range(pushed))[-10:][ages]
+
+    exactly = buffer.sample(len(expected), sample_range=ages)["reward"].tolist()
+    often = buffer.sample(1, num_batches=300, sample_range=ages)["reward"].flatten().tolist()
+
+    assert sorted(exactly) == sorted(expected)
+    assert set(often) == set(expected)
+
+
+def test_sample_range_draws_its_transitions_equally_often() -> None:
+    buffer = buffer_of(10)
+    buffer.push(steps(0, 14))
+
+    rewards = buffer.sample(2, num_batches=2000, sample_range=slice(1, -1, 2))["reward"].flatten().tolist()
+
+    assert sum((rewards.count(name) - 1000) ** 2 / 1000 for name in (5, 7, 9, 11)) < 16.3  # 3 degrees, p = 0.001
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("ages", [slice(0, 0), slice(5, 2), slice(20, None), slice(-1, 0)], ids=str)
+def test_sample_range_may_not_be_empty(ages: slice, replace: bool) -> None:
+    with pytest.raises(ValueError, match="batch_size must be at most the 0 transitions kept"):
+        filled(10).sample(1, sample_range=ages, replace=replace)
+
+
+def test_sample_range_may_not_be_smaller_than_a_minibatch_unless_it_may_be_replaced() -> None:
+    buffer = filled(10)
+
+    with pytest.raises(ValueError, match=r"batch_size must be at most the 3 transitions kept, .* got 4"):
+        buffer.sample(4, sample_range=slice(-3, None))
+    assert set(buffer.sample(40, sample_range=slice(-3, None), replace=True)["reward"].tolist()) == {7, 8, 9}
 
 
 def test_sample_keeps_what_belongs_together() -> None:
@@ -381,6 +468,13 @@ def test_load_data_refuses_another_programs_file(tmp_path: Path) -> None:
         buffer_of(5).load_data(tmp_path / "model.safetensors")
 
 
+def test_load_data_refuses_what_is_no_such_file_at_all(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no buffer")
+
+    with pytest.raises(ValueError, match=r"file must be one that save_data wrote, got .*notes\.txt"):
+        buffer_of(5).load_data(tmp_path / "notes.txt")
+
+
 def test_load_data_says_that_there_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         buffer_of(5).load_data(tmp_path / "missing.safetensors")
@@ -432,7 +526,147 @@ def test_buffer_never_shows_another_thread_a_half_pushed_transition() -> None:
     assert checks > 10
 
 
+# ------------------------------------------------------------------ metrics
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Stand in for the clock; ``clock.now`` is the time."""
+    clock = SimpleNamespace(now=0.0)
+    clock.perf_counter = lambda: clock.now
+    monkeypatch.setattr("lightning_ding.worker.buffer.stored.time", clock)
+    return clock
+
+
+def test_pop_metrics_gives_rates_since_the_last_call(clock: SimpleNamespace) -> None:
+    buffer = buffer_of(4)
+    buffer.push(steps(0, 3))
+    buffer.push(steps(3, 7))  # three of them never stand anywhere
+    buffer.sample(2, num_batches=5)
+    clock.now = 2.0
+
+    rates = {"pushed_per_second": 5, "sampled_per_second": 5, "removed_per_second": 3}
+    assert buffer.pop_metrics() == {"count": 4, **rates}
+    clock.now = 6.0
+    buffer.clear()
+    assert buffer.pop_metrics() == {"count": 0, **dict.fromkeys(rates, 0), "removed_per_second": 1}
+
+
+class Writer:
+    """A TensorBoard writer that remembers."""
+
+    def __init__(self) -> None:
+        self.scalars: list[tuple[str, float, int]] = []
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        self.scalars.append((name, value, step))
+
+
+@pytest.mark.parametrize("kind", ["naive", "advanced", "sequence", "episode"])
+@pytest.mark.parametrize("monitor_freq", [5, 20])
+def test_buffer_by_hand_reports_every_monitor_freq_updates(
+    kind: str, monitor_freq: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = Writer()
+    cfg = {"type": kind, "replay_buffer_size": 20, "monitor_freq": monitor_freq}
+    cfg |= {"sequence_length": 1} if kind == "sequence" else {}
+    data: Any = steps(0, 10) | {"terminated": np.arange(10) == 9}
+    buffer = create_buffer(cfg, tb_logger=writer, exp_name="study", instance_name="replay", seed=0)
+    buffer.push([data] if kind == "episode" else data, 77)
+
+    with caplog.at_level(logging.INFO, logger="lightning_ding.study.replay"):
+        for train_iter in range(41):
+            buffer.sample(1, train_iter)
+
+    count = 1 if kind == "episode" else 10
+    times = list(range(monitor_freq, 41, monitor_freq))
+    assert [scalar[1:] for scalar in writer.scalars if scalar[0] == "replay_iter/count"] == [(count, t) for t in times]
+    assert [scalar[2] for scalar in writer.scalars if scalar[0] == "replay_step/count"] == [77] * len(times)
+    lines = [record.getMessage() for record in caplog.records if record.name == "lightning_ding.study.replay"]
+    assert len(lines) == len(times)
+    assert lines[0].startswith(f"train_iter {monitor_freq}, envstep 77: count {count}, pushed_per_second")
+
+
+# ------------------------------------------------------------------ tracking what leaves
+
+
+def test_used_data_is_what_was_overwritten_or_cleared_each_once() -> None:
+    buffer = NaiveReplayBuffer({"replay_buffer_size": 4, "enable_track_used_data": True})
+
+    def push(start: int, amount: int) -> list[int]:
+        buffer.push(steps(start, amount) | {"data_id": np.arange(start, start + amount)})
+        return sorted(buffer.pop_used_data().tolist())
+
+    assert push(0, 3) == []
+    assert push(3, 3) == [0, 1]
+    assert push(6, 11) == [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]  # 6 to 12 never stand anywhere
+    buffer.clear()
+    assert sorted(buffer.pop_used_data().tolist()) == [13, 14, 15, 16]
+    assert buffer.pop_used_data().tolist() == []
+
+
+def test_used_data_needs_ids_to_track() -> None:
+    with pytest.raises(ValueError, match="data must be transitions with a data_id to track, got"):
+        NaiveReplayBuffer({"enable_track_used_data": True}).push(steps(0, 1))
+
+
+def test_used_data_is_not_there_unless_it_is_tracked() -> None:
+    with pytest.raises(ValueError, match="enable_track_used_data must be True for pop_used_data, got False"):
+        filled(3).pop_used_data()
+
+
 # ------------------------------------------------------------------ config and factory
+
+
+COMMON = {"type", "cfg_type", "import_names", "replay_buffer_size", "frame_stack", "memmap_dir"}
+COMMON |= {"enable_track_used_data", "monitor_freq"}
+OF_ADVANCED = {"alpha", "beta", "anneal_step", "max_use", "max_staleness", "thruput_controller"}
+OF_SEQUENCE = {"sequence_length", "burn_in"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [("naive", set()), ("advanced", OF_ADVANCED), ("sequence", OF_SEQUENCE), ("episode", OF_SEQUENCE)],
+)
+def test_default_config_of_a_buffer_has_the_keys_that_do_something_in_it(kind: str, keys: set[str]) -> None:
+    default = get_buffer_cls({"type": kind}).default_config()
+
+    assert set(default) == COMMON | keys
+    assert default.type == kind
+    assert set(to_dict(ReplayBufferConfig())) == (COMMON | OF_ADVANCED | OF_SEQUENCE) - {"cfg_type"}
+
+
+NOT_DEFAULT: dict[str, Any] = {"alpha": 0.1, "beta": 0.1, "anneal_step": 3, "max_use": 2, "max_staleness": 2}
+NOT_DEFAULT |= {"thruput_controller": {"window_seconds": 3.0}, "sequence_length": 5}
+
+
+@pytest.mark.parametrize("kind", ["naive", "advanced", "sequence", "episode"])
+@pytest.mark.parametrize("key", sorted(NOT_DEFAULT))
+def test_key_that_would_do_nothing_in_a_buffer_is_refused(kind: str, key: str) -> None:
+    cls = get_buffer_cls({"type": kind})
+    config = {"sequence_length": 4} if kind == "sequence" else {}
+
+    if key in cls.config_keys:
+        cls({**config, key: NOT_DEFAULT[key]})  # type: ignore[call-arg]
+    else:
+        with pytest.raises(ValueError, match=f"config key '{key}' does nothing in {cls.__name__}, got"):
+            cls({**config, key: NOT_DEFAULT[key]})  # type: ignore[call-arg]
+
+
+def test_monitor_freq_must_be_a_number_of_updates() -> None:
+    with pytest.raises(ValueError, match="monitor_freq must be >= 1, got 0"):
+        NaiveReplayBuffer({"monitor_freq": 0})
+
+
+@pytest.mark.parametrize("kind", ["naive", "advanced", "sequence", "episode"])
+def test_full_buffer_keeps_replay_buffer_size_transitions(kind: str) -> None:
+    cfg = {"type": kind, "replay_buffer_size": 12} | ({"sequence_length": 2} if kind == "sequence" else {})
+    buffer = create_buffer(cfg)
+    data: Any = steps(0, 6) | {"terminated": np.arange(6) == 5}
+    for _ in range(5):
+        buffer.push([data] if kind == "episode" else data)
+
+    assert buffer.count() == (2 if kind == "episode" else 12)
 
 
 def test_buffer_default_config_holds_the_fields_of_the_dataclass() -> None:

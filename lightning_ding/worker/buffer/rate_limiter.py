@@ -11,6 +11,7 @@ from lightning_ding.worker_config import ThroughputConfig
 
 logger = logging.getLogger(__name__)
 NOTHING = 1e-3  # samples that count as none
+SLACK = 1.01  # counts fall between a push and a sample, so a bound that is just reached must not count as crossed
 
 
 class RateLimiter:
@@ -53,7 +54,7 @@ class RateLimiter:
                 return None
             ratio = (self._pushed + amount) / self._sampled
             bound = f"thruput_controller.push_sample_rate_limit.max = {highest}"
-            return f"pushed / sampled would be {ratio:.3g}, above {bound}" if ratio > highest else None
+            return f"pushed / sampled would be {ratio:.3g}, above {bound}" if ratio > highest * SLACK else None
 
         self._wait(f"a push of {amount}", reason)
 
@@ -80,7 +81,7 @@ class RateLimiter:
                 return f"the buffer holds {count()} transitions, fewer than {name} = {ratio} times {batch_size}"
             reached = self._pushed / (self._sampled + amount)
             bound = f"thruput_controller.push_sample_rate_limit.min = {lowest}"
-            return f"pushed / sampled would be {reached:.3g}, below {bound}" if reached < lowest else None
+            return f"pushed / sampled would be {reached:.3g}, below {bound}" if reached * SLACK < lowest else None
 
         self._wait(f"a sample of {amount}", reason)
 

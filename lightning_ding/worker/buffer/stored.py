@@ -185,7 +185,7 @@ class StoredBuffer(IBuffer):
         if too_many > 0:  # these left without ever standing in a row
             self._removed += too_many
             if self.config.enable_track_used_data:
-                self._used_data.append(np.array(batch["data_id"][:too_many]))
+                self._used_data.append(to_rows(batch["data_id"])[:too_many].copy())
 
     def _forget(self, rows: Rows) -> None:
         """Note that rows leave: they are overwritten, cleared, used up or stale."""
