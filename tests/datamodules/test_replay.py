@@ -19,7 +19,7 @@ from lightning_ding.envs.toy import ChainEnv, CountingEnv
 from lightning_ding.policy import DQNPolicy
 from lightning_ding.policy.trainer_flags import check_trainer_flags
 from lightning_ding.registry import BUFFER_REGISTRY
-from lightning_ding.worker import NaiveReplayBuffer
+from lightning_ding.worker import NaiveReplayBuffer, SampleSerialCollector
 
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
@@ -367,3 +367,41 @@ def test_bf16_mixed_precision_trains(make_trainer: MakeTrainer, small: Config, t
     policy = DQNPolicy(small)
     make_trainer(precision="bf16-mixed").fit(policy, ReplayDataModule("CartPole-v1", max_env_step=60))
     assert all(torch.isfinite(parameter).all() for parameter in policy.parameters())
+
+
+class BreakingEnv(CountingEnv):
+    """A CountingEnv that breaks at every seventh step of all."""
+
+    steps = 0
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.steps % 7 == 0:
+            raise ArithmeticError("it broke")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_run_goes_on_when_faults_of_envs_are_dropped(make_trainer: MakeTrainer, small: Config, mode: Any) -> None:
+    policy = DQNPolicy(deep_merge(small, {"collect": {"collector": {"env_fault": "drop"}}}))
+    datamodule = ReplayDataModule(partial(BreakingEnv, lengths=(5,)), num_envs=2, mode=mode, max_env_step=200)
+
+    make_trainer(limit_val_batches=0).fit(policy, datamodule)
+
+    data = columns(datamodule)
+    assert policy.progress.env_step >= 200
+    assert isinstance(datamodule.collector, SampleSerialCollector)
+    assert datamodule.collector.dropped_episode > 20
+    assert (data["next_obs"][:, 1] == data["obs"][:, 1]).all()  # no transition leads into another episode
+
+
+def test_run_ends_with_the_error_of_an_env_unless_faults_are_dropped(make_trainer: MakeTrainer, small: Config) -> None:
+    with pytest.raises(ArithmeticError, match="it broke"):
+        make_trainer(limit_val_batches=0).fit(DQNPolicy(small), ReplayDataModule(partial(BreakingEnv, lengths=(5,))))
+
+
+def test_faults_of_a_native_vector_env_cannot_be_dropped(make_trainer: MakeTrainer, small: Config) -> None:
+    policy = DQNPolicy(deep_merge(small, {"collect": {"collector": {"env_fault": "drop"}}}))
+
+    with pytest.raises(ValueError, match=r'mode must be "sync" or "async" with collect\.collector\.env_fault="drop"'):
+        make_trainer().fit(policy, ReplayDataModule("CartPole-v1", mode="native"))

@@ -210,13 +210,21 @@ def test_sample_collector_goes_on_with_an_env_that_gives_good_steps() -> None:
     assert collector.dropped_episode >= 299
 
 
-def test_collector_counts_faults_in_a_row_env_by_env() -> None:
-    always = [[(e, 1) for e in range(0, 90)], [(e, 1) for e in range(0, 90)]]
-    makers = [functools.partial(FaultBarrier, FaultyEnv(i, 3, places), 1000) for i, places in enumerate(always)]
+def test_collector_counts_faults_in_a_row_env_by_env_and_from_the_last_good_one() -> None:
+    places = [(episode, 1) for episode in range(150) if episode != 75]
+    makers = [functools.partial(FaultBarrier, FaultyEnv(i, 3, places), 1000) for i in range(2)]
     collector = make(EpisodeSerialCollector, SyncVectorEnv(makers), env_fault="drop")
 
-    assert len(collector.collect(2)) == 2
-    assert collector.dropped_episode == 180
+    assert places_of(collector.collect(4), 0) == [(episode, step) for episode in (75, 150) for step in range(3)]
+    assert collector.dropped_episode == 2 * 149
+
+
+def test_collector_names_the_env_that_never_recovers_not_one_that_fails_beside_it() -> None:
+    first = functools.partial(FaultBarrier, FaultyEnv(0, 200, steps=[101]))
+    collector = make(SampleSerialCollector, SyncVectorEnv([first, functools.partial(Endless, 0)]), env_fault="drop")
+
+    with pytest.raises(RuntimeError, match="env 1 reported 101 faults"):
+        collector.collect(10_000)
 
 
 # ------------------------------------------------------------------ what nobody reported

@@ -835,6 +835,27 @@ def test_reset_of_a_collector_without_env_and_policy_waits_for_them() -> None:
     assert len(collect(collector, 4)["reward"]) == 4
 
 
+def test_reset_restarts_a_policy_that_has_no_env_yet() -> None:
+    policy = PlacePolicy()
+    collector = SampleSerialCollector(policy=policy.mode)
+
+    collector.reset()
+
+    assert policy.resets == [None, None]
+
+
+def test_reset_begins_the_reports_anew() -> None:
+    sink = Sink()
+    collector = reporting(sink, freq=10)
+    collect(collector, 6, train_iter=10)
+    collect(collector, 6, train_iter=11)
+
+    collector.reset()
+    collect(collector, 6, train_iter=10)
+
+    assert [row["envstep_count"] for row in sink.rows] == [6, 6]
+
+
 def test_reset_takes_another_env_and_another_policy() -> None:
     collector = collector_of(counting_envs(num_envs=3), PlacePolicy(n_sample=1))
     collect(collector)

@@ -96,6 +96,13 @@ def test_to_tensor_transitions_shares_only_what_is_of_the_same_kind(other: Any) 
     made = to_tensor_transitions(data)
 
     assert made[0]["next_obs"].tolist() == [1.0, 0.0]
+    assert made[0]["next_obs"].dtype == torch.float32
+
+
+def test_to_tensor_transitions_shares_only_what_has_the_same_entries() -> None:
+    data = [{"next_obs": {"a": np.ones(1)}}, {"obs": {"a": np.ones(1), "b": np.ones(1)}}]
+
+    assert to_tensor_transitions(data)[0]["next_obs"].keys() == {"a"}
 
 
 def test_to_tensor_transitions_shares_nothing_if_asked_not_to() -> None:
@@ -131,7 +138,7 @@ def test_to_tensor_transitions_leaves_its_input_alone() -> None:
 
 
 def test_to_tensor_transitions_does_not_follow_an_env_that_writes_into_its_last_observation() -> None:
-    obs = np.zeros(2)
+    obs = np.zeros(2, dtype=np.float32)
     made = to_tensor_transitions([{"obs": obs, "t": torch.from_numpy(obs)}])
 
     obs[:] = 7
