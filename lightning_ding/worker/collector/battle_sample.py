@@ -17,6 +17,8 @@ from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
 from lightning_ding.worker.collector.battle import BattleCall, BattleSerialCollector, Info, PolicyKwargs
 from lightning_ding.worker.players import attribute, check_players
 
+MAX_IDLE_EPISODES = 1000  # without a move of a player that lacks some; one that never moves would keep us for ever
+
 
 @SERIAL_COLLECTOR_REGISTRY.register("sample_1v1")
 class BattleSampleSerialCollector(BattleSerialCollector):
@@ -80,15 +82,24 @@ class BattleSampleSerialCollector(BattleSerialCollector):
 
         Raises:
             RuntimeError: If there is no env or no policy, or an env reports a fault with ``env_fault="raise"``, or one
-                after the other.
+                after the other, or a player that learns is never in turn.
             ValueError: If an argument is out of range, no policy learns, a policy gives no actions or of a wrong shape,
                 or a value is not finite.
         """
         call = self._begin(train_iter, random_collect, policy_kwargs, level_seeds)
         wanted = {player: self._wanted(call, player, n_sample) for player in np.flatnonzero(call.learns).tolist()}
         everywhere = np.ones(call.stepper.num_envs, dtype=bool)
-        while any(self._kept_count.get(player, 0) < amount for player, amount in wanted.items()):
+        lacking, last_success = self._lacking(wanted), self._episode
+        while lacking:
             self._step(call, everywhere)
+            before, lacking = lacking, self._lacking(wanted)
+            if lacking != before:
+                last_success = self._episode
+            elif self._episode - last_success > MAX_IDLE_EPISODES:
+                raise RuntimeError(
+                    f"player(s) {sorted(lacking)} made no move in {self._episode - last_success} episodes, so that the "
+                    "n_sample transitions will never come together"
+                )
         data: list[Any] = [None] * len(call.info)
         for player, amount in wanted.items():
             transitions = self._take(player, amount if drop_extra else self._kept_count[player])
@@ -100,6 +111,11 @@ class BattleSampleSerialCollector(BattleSerialCollector):
         wanted = call.players.modes[player].get_attribute("n_sample") if n_sample is None else n_sample
         require(isinstance(wanted, int) and wanted >= 1, f"n_sample of player {player}", "an int >= 1", wanted)
         return int(wanted)
+
+    def _lacking(self, wanted: dict[int, int]) -> dict[int, int]:
+        """Return how many transitions each player still lacks, if any."""
+        lacking = {player: amount - self._kept_count.get(player, 0) for player, amount in wanted.items()}
+        return {player: amount for player, amount in lacking.items() if amount > 0}
 
     def _keep(self, player: int, transitions: Info) -> None:
         self._kept.setdefault(player, []).append(transitions)
