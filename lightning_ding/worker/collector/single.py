@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import torch
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
@@ -19,7 +18,7 @@ from lightning_ding import nested
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.envs import EnvStepper, Timestep
 from lightning_ding.policy.modes import CollectMode
-from lightning_ding.rl import random_actions
+from lightning_ding.worker.collector.actions import actions_of, random_output
 from lightning_ding.worker.collector.base import ISerialCollector
 from lightning_ding.worker.collector.report import CollectReport
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
@@ -213,8 +212,8 @@ class SinglePolicyCollector(ISerialCollector):
     def _step(self, call: Call) -> None:
         policy, stepper = call.policy, call.stepper
         obs = stepper.obs
-        output = _random_output(stepper.env, obs) if call.random else policy.forward(obs, **call.policy_kwargs)
-        timestep = stepper.step(_action(output, stepper.env))
+        output = random_output(stepper.env, obs) if call.random else policy.forward(obs, **call.policy_kwargs)
+        timestep = stepper.step(actions_of(output, stepper.env))
         transition = policy.process_transition(obs, output, timestep)
         transition["env_id"] = self._env_id.copy()
         transition["episode_id"] = self._episode_id.copy()
@@ -294,31 +293,3 @@ def _seeds(level_seeds: Sequence[int], num_envs: int) -> NDArray[np.int64]:
     is_right = seeds.shape == (num_envs,) and seeds.dtype.kind in "iu"
     require(is_right, "level_seeds", f"one int for each of {num_envs} envs", level_seeds)
     return seeds.astype(np.int64)
-
-
-def _action(output: Any, env: VectorEnv) -> Any:
-    """Return the actions of the policy for the envs.
-
-    Raises:
-        ValueError: If there are none, or their shape is wrong.
-    """
-    try:
-        action = nested.to_numpy(output["action"])
-    except (KeyError, TypeError, IndexError) as error:
-        got = sorted(output) if isinstance(output, Mapping) else type(output).__name__
-        raise ValueError(f"the policy's forward must return a dict with 'action', got {got}") from error
-    shape = env.action_space.shape
-    if shape is not None and np.shape(action) != shape:  # type: ignore[arg-type]
-        raise ValueError(f"the policy must return actions of shape {shape}, got {np.shape(action)}")  # type: ignore[arg-type]
-    return action
-
-
-def _random_output(env: VectorEnv, obs: Any) -> dict[str, Any]:
-    """Return uniformly random actions for all envs, legal ones where the observation has a mask."""
-    space = env.action_space
-    mask = obs.get("action_mask") if isinstance(obs, dict) else None
-    if mask is None:
-        return {"action": torch.from_numpy(np.asarray(space.sample()))}
-    nvec = getattr(env.single_action_space, "nvec", None)
-    actions = random_actions(mask, space.np_random, None if nvec is None else np.ravel(nvec).tolist())
-    return {"action": torch.from_numpy(actions.reshape(space.shape))}

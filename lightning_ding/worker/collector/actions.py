@@ -1,0 +1,51 @@
+"""Actions for N envs: those of a policy, checked, and random ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+
+from lightning_ding import nested
+from lightning_ding.rl import random_actions
+
+
+def actions_of(output: Any, env: VectorEnv) -> Any:
+    """Return the actions of a policy for the envs.
+
+    Args:
+        output: What the policy's forward returned.
+        env: The vector env.
+
+    Raises:
+        ValueError: If there are no actions, or their shape is wrong.
+    """
+    try:
+        action = output["action"]
+    except (KeyError, TypeError, IndexError) as error:
+        got = sorted(output) if isinstance(output, Mapping) else type(output).__name__
+        raise ValueError(f"the policy's forward must return a dict with 'action', got {got}") from error
+    action = nested.to_numpy(action)
+    shape = env.action_space.shape
+    if shape is not None and np.shape(action) != shape:  # type: ignore[arg-type]
+        raise ValueError(f"the policy must return actions of shape {shape}, got {np.shape(action)}")  # type: ignore[arg-type]
+    return action
+
+
+def random_output(env: VectorEnv, obs: Any) -> dict[str, Any]:
+    """Return uniformly random actions in place of a policy's output.
+
+    Args:
+        env: The vector env; its action space is the source.
+        obs: Observations, leading axis N; where they have an ``action_mask``, the actions are legal.
+    """
+    space = env.action_space
+    mask = obs.get("action_mask") if isinstance(obs, dict) else None
+    if mask is None:
+        return {"action": torch.from_numpy(np.asarray(space.sample()))}
+    nvec = getattr(env.single_action_space, "nvec", None)
+    actions = random_actions(mask, space.np_random, None if nvec is None else np.ravel(nvec).tolist())
+    return {"action": torch.from_numpy(actions.reshape(space.shape))}
