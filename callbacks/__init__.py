@@ -11,6 +11,7 @@ from lightning_ding.callbacks.max_train_iter import StopAtTrainIter
 from lightning_ding.callbacks.metrics import MetricsLogger
 from lightning_ding.callbacks.progress_bar import EnvStepProgressBar
 from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
+from lightning_ding.callbacks.run_evaluator import RunEvaluator
 from lightning_ding.callbacks.stop_value import StopAtReturn
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "FinalEvaluation",
     "MetricsLogger",
     "RunCheckpoint",
+    "RunEvaluator",
     "StopAtEnvStep",
     "StopAtReturn",
     "StopAtTrainIter",

@@ -71,6 +71,9 @@ class MetricsLogger(Callback):
         metrics["time/updates_per_second"] = (progress.train_iter - self._train_iter) / seconds
         for name, value in getattr(getattr(trainer, "datamodule", None), "collect_kwargs", {}).items():
             metrics[f"collect/{name}"] = float(value)
+        collector: Any = getattr(getattr(trainer, "datamodule", None), "collector", None)
+        if getattr(collector, "dropped_episode", 0):
+            metrics["collect/dropped_episode"] = collector.dropped_episode
         pop_buffer_metrics = getattr(getattr(getattr(trainer, "datamodule", None), "buffer", None), "pop_metrics", dict)
         metrics |= {f"buffer/{name}": value for name, value in pop_buffer_metrics().items()}
         self._mark(pl_module)

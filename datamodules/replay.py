@@ -35,6 +35,7 @@ from lightning_ding.worker import (
     create_buffer,
     create_serial_collector,
     create_serial_evaluator,
+    get_serial_collector_cls,
     get_serial_evaluator_cls,
     sort_callbacks,
 )
@@ -279,11 +280,17 @@ class ReplayDataModule(LightningDataModule):
             allowed = '"sync" or "async" with collect.collector.env_fault="drop"'
             require(self.mode != "native", "mode", allowed, self.mode)
             wrappers = (*wrappers, FaultBarrier)
+        _check_collector(get_serial_collector_cls(policy.config.collect.collector), policy)
         env = self._make_env(self.num_envs, wrappers=wrappers)
         cfg = policy.get_attribute("cfg")
         if self.buffer is None or self._buffer_of is not policy:
             self._buffer_of = policy
             self.buffer = create_buffer(policy.config.other.replay_buffer, seed=seeds.replay)
+        if self.buffer.gives_sequences:
+            raise ValueError(
+                "other.replay_buffer.type must be one whose samples are transitions, such as 'naive', for this policy, "
+                f"got {cfg.other.replay_buffer.type!r}"
+            )
         size, batch_size = cfg.other.replay_buffer.replay_buffer_size, policy.get_attribute("batch_size")
         fits = f"at least learn.batch_size ({batch_size})"
         require(size >= batch_size, "other.replay_buffer.replay_buffer_size", fits, size)
@@ -355,3 +362,17 @@ class ReplayDataModule(LightningDataModule):
         env = make_vector_env(self.env_id, num_envs, self.mode, None, wrappers, self.env_kwargs, autoreset)
         self._envs.append(env)
         return env
+
+
+def _check_collector(collector: Any, policy: Any) -> None:
+    """Raise if a collector cannot serve one policy that is asked for a number of transitions.
+
+    Raises:
+        ValueError: If it cannot.
+    """
+    kind = policy.config.collect.collector.type
+    if getattr(collector, "collects_whole_episodes", False) or getattr(collector, "has_players", False):
+        raise ValueError(
+            "collect.collector.type must be that of a collector of one policy's transitions, such as 'sample', in a "
+            f"ReplayDataModule, got {kind!r}; use that one by hand"
+        )

@@ -23,7 +23,7 @@ class CollectorConfig:
     )
 
     type: str = "sample"
-    """Registered name of the collector: sample, episode, sample_1v1, episode_1v1 or your own."""
+    """Registered name: sample, episode, sample_1v1, episode_1v1 or your own; the first in a ReplayDataModule."""
     import_names: tuple[str, ...] = ()
     """Modules to import first, for the collectors that they register."""
     collect_print_freq: int = 100
@@ -59,7 +59,7 @@ class EvaluatorConfig:
     """Keys of a serial evaluator."""
 
     type: str = "interaction"
-    """Registered name of the evaluator: interaction, battle_interaction, metric or your own."""
+    """Registered name: interaction, battle_interaction, metric or your own; the first in a ReplayDataModule."""
     import_names: tuple[str, ...] = ()
     """Modules to import first, for the evaluators that they register."""
     eval_freq: int = 1000

@@ -405,3 +405,21 @@ def test_faults_of_a_native_vector_env_cannot_be_dropped(make_trainer: MakeTrain
 
     with pytest.raises(ValueError, match=r'mode must be "sync" or "async" with collect\.collector\.env_fault="drop"'):
         make_trainer().fit(policy, ReplayDataModule("CartPole-v1", mode="native"))
+
+
+@pytest.mark.parametrize("kind", ["episode", "sample_1v1", "episode_1v1"])
+def test_collector_of_something_else_than_one_policys_transitions_is_refused(
+    make_trainer: MakeTrainer, small: dict[str, Any], kind: str
+) -> None:
+    policy = DQNPolicy(deep_merge(small, {"collect": {"collector": {"type": kind}}}))
+    with pytest.raises(ValueError, match=f"collect.collector.type must be .* such as 'sample', .* got '{kind}'"):
+        make_trainer().fit(policy, ReplayDataModule("CartPole-v1", num_envs=2, max_train_iter=2))
+
+
+@pytest.mark.parametrize(("kind", "more"), [("sequence", {"sequence_length": 4}), ("episode", {})])
+def test_buffer_of_sequences_is_refused_for_a_policy_that_learns_from_transitions(
+    make_trainer: MakeTrainer, small: dict[str, Any], kind: str, more: dict[str, Any]
+) -> None:
+    policy = DQNPolicy(deep_merge(small, {"other": {"replay_buffer": {"type": kind, **more}}}))
+    with pytest.raises(ValueError, match=f"other.replay_buffer.type must be one .* such as 'naive', .* got '{kind}'"):
+        make_trainer().fit(policy, ReplayDataModule("CartPole-v1", num_envs=2, max_train_iter=2))

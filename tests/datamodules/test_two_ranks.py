@@ -122,7 +122,7 @@ def test_run_on_two_ranks_goes_on_with_each_ranks_own_data(first_run: Reports, s
     for before, after in zip(first_run, second_run, strict=True):
         assert after["progress"]["env_step"] == 560
         assert after["progress"]["train_iter"] == after["global_step"] == 46 + 20  # 10 rounds of 16: no second warm-up
-        assert torch.equal(after["buffer"]["frames/obs:row"][:200], before["buffer"]["frame/obs"])
+        assert torch.equal(after["buffer"]["frames/obs:row"][:200], before["buffer"]["frames/obs:row"])
 
 
 def test_resumed_ranks_end_with_bit_identical_weights(first_run: Reports, second_run: Reports) -> None:

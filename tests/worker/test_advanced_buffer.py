@@ -376,10 +376,11 @@ def test_new_transitions_get_the_largest_priority_in_the_buffer() -> None:
 
 def test_new_transitions_get_less_again_when_the_largest_priority_fell() -> None:
     buffer = prioritised(1, 5, 2, 3, alpha=1.0)
-    set_priorities(buffer, {1: 2.5})
-    buffer.push(rows(10))
+    buffer.push(rows(10))  # in the place of 0
+    set_priorities(buffer, {10: 2.5, 1: 1})
+    buffer.push(rows(11))  # in the place of 1
 
-    assert_drawn_in_proportion(buffer, {10: 3, 1: 2.5, 2: 2, 3: 3})
+    assert_drawn_in_proportion(buffer, {10: 2.5, 11: 3, 2: 2, 3: 3})
 
 
 def test_new_transitions_get_less_again_when_the_largest_was_overwritten() -> None:
@@ -624,13 +625,14 @@ def test_stale_transitions_are_not_counted_once_they_were_dropped() -> None:
 
 
 def test_max_staleness_holds_for_what_is_pushed_after_an_older_one() -> None:
-    buffer = buffer_of(4, max_staleness=5)
-    buffer.push(rows(0, 1, 2, policy_version=[9, 0, 9]))
+    buffer = buffer_of(3000, max_staleness=5)
+    for version, amount in ((9, 2000), (0, 500)):  # stale ones are looked for from the oldest up to a fresh one
+        buffer.push({"reward": np.zeros(amount), "policy_version": np.full(amount, version)})
 
-    got = buffer.sample(2, cur_learner_iter=10, num_batches=30)
+    got = buffer.sample(64, cur_learner_iter=10)
 
-    assert set(got["reward"].flatten().tolist()) == {0, 2}
-    assert buffer.count() == 2
+    assert got["policy_version"].tolist() == [9] * 64
+    assert 2000 <= buffer.count() < 2500
 
 
 def test_stale_transition_is_not_brought_back_by_an_update() -> None:
@@ -652,7 +654,9 @@ def test_sample_refuses_when_too_few_are_fresh() -> None:
     buffer = buffer_of(4, max_staleness=5)
     buffer.push(rows(0, 1, 2, policy_version=[0, 0, 9]))
 
-    with pytest.raises(ValueError, match=r"batch_size must be at most the 1 transitions kept, .* got 2"):
+    with pytest.raises(
+        ValueError, match="at most the 1 transitions kept within max_staleness, .* got 2"
+    ):
         buffer.sample(2, cur_learner_iter=9)
 
 
@@ -849,7 +853,7 @@ def test_saving_refuses_the_state_of_another_type_of_buffer(prioritised_first: b
     source, target = (prioritised(1, 2, 3), uniform) if prioritised_first else (uniform, prioritised(1, 2, 3))
     count = target.count()
 
-    with pytest.raises(ValueError, match=r"type must be that of the buffer whose state is loaded, got '.*Buffer'"):
+    with pytest.raises(ValueError, match=r"state must be that of a .*Buffer, got '.*Buffer'"):
         target.load_state_dict(source.state_dict())
 
     assert target.count() == count
@@ -916,3 +920,24 @@ def test_full_buffer_needs_hardly_more_memory_than_the_columns_of_its_transition
 
     of_columns = size // 8 * sum(column.nbytes for column in columns.values())
     assert buffer.nbytes <= 1.1 * of_columns
+
+
+def test_loaded_priorities_count_as_the_own_alpha_says() -> None:
+    source = AdvancedReplayBuffer({"replay_buffer_size": 4, "alpha": 1.0}, seed=0)
+    source.push({"reward": np.arange(4.0), "priority": np.array([1.0, 1.0, 1.0, 97.0])})
+    uniform = AdvancedReplayBuffer({"replay_buffer_size": 4, "alpha": 0.0}, seed=0)
+    uniform.load_state_dict(source.state_dict())
+
+    drawn = uniform.sample(4, num_batches=50)["reward"]
+
+    assert [int((drawn == value).sum()) for value in range(4)] == [50, 50, 50, 50]  # each B-th of the total is one
+
+
+@pytest.mark.parametrize("missing", ["replay_unique_id", "replay_buffer_idx"])
+def test_update_says_which_id_it_lacks(missing: str) -> None:
+    buffer = AdvancedReplayBuffer({"replay_buffer_size": 4}, seed=0)
+    buffer.push({"reward": np.arange(4.0)})
+    batch = buffer.sample(2)
+    del batch[missing]
+    with pytest.raises(KeyError, match=f"update needs {missing} beside priority"):
+        buffer.update(batch)

@@ -16,7 +16,7 @@ import torch
 
 from lightning_ding import nested
 from lightning_ding.config import to_dict
-from lightning_ding.worker import NaiveReplayBuffer, create_buffer, get_buffer_cls
+from lightning_ding.worker import NaiveReplayBuffer, SequenceReplayBuffer, create_buffer, get_buffer_cls
 from lightning_ding.worker_config import ReplayBufferConfig
 
 
@@ -713,3 +713,16 @@ def test_buffer_is_a_context_that_keeps_its_data() -> None:
         pass
 
     assert buffer.count() == 5
+
+
+@pytest.mark.parametrize("state", [{}, {"tensors": {}, "counters": {}}])
+def test_load_state_dict_refuses_what_is_no_state(state: dict[str, Any]) -> None:
+    buffer = NaiveReplayBuffer({"replay_buffer_size": 3})
+    with pytest.raises(ValueError, match="state must be what state_dict returned, with tensors, counters and rng"):
+        buffer.load_state_dict(state)
+
+
+def test_load_state_dict_refuses_the_state_of_a_buffer_of_sequences() -> None:
+    state = SequenceReplayBuffer({"replay_buffer_size": 3, "sequence_length": 2}).state_dict()
+    with pytest.raises(ValueError, match="state must be that of a NaiveReplayBuffer, got 'SequenceReplayBuffer'"):
+        NaiveReplayBuffer({"replay_buffer_size": 3}).load_state_dict(state)

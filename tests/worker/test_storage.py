@@ -381,15 +381,36 @@ def test_storage_refuses_a_next_observation_of_another_shape() -> None:
         RingStorage(4).push({"obs": np.zeros((1, 3)), "next_obs": np.zeros((1, 2))})
 
 
-@pytest.mark.parametrize(
-    ("first", "second"), [(np.int64, np.float32), (np.uint8, np.float32), (bool, np.int64), (np.uint8, np.int64)]
-)
+@pytest.mark.parametrize(("first", "second"), [(np.int64, np.float32), (np.uint8, np.float32), (bool, np.int64)])
 def test_storage_refuses_numbers_that_its_columns_cannot_hold(first: Any, second: Any) -> None:
     storage = RingStorage(4)
     storage.push({"reward": np.zeros(1, dtype=first)})
 
     with pytest.raises(ValueError, match=f"reward must be .*{np.dtype(first)}, got {np.dtype(second)}"):
         storage.push({"reward": np.full(1, 0.5).astype(second)})
+
+
+@pytest.mark.parametrize(("column", "value"), [(np.int8, 300), (np.uint8, -1), (np.int32, 2**40)])
+def test_storage_refuses_an_integer_that_would_become_another_one(column: Any, value: int) -> None:
+    storage = RingStorage(4)
+    storage.push({"reward": np.zeros(1, dtype=column)})
+
+    with pytest.raises(ValueError, match=f"reward must be of a type that fits {np.dtype(column)}, got int64"):
+        storage.push({"reward": np.array([value])})
+    storage.push({"reward": np.array([7])})
+
+    assert storage.gather(np.arange(2), 1, 1.0)["reward"].tolist() == [0, 7]
+
+
+def test_storage_follows_observations_that_are_not_a_number() -> None:
+    storage = RingStorage(4)
+    obs = np.array([[0.0, np.nan], [1.0, np.nan], [2.0, np.nan], [3.0, np.nan]])
+    ends = {"terminated": np.zeros(3, dtype=bool), "truncated": np.zeros(3, dtype=bool)}
+    step = {"obs": obs[:-1], "next_obs": obs[1:], "reward": np.ones(3), "env_id": np.zeros(3, dtype=int), **ends}
+    storage.push({name: column[:2] for name, column in step.items()})
+    storage.push({name: column[2:] for name, column in step.items()})
+
+    assert storage.gather(np.arange(3), 3, 1.0)["reward"].tolist() == [3, 2, 1]
 
 
 @pytest.mark.parametrize(("first", "second"), [(np.float32, np.int64), (np.float32, np.float64), (np.int64, np.int32)])

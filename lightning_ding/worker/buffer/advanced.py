@@ -73,6 +73,8 @@ class AdvancedReplayBuffer(StoredBuffer):
         self._newest_sample: Rows = np.empty(0, dtype=np.int64)
         self._limiter = RateLimiter(self.config.thruput_controller, self._lock)
         self._is_limited = self._limiter.is_active
+        limits = [name for name in ("max_use", "max_staleness") if getattr(self.config, name) is not None]
+        self._kept = f"kept within {' and '.join(limits)}" if limits else "kept"
 
     @property
     def beta(self) -> float:
@@ -150,6 +152,9 @@ class AdvancedReplayBuffer(StoredBuffer):
         """
         if "priority" not in info:
             return
+        missing = [key for key in ("replay_unique_id", "replay_buffer_idx") if key not in info]
+        if missing:
+            raise KeyError(f"update needs {' and '.join(missing)} beside priority, as sample returned them")
         priority = _checked(info["priority"])
         rows, ids = to_rows(info["replay_buffer_idx"]), to_rows(info["replay_unique_id"])
         if not len(priority) == len(rows) == len(ids):
@@ -253,7 +258,7 @@ class AdvancedReplayBuffer(StoredBuffer):
         """Return rows that are neither stale nor used up, their weights, and the smallest weight there is."""
         while True:
             among = None if ages is None else self._rows_of_age(ages)
-            require_enough(self.count() if among is None else len(among), shape[-1])
+            require_enough(self.count() if among is None else len(among), shape[-1], kept=self._kept)
             smallest = self._tree.smallest if among is None else float(self._tree.read(among).min())
             rows = self._draw_rows(shape, among)
             stale = self._stale_among(rows, train_iter)
@@ -357,14 +362,17 @@ class AdvancedReplayBuffer(StoredBuffer):
         own: dict[str, NDArray[Any]] = {"priority": self._priority[rows], "use": self._use[rows]}
         own["weight"] = self._tree.read(rows)
         state["tensors"] |= {f"own/{k}": torch.from_numpy(v.copy() if copy else v) for k, v in own.items()}
-        state["counters"] |= {"first_id": self._first_id, "train_iter": self._train_iter}
+        state["counters"] |= {"first_id": self._first_id, "train_iter": self._train_iter, "alpha": self.config.alpha}
         return state
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
         rows = np.arange(self._storage.count)
         own = {name: state["tensors"][f"own/{name}"].numpy() for name in ("priority", "use", "weight")}
+        weight = own["weight"]
+        if state["counters"]["alpha"] != self.config.alpha:
+            weight = np.where(weight > 0, own["priority"].astype(np.float64) ** self.config.alpha, 0.0)
         self._tree.clear()
-        self._tree.write(rows, own["weight"])
+        self._tree.write(rows, weight)
         self._priority[rows] = own["priority"]
         if self.config.max_use is not None:
             self._use[:] = 0

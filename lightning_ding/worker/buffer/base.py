@@ -26,6 +26,8 @@ class IBuffer(Worker):
     registry = BUFFER_REGISTRY
     is_prioritised: ClassVar[bool] = False
     """Whether ``update`` takes priorities and minibatches depend on them."""
+    gives_sequences: ClassVar[bool] = False
+    """Whether samples have an axis of time."""
 
     @abstractmethod
     def push(self, data: Transitions, cur_collector_envstep: int = -1) -> None:

@@ -37,6 +37,7 @@ class EpisodeReplayBuffer(StoredBuffer):
         (1, [3], [False, False, True])
     """
 
+    gives_sequences = True
     config_keys: ClassVar[frozenset[str]] = STORED_KEYS | {"sequence_length", "burn_in"}
 
     def __init__(

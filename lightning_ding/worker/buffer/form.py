@@ -89,7 +89,7 @@ class Form:
                 array = new[name]
                 if array.shape[1:] != shape:
                     raise ValueError(f"{kind}{name} must have the shape {shape}, got {array.shape[1:]}")
-                if array.dtype != dtype and not np.can_cast(array.dtype, dtype, "same_kind"):
+                if not _fits(array, dtype):
                     raise ValueError(f"{kind}{name} must be of a type that fits {dtype}, got {array.dtype}")
         return size
 
@@ -141,3 +141,13 @@ def _flatten(name: str, value: Any, target: Columns) -> None:
         return
     array = value.numpy(force=True) if isinstance(value, Tensor) else np.asarray(value)
     target[name] = array.astype(np.float32) if array.dtype == DOUBLE else array
+
+
+def _fits(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
+    """Return whether a column of this type can hold the values: floats rounded, integers as they are."""
+    if array.dtype == dtype:
+        return True
+    if dtype.kind in "iu" and array.dtype.kind in "iu" and array.size:
+        bounds = np.iinfo(dtype)
+        return bool(bounds.min <= int(array.min()) and int(array.max()) <= bounds.max)
+    return np.can_cast(array.dtype, dtype, "same_kind")

@@ -38,6 +38,7 @@ class SequenceReplayBuffer(StoredBuffer):
         ([0.0, 1.0, 2.0], [False, False, True])
     """
 
+    gives_sequences = True
     config_keys: ClassVar[frozenset[str]] = STORED_KEYS | {"sequence_length", "burn_in"}
 
     def __init__(

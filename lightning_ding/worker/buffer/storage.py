@@ -405,6 +405,8 @@ def _equal(left: Columns, left_rows: Rows, right: Columns, right_rows: Rows) -> 
 def _rows_equal(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
     """Return whether arrays are equal along all axes but the first."""
     same = left == right
+    if left.dtype.kind == "f" and not same.all():
+        same |= (left != left) & (right != right)  # NaN is what it was
     axes = 1 if same.ndim == 2 else tuple(range(1, same.ndim))
     equal: NDArray[np.bool_] = same.all(axis=axes) if same.ndim > 1 else same
     return equal

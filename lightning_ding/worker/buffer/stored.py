@@ -144,8 +144,10 @@ class StoredBuffer(IBuffer):
             ValueError: If it is of a buffer of another type or size.
         """
         with self._lock:
-            fits = _own_names(state) == _own_names(self._state(copy=False))
-            require(fits, "type", "that of the buffer whose state is loaded", type(self).__name__)
+            whole = {"tensors", "counters", "rng"} <= state.keys()
+            require(whole, "state", "what state_dict returned, with tensors, counters and rng", sorted(state))
+            saved = state["counters"].get("buffer")
+            require(saved == type(self).__name__, "state", f"that of a {type(self).__name__}", saved)
             self._storage.load_state_dict(state)
             self._rng.bit_generator.state = state["rng"]
             self._load_state(state)
@@ -194,7 +196,9 @@ class StoredBuffer(IBuffer):
             self._used_data.append(self._storage.columns["data_id"][rows].copy())
 
     def _state(self, copy: bool) -> dict[str, Any]:
-        return {**self._storage.state_dict(copy), "rng": self._rng.bit_generator.state}
+        state = self._storage.state_dict(copy)
+        state["counters"]["buffer"] = type(self).__name__
+        return {**state, "rng": self._rng.bit_generator.state}
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
         """Take what a subclass added to the state."""
@@ -237,19 +241,16 @@ def check_sizes(batch_size: int, num_batches: int | None, n_step: int) -> None:
     require(n_step >= 1, "n_step", ">= 1", n_step)
 
 
-def require_enough(count: int, batch_size: int, replace: bool = False, what: str = "transitions") -> None:
+def require_enough(
+    count: int, batch_size: int, replace: bool = False, what: str = "transitions", kept: str = "kept"
+) -> None:
     """Raise if a buffer holds too little for a minibatch.
 
     Raises:
         ValueError: If it does.
     """
-    enough = f"at most the {count} {what} kept, without replacement"
+    enough = f"at most the {count} {what} {kept}, without replacement"
     require(count > 0 if replace else count >= batch_size, "batch_size", enough, batch_size)
-
-
-def _own_names(state: Mapping[str, Any]) -> set[str]:
-    """Return what a state holds that is a subclass's own."""
-    return {name for name in state["tensors"] if name.startswith("own/")}
 
 
 def to_rows(values: Any) -> Rows:

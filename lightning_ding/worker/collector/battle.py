@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from gymnasium.vector import VectorEnv
@@ -18,6 +18,7 @@ from lightning_ding import nested
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.envs.battle_stepper import BattleStep, BattleStepper
 from lightning_ding.policy.modes import CollectMode
+from lightning_ding.worker.arguments import check_level_seeds
 from lightning_ding.worker.collector.base import ISerialCollector
 from lightning_ding.worker.collector.battle_moves import OpenMoves
 from lightning_ding.worker.collector.report import CollectReport
@@ -74,6 +75,8 @@ class BattleSerialCollector(ISerialCollector):
         TypeError: If ``policy`` is no sequence.
         ValueError: If there are not as many policies as players, or ``env`` has no axis of players.
     """
+
+    has_players: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -204,9 +207,7 @@ class BattleSerialCollector(ISerialCollector):
             raise RuntimeError("the last step of the env failed: call reset_env() to start new episodes")
         learns = np.array([bool(attribute(mode, "collect_data", True)) for mode in policies])
         require(bool(learns.any()), "collect_data", "true for at least one policy", learns.tolist())
-        seeds = None if level_seeds is None else np.asarray(level_seeds, dtype=np.int64)
-        allowed = f"one int for each of {stepper.num_envs} envs"
-        require(seeds is None or seeds.shape == (stepper.num_envs,), "level_seeds", allowed, level_seeds)
+        seeds = check_level_seeds(level_seeds, stepper.num_envs)
         began = (time.perf_counter(), self._envstep, self.sample)
         info: list[list[Info]] = [[] for _ in policies]
         players = Players(policies, policy_kwargs)
