@@ -136,8 +136,8 @@ def merge_info(infos: Sequence[Any]) -> Any:
     """Return several infos as one.
 
     Of mappings, each key is merged on its own, but for ``learner_step``, ``buffer_id``, ``task_id`` and
-    ``learner_done``, which are the first's. Lists are joined. Numbers, strings, bools and None become a list. Tensors
-    are joined along their first axis; those of shape () are stacked.
+    ``learner_done``, which are the first's; an empty mapping beside others is passed over. Lists are joined. Numbers,
+    strings, bools and None become a list. Tensors are joined along their first axis; those of shape () are stacked.
 
     Args:
         infos: At least one; all of the same form.
@@ -168,6 +168,7 @@ def _merge(values: list[Any], path: str) -> Any:
 
 
 def _merge_mappings(values: list[Mapping[str, Any]], path: str) -> dict[str, Any]:
+    values = [value for value in values if value] or values  # who has nothing to say is passed over
     first = values[0]
     for value in values[1:]:
         require(value.keys() == first.keys(), path, f"mappings with the keys {list(first)}, as the first", list(value))

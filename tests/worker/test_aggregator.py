@@ -85,6 +85,13 @@ def test_merge_goes_into_nested_infos() -> None:
     assert merge_info(infos) == {"priority_info": {"priority": [0.1, 0.2], "deep": {"n": [1, 2]}}}
 
 
+def test_learner_without_priorities_is_passed_over_when_infos_are_merged() -> None:
+    told = {"priority_info": {"priority": [0.2]}}
+
+    assert merge_info([{"priority_info": {}}, told]) == merge_info([told, {"priority_info": {}}]) == told
+    assert merge_info([{"priority_info": {}}] * 2) == {"priority_info": {}}
+
+
 def test_merge_joins_tensors_along_the_first_axis_and_stacks_scalars() -> None:
     merged = merge_info([{"a": torch.ones(1, 2), "b": torch.tensor(1)}, {"a": torch.zeros(2, 2), "b": torch.tensor(2)}])
 
@@ -105,7 +112,7 @@ def test_merge_is_a_part_of_the_aggregator_too() -> None:
     [
         ([], ValueError, r"infos must be at least one, got \[\]"),
         ([{"a": 1}, {"b": 1}], ValueError, r"info must be mappings with the keys \['a'\], as the first, got \['b'\]"),
-        ([{"a": {"x": 1}}, {"a": {}}], ValueError, r"info\['a'\] must be mappings with the keys \['x'\]"),
+        ([{"a": {"x": 1}}, {"a": {"y": 1}}], ValueError, r"info\['a'\] must be mappings with the keys \['x'\]"),
         ([{"a": {1}}, {"a": {2}}], TypeError, r"info\['a'\] must be mappings, lists, tensors, or .*, got set"),
         ([{"a": 1}, {"a": [1]}], TypeError, r"info\['a'\] must be mappings, .*, got int, list"),
         (
