@@ -653,6 +653,15 @@ def test_run_ends_before_the_next_batch_when_the_learner_is_closed() -> None:
     assert learner.train_iter == 3
 
 
+def test_learner_that_is_closed_does_not_start() -> None:
+    learner = learner_of(policy_of())
+    learner.get_data = lambda batch_size: batch_of(batch_size)
+    learner.close()
+
+    with pytest.raises(RuntimeError, match="the learner is closed: make a new one to train on"):
+        learner.start()
+
+
 def test_run_hands_each_batch_s_priorities_to_the_hooks() -> None:
     notes: list[Any] = []
     learner = learner_of(policy_of(priority=True), NoteHook("after_iter", notes, lambda e: e.learn_info))

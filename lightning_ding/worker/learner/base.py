@@ -169,10 +169,13 @@ class BaseLearner(LearnerEngine, Worker):
                 stand among the hooks by their priority.
 
         Raises:
-            RuntimeError: If the policy is no LightningModule, there are no batches, or not one came.
+            RuntimeError: If the learner is closed, the policy is no LightningModule, there are no batches, or not one
+                came.
             ValueError: If ``max_epochs`` is given, which ``train_iterations`` decides.
             Exception: Whatever happens in the run, after trying to write ``ckpt_exception.pth.tar``.
         """
+        if self._is_closed:
+            raise RuntimeError("the learner is closed: make a new one to train on")
         module = self._attribute("module")
         if not isinstance(module, LightningModule):
             raise RuntimeError(f"start() needs a policy that is a LightningModule, got {type(module).__name__}")
@@ -190,7 +193,7 @@ class BaseLearner(LearnerEngine, Worker):
             raise RuntimeError("get_data gave no batch, so nothing was learned")
 
     def close(self) -> None:
-        """End a running ``start`` before its next batch; may be called more than once."""
+        """End a running ``start`` before its next batch, and allow no other; may be called more than once."""
         self._is_closed = True
 
     def _make_trainer(self, **flags: Any) -> Trainer:
