@@ -15,13 +15,16 @@ def get_class(registry: Registry[Any], cfg: Any, default_type: str | None = None
 
     Args:
         registry: Where to look.
-        cfg: A config dataclass or a mapping.
+        cfg: A config dataclass or a mapping; None is one without a key.
         default_type: Taken when ``cfg`` has no ``type``.
 
     Raises:
         KeyError: If there is no type, or it is not registered.
+        TypeError: If ``cfg`` is something else.
     """
-    section: Mapping[str, Any] = to_dict(cfg) if is_dataclass(cfg) else cfg
+    section: Any = {} if cfg is None else to_dict(cfg) if is_dataclass(cfg) else cfg
+    if not isinstance(section, Mapping):
+        raise TypeError(f"a {registry.kind} config must be a dataclass or a mapping, got {type(cfg).__name__}")
     import_modules(section.get("import_names", ()))
     name = section.get("type", default_type)
     if name is None:

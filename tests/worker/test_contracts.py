@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from lightning_ding.registry import BUFFER_REGISTRY, SERIAL_COLLECTOR_REGISTRY, SERIAL_EVALUATOR_REGISTRY, Registry
-from lightning_ding.worker import IBuffer, ISerialCollector, ISerialEvaluator
+from lightning_ding.worker import (
+    IBuffer,
+    InteractionSerialEvaluator,
+    ISerialCollector,
+    ISerialEvaluator,
+    create_serial_collector,
+    create_serial_evaluator,
+)
 from lightning_ding.worker.base import Worker
 
 CONTRACTS = {
@@ -43,6 +50,15 @@ def test_default_config_of_every_worker_makes_that_worker(registry: Registry[typ
         assert (config.type, config.cfg_type) == (name, f"{worker.__name__}Dict")
         assert set(config) - {"type", "import_names", "cfg_type"} == worker.config_keys
         assert worker.resolve_config(config).type == name
+
+
+def test_worker_cannot_be_made_without_a_config_that_has_a_type() -> None:
+    with pytest.raises(KeyError, match="config needs a 'type', one of"):
+        create_serial_collector(None)
+    with pytest.raises(TypeError, match="config must be a dataclass or a mapping, got str"):
+        create_serial_collector("sample")
+
+    assert isinstance(create_serial_evaluator(None), InteractionSerialEvaluator)
 
 
 @pytest.mark.parametrize("registry", [SERIAL_COLLECTOR_REGISTRY, SERIAL_EVALUATOR_REGISTRY, BUFFER_REGISTRY])
