@@ -20,7 +20,7 @@ class BaseSerialCommander:
         collector: Its env steps are ``envstep``.
         evaluator: Its best mean return is ``best_return``.
         replay_buffer: Its size is ``buffer_count``.
-        policy: A policy's command mode; can also be set later.
+        policy: A policy, or its command mode; can also be set later.
         progress: Counters of the run, over all ranks; they count instead of the learner's and the collector's own.
 
     Raises:
@@ -46,6 +46,15 @@ class BaseSerialCommander:
         self._evaluator = evaluator
         self._replay_buffer = replay_buffer
         self._progress = progress
+
+    @property
+    def policy(self) -> CommandMode | None:
+        """The policy's command mode; None if none was given yet. A whole policy may be set too."""
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: CommandMode | None) -> None:
+        self._policy = getattr(policy, "command_mode", policy)
 
     def step(self) -> dict[str, Any]:
         """Return what the collect mode's ``forward`` should be told now.

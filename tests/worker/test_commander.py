@@ -95,6 +95,14 @@ def test_commander_needs_a_policy() -> None:
     assert commander.step()["envstep"] == 0
 
 
+def test_commander_takes_the_command_mode_of_a_whole_policy() -> None:
+    whole: Any = SimpleNamespace(command_mode=ECHO)
+    given, later = BaseSerialCommander(policy=whole), BaseSerialCommander()
+    later.policy = whole
+
+    assert given.policy is later.policy is ECHO
+
+
 def test_commander_has_no_keys() -> None:
     with pytest.raises(ValueError, match=r"a commander's config must be empty, got the keys \['eps'\]"):
         BaseSerialCommander({"eps": 0.1})
