@@ -322,6 +322,25 @@ def test_amount_out_of_range_is_refused(kind: Any, asked: Any) -> None:
         collector_of(kind, relay_env(), players).collect()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_amount_may_be_a_numpy_integer_but_no_bool(kind: Any) -> None:
+    name = "n_sample of player 0" if kind is BattleSampleSerialCollector else "n_episode"
+    collector = collector_of(kind, relay_env())
+
+    (data, _), _ = collector.collect(np.int64(3))
+
+    assert len(data["reward"] if isinstance(data, dict) else data) == 3
+    with pytest.raises(ValueError, match=f"{name} must be an int >= 1, got True"):
+        collector.collect(True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_amount_that_neither_call_nor_policy_says_is_an_error_that_names_it(kind: Any) -> None:
+    name = "n_sample of player 0" if kind is BattleSampleSerialCollector else "n_episode"
+    with pytest.raises(ValueError, match=f"{name} must be an int >= 1, got None"):
+        collector_of(kind, relay_env()).collect()
+
+
 def test_what_the_policy_gave_stays_with_its_move() -> None:
     data, _ = collector_of(BattleSampleSerialCollector, relay_env(4)).collect(30)
 
@@ -567,6 +586,34 @@ def test_level_of_the_env_stands_beside_each_transition() -> None:
         assert one["seed"].tolist() == [10 * (env_id // 2 + 1) for env_id in one["env_id"].tolist()]
     with pytest.raises(ValueError, match="level_seeds must be one int for each of 3 envs"):
         collector.collect(1, level_seeds=[1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_levels_that_are_no_ints_are_refused(kind: Any) -> None:
+    with pytest.raises(ValueError, match="level_seeds must be one int for each of 3 envs"):
+        collector_of(kind, relay_env(3)).collect(1, level_seeds=[1.5, 2.5, 3.5])
+
+
+@pytest.mark.parametrize(("first", "then"), [([1, 2, 3], None), (None, [1, 2, 3])])
+def test_levels_that_come_and_go_while_transitions_wait_are_refused_before_a_step(first: Any, then: Any) -> None:
+    collector = collector_of(BattleSampleSerialCollector, relay_env(3))
+    collector.collect(1, level_seeds=first)
+    envstep = collector.envstep
+
+    with pytest.raises(ValueError, match=r"level_seeds must be given or not as for the \d+ transitions of player \d"):
+        collector.collect(9, level_seeds=then)
+
+    assert collector.envstep == envstep
+
+
+@pytest.mark.parametrize(("first", "then"), [([1, 2, 3], None), (None, [1, 2, 3])])
+def test_levels_may_come_and_go_between_calls_that_give_whole_episodes(first: Any, then: Any) -> None:
+    collector = collector_of(BattleEpisodeSerialCollector, relay_env(3))
+    collector.collect(3, level_seeds=first)
+
+    data, _ = collector.collect(3, level_seeds=then)
+
+    assert all(("seed" in episode) == (then is not None) for of_player in data for episode in of_player)
 
 
 # ------------------------------------------------------------------ whole episodes

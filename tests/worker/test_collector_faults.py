@@ -106,6 +106,30 @@ def places_of(data: Any, env_id: int) -> list[Place]:
     return [(int(e), int(s)) for _, e, s in obs[obs[:, 0] == env_id].tolist()]
 
 
+# ------------------------------------------------------------------ steps that were lost
+
+
+@both
+@each_mode
+def test_collector_does_not_go_on_behind_a_step_that_it_could_not_keep(
+    kind: Any, mode: AutoresetMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collector = make(kind, envs([[], []], mode))
+
+    def stumble(*_: Any) -> None:
+        raise ArithmeticError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(collector, "_keep", stumble)
+        with pytest.raises(ArithmeticError, match="no room"):
+            collector.collect(2)
+    with pytest.raises(RuntimeError, match=r"call reset_env\(\) to start new episodes"):
+        collector.collect(2)
+    collector.reset_env()
+
+    assert places_of(collector.collect(2 if kind is EpisodeSerialCollector else 6), 0) == [(1, 0), (1, 1), (1, 2)]
+
+
 # ------------------------------------------------------------------ reported faults
 
 

@@ -289,12 +289,25 @@ def test_collect_marks_steps_with_the_level_of_their_env() -> None:
     assert [set(episode["seed"].tolist()) for episode in episodes] == [{70}, {80}, {90}]
 
 
-def test_collect_refuses_steps_of_an_episode_that_differ_in_what_they_hold() -> None:
+@pytest.mark.parametrize(("first", "then"), [([1, 2], None), (None, [1, 2])])
+def test_collect_refuses_levels_that_come_and_go_in_an_episode_before_it_steps(first: Any, then: Any) -> None:
     collector = collector_of(envs([(1,), (5,)], can_pause=False))
-    collect(collector, 1, level_seeds=[1, 2])
+    collect(collector, 1, level_seeds=first)
+    envstep = collector.envstep
 
-    with pytest.raises(ValueError, match=r"a step must have the keys \[.*'seed'.*\], got"):
-        collect(collector, 3)
+    with pytest.raises(ValueError, match="level_seeds must be given or not as for the episodes that are under way"):
+        collect(collector, 3, level_seeds=then)
+
+    assert collector.envstep == envstep
+    assert len(collect(collector, 3, level_seeds=first)) == 3
+
+
+@pytest.mark.parametrize(("first", "then"), [([1, 2], None), (None, [1, 2])])
+def test_levels_may_come_and_go_where_no_episode_is_under_way(first: Any, then: Any) -> None:
+    collector = collector_of(envs([(1,), (5,)]))
+    collect(collector, 2, level_seeds=first)
+
+    assert all(("seed" in episode) == (then is not None) for episode in collect(collector, 2, level_seeds=then))
 
 
 @each_mode

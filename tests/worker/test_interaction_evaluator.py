@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -556,3 +557,37 @@ def test_create_serial_evaluator_makes_an_interaction_evaluator_if_nothing_is_sa
 def test_create_serial_evaluator_lists_the_types_there_are() -> None:
     with pytest.raises(KeyError, match=r"no serial evaluator is registered as 'inter'.*Registered: .*interaction"):
         create_serial_evaluator({"type": "inter"})
+
+
+# ------------------------------------------------------------------ what is given wrong
+
+
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        ({"q": 1}, r"the policy's forward must return a dict with 'action', got \['q'\]"),
+        ([0, 0], "the policy's forward must return a dict with 'action', got list"),
+        ({"action": torch.zeros(3, dtype=torch.int64)}, r"the policy must return actions of shape \(2,\), got \(3,\)"),
+        ({"action": torch.zeros(2, 1)}, r"the policy must return actions of shape \(2,\), got \(2, 1\)"),
+    ],
+)
+def test_evaluator_refuses_output_without_right_actions(output: Any, says: str) -> None:
+    mode = StillPolicy().mode._replace(forward=lambda obs: output)
+    with pytest.raises(ValueError, match=says):
+        InteractionSerialEvaluator(env=seed_envs(2), policy=mode).run(range(2))
+
+
+def test_evaluator_takes_the_eval_mode_of_a_whole_policy() -> None:
+    whole: Any = SimpleNamespace(eval_mode=StillPolicy().mode)
+
+    assert InteractionSerialEvaluator(env=counting_envs([(3,)]), policy=whole).run([0]) == ([6.0], [3])
+
+
+def test_state_that_lacks_an_entry_is_refused_and_changes_nothing() -> None:
+    evaluator = evaluator_of(counting_envs([(3,)]))
+    before = evaluator.state_dict()
+
+    with pytest.raises(ValueError, match=r"the state of a InteractionSerialEvaluator lacks \['best_return'\], got"):
+        evaluator.load_state_dict({"last_eval_iter": 9, "last_film": 3})
+
+    assert evaluator.state_dict() == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -419,3 +420,9 @@ def test_create_serial_evaluator_makes_a_metric_evaluator() -> None:
     assert isinstance(evaluator, MetricSerialEvaluator)
     assert evaluator.config.eval_freq == 7
     assert cfg == {"type": "metric", "eval_freq": 7}
+
+
+def test_metric_evaluator_takes_the_eval_mode_of_a_whole_policy() -> None:
+    whole: Any = SimpleNamespace(eval_mode=DOUBLE)
+
+    assert MetricSerialEvaluator(env=(loader(), Accuracy()), policy=whole).policy is DOUBLE

@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import gymnasium as gym
@@ -17,7 +18,9 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from lightning_ding import nested
 from lightning_ding.envs.toy import CountingEnv
 from lightning_ding.policy.modes import CollectMode
+from lightning_ding.policy.random import random_collect_mode
 from lightning_ding.worker import (
+    EpisodeSerialCollector,
     ISerialCollector,
     NaiveReplayBuffer,
     SampleSerialCollector,
@@ -895,3 +898,33 @@ def test_every_collector_must_have_the_whole_contract() -> None:
     names = {"reset_env", "reset_policy", "reset", "collect", "envstep", "episode", "pop_episodes", "close"}
 
     assert ISerialCollector.__abstractmethods__ == names
+
+
+@pytest.mark.parametrize("kind", [SampleSerialCollector, EpisodeSerialCollector])
+def test_amount_may_be_a_numpy_integer_but_no_bool(kind: Any) -> None:
+    collector = kind(env=counting_envs(), policy=PlacePolicy().mode)
+    data = collector.collect(np.int64(2))
+
+    assert len(data["reward"] if isinstance(data, dict) else data) == 2
+    with pytest.raises(ValueError, match="must be an int >= 1, got True"):
+        collector.collect(True)
+
+
+def test_policy_that_says_nothing_of_memory_has_none() -> None:
+    env = counting_envs()
+    collector = SampleSerialCollector(env=env, policy=random_collect_mode(env.single_action_space, 0))
+
+    assert len(collect(collector, 5)["reward"]) == 5
+    with pytest.raises(ValueError, match="n_sample must be an int >= 1, got None"):
+        collector.collect()
+
+
+@pytest.mark.parametrize("kind", [SampleSerialCollector, EpisodeSerialCollector])
+def test_collector_takes_the_collect_mode_of_a_whole_policy(kind: Any) -> None:
+    policy = SimpleNamespace(collect_mode=PlacePolicy().mode)
+    given, later = kind(env=counting_envs(), policy=policy), kind(env=counting_envs())
+    later.reset_policy(policy)
+
+    data = [given.collect(3), later.collect(3)]
+
+    assert [len(one["reward"] if isinstance(one, dict) else one) for one in data] == [3, 3]

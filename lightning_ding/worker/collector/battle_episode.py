@@ -14,9 +14,9 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from lightning_ding import nested
-from lightning_ding.config import require
 from lightning_ding.policy.modes import CollectMode
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
+from lightning_ding.worker.arguments import check_amount
 from lightning_ding.worker.collector.battle import BattleCall, BattleSerialCollector, Info, PolicyKwargs
 from lightning_ding.worker.collector.quota import share_out
 from lightning_ding.worker.collector.steps import cut_windows
@@ -91,8 +91,7 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
         """
         call = self._begin(train_iter, random_collect, policy_kwargs, level_seeds)
         asked = call.players.modes[int(call.learns.argmax())]
-        wanted = asked.get_attribute("n_episode") if n_episode is None else n_episode
-        require(isinstance(wanted, int) and wanted >= 1, "n_episode", "an int >= 1", wanted)
+        wanted = check_amount("n_episode", attribute(asked, "n_episode", None) if n_episode is None else n_episode)
         if call.stepper.is_playing.any():
             self.reset_env()  # the last call did not come to its end
         quota = share_out(wanted, call.stepper.num_envs, self._turn)

@@ -14,6 +14,7 @@ from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.policy.modes import CollectMode
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
+from lightning_ding.worker.arguments import check_amount, check_levels_go_on
 from lightning_ding.worker.collector.battle import BattleCall, BattleSerialCollector, Info, PolicyKwargs
 from lightning_ding.worker.players import attribute, check_players
 
@@ -88,6 +89,10 @@ class BattleSampleSerialCollector(BattleSerialCollector):
         """
         call = self._begin(train_iter, random_collect, policy_kwargs, level_seeds)
         wanted = {player: self._wanted(call, player, n_sample) for player in np.flatnonzero(call.learns).tolist()}
+        for player, kept in self._kept.items():
+            if kept:
+                waiting = f"the {self._kept_count[player]} transitions of player {player} that wait"
+                check_levels_go_on(waiting, "seed" in kept[0], level_seeds)
         everywhere = np.ones(call.stepper.num_envs, dtype=bool)
         lacking, last_success = self._lacking(wanted), self._episode
         while lacking:
@@ -108,9 +113,8 @@ class BattleSampleSerialCollector(BattleSerialCollector):
         return data, call.info
 
     def _wanted(self, call: BattleCall, player: int, n_sample: int | None) -> int:
-        wanted = call.players.modes[player].get_attribute("n_sample") if n_sample is None else n_sample
-        require(isinstance(wanted, int) and wanted >= 1, f"n_sample of player {player}", "an int >= 1", wanted)
-        return int(wanted)
+        asked = attribute(call.players.modes[player], "n_sample", None) if n_sample is None else n_sample
+        return check_amount(f"n_sample of player {player}", asked)
 
     def _lacking(self, wanted: dict[int, int]) -> dict[int, int]:
         """Return how many transitions each player still lacks, if any."""

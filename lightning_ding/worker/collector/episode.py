@@ -15,13 +15,14 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from lightning_ding import nested
-from lightning_ding.config import require
 from lightning_ding.envs import EnvStepper
 from lightning_ding.policy.modes import CollectMode
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
+from lightning_ding.worker.arguments import check_amount, check_levels_go_on
 from lightning_ding.worker.collector.quota import share_out
 from lightning_ding.worker.collector.single import SinglePolicyCollector
 from lightning_ding.worker.collector.steps import StepTable, cut_windows
+from lightning_ding.worker.players import attribute
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class EpisodeSerialCollector(SinglePolicyCollector):
         self._turn = 0
         self._waiting: list[deque[dict[str, Any]]] = []
         self._has_warned = False
+        self._has_levels = False
 
     def reset_env(self, env: VectorEnv | None = None) -> None:
         """Start new episodes, in ``env`` if it is given.
@@ -107,8 +109,9 @@ class EpisodeSerialCollector(SinglePolicyCollector):
             TypeError: If the env's ``reward_shaping`` does not return an episode.
         """
         call = self._begin(train_iter, random_collect, record_random_collect, policy_kwargs, level_seeds)
-        wanted = call.policy.get_attribute("n_episode") if n_episode is None else n_episode
-        require(isinstance(wanted, int) and wanted >= 1, "n_episode", "an int >= 1", wanted)
+        asked = attribute(call.policy, "n_episode", None) if n_episode is None else n_episode
+        wanted = check_amount("n_episode", asked)
+        self._check_levels(level_seeds)
         quota = share_out(wanted, len(self._waiting), self._turn)
         try:
             while (lacks := quota > self._whole()).any():
@@ -122,6 +125,13 @@ class EpisodeSerialCollector(SinglePolicyCollector):
         self._warn_of_old_data()
         self._finish(call)
         return _train_sample(call.policy, episodes) if self.config.get_train_sample else episodes
+
+    def _check_levels(self, level_seeds: Sequence[int] | None) -> None:
+        if self._length.any() or any(self._waiting):
+            check_levels_go_on("the episodes that are under way or wait", self._has_levels, level_seeds)
+        elif self._has_levels != (level_seeds is not None):
+            self._table = StepTable()  # nothing of the old one is needed any more
+        self._has_levels = level_seeds is not None
 
     def _keep(self, step: dict[str, Any], valid: NDArray[np.bool_] | None) -> None:
         self._table.append(step, alive=int(self._length.max()))
@@ -159,7 +169,7 @@ def _wake(stepper: EnvStepper) -> None:
 
 def _train_sample(policy: CollectMode, episodes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     samples = [policy.get_train_sample(episode) for episode in episodes]
-    unroll_len = policy.get_attribute("unroll_len")
+    unroll_len = attribute(policy, "unroll_len", 1)
     if unroll_len > 1:
         samples = [cut_windows(sample, unroll_len) for sample in samples]
     return nested.concatenate(samples)  # type: ignore[return-value]

@@ -16,7 +16,9 @@ from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.policy.modes import CollectMode
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
+from lightning_ding.worker.arguments import check_amount, check_levels_go_on
 from lightning_ding.worker.collector.single import SinglePolicyCollector
+from lightning_ding.worker.players import attribute
 
 
 @SERIAL_COLLECTOR_REGISTRY.register("sample")
@@ -47,7 +49,8 @@ class SampleSerialCollector(SinglePolicyCollector):
         """
         if policy is not None:
             allowed = "1 with the sample collector (a sequence buffer draws sequences, type 'episode' cuts windows)"
-            unroll_len = policy.get_attribute("unroll_len")
+            policy = getattr(policy, "collect_mode", policy)
+            unroll_len = attribute(policy, "unroll_len", 1)
             require(unroll_len == 1, "collect.unroll_len", allowed, unroll_len)
         super().reset_policy(policy)
 
@@ -83,11 +86,11 @@ class SampleSerialCollector(SinglePolicyCollector):
                 not finite.
         """
         call = self._begin(train_iter, random_collect, record_random_collect, policy_kwargs, level_seeds)
-        wanted = call.policy.get_attribute("n_sample") if n_sample is None else n_sample
-        require(isinstance(wanted, int) and wanted >= 1, "n_sample", "an int >= 1", wanted)
-        if self._kept and ("seed" in self._kept[0]) != (level_seeds is not None):
-            kept = f"given or not as for the {self._kept_count} transitions that wait from the last call"
-            raise ValueError(f"level_seeds must be {kept}, got {level_seeds!r}")
+        asked = attribute(call.policy, "n_sample", None) if n_sample is None else n_sample
+        wanted = check_amount("n_sample", asked)
+        if self._kept:
+            waiting = f"the {self._kept_count} transitions that wait"
+            check_levels_go_on(waiting, "seed" in self._kept[0], level_seeds)
         while self._kept_count < wanted:
             self._step(call)
         data = self._take(wanted if drop_extra else self._kept_count)

@@ -15,10 +15,11 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from lightning_ding import nested
-from lightning_ding.config import ConfigLike, require
+from lightning_ding.config import ConfigLike
 from lightning_ding.envs import EnvStepper, Timestep
 from lightning_ding.policy.modes import CollectMode
-from lightning_ding.worker.collector.actions import actions_of, random_output
+from lightning_ding.worker.actions import actions_of, random_output
+from lightning_ding.worker.arguments import check_level_seeds
 from lightning_ding.worker.collector.base import ISerialCollector
 from lightning_ding.worker.collector.report import CollectReport
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
@@ -47,7 +48,7 @@ class SinglePolicyCollector(ISerialCollector):
     Args:
         cfg: A ``CollectorConfig``, or a mapping to merge over its defaults.
         env: A gymnasium vector env in any autoreset mode; its owner closes it.
-        policy: A policy's collect mode.
+        policy: A policy, or its collect mode.
         tb_logger: Gets a report every ``collect_print_freq`` updates; see ``WorkerLog``. Its owner closes it.
         exp_name: Part of the name of the Python logger that gets the reports too.
         instance_name: Name of this collector in both.
@@ -136,7 +137,7 @@ class SinglePolicyCollector(ISerialCollector):
             RuntimeError: If there is no policy.
         """
         if policy is not None:
-            self._policy = policy
+            self._policy = getattr(policy, "collect_mode", policy)
         self._require_policy().reset()
 
     def reset(self, policy: CollectMode | None = None, env: VectorEnv | None = None) -> None:
@@ -191,7 +192,7 @@ class SinglePolicyCollector(ISerialCollector):
         began = None
         if is_recorded and self._report.is_on:
             began = (time.perf_counter(), self._envstep, self.sample, len(self._returns))
-        seeds = None if level_seeds is None else _seeds(level_seeds, stepper.env.num_envs)
+        seeds = check_level_seeds(level_seeds, stepper.env.num_envs)
         return Call(policy, stepper, train_iter, random_collect, policy_kwargs or {}, seeds, is_recorded, began)
 
     def _finish(self, call: Call) -> None:
@@ -214,6 +215,16 @@ class SinglePolicyCollector(ISerialCollector):
         obs = stepper.obs
         output = random_output(stepper.env, obs) if call.random else policy.forward(obs, **call.policy_kwargs)
         timestep = stepper.step(actions_of(output, stepper.env))
+        try:
+            self._take_in(call, obs, output, timestep)
+        except BaseException:
+            stepper.obs = None  # the step is lost; going on behind it would leave a gap
+            raise
+        if timestep.valid is not stepper.all_valid and timestep.abnormal.any():
+            self._bear(timestep)
+
+    def _take_in(self, call: Call, obs: Any, output: Any, timestep: Timestep) -> None:
+        policy = call.policy
         transition = policy.process_transition(obs, output, timestep)
         transition["env_id"] = self._env_id.copy()
         transition["episode_id"] = self._episode_id.copy()
@@ -221,7 +232,7 @@ class SinglePolicyCollector(ISerialCollector):
         if call.level_seeds is not None:
             transition["seed"] = call.level_seeds.copy()
         columns: dict[str, Any] = nested.to_tensor(transition)  # type: ignore[assignment]
-        valid = None if timestep.valid is stepper.all_valid else timestep.valid
+        valid = None if timestep.valid is call.stepper.all_valid else timestep.valid
         self._keep(columns, valid)
         self._count(timestep, valid)
         if valid is not None:
@@ -229,8 +240,6 @@ class SinglePolicyCollector(ISerialCollector):
         ended = timestep.terminated | timestep.truncated
         if ended.any():
             self._end_episodes(call, np.flatnonzero(ended), timestep.abnormal)
-        if valid is not None and timestep.abnormal.any():
-            self._bear(timestep)
 
     def _count(self, timestep: Timestep, valid: NDArray[np.bool_] | None) -> None:
         if valid is None:
@@ -286,10 +295,3 @@ class SinglePolicyCollector(ISerialCollector):
                 "the collector has no policy: pass policy to the constructor or call reset_policy(policy)"
             )
         return self._policy
-
-
-def _seeds(level_seeds: Sequence[int], num_envs: int) -> NDArray[np.int64]:
-    seeds = np.asarray(level_seeds)
-    is_right = seeds.shape == (num_envs,) and seeds.dtype.kind in "iu"
-    require(is_right, "level_seeds", f"one int for each of {num_envs} envs", level_seeds)
-    return seeds.astype(np.int64)

@@ -75,7 +75,14 @@ class ISerialEvaluator(Worker):
         return {"last_eval_iter": self._last_eval_iter}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what survives a checkpoint."""
+        """Restore what survives a checkpoint; nothing has changed if this raises.
+
+        Raises:
+            ValueError: If an entry is missing.
+        """
+        missing = sorted(self.state_dict().keys() - state_dict.keys())
+        if missing:
+            raise ValueError(f"the state of a {type(self).__name__} lacks {missing}, got {sorted(state_dict)}")
         self._last_eval_iter = state_dict["last_eval_iter"]
 
     def _note_eval(self, train_iter: int) -> None:

@@ -13,11 +13,11 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from lightning_ding import nested
 from lightning_ding.config import ConfigLike
 from lightning_ding.envs import EnvStepper
 from lightning_ding.policy.modes import EvalMode
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
+from lightning_ding.worker.actions import actions_of
 from lightning_ding.worker.evaluator.base import ISerialEvaluator, SaveFunction
 from lightning_ding.worker.evaluator.pictures import Pictures
 from lightning_ding.worker.evaluator.plan import EpisodePlan
@@ -39,7 +39,7 @@ class InteractionSerialEvaluator(ISerialEvaluator):
     Args:
         cfg: An ``EvaluatorConfig``, or a mapping to merge over its defaults.
         env: A gymnasium vector env; its owner closes it.
-        policy: A policy's eval mode.
+        policy: A policy, or its eval mode.
         tb_logger: A TensorBoard ``SummaryWriter`` or a Lightning logger, for numbers, films and figures; or None.
         exp_name: Part of the name of the logger of Python's logging.
         instance_name: Tells several evaluators apart, in logs and names of figures.
@@ -87,7 +87,7 @@ class InteractionSerialEvaluator(ISerialEvaluator):
     def reset_policy(self, policy: EvalMode | None = None) -> None:
         """Reset the policy's evaluating state, after taking ``policy`` if it is given."""
         if policy is not None:
-            self._policy = policy
+            self._policy = getattr(policy, "eval_mode", policy)
         if self._policy is not None:
             self._policy.reset()
 
@@ -180,7 +180,8 @@ class InteractionSerialEvaluator(ISerialEvaluator):
 
         Raises:
             RuntimeError: If there is no env or no policy, or the envs report more faults than there are episodes.
-            ValueError: If ``episodes`` is empty, or ``film`` is true and the envs give no frames.
+            ValueError: If ``episodes`` is empty, the policy gives no actions or of a wrong shape, or ``film`` is true
+                and the envs give no frames.
         """
         stepper, policy = self._parts()
         if film:
@@ -239,7 +240,7 @@ class InteractionSerialEvaluator(ISerialEvaluator):
         while not plan.monitor.is_finished():
             stepper.next_seed = plan.next_seeds()
             frames = frames_of(stepper.env) if film else []
-            action = nested.to_numpy(policy.forward(obs, **policy_kwargs)["action"])
+            action = actions_of(policy.forward(obs, **policy_kwargs), stepper.env)
             timestep = stepper.step(action)
             obs = stepper.obs
             totals += timestep.reward * timestep.valid

@@ -36,7 +36,7 @@ class MetricSerialEvaluator(ISerialEvaluator):
     Args:
         cfg: An ``EvaluatorConfig``, or a mapping to merge over its defaults.
         env: A data loader that yields ``(inputs, label)``, and the metric.
-        policy: A policy's eval mode.
+        policy: A policy, or its eval mode.
         tb_logger: A TensorBoard ``SummaryWriter`` or a Lightning logger; or None.
         exp_name: Part of the name of the logger of Python's logging.
         instance_name: Tells several evaluators apart in logs.
@@ -87,7 +87,7 @@ class MetricSerialEvaluator(ISerialEvaluator):
     def reset_policy(self, policy: EvalMode | None = None) -> None:
         """Reset the policy's evaluating state, after taking ``policy`` if it is given."""
         if policy is not None:
-            self._policy = policy
+            self._policy = getattr(policy, "eval_mode", policy)
         if self._policy is not None:
             self._policy.reset()
 
