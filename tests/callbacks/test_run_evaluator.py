@@ -23,9 +23,7 @@ Config = dict[str, Any]
 class Share(MeanMetric):
     """The share of labels that are 1, whatever the policy gives."""
 
-    higher_is_better = True
-
-    def update(self, output: torch.Tensor, label: torch.Tensor) -> None:
+    def update(self, output: Any, label: Any = None) -> None:
         super().update(label.float())
 
 

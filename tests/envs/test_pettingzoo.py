@@ -248,6 +248,20 @@ def test_players_that_die_early_leave_and_the_others_play_on() -> None:
 
 
 def test_player_that_disappears_without_a_word_is_truncated() -> None:
+    class VanishingGame(RelayGame):
+        def step(self, action: Any) -> None:
+            super().step(action)
+            self.agents = ["player_1"]
+
+    env = PettingZooVectorEnv(VanishingGame)
+    env.reset()
+    (step,) = play(env, 0)
+
+    assert step[3].tolist() == [[True, False]]
+    assert step[4]["active"].tolist() == [[False, True]]
+
+
+def test_player_of_a_parallel_game_that_disappears_without_a_word_is_truncated() -> None:
     env = PettingZooVectorEnv(LeavingGame)
     env.reset()
 
@@ -428,6 +442,21 @@ def test_fault_ends_the_episode_and_the_env_is_made_anew(fault: str, says: str) 
     obs, info = env.reset(options={"reset_mask": np.array([True, False])})
     assert obs[:, 0].tolist() == [[2, 0, 0, 0], [1, 0, 2, 0]]
     assert "abnormal" not in env.step(np.zeros((2, 2), np.int64))[4]
+
+
+def test_fault_of_one_player_takes_back_what_the_other_was_given() -> None:
+    class HalfGame(LeavingGame):
+        def step(self, actions: dict[str, Any]) -> Any:
+            return super().step(actions)[0], {"player_0": 1.0, "player_1": np.nan}, {}, {}, {}
+
+    env = PettingZooVectorEnv(HalfGame, max_faults=1)
+    env.reset()
+
+    _, reward, _, truncated, info = env.step(np.zeros((1, 2), np.int64))
+
+    assert info["abnormal"].tolist() == [True]
+    assert reward.tolist() == [[0, 0]]
+    assert truncated.tolist() == [[True, True]]
 
 
 def test_fault_without_a_budget_is_raised_with_the_number_of_the_env_and_its_cause() -> None:

@@ -654,9 +654,7 @@ def test_sample_refuses_when_too_few_are_fresh() -> None:
     buffer = buffer_of(4, max_staleness=5)
     buffer.push(rows(0, 1, 2, policy_version=[0, 0, 9]))
 
-    with pytest.raises(
-        ValueError, match="at most the 1 transitions kept within max_staleness, .* got 2"
-    ):
+    with pytest.raises(ValueError, match=r"at most the 1 transitions kept within max_staleness, .* got 2"):
         buffer.sample(2, cur_learner_iter=9)
 
 
