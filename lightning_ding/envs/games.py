@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Moment(NamedTuple):
-    """What a game says of its players, by name; of those that ``obs`` does not name nothing is new."""
+    """What a game says of its players, by name."""
 
     obs: dict[Any, Any]
-    """None for a player that sees nothing new."""
+    """Of those that play or have just left, and of no others; None for a player that sees nothing new."""
     reward: dict[Any, float]
     terminated: dict[Any, bool]
     truncated: dict[Any, bool]
@@ -91,10 +91,8 @@ class ParallelGame:
         return Moment(obs, {}, {}, {}, list(self.env.agents))
 
     def step(self, actions: Mapping[Any, Any]) -> Moment:
-        """Let all active players act; one that disappears without a word is truncated."""
+        """Let all active players act."""
         obs, reward, terminated, truncated, _ = self.env.step(dict(actions))
         active = list(self.env.agents)
-        for name in actions:
-            if name not in active and not terminated.get(name, False):
-                truncated = {**truncated, name: True}
-        return Moment({name: obs.get(name) for name in [*actions, *active]}, reward, terminated, truncated, active)
+        left = [name for name in actions if terminated.get(name) or truncated.get(name)]
+        return Moment({name: obs.get(name) for name in [*left, *active]}, reward, terminated, truncated, active)

@@ -217,6 +217,8 @@ class PettingZooVectorEnv(VectorEnv[Any, Any, Any]):
         self._active[i] = False
         for player, name in enumerate(self._names[i]):
             if name not in moment.obs:
+                truncated[i, player] = self._is_in[i, player]  # it left without a word
+                self._is_in[i, player] = False
                 continue
             obs, gained = moment.obs[name], moment.reward.get(name, 0.0)
             if self.max_faults:
