@@ -436,6 +436,22 @@ def test_policy_says_whether_it_learns_and_may_be_told() -> None:
     assert len(data[1]["reward"]) == 4
 
 
+def test_move_from_before_a_policy_stopped_learning_does_not_come_back_afterwards() -> None:
+    env = PettingZooVectorEnv(functools.partial(RelayGame, lengths=(30,)))
+    players = players_of(env)
+    collector = collector_of(BattleSampleSerialCollector, env, players)
+    collector.collect(2)
+    players[0].attributes["collect_data"] = False
+    collector.collect(3)
+    players[0].attributes["collect_data"] = True
+
+    data, _ = collector.collect(3)
+
+    moves, after = data[0]["obs"][:, 2], data[0]["next_obs"][:, 2]
+    assert (after - moves).tolist() == [2, 2, 2]
+    assert data[0]["reward"].tolist() == [-1, -1, -1]  # t - (t + 1)
+
+
 def test_policy_sees_once_a_step_the_envs_in_which_it_is_in_turn() -> None:
     env = relay_env(3, rotate_seats=True)
     for game in games(env):

@@ -240,7 +240,8 @@ class BattleSerialCollector(ISerialCollector):
         action = gather_actions(stepper.env, outputs + random_outputs)
         for is_random, made in ((False, outputs), (True, random_outputs)):
             for output in made:
-                self._moves.begin(obs, output, call.train_iter, is_random)
+                if (output.rows & call.learns).any():  # of one policy all players learn, or none
+                    self._moves.begin(obs, output, call.train_iter, is_random)
         step = stepper.step(action)
         self._moves.add_reward(step.reward)
         self._return += step.reward
