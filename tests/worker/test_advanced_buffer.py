@@ -635,6 +635,30 @@ def test_max_staleness_holds_for_what_is_pushed_after_an_older_one() -> None:
     assert 2000 <= buffer.count() < 2500
 
 
+def test_max_staleness_holds_for_what_is_drawn_anew_because_of_max_use() -> None:
+    buffer = buffer_of(3000, alpha=1.0, max_staleness=5, max_use=1)
+    for version, amount, priority in ((9, 1, 1e6), (9, 2000, 1.0), (0, 500, 1.0)):
+        columns = {"policy_version": np.full(amount, version), "priority": np.full(amount, priority)}
+        buffer.push({"reward": np.zeros(amount), **columns})
+
+    got = buffer.sample(64, cur_learner_iter=10)  # nearly all of it was first the transition of priority 1e6
+
+    assert got["policy_version"].tolist() == [9] * 64
+    assert buffer.count() == 2001 - 64
+
+
+def test_stale_transitions_are_looked_for_anew_after_a_state_was_loaded() -> None:
+    original, restored = buffer_of(2000, max_staleness=5), buffer_of(2000, max_staleness=5)
+    original.push({"reward": np.zeros(50), "policy_version": np.repeat([0, 9], 25)})
+    restored.push({"reward": np.zeros(2000), "policy_version": np.repeat([0, 9], 1000)})
+    restored.sample(8, cur_learner_iter=10)
+
+    restored.load_state_dict(original.state_dict())
+    restored.sample(8, cur_learner_iter=10)
+
+    assert restored.count() == 25
+
+
 def test_stale_transition_is_not_brought_back_by_an_update() -> None:
     buffer = buffer_of(4, max_staleness=5)
     buffer.push(rows(0, 1, policy_version=[0, 9]))
