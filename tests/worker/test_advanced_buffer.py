@@ -650,7 +650,7 @@ def test_max_staleness_holds_for_what_is_drawn_anew_because_of_max_use() -> None
 def test_stale_transitions_are_looked_for_anew_after_a_state_was_loaded() -> None:
     original, restored = buffer_of(2000, max_staleness=5), buffer_of(2000, max_staleness=5)
     original.push({"reward": np.zeros(50), "policy_version": np.repeat([0, 9], 25)})
-    restored.push({"reward": np.zeros(2000), "policy_version": np.repeat([0, 9], 1000)})
+    restored.push({"reward": np.zeros(2000), "policy_version": np.repeat([0, 9], [1500, 500])})
     restored.sample(8, cur_learner_iter=10)
 
     restored.load_state_dict(original.state_dict())
@@ -882,7 +882,7 @@ def test_saving_refuses_the_state_of_another_type_of_buffer(prioritised_first: b
 
 
 def test_clear_forgets_transitions_and_priorities() -> None:
-    buffer = prioritised(1, 2, 30, max_use=2)
+    buffer = prioritised(1, 2, 30)
     buffer.sample(3)
     buffer.clear()
 
@@ -890,7 +890,7 @@ def test_clear_forgets_transitions_and_priorities() -> None:
     with pytest.raises(ValueError, match="at most the 0 transitions kept"):
         buffer.sample(1)
     buffer.push(rows(7, 8))
-    assert sorted(buffer.sample(2, num_batches=2)["reward"].flatten().tolist()) == [7, 7, 8, 8]
+    assert set(buffer.sample(2, num_batches=20)["reward"].flatten().tolist()) == {7, 8}
 
 
 # ------------------------------------------------------------------ config and memory
