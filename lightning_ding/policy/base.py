@@ -32,6 +32,7 @@ from lightning_ding.progress import Progress
 
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 Batch = dict[str, Any]
+LossFunction = Callable[[Batch], tuple[Tensor, dict[str, Any]]]
 
 
 class Round(Protocol):
@@ -509,6 +510,22 @@ class Policy(LightningModule, Generic[ConfigT]):
         trainer = attached_trainer(self)
         fitting = trainer if trainer is not None and trainer.training else None
         return optimisation_step(self, optimizer, index, loss, grad_clip_norm, fitting, self._step_directly)
+
+    def minimise(
+        self, loss: LossFunction, batch: Batch, index: int = 0, grad_clip_norm: float | None = None
+    ) -> dict[str, Any]:
+        """Make one optimisation step on a minibatch, and return what the loss reports.
+
+        Args:
+            loss: Returns a scalar loss and what to report of it, detached; a function of tensors alone, so that it can
+                be compiled: whatever is random comes with the batch.
+            batch: What ``loss`` gets.
+            index: Which optimizer steps; the others' parameters get no gradient.
+            grad_clip_norm: Largest norm of the gradient, > 0; None for no limit.
+        """
+        value, report = loss(batch)
+        self.optimise(value, index, grad_clip_norm)
+        return report
 
     def seed(self, seed: int | np.random.SeedSequence) -> None:
         """Seed the exploration; every rank needs a seed of its own."""

@@ -80,8 +80,7 @@ class DQNPolicy(CommandModePolicy[DQNConfig]):
         return {"action": torch.stack(actions, dim=1) if self._is_joint(actions) else actions[0]}
 
     def _forward_learn(self, batch: dict[str, Any]) -> dict[str, Any]:
-        loss, report = self.loss(batch)
-        self.optimise(loss, grad_clip_norm=self.config.learn.grad_clip_norm)
+        report = self.minimise(self.loss, batch, grad_clip_norm=self.config.learn.grad_clip_norm)
         self._update_target()
         return report
 

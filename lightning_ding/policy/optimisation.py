@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
@@ -51,10 +52,11 @@ def optimisation_step(
     for parameter in parameters:
         parameter.grad = None
     if trainer is None:
-        loss.backward()
+        loss.backward(inputs=parameters)
     else:
         with _reducer_off(trainer):
-            loss.backward() if direct else module.manual_backward(loss)
+            backward = loss.backward if direct else functools.partial(module.manual_backward, loss)
+            backward(inputs=parameters)  # a loss that passes through another network costs nothing for its weights
     if dist.is_initialized() and dist.get_world_size() > 1:
         average_gradients(parameters)
     norm = None if grad_clip_norm is None else torch.nn.utils.clip_grad_norm_(parameters, grad_clip_norm)
