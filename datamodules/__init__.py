@@ -3,6 +3,8 @@
 if __name__ != "lightning_ding.datamodules":  # the folder is also importable from the repository root, as a second copy
     raise ImportError("import lightning_ding.datamodules, not datamodules")
 
+from lightning_ding.datamodules.base import CollectingDataModule
 from lightning_ding.datamodules.replay import ReplayDataModule
+from lightning_ding.datamodules.rollout import RolloutDataModule
 
-__all__ = ["ReplayDataModule"]
+__all__ = ["CollectingDataModule", "ReplayDataModule", "RolloutDataModule"]

@@ -1,291 +1,90 @@
-"""Off-policy training: collect, keep, replay.
-
-Shapes: E episodes of an evaluation over all ranks.
-"""
+"""Off-policy training: collect, keep, replay."""
 
 from __future__ import annotations
 
-import gc
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-import torch
-from gymnasium import spaces
-from gymnasium.vector import VectorEnv
-from lightning.pytorch import Callback, LightningDataModule, Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
-from torch import Tensor
+from lightning.pytorch import Trainer
 
-from lightning_ding.callbacks import default_callbacks
 from lightning_ding.config import require
-from lightning_ding.datamodules.rng import load_rng, save_rng
+from lightning_ding.datamodules.base import CollectingDataModule
 from lightning_ding.datamodules.round import ReplayRound
-from lightning_ding.datamodules.seeds import Seeds
-from lightning_ding.datamodules.stream import Stream
-from lightning_ding.envs import FaultBarrier, make_vector_env
-from lightning_ding.envs.vector import AutoresetName, EnvLike, VectorMode, check_env, seed_envs
-from lightning_ding.worker import (
-    BaseSerialCommander,
-    IBuffer,
-    InteractionSerialEvaluator,
-    ISerialCollector,
-    create_buffer,
-    create_serial_collector,
-    create_serial_evaluator,
-    get_serial_collector_cls,
-    get_serial_evaluator_cls,
-    sort_callbacks,
-)
+from lightning_ding.worker import IBuffer, create_buffer, get_serial_collector_cls
 
 logger = logging.getLogger(__name__)
 
 
-class ReplayDataModule(LightningDataModule):
+class ReplayDataModule(CollectingDataModule):
     """Collects in envs, keeps transitions in a replay buffer, and serves rounds of minibatches.
 
     A round is: collect ``n_sample`` transitions with the newest weights, push them, draw ``update_per_collect``
-    minibatches. An epoch is a number of rounds, then an evaluation. What is collected and how much is learned from it
-    stands in the policy's config; here stands where it happens and how long. Under DDP every rank has its own envs,
-    seeds and buffer; ``max_env_step`` counts the steps of all ranks together.
-
-    Args:
-        env_id: A registered gymnasium id, or a callable that returns an env.
-        num_envs: Envs on each rank, >= 1.
-        mode: ``"sync"`` steps the envs in this process, ``"async"`` each in its own, ``"native"`` takes the vector env
-            that the id registers.
-        wrappers: Applied in order to each env, for training and evaluation.
-        env_kwargs: Arguments of the env.
-        seed: Of envs, exploration and replay; each rank makes its own from it.
-        max_env_step: End the run after so many env steps; None for no such end.
-        max_train_iter: End the run after so many updates; None for no such end.
-        stop_value: End the run when an evaluation's mean return reaches this; None takes the policy's
-            ``eval.evaluator.stop_value``.
-        rounds_per_epoch: Rounds between two evaluations; None makes it ``eval_freq`` updates.
-        evaluator_env_num: Envs for evaluation on each rank; None means as many as episodes, up to ``num_envs``.
-        n_evaluator_episode: Episodes of an evaluation over all ranks; None takes the policy's
-            ``eval.evaluator.n_episode``.
-
-    Raises:
-        ValueError: If an argument is out of its range.
-        TypeError: If ``env_id`` is neither an id nor a callable.
+    minibatches. An epoch is a number of rounds, then an evaluation. Under DDP every rank has its own buffer. Arguments
+    are those of :class:`CollectingDataModule`.
     """
 
-    def __init__(
-        self,
-        env_id: EnvLike,
-        num_envs: int = 8,
-        mode: VectorMode = "sync",
-        wrappers: Sequence[Callable[[Any], Any]] = (),
-        env_kwargs: Mapping[str, Any] | None = None,
-        seed: int = 0,
-        max_env_step: int | None = None,
-        max_train_iter: int | None = None,
-        stop_value: float | None = None,
-        rounds_per_epoch: int | None = None,
-        evaluator_env_num: int | None = None,
-        n_evaluator_episode: int | None = None,
-    ) -> None:
-        super().__init__()
-        check_env(env_id)
-        counts = {"num_envs": num_envs, "max_env_step": max_env_step, "max_train_iter": max_train_iter}
-        counts |= {"rounds_per_epoch": rounds_per_epoch, "evaluator_env_num": evaluator_env_num}
-        for name, value in (counts | {"n_evaluator_episode": n_evaluator_episode}).items():
-            require(value is None or value >= 1, name, ">= 1", value)
-        require(seed >= 0, "seed", ">= 0", seed)
-        self.env_id = env_id
-        self.num_envs = num_envs
-        self.mode: VectorMode = mode
-        self.wrappers = tuple(wrappers)
-        self.env_kwargs = dict(env_kwargs or {})
-        self.seed = seed
-        self.max_env_step = max_env_step
-        self.max_train_iter = max_train_iter
-        self.stop_value = stop_value
-        self.rounds_per_epoch = rounds_per_epoch
-        self.evaluator_env_num = evaluator_env_num
-        self.n_evaluator_episode = n_evaluator_episode
-        self.single_observation_space: spaces.Space[Any]
-        self.single_action_space: spaces.Space[Any]
-        self.buffer: IBuffer | None = None
-        self.collector: ISerialCollector | None = None
-        self.evaluator: InteractionSerialEvaluator | None = None
-        self._policy: Any = None
-        self._envs: list[VectorEnv] = []
-        self._collect_kwargs: Mapping[str, Any] = {}
-        self._commander: BaseSerialCommander | None = None
-        self._starts = True
-        self._rank_state_is_loaded = False
-        self._buffer_of: Any = None
-        self.rank_folder: str | None = None
-        """Name of the folder beside the checkpoint being written that holds what each rank keeps for itself."""
-
-    # ------------------------------------------------------------------ Lightning
-
-    def default_callbacks(self, trainer: Trainer) -> list[Callback]:
-        """Return the callbacks that a run needs and ``trainer`` does not have yet."""
-        policy: Any = trainer.lightning_module
-        stop_value = self.stop_value
-        if stop_value is None:
-            stop_value = policy.get_attribute("cfg").eval.evaluator.stop_value
-        return default_callbacks(trainer, self.max_env_step, self.max_train_iter, stop_value)
-
-    def setup(self, stage: str) -> None:
-        """Make the envs and workers of a stage (Lightning hook).
-
-        Raises:
-            ValueError: If the policy's config does not fit the env or the buffer.
-        """
-        self.close()
-        trainer = cast(Trainer, self.trainer)
-        self._policy = trainer.lightning_module
-        trainer.callbacks = sort_callbacks(trainer.callbacks)  # type: ignore[attr-defined]
-        trainer.num_sanity_val_steps = 0  # it would evaluate the untrained policy at full length
-        self._setup_evaluator(stage)
-        if stage == "fit":
-            self._setup_collector(trainer)
-
-    def train_dataloader(self) -> Iterable[ReplayRound]:
-        """Return the rounds of an epoch (Lightning hook)."""
-        return Stream(self._next_round, self._epoch_length())
-
-    def val_dataloader(self) -> Iterable[dict[str, Tensor]]:
-        """Return one evaluation (Lightning hook)."""
-        return Stream(self._evaluate, 1)
-
-    def test_dataloader(self) -> Iterable[dict[str, Tensor]]:
-        """Return one evaluation, on other episodes than validation's (Lightning hook)."""
-        return Stream(self._evaluate, 1)
-
-    def teardown(self, stage: str) -> None:
-        """Close the envs (Lightning hook)."""
-        self.close()
-
-    def on_exception(self, exception: BaseException) -> None:
-        """Close the envs when a run fails (Lightning hook)."""
-        self.close()
-
-    def close(self) -> None:
-        """Close the envs; the buffer stays, so that a later ``fit`` goes on with it."""
-        gc.unfreeze()
-        envs, self._envs = self._envs, []
-        for env in envs:
-            env.close()
+    buffer: IBuffer | None = None
+    """The replay buffer of this rank, once a fit was set up; a later fit of the same policy goes on with it."""
+    _buffer_of: Any = None
 
     # ------------------------------------------------------------------ state
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the state of the ranks lies; buffers are too large for a ``.ckpt`` (Lightning hook)."""
-        return {"schema": 1, "rank_folder": self.rank_folder, "world_size": cast(Trainer, self.trainer).world_size}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load this rank's state from beside the checkpoint, when training goes on (Lightning hook)."""
-        if state.get("schema") != 1:
-            raise ValueError(f"the checkpoint's datamodule state must have schema 1, got {state.get('schema')!r}")
-        trainer = cast(Trainer, self.trainer)
-        if not trainer.training and trainer.state.fn != "fit":
-            return
-        if state["rank_folder"] is not None and state["world_size"] != trainer.world_size:
-            raise ValueError(
-                f"devices must be {state['world_size']}, as many ranks as the checkpoint has replay data of, got "
-                f"{trainer.world_size}; or go on from a checkpoint without replay data"
-            )
-        folder = None
-        if state["rank_folder"] is not None:
-            folder = Path(str(trainer.ckpt_path)).parent / state["rank_folder"] / f"rank_{trainer.global_rank}"
-        if folder is None or not folder.is_dir():
-            logger.warning("no replay data beside %s: going on with an empty buffer", trainer.ckpt_path)
-            return
-        self.load_rank_state(folder)
-
     def save_rank_state(self, folder: Path) -> None:
         """Write what this rank keeps for itself: buffer, random number generators."""
-        folder.mkdir(parents=True, exist_ok=True)
+        super().save_rank_state(folder)
         cast(IBuffer, self.buffer).save_data(folder / "buffer.safetensors")
-        save_rng(folder / "rng.pt", self._policy.rng)
 
     def load_rank_state(self, folder: Path) -> None:
         """Read what ``save_rank_state`` wrote."""
-        self._rank_state_is_loaded = True
+        super().load_rank_state(folder)
         cast(IBuffer, self.buffer).load_data(folder / "buffer.safetensors")
-        load_rng(folder / "rng.pt", self._policy.rng)
 
-    # ------------------------------------------------------------------ collecting
+    def _miss_rank_state(self, checkpoint: str) -> None:
+        logger.warning("no replay data beside %s: going on with an empty buffer", checkpoint)
 
-    def pop_episodes(self) -> tuple[list[float], list[int]]:
-        """Return the returns and lengths of the episodes that ended on this rank since the last call."""
-        return self.collector.pop_episodes() if self.collector is not None else ([], [])
-
-    @property
-    def collect_kwargs(self) -> Mapping[str, Any]:
-        """What the last round's collecting was told, such as ``eps``."""
-        return self._collect_kwargs
+    # ------------------------------------------------------------------ a round
 
     def _next_round(self) -> ReplayRound:
+        """Collect ``n_sample`` transitions, or more at first, and draw the minibatches of a round."""
         collect, buffer = self._policy.collect_mode, cast(IBuffer, self.buffer)
         batch_size, num_batches = collect.get_attribute("batch_size"), collect.get_attribute("update_per_collect")
-        progress = self._policy.progress
-        if self._starts:
-            self._start()
-        self._collect(collect.get_attribute("n_sample"))
+        self._collect_and_push(collect.get_attribute("n_sample"))
         while buffer.count() < batch_size:
-            self._collect(collect.get_attribute("n_sample"))
+            self._collect_and_push(collect.get_attribute("n_sample"))
         n_step = {"n_step": collect.get_attribute("nstep"), "discount_factor": collect.get_attribute("discount_factor")}
-        return ReplayRound(buffer, num_batches, batch_size, progress.train_iter, n_step)
+        return ReplayRound(buffer, num_batches, batch_size, self._policy.progress.train_iter, n_step)
 
-    def _start(self) -> None:
-        """Begin collecting: seed the envs, and fill an empty buffer, at the start of a run with random actions."""
-        self._starts = False
-        gc.freeze()  # what is here lives as long as the run; looking through it again and again took 3 % of the time
-        progress, collector = self._policy.progress, cast(ISerialCollector, self.collector)
-        seeds = Seeds(self.seed, cast(Trainer, self.trainer).global_rank, progress.env_step)
-        if not self._rank_state_is_loaded:
-            self._policy.seed(seeds.exploration)
-        seed_envs(self._envs[-1], seeds.collector_envs)
-        collector.reset_env()
+    def _begin(self) -> None:
+        """Fill an empty buffer, at the start of a run with random actions."""
         warm_up = self._policy.get_attribute("random_collect_size")
         is_empty = cast(IBuffer, self.buffer).count() == 0
         if warm_up and cast(Trainer, self.trainer).strategy.reduce_boolean_decision(is_empty, all=False):
-            self._collect(warm_up, random=progress.env_step == 0)
+            self._collect_and_push(warm_up, random=self._policy.progress.env_step == 0)
 
-    def _collect(self, n_sample: int, random: bool = False) -> None:
-        policy, collector = self._policy, cast(ISerialCollector, self.collector)
-        progress = policy.progress
-        if not random and self._commander is not None:
-            self._collect_kwargs = self._commander.step()
-        before = np.array([collector.envstep, collector.episode])
-        kwargs = {} if random else self._collect_kwargs
-        data = collector.collect(n_sample, progress.train_iter, random_collect=random, policy_kwargs=kwargs)
-        cast(IBuffer, self.buffer).push(cast("dict[str, Any]", data), progress.env_step)
-        self._count([*(np.array([collector.envstep, collector.episode]) - before).tolist(), n_sample])
+    def _collect_and_push(self, n_sample: int, random: bool = False) -> None:
+        env_step = self._policy.progress.env_step
+        cast(IBuffer, self.buffer).push(self._collect(n_sample, random), env_step)
 
-    def _count(self, counts: list[int]) -> None:
-        """Add this rank's env steps, episodes and samples to the run's, over all ranks."""
-        trainer = cast(Trainer, self.trainer)
-        if trainer.world_size > 1:
-            total = trainer.strategy.reduce(torch.tensor(counts, device=trainer.strategy.root_device), reduce_op="sum")
-            counts = cast(Tensor, total).tolist()
-        progress = self._policy.progress
-        progress.env_step += counts[0]
-        progress.episode += counts[1]
-        progress.sample += counts[2]
+    # ------------------------------------------------------------------ setting up
 
-    def _setup_collector(self, trainer: Trainer) -> None:
-        policy = self._policy
-        seeds = Seeds(self.seed, trainer.global_rank, policy.progress.env_step)
-        wrappers = self.wrappers
-        if policy.config.collect.collector.env_fault == "drop":
-            allowed = '"sync" or "async" with collect.collector.env_fault="drop"'
-            require(self.mode != "native", "mode", allowed, self.mode)
-            wrappers = (*wrappers, FaultBarrier)
-        _check_collector(get_serial_collector_cls(policy.config.collect.collector), policy)
-        env = self._make_env(self.num_envs, wrappers=wrappers)
+    def _check_policy(self, policy: Any) -> None:
+        """Make the buffer, if there is none of this policy yet.
+
+        Raises:
+            ValueError: If the policy learns from rollouts, or collector or buffer do not fit it.
+        """
+        name = type(policy).__name__
+        require(not policy.get_attribute("on_policy"), "policy", "one that learns from replay", f"{name}, which does not")
+        if getattr(get_serial_collector_cls(policy.config.collect.collector), "collects_whole_episodes", False):
+            raise ValueError(
+                "collect.collector.type must be that of a collector of one policy's transitions, such as 'sample', in a "
+                f"ReplayDataModule, got {policy.config.collect.collector.type!r}; use that one by hand"
+            )
         cfg = policy.get_attribute("cfg")
         if self.buffer is None or self._buffer_of is not policy:
             self._buffer_of = policy
-            self.buffer = create_buffer(policy.config.other.replay_buffer, seed=seeds.replay)
+            self.buffer = create_buffer(policy.config.other.replay_buffer, seed=self._seeds().replay)
         if self.buffer.gives_sequences:
             raise ValueError(
                 "other.replay_buffer.type must be one whose samples are transitions, such as 'naive', for this policy, "
@@ -299,80 +98,3 @@ class ReplayDataModule(LightningDataModule):
                 "priority needs a prioritised buffer, but other.replay_buffer.type is "
                 f"{cfg.other.replay_buffer.type!r}, which keeps no priorities"
             )
-        collector = create_serial_collector(policy.config.collect.collector, env=env, policy=policy.collect_mode)
-        self.collector = collector
-        command = getattr(policy, "command_mode", None)
-        self._commander = BaseSerialCommander(policy=command, progress=policy.progress) if command is not None else None
-        self._starts = True
-        self._rank_state_is_loaded = False
-
-    def _epoch_length(self) -> int:
-        """Return the rounds of an epoch."""
-        if self.rounds_per_epoch is not None:
-            return self.rounds_per_epoch
-        policy = self._policy
-        updates = policy.get_attribute("cfg").eval.evaluator.eval_freq
-        return int(max(1, round(updates / policy.get_attribute("update_per_collect"))))
-
-    # ------------------------------------------------------------------ evaluating
-
-    def _setup_evaluator(self, stage: str) -> None:
-        policy, trainer = self._policy, cast(Trainer, self.trainer)
-        config = policy.config.eval.evaluator
-        self._n_episode = self.n_evaluator_episode or config.n_episode
-        self._episodes = range(self._n_episode)[trainer.global_rank :: trainer.world_size]
-        ranks = trainer.world_size
-        require(self._n_episode >= ranks, "n_episode", f"at least one for each of {ranks} ranks", self._n_episode)
-        num_envs = self.evaluator_env_num or min(self.num_envs, len(self._episodes))
-        env = self._make_env(num_envs, None if self.mode == "native" else "disabled")
-        self.single_observation_space = env.single_observation_space
-        self.single_action_space = env.single_action_space
-        policy.build(env.single_observation_space, env.single_action_space)
-        seed = Seeds(self.seed).evaluation("test" if stage == "test" else "validate")
-        is_known = issubclass(get_serial_evaluator_cls(config), InteractionSerialEvaluator)
-        require(is_known, "eval.evaluator.type", "that of an InteractionSerialEvaluator", config.type)
-        film = next((one for one in trainer.loggers if isinstance(one, TensorBoardLogger)), trainer.logger)
-        made = {"env": env, "policy": policy.eval_mode, "tb_logger": film, "seed": seed}
-        evaluator = create_serial_evaluator(config, **made, instance_name="test" if stage == "test" else "eval")
-        self.evaluator = cast(InteractionSerialEvaluator, evaluator)
-        if config.render.render_freq > 0:
-            self.evaluator.check_can_film()
-
-    def _evaluate(self) -> dict[str, Tensor]:
-        """Return ``episode_return`` and ``episode_length``, shape (E,), zero where other ranks ran an episode."""
-        evaluator, trainer = cast(InteractionSerialEvaluator, self.evaluator), cast(Trainer, self.trainer)
-        now = {"envstep": self._policy.progress.env_step, "train_iter": self._policy.progress.train_iter}
-        films = evaluator.should_render(**now)
-        table = torch.zeros(2, self._n_episode)
-        table[:, self._episodes] = torch.tensor(evaluator.run(self._episodes, film=films and trainer.is_global_zero))
-        if films:
-            evaluator.write_film(**now)
-        if evaluator.config.figure_path is not None:
-            mine = table[0].to(trainer.strategy.root_device, copy=True)
-            evaluator.write_figure(cast(Tensor, trainer.strategy.reduce(mine, reduce_op="sum")).tolist(), **now)
-        return {"episode_return": table[0], "episode_length": table[1]}
-
-    def _make_env(
-        self,
-        num_envs: int,
-        autoreset: AutoresetName | None = None,
-        wrappers: Sequence[Callable[[Any], Any]] | None = None,
-    ) -> VectorEnv:
-        wrappers = self.wrappers if wrappers is None else wrappers
-        env = make_vector_env(self.env_id, num_envs, self.mode, None, wrappers, self.env_kwargs, autoreset)
-        self._envs.append(env)
-        return env
-
-
-def _check_collector(collector: Any, policy: Any) -> None:
-    """Raise if a collector cannot serve one policy that is asked for a number of transitions.
-
-    Raises:
-        ValueError: If it cannot.
-    """
-    kind = policy.config.collect.collector.type
-    if getattr(collector, "collects_whole_episodes", False) or getattr(collector, "has_players", False):
-        raise ValueError(
-            "collect.collector.type must be that of a collector of one policy's transitions, such as 'sample', in a "
-            f"ReplayDataModule, got {kind!r}; use that one by hand"
-        )

@@ -22,7 +22,7 @@ from jsonargparse import set_parsing_settings
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from lightning_ding.config import nearest
-from lightning_ding.datamodules import ReplayDataModule
+from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY
 
@@ -152,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(2) from error
     DingCLI(
         cast(Any, policy_maker)(made),
-        ReplayDataModule,
+        RolloutDataModule if made.on_policy else ReplayDataModule,
         args=arguments if arguments is None else given,
         auto_configure_optimizers=False,
         save_config_kwargs={"overwrite": True},  # a resumed run writes into its folder again

@@ -109,6 +109,12 @@ class Policy(LightningModule, Generic[ConfigT]):
     def _init_learn(self) -> None:
         """Make what learning needs: target networks and ``self._optimizer_list``."""
 
+    def _init_spaces(self) -> None:
+        """Take from ``config.model`` what depends on the env's spaces beside the network.
+
+        Called when the network is made, and again when an env fills in what the config had left open.
+        """
+
     def _init_collect(self) -> None:
         """Make what collecting needs beyond the model."""
 
@@ -226,6 +232,8 @@ class Policy(LightningModule, Generic[ConfigT]):
         if any(asked[name] is None for name in found):
             self.config = resolve(type(self.config), {**to_dict(self.config), "model": {**asked, **found}})
             self.hparams["cfg"] = to_dict(self.config)
+            if self._is_built:
+                self._init_spaces()
         if not self._is_built:
             self._initialise(None)
         return self
@@ -249,6 +257,7 @@ class Policy(LightningModule, Generic[ConfigT]):
     def _initialise(self, model: nn.Module | None) -> None:
         if self._needs_model():
             self.model = create_model(self._model_cfg()) if model is None else model
+            self._init_spaces()
         self._in_eval_mode = InEvalMode(self.model)
         for field in self.enable_field:
             getattr(self, f"_init_{field}")()
@@ -311,14 +320,14 @@ class Policy(LightningModule, Generic[ConfigT]):
         """Make one update.
 
         Args:
-            data: A minibatch with leading axis B, or a list of B transitions.
+            data: A minibatch, or on-policy a whole rollout, with leading axis B, or a list of B transitions.
         """
         self._require_field("learn")
         batch = cast(Batch, data if isinstance(data, dict) else nested.stack(cast("Sequence[Any]", data)))
         if not self.training:
             self.train()
         output = self._forward_learn(batch)
-        self.progress.train_iter += 1
+        self.progress.train_iter += not self.on_policy  # who learns from a rollout counts its updates itself
         return output
 
     def _collect(self, obs: Any, **kwargs: Any) -> Any:

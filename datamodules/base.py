@@ -1,0 +1,357 @@
+"""What the datamodules of a run have in common: envs, collecting, evaluating, counting and seeds.
+
+Shapes: E episodes of an evaluation over all ranks.
+"""
+
+from __future__ import annotations
+
+import gc
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+from lightning.pytorch import Callback, LightningDataModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch import Tensor
+
+from lightning_ding.callbacks import default_callbacks
+from lightning_ding.config import require
+from lightning_ding.datamodules.rng import load_rng, save_rng
+from lightning_ding.datamodules.seeds import Seeds
+from lightning_ding.datamodules.stream import Stream
+from lightning_ding.envs import FaultBarrier, make_vector_env
+from lightning_ding.envs.vector import AutoresetName, EnvLike, VectorMode, check_env, seed_envs
+from lightning_ding.worker import (
+    BaseSerialCommander,
+    InteractionSerialEvaluator,
+    ISerialCollector,
+    create_serial_collector,
+    create_serial_evaluator,
+    get_serial_collector_cls,
+    get_serial_evaluator_cls,
+    sort_callbacks,
+)
+
+
+class CollectingDataModule(LightningDataModule):
+    """Collects in envs with the policy that learns, and evaluates it; a subclass says what a round of training is.
+
+    What is collected and how much is learned from it stands in the policy's config; here stands where it happens and
+    how long. Under DDP every rank has its own envs and seeds; ``max_env_step`` counts the steps of all ranks together.
+
+    Args:
+        env_id: A registered gymnasium id, or a callable that returns an env.
+        num_envs: Envs on each rank, >= 1.
+        mode: ``"sync"`` steps the envs in this process, ``"async"`` each in its own, ``"native"`` takes the vector env
+            that the id registers.
+        wrappers: Applied in order to each env, for training and evaluation.
+        env_kwargs: Arguments of the env.
+        seed: Of envs, exploration and learning; each rank makes its own from it.
+        max_env_step: End the run after so many env steps; None for no such end.
+        max_train_iter: End the run after so many updates; None for no such end.
+        stop_value: End the run when an evaluation's mean return reaches this; None takes the policy's
+            ``eval.evaluator.stop_value``.
+        rounds_per_epoch: Rounds between two evaluations; None makes it ``eval_freq`` updates.
+        evaluator_env_num: Envs for evaluation on each rank; None means as many as episodes, up to ``num_envs``.
+        n_evaluator_episode: Episodes of an evaluation over all ranks; None takes the policy's
+            ``eval.evaluator.n_episode``.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+        TypeError: If ``env_id`` is neither an id nor a callable.
+    """
+
+    def __init__(
+        self,
+        env_id: EnvLike,
+        num_envs: int = 8,
+        mode: VectorMode = "sync",
+        wrappers: Sequence[Callable[[Any], Any]] = (),
+        env_kwargs: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        max_env_step: int | None = None,
+        max_train_iter: int | None = None,
+        stop_value: float | None = None,
+        rounds_per_epoch: int | None = None,
+        evaluator_env_num: int | None = None,
+        n_evaluator_episode: int | None = None,
+    ) -> None:
+        super().__init__()
+        check_env(env_id)
+        counts = {"num_envs": num_envs, "max_env_step": max_env_step, "max_train_iter": max_train_iter}
+        counts |= {"rounds_per_epoch": rounds_per_epoch, "evaluator_env_num": evaluator_env_num}
+        for name, value in (counts | {"n_evaluator_episode": n_evaluator_episode}).items():
+            require(value is None or value >= 1, name, ">= 1", value)
+        require(seed >= 0, "seed", ">= 0", seed)
+        self.env_id = env_id
+        self.num_envs = num_envs
+        self.mode: VectorMode = mode
+        self.wrappers = tuple(wrappers)
+        self.env_kwargs = dict(env_kwargs or {})
+        self.seed = seed
+        self.max_env_step = max_env_step
+        self.max_train_iter = max_train_iter
+        self.stop_value = stop_value
+        self.rounds_per_epoch = rounds_per_epoch
+        self.evaluator_env_num = evaluator_env_num
+        self.n_evaluator_episode = n_evaluator_episode
+        self.single_observation_space: spaces.Space[Any]
+        self.single_action_space: spaces.Space[Any]
+        self.collector: ISerialCollector | None = None
+        self.evaluator: InteractionSerialEvaluator | None = None
+        self._policy: Any = None
+        self._envs: list[VectorEnv] = []
+        self._collect_kwargs: Mapping[str, Any] = {}
+        self._commander: BaseSerialCommander | None = None
+        self._starts = True
+        self._rank_state_is_loaded = False
+        self.rank_folder: str | None = None
+        """Name of the folder beside the checkpoint being written that holds what each rank keeps for itself."""
+
+    # ------------------------------------------------------------------ to implement
+
+    @abstractmethod
+    def _next_round(self) -> Any:
+        """Collect with the newest weights, and return what ``training_step`` learns from."""
+
+    @abstractmethod
+    def _check_policy(self, policy: Any) -> None:
+        """Raise if the policy, or what its config asks for, does not fit this datamodule."""
+
+    def _collector_wrappers(self) -> tuple[Callable[[Any], Any], ...]:
+        """Return the wrappers of the envs that training data comes from, innermost first."""
+        if self._policy.config.collect.collector.env_fault != "drop":
+            return self.wrappers
+        allowed = '"sync" or "async" with collect.collector.env_fault="drop"'
+        require(self.mode != "native", "mode", allowed, self.mode)
+        return (*self.wrappers, FaultBarrier)
+
+    def _begin(self) -> None:
+        """Do what comes before the first round of a fit; the envs are reset."""
+
+    # ------------------------------------------------------------------ Lightning
+
+    def default_callbacks(self, trainer: Trainer) -> list[Callback]:
+        """Return the callbacks that a run needs and ``trainer`` does not have yet."""
+        policy: Any = trainer.lightning_module
+        stop_value = self.stop_value
+        if stop_value is None:
+            stop_value = policy.get_attribute("cfg").eval.evaluator.stop_value
+        return default_callbacks(trainer, self.max_env_step, self.max_train_iter, stop_value)
+
+    def setup(self, stage: str) -> None:
+        """Make the envs and workers of a stage (Lightning hook).
+
+        Raises:
+            ValueError: If the policy's config does not fit the env or the datamodule.
+        """
+        self.close()
+        trainer = cast(Trainer, self.trainer)
+        self._policy = trainer.lightning_module
+        trainer.callbacks = sort_callbacks(trainer.callbacks)  # type: ignore[attr-defined]
+        trainer.num_sanity_val_steps = 0  # it would evaluate the untrained policy at full length
+        self._setup_evaluator(stage)
+        if stage == "fit":
+            self._setup_collector(trainer)
+
+    def train_dataloader(self) -> Iterable[Any]:
+        """Return the rounds of an epoch (Lightning hook)."""
+        return Stream(self._started_round, self._epoch_length())
+
+    def val_dataloader(self) -> Iterable[dict[str, Tensor]]:
+        """Return one evaluation (Lightning hook)."""
+        return Stream(self._evaluate, 1)
+
+    def test_dataloader(self) -> Iterable[dict[str, Tensor]]:
+        """Return one evaluation, on other episodes than validation's (Lightning hook)."""
+        return Stream(self._evaluate, 1)
+
+    def teardown(self, stage: str) -> None:
+        """Close the envs (Lightning hook)."""
+        self.close()
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Close the envs when a run fails (Lightning hook)."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the envs; what was collected stays, so that a later ``fit`` goes on with it."""
+        gc.unfreeze()
+        envs, self._envs = self._envs, []
+        for env in envs:
+            env.close()
+
+    # ------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the state of the ranks lies; it is too large for a ``.ckpt`` (Lightning hook)."""
+        return {"schema": 1, "rank_folder": self.rank_folder, "world_size": cast(Trainer, self.trainer).world_size}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load this rank's state from beside the checkpoint, when training goes on (Lightning hook)."""
+        if state.get("schema") != 1:
+            raise ValueError(f"the checkpoint's datamodule state must have schema 1, got {state.get('schema')!r}")
+        trainer = cast(Trainer, self.trainer)
+        if not trainer.training and trainer.state.fn != "fit":
+            return
+        if state["rank_folder"] is not None and state["world_size"] != trainer.world_size:
+            raise ValueError(
+                f"devices must be {state['world_size']}, as many ranks as the checkpoint has data of, got "
+                f"{trainer.world_size}; or go on from a checkpoint without the ranks' data"
+            )
+        folder = None
+        if state["rank_folder"] is not None:
+            folder = Path(str(trainer.ckpt_path)).parent / state["rank_folder"] / f"rank_{trainer.global_rank}"
+        if folder is None or not folder.is_dir():
+            self._miss_rank_state(str(trainer.ckpt_path))
+            return
+        self.load_rank_state(folder)
+
+    def _miss_rank_state(self, checkpoint: str) -> None:
+        """Say what a run misses that goes on without the ranks' state."""
+
+    def save_rank_state(self, folder: Path) -> None:
+        """Write what this rank keeps for itself: random number generators, and what a subclass has."""
+        folder.mkdir(parents=True, exist_ok=True)
+        save_rng(folder / "rng.pt", self._policy.rng)
+
+    def load_rank_state(self, folder: Path) -> None:
+        """Read what ``save_rank_state`` wrote."""
+        self._rank_state_is_loaded = True
+        load_rng(folder / "rng.pt", self._policy.rng)
+
+    # ------------------------------------------------------------------ collecting
+
+    def pop_episodes(self) -> tuple[list[float], list[int]]:
+        """Return the returns and lengths of the episodes that ended on this rank since the last call."""
+        return self.collector.pop_episodes() if self.collector is not None else ([], [])
+
+    @property
+    def collect_kwargs(self) -> Mapping[str, Any]:
+        """What the last round's collecting was told, such as ``eps``."""
+        return self._collect_kwargs
+
+    def _started_round(self) -> Any:
+        if self._starts:
+            self._start()
+        return self._next_round()
+
+    def _start(self) -> None:
+        """Begin collecting: seed the envs and the exploration."""
+        self._starts = False
+        gc.freeze()  # what is here lives as long as the run; looking through it again and again took 3 % of the time
+        seeds = self._seeds()
+        if not self._rank_state_is_loaded:
+            self._policy.seed(seeds.exploration)
+        seed_envs(self._envs[-1], seeds.collector_envs)
+        cast(ISerialCollector, self.collector).reset_env()
+        self._begin()
+
+    def _collect(self, amount: int, random: bool = False, **kwargs: Any) -> Any:
+        """Return what the collector collects, and count it over all ranks.
+
+        Args:
+            amount: Transitions or episodes, whatever the collector counts.
+            random: Take random actions.
+            kwargs: Further arguments of the collector.
+        """
+        policy, collector = self._policy, cast(ISerialCollector, self.collector)
+        if not random and self._commander is not None:
+            self._collect_kwargs = self._commander.step()
+        before = np.array([collector.envstep, collector.episode, collector.sample])
+        told = {} if random else self._collect_kwargs
+        train_iter = policy.progress.train_iter
+        data = collector.collect(amount, train_iter, random_collect=random, policy_kwargs=told, **kwargs)
+        self._count((np.array([collector.envstep, collector.episode, collector.sample]) - before).tolist())
+        return data
+
+    def _count(self, counts: list[int]) -> None:
+        """Add this rank's env steps, episodes and samples to the run's, over all ranks."""
+        trainer = cast(Trainer, self.trainer)
+        if trainer.world_size > 1:
+            total = trainer.strategy.reduce(torch.tensor(counts, device=trainer.strategy.root_device), reduce_op="sum")
+            counts = cast(Tensor, total).tolist()
+        progress = self._policy.progress
+        progress.env_step += counts[0]
+        progress.episode += counts[1]
+        progress.sample += counts[2]
+
+    def _seeds(self) -> Seeds:
+        return Seeds(self.seed, cast(Trainer, self.trainer).global_rank, self._policy.progress.env_step)
+
+    def _setup_collector(self, trainer: Trainer) -> None:
+        policy = self._policy
+        if getattr(get_serial_collector_cls(policy.config.collect.collector), "has_players", False):
+            raise ValueError(
+                "collect.collector.type must be that of a collector of one policy, such as 'sample', in a "
+                f"{type(self).__name__}, got {policy.config.collect.collector.type!r}; use that one by hand"
+            )
+        self._check_policy(policy)
+        env = self._make_env(self.num_envs, wrappers=self._collector_wrappers())
+        self.collector = create_serial_collector(policy.config.collect.collector, env=env, policy=policy.collect_mode)
+        command = getattr(policy, "command_mode", None)
+        self._commander = BaseSerialCommander(policy=command, progress=policy.progress) if command is not None else None
+        self._starts = True
+        self._rank_state_is_loaded = False
+
+    def _epoch_length(self) -> int:
+        """Return the rounds of an epoch."""
+        if self.rounds_per_epoch is not None:
+            return self.rounds_per_epoch
+        policy = self._policy
+        updates = policy.get_attribute("cfg").eval.evaluator.eval_freq
+        return int(max(1, round(updates / policy.get_attribute("update_per_collect"))))
+
+    # ------------------------------------------------------------------ evaluating
+
+    def _setup_evaluator(self, stage: str) -> None:
+        policy, trainer = self._policy, cast(Trainer, self.trainer)
+        config = policy.config.eval.evaluator
+        self._n_episode = self.n_evaluator_episode or config.n_episode
+        self._episodes = range(self._n_episode)[trainer.global_rank :: trainer.world_size]
+        ranks = trainer.world_size
+        require(self._n_episode >= ranks, "n_episode", f"at least one for each of {ranks} ranks", self._n_episode)
+        num_envs = self.evaluator_env_num or min(self.num_envs, len(self._episodes))
+        env = self._make_env(num_envs, None if self.mode == "native" else "disabled")
+        self.single_observation_space = env.single_observation_space
+        self.single_action_space = env.single_action_space
+        policy.build(env.single_observation_space, env.single_action_space)
+        seed = Seeds(self.seed).evaluation("test" if stage == "test" else "validate")
+        is_known = issubclass(get_serial_evaluator_cls(config), InteractionSerialEvaluator)
+        require(is_known, "eval.evaluator.type", "that of an InteractionSerialEvaluator", config.type)
+        film = next((one for one in trainer.loggers if isinstance(one, TensorBoardLogger)), trainer.logger)
+        made = {"env": env, "policy": policy.eval_mode, "tb_logger": film, "seed": seed}
+        evaluator = create_serial_evaluator(config, **made, instance_name="test" if stage == "test" else "eval")
+        self.evaluator = cast(InteractionSerialEvaluator, evaluator)
+        if config.render.render_freq > 0:
+            self.evaluator.check_can_film()
+
+    def _evaluate(self) -> dict[str, Tensor]:
+        """Return ``episode_return`` and ``episode_length``, shape (E,), zero where other ranks ran an episode."""
+        evaluator, trainer = cast(InteractionSerialEvaluator, self.evaluator), cast(Trainer, self.trainer)
+        now = {"envstep": self._policy.progress.env_step, "train_iter": self._policy.progress.train_iter}
+        films = evaluator.should_render(**now)
+        table = torch.zeros(2, self._n_episode)
+        table[:, self._episodes] = torch.tensor(evaluator.run(self._episodes, film=films and trainer.is_global_zero))
+        if films:
+            evaluator.write_film(**now)
+        if evaluator.config.figure_path is not None:
+            mine = table[0].to(trainer.strategy.root_device, copy=True)
+            evaluator.write_figure(cast(Tensor, trainer.strategy.reduce(mine, reduce_op="sum")).tolist(), **now)
+        return {"episode_return": table[0], "episode_length": table[1]}
+
+    def _make_env(
+        self,
+        num_envs: int,
+        autoreset: AutoresetName | None = None,
+        wrappers: Sequence[Callable[[Any], Any]] | None = None,
+    ) -> VectorEnv:
+        wrappers = self.wrappers if wrappers is None else wrappers
+        env = make_vector_env(self.env_id, num_envs, self.mode, None, wrappers, self.env_kwargs, autoreset)
+        self._envs.append(env)
+        return env
