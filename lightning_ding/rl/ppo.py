@@ -1,0 +1,118 @@
+"""The losses of PPO.
+
+Shapes: B batch. The ratio of a step is pi(a|s) / pi_old(a|s).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lightning_ding.config import require
+
+
+class PPOPolicyLoss(NamedTuple):
+    """The loss to minimise and two measures of how far the policy has moved; the latter are detached.
+
+    Attributes:
+        loss: A scalar.
+        approx_kl: Estimate of KL(pi_old || pi) in nats, a scalar.
+        clip_fraction: Share of the steps whose ratio is outside of the clip range, a scalar.
+    """
+
+    loss: Tensor
+    approx_kl: Tensor
+    clip_fraction: Tensor
+
+
+def ppo_policy_loss(
+    log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip_ratio: float, dual_clip: float | None = None
+) -> PPOPolicyLoss:
+    """Return minus the clipped surrogate objective (Schulman et al. 2017, eq. 7, https://arxiv.org/abs/1707.06347).
+
+    Args:
+        log_prob: log pi(a|s) of the policy that is trained, shape (B,).
+        old_log_prob: log pi_old(a|s) of the policy that acted, shape (B,).
+        advantage: Advantages, shape (B,).
+        clip_ratio: How far from 1 a ratio may pay, > 0.
+        dual_clip: Bound, > 1, on the ratio where the advantage is negative (Ye et al. 2020, eq. 5,
+            https://arxiv.org/abs/1912.09729); None for none.
+
+    Raises:
+        ValueError: If ``clip_ratio`` or ``dual_clip`` is out of its range.
+
+    Example:
+        >>> ratio, advantage = torch.tensor([1.5, 0.5]), torch.tensor([1.0, 1.0])
+        >>> round(ppo_policy_loss(ratio.log(), torch.zeros(2), advantage, 0.2).loss.item(), 4)  # -(1.2 + 0.5) / 2
+        -0.85
+    """
+    require(clip_ratio > 0, "clip_ratio", "> 0", clip_ratio)
+    require(dual_clip is None or dual_clip > 1, "dual_clip", "> 1 or None", dual_clip)
+    log_ratio = log_prob - old_log_prob
+    ratio = log_ratio.exp()
+    objective = torch.minimum(ratio * advantage, ratio.clamp(1 - clip_ratio, 1 + clip_ratio) * advantage)
+    if dual_clip is not None:
+        objective = torch.where(advantage < 0, torch.maximum(objective, dual_clip * advantage), objective)
+    with torch.no_grad():
+        step = ratio - 1
+        kl, clipped = (step - log_ratio).mean(), (step.abs() > clip_ratio).float().mean()
+    return PPOPolicyLoss(-objective.mean(), kl, clipped)
+
+
+def ppo_value_loss(value: Tensor, old_value: Tensor, target: Tensor, clip_ratio: float | None = None) -> Tensor:
+    """Return half the mean squared error of values, that of the clipped value where it is larger.
+
+    Clipping bounds how far a value moves in an update; the larger of both errors is pessimistic, as the surrogate
+    objective is (Engstrom et al. 2020, section 3, https://arxiv.org/abs/2005.12729). Half the square in both cases, so
+    that the option does not change the weight of the loss.
+
+    Args:
+        value: Values of the network that is trained, shape (B,).
+        old_value: Values of the network that acted, shape (B,); not read without ``clip_ratio``.
+        target: Returns, shape (B,).
+        clip_ratio: How far a value may move from its old one, > 0, in units of the value; None for any distance.
+
+    Returns:
+        The loss, a scalar.
+
+    Raises:
+        ValueError: If ``clip_ratio`` is out of its range.
+    """
+    if clip_ratio is None:
+        return 0.5 * F.mse_loss(value, target)
+    require(clip_ratio > 0, "clip_ratio", "> 0 or None", clip_ratio)
+    clipped = old_value + (value - old_value).clamp(-clip_ratio, clip_ratio)
+    return 0.5 * torch.maximum((value - target).square(), (clipped - target).square()).mean()
+
+
+@torch.no_grad()
+def approx_kl(log_prob: Tensor, old_log_prob: Tensor) -> Tensor:
+    """Return an estimate of KL(pi_old || pi) from actions of pi_old: mean(ratio - 1 - log ratio), never negative.
+
+    It is k3 of Schulman 2020 (http://joschu.net/blog/kl-approx.html).
+
+    Args:
+        log_prob: log pi(a|s), shape (B,).
+        old_log_prob: log pi_old(a|s), shape (B,).
+
+    Returns:
+        The estimate in nats, a scalar, detached.
+    """
+    log_ratio = log_prob - old_log_prob
+    return (log_ratio.expm1() - log_ratio).mean()
+
+
+def standardise(x: Tensor, eps: float = 1e-8) -> Tensor:
+    """Return ``x`` minus its mean, divided by its (unbiased) standard deviation plus ``eps``; a single number gives 0.
+
+    Example:
+        >>> standardise(torch.tensor([1.0, 2.0, 3.0]))
+        tensor([-1.,  0.,  1.])
+    """
+    if x.numel() < 2:
+        return torch.zeros_like(x)
+    std, mean = torch.std_mean(x)
+    return (x - mean) / (std + eps)
