@@ -43,27 +43,6 @@ class CollectingDataModule(LightningDataModule):
 
     What is collected and how much is learned from it stands in the policy's config; here stands where it happens and
     how long. Under DDP every rank has its own envs and seeds; ``max_env_step`` counts the steps of all ranks together.
-
-    Args:
-        env_id: A registered gymnasium id, or a callable that returns an env.
-        num_envs: Envs on each rank, >= 1.
-        mode: ``"sync"`` steps the envs in this process, ``"async"`` each in its own, ``"native"`` takes the vector env
-            that the id registers.
-        wrappers: Applied in order to each env, for training and evaluation.
-        env_kwargs: Arguments of the env.
-        seed: Of envs, exploration and learning; each rank makes its own from it.
-        max_env_step: End the run after so many env steps; None for no such end.
-        max_train_iter: End the run after so many updates; None for no such end.
-        stop_value: End the run when an evaluation's mean return reaches this; None takes the policy's
-            ``eval.evaluator.stop_value``.
-        rounds_per_epoch: Rounds between two evaluations; None makes it ``eval_freq`` updates.
-        evaluator_env_num: Envs for evaluation on each rank; None means as many as episodes, up to ``num_envs``.
-        n_evaluator_episode: Episodes of an evaluation over all ranks; None takes the policy's
-            ``eval.evaluator.n_episode``.
-
-    Raises:
-        ValueError: If an argument is out of its range.
-        TypeError: If ``env_id`` is neither an id nor a callable.
     """
 
     def __init__(
@@ -81,6 +60,29 @@ class CollectingDataModule(LightningDataModule):
         evaluator_env_num: int | None = None,
         n_evaluator_episode: int | None = None,
     ) -> None:
+        """Say where data comes from and how long a run is; here, so that the command line finds it for every subclass.
+
+        Args:
+            env_id: A registered gymnasium id, or a callable that returns an env.
+            num_envs: Envs on each rank, >= 1.
+            mode: ``"sync"`` steps the envs in this process, ``"async"`` each in its own, ``"native"`` takes the vector
+                env that the id registers.
+            wrappers: Applied in order to each env, for training and evaluation.
+            env_kwargs: Arguments of the env.
+            seed: Of envs, exploration and learning; each rank makes its own from it.
+            max_env_step: End the run after so many env steps; None for no such end.
+            max_train_iter: End the run after so many updates; None for no such end.
+            stop_value: End the run when an evaluation's mean return reaches this; None takes the policy's
+                ``eval.evaluator.stop_value``.
+            rounds_per_epoch: Rounds between two evaluations; None makes it ``eval_freq`` updates.
+            evaluator_env_num: Envs for evaluation on each rank; None means as many as episodes, up to ``num_envs``.
+            n_evaluator_episode: Episodes of an evaluation over all ranks; None takes the policy's
+                ``eval.evaluator.n_episode``.
+
+        Raises:
+            ValueError: If an argument is out of its range.
+            TypeError: If ``env_id`` is neither an id nor a callable.
+        """
         super().__init__()
         check_env(env_id)
         counts = {"num_envs": num_envs, "max_env_step": max_env_step, "max_train_iter": max_train_iter}

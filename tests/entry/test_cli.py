@@ -107,7 +107,7 @@ def test_printed_config_holds_the_settings_and_can_be_fed_back(
 
 def fields(config_class: Any, path: str = "model.cfg") -> Iterator[tuple[str, str]]:
     """Yield the dotted name and the documentation of every field that holds a value."""
-    source = inspect.getsource(config_class)
+    source = "".join(inspect.getsource(one) for one in config_class.__mro__ if dataclasses.is_dataclass(one))
     for field in dataclasses.fields(config_class):
         default = getattr(config_class(), field.name)
         if dataclasses.is_dataclass(default):
@@ -120,7 +120,7 @@ def fields(config_class: Any, path: str = "model.cfg") -> Iterator[tuple[str, st
 
 def arguments_of_the_datamodule() -> Iterator[tuple[str, str]]:
     """Yield the dotted name and the documentation of every argument."""
-    documentation = inspect.getdoc(ReplayDataModule) or ""
+    documentation = inspect.getdoc(ReplayDataModule.__init__) or ""
     for name in list(inspect.signature(ReplayDataModule).parameters):
         text = re.search(rf"^    {name}: (.+(?:\n     .+)*)", documentation, re.MULTILINE)
         assert text is not None, f"data.{name} says nothing"
