@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 from gymnasium import spaces
 
 Shape = Any  # int, tuple of ints, or a dict of shapes
@@ -42,3 +43,32 @@ def discrete_action_shape(space: spaces.Space[Any], policy: str) -> Shape:
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1 and not space.start.any():
         return tuple(int(size) for size in space.nvec)
     raise TypeError(f"{policy} needs a Discrete or MultiDiscrete action space that counts from 0, got {space}")
+
+
+def continuous_action_shape(space: spaces.Space[Any], policy: str) -> int:
+    """Return the number of dimensions of a continuous action space.
+
+    Args:
+        space: The action space of one env.
+        policy: Name of the policy that asks, for the message.
+
+    Raises:
+        TypeError: If the space is not a one-dimensional Box of floats.
+    """
+    if isinstance(space, spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating):
+        return space.shape[0]
+    raise TypeError(
+        f"{policy} needs a one-dimensional Box of floats as its action space, got {space}; "
+        "gymnasium.wrappers.TransformAction makes a Box of another shape or type into one"
+    )
+
+
+def action_bounds(space: spaces.Box) -> tuple[list[float], list[float]]:
+    """Return the smallest and the largest value of each dimension, as the shortest decimals that stand for them.
+
+    Example:
+        >>> action_bounds(spaces.Box(-0.4, 0.4, (1,), np.float32))
+        ([-0.4], [0.4])
+    """
+    low, high = ([float(str(bound)) for bound in bounds.ravel()] for bounds in (space.low, space.high))
+    return low, high

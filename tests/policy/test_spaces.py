@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from lightning_ding.policy.spaces import discrete_action_shape, obs_shape
+from lightning_ding.policy.spaces import action_bounds, continuous_action_shape, discrete_action_shape, obs_shape
 
 MOVE = spaces.Discrete(3)
 
@@ -79,3 +79,20 @@ def test_discrete_action_shape_refuses_other_spaces_and_names_policy_and_space(s
     with pytest.raises(TypeError) as error:
         discrete_action_shape(space, "c51")
     assert str(error.value) == (f"c51 needs a Discrete or MultiDiscrete action space that counts from 0, got {space}")
+
+
+def test_a_continuous_action_shape_is_the_number_of_its_dimensions() -> None:
+    assert continuous_action_shape(spaces.Box(-1, 1, (3,)), "sac") == 3
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.Discrete(2), spaces.Box(-1, 1, (2, 2)), spaces.Box(-1, 1, ()), spaces.Box(0, 9, (2,), np.int64)]
+)
+def test_other_spaces_than_vectors_of_floats_are_refused(space: spaces.Space[Any]) -> None:
+    with pytest.raises(TypeError, match=r"sac needs a one-dimensional Box of floats .*, got (.|\n)*TransformAction"):
+        continuous_action_shape(space, "sac")
+
+
+def test_action_bounds_are_the_decimals_that_a_user_would_write() -> None:
+    space = spaces.Box(np.array([-0.4, 0.1], np.float32), np.array([0.4, np.inf], np.float32))
+    assert action_bounds(space) == ([-0.4, 0.1], [0.4, float("inf")])
