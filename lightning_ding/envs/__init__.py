@@ -1,9 +1,21 @@
 """Vector environments: making them, and stepping them the same way in every autoreset mode."""
 
 from lightning_ding.envs.fault import FaultBarrier
+from lightning_ding.envs.normalise import NormaliseObservation, NormaliseReward
 from lightning_ding.envs.pause import Pausable
 from lightning_ding.envs.pettingzoo import PettingZooVectorEnv
+from lightning_ding.envs.statistics import RunningStatistics
 from lightning_ding.envs.stepper import EnvStepper, Timestep
 from lightning_ding.envs.vector import make_vector_env
 
-__all__ = ["EnvStepper", "FaultBarrier", "Pausable", "PettingZooVectorEnv", "Timestep", "make_vector_env"]
+__all__ = [
+    "EnvStepper",
+    "FaultBarrier",
+    "NormaliseObservation",
+    "NormaliseReward",
+    "Pausable",
+    "PettingZooVectorEnv",
+    "RunningStatistics",
+    "Timestep",
+    "make_vector_env",
+]

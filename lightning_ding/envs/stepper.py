@@ -125,7 +125,7 @@ class EnvStepper:
             self._resetting = ended
         elif ended.any():
             if self.mode == AutoresetMode.SAME_STEP:
-                next_obs = _with_final(obs, info["final_obs"], ended)
+                next_obs = with_final_obs(obs, info["final_obs"], ended)
             else:
                 obs = self._reset_rows(obs, ended)
         if self._paused is not None:
@@ -172,7 +172,7 @@ class EnvStepper:
     def _end_abnormal(self, timestep: Timestep, obs: Any, previous: Any) -> tuple[Timestep, Any]:
         """Return a step whose faults are truncations that lead nowhere, and the observations to act on."""
         next_obs, reward, terminated, truncated, info, valid, abnormal = timestep
-        next_obs = _merge(previous, next_obs, abnormal)
+        next_obs = merge_rows(previous, next_obs, abnormal)
         if self.mode == AutoresetMode.NEXT_STEP:
             obs = next_obs
         lost = abnormal & ~(terminated | truncated)
@@ -185,7 +185,7 @@ class EnvStepper:
     def _reset_rows(self, obs: Any, rows: BoolArray) -> Any:
         seed = [self.next_seed[i] if rows[i] else None for i in range(len(rows))]
         fresh = self._reset(seed, {"reset_mask": rows.copy()})
-        return _merge(fresh, obs, rows)
+        return merge_rows(fresh, obs, rows)
 
     def _reset(self, seed: list[int | None] | None, options: dict[str, Any] | None = None) -> Any:
         try:
@@ -238,7 +238,7 @@ def _space_leaves(space: Any) -> list[Any]:
     return [leaf for part in (below.values() if hasattr(below, "values") else below) for leaf in _space_leaves(part)]
 
 
-def _with_final(obs: Any, final_obs: Any, ended: BoolArray) -> Any:
+def with_final_obs(obs: Any, final_obs: Any, ended: BoolArray) -> Any:
     """Return a copy of ``obs`` with the rows of ended episodes replaced by their final observations."""
     rows = np.flatnonzero(ended)
     return _put(obs, rows, [final_obs[row] for row in rows])
@@ -252,9 +252,10 @@ def _put(obs: Any, rows: NDArray[np.intp], items: list[Any]) -> Any:
     return changed
 
 
-def _merge(fresh: Any, obs: Any, ended: BoolArray) -> Any:
+def merge_rows(fresh: Any, obs: Any, ended: BoolArray) -> Any:
+    """Return a copy of ``obs`` with the rows of ended episodes replaced by those of ``fresh``."""
     if isinstance(obs, dict):
-        return {name: _merge(fresh[name], below, ended) for name, below in obs.items()}
+        return {name: merge_rows(fresh[name], below, ended) for name, below in obs.items()}
     changed = obs.copy()
     changed[ended] = fresh[ended]
     return changed

@@ -242,13 +242,14 @@ class SinglePolicyCollector(ISerialCollector):
             self._end_episodes(call, np.flatnonzero(ended), timestep.abnormal)
 
     def _count(self, timestep: Timestep, valid: NDArray[np.bool_] | None) -> None:
+        reward = timestep.info.get("raw_reward", timestep.reward)  # of an env that normalises rewards
         if valid is None:
             self._envstep += len(self._length)
-            self._return += timestep.reward
+            self._return += reward
             self._length += 1
         else:
             self._envstep += int(np.count_nonzero(valid))
-            self._return += timestep.reward * valid
+            self._return += np.where(valid, reward, 0.0)  # a raw reward of a fault may be anything
             self._length += valid
 
     def _end_episodes(self, call: Call, rows: NDArray[np.intp], abnormal: NDArray[np.bool_]) -> None:
