@@ -257,5 +257,5 @@ def _load(statistics: Statistics, state: dict[str, Any]) -> None:
         statistics.load_state_dict(state)
 
 
-def _row(obs: Any, row: int) -> Any:
+def _row(obs: Any, row: Any) -> Any:
     return {name: _row(part, row) for name, part in obs.items()} if isinstance(obs, dict) else obs[row]

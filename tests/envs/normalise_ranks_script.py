@@ -21,15 +21,15 @@ def report(rank: int) -> dict[str, Any]:
     """Return the statistics in full precision, and all that went into them."""
     envs = make_vector_env("CartPole-v1", num_envs=2 + rank, seed=rank)
     seen = Seen(envs)
-    env = NormaliseReward(NormaliseObservation(seen), discount_factor=0.9)
+    inner = NormaliseObservation(seen)
+    env = NormaliseReward(inner, discount_factor=0.9)
     env.reset(seed=rank)
     for steps in STEPS:
         for _ in range(steps * (1 + rank)):
             env.step(env.action_space.sample())
-        for wrapper in (env.env, env):
-            wrapper.merge_over_ranks()
-    wrappers = (env.env, env)
-    states = [{name: torch.as_tensor(x).tolist() for name, x in one.state_dict().items()} for one in wrappers]
+        inner.merge_over_ranks()
+        env.merge_over_ranks()
+    states = [{name: torch.as_tensor(x).tolist() for name, x in one.state_dict().items()} for one in (inner, env)]
     return {"states": states, "seen": np.concatenate(seen.rows).tolist()}
 
 

@@ -111,8 +111,8 @@ def test_observations_count_once_each_with_first_and_final_ones(mode: AutoresetM
     env = NormaliseObservation(counting_envs(mode))
     transitions = run(env, steps=20)
 
-    # Env 0's episodes have one step, so behind 20 steps it has shown 2 * 20 + 1 observations, and so on, but that a step
-    # that resets may be still to come.
+    # Env 0's episodes have one step, so behind 20 steps it has shown 2 * 20 + 1 observations, and so on, but that a
+    # step that resets may be still to come.
     amounts = []
     for of_env in transitions:
         ends = sum(step[3] or step[4] for step in of_env)
@@ -236,9 +236,11 @@ def test_observations_without_a_number_to_normalise_are_refused(space: gym.Space
 @pytest.mark.parametrize("name", ["clip", "epsilon"])
 def test_arguments_out_of_range_are_refused(name: str) -> None:
     env = counting_envs(AutoresetMode.SAME_STEP)
-    for make in (NormaliseObservation, functools.partial(NormaliseReward, discount_factor=0.9)):
-        with pytest.raises(ValueError, match=f"{name} must be > 0, got 0"):
-            make(env, **{name: 0.0})  # type: ignore[operator]
+    bad: dict[str, Any] = {name: 0.0}
+    with pytest.raises(ValueError, match=f"{name} must be > 0, got 0"):
+        NormaliseObservation(env, **bad)
+    with pytest.raises(ValueError, match=f"{name} must be > 0, got 0"):
+        NormaliseReward(env, 0.9, **bad)
     with pytest.raises(ValueError, match=r"discount_factor must be in \[0, 1\], got 1.5"):
         NormaliseReward(env, 1.5)
 
@@ -384,8 +386,8 @@ def test_observation_that_is_not_finite_is_named_and_spoils_nothing(value: float
 def test_reward_that_is_infinite_is_not_hidden_by_the_clip() -> None:
     class Bad(CountingEnv):
         def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-            obs, _, *rest = super().step(action)
-            return obs, np.inf, *rest
+            obs, _, terminated, truncated, info = super().step(action)
+            return obs, np.inf, terminated, truncated, info
 
     env = NormaliseReward(SyncVectorEnv([Bad], autoreset_mode=AutoresetMode.SAME_STEP), 0.9)
     with pytest.raises(ValueError, match="env 0 gave a reward that is not finite"):
