@@ -1,18 +1,33 @@
 """Networks, and the registries that a config chooses them from."""
 
+from lightning_ding.model.c51 import C51DQN
+from lightning_ding.model.distributional import DistributionHead
 from lightning_ding.model.dqn import DQN
 from lightning_ding.model.encoder import ConvEncoder, DictEncoder, MLPEncoder, create_encoder
+from lightning_ding.model.ensemble import EnsembleMLP
 from lightning_ding.model.factory import create_model
 from lightning_ding.model.head import DiscreteHead, DuelingHead, MultiHead
+from lightning_ding.model.noisy import NoisyLinear, NoisyMLP
+from lightning_ding.model.qac import ContinuousQAC
+from lightning_ding.model.qrdqn import QRDQN
+from lightning_ding.model.rainbow import RainbowDQN
 
 __all__ = [
+    "C51DQN",
     "DQN",
+    "QRDQN",
+    "ContinuousQAC",
     "ConvEncoder",
     "DictEncoder",
     "DiscreteHead",
+    "DistributionHead",
     "DuelingHead",
+    "EnsembleMLP",
     "MLPEncoder",
     "MultiHead",
+    "NoisyLinear",
+    "NoisyMLP",
+    "RainbowDQN",
     "create_encoder",
     "create_model",
 ]

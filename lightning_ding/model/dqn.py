@@ -5,14 +5,14 @@ Shapes: B batch, A actions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
-from lightning_ding.config import require
-from lightning_ding.model.encoder import ObsShape, create_encoder
+from lightning_ding.model.encoder import ObsShape
 from lightning_ding.model.head import DiscreteHead, DuelingHead, MultiHead
+from lightning_ding.model.q_network import encoder_for, head_size
 from lightning_ding.registry import MODEL_REGISTRY
 
 
@@ -51,16 +51,9 @@ class DQN(nn.Module):
         activation: str = "relu",
     ) -> None:
         super().__init__()
-        if isinstance(obs_shape, Mapping):
-            obs_shape = {name: shape for name, shape in obs_shape.items() if name != "action_mask"}
-        self.encoder = create_encoder(obs_shape, encoder, encoder_hidden_size_list, activation)
+        self.encoder = encoder_for(obs_shape, encoder, encoder_hidden_size_list, activation)
         features = self.encoder.output_size
-        layers = int(dueling) if head_layer_num is None else head_layer_num
-        require(layers >= 0, "head_layer_num", ">= 0", layers)
-        no_width = "None when the head has no hidden layers"
-        require(head_hidden_size is None or layers > 0, "head_hidden_size", no_width, head_hidden_size)
-        width = features if head_hidden_size is None else head_hidden_size
-        require(width >= 1, "head_hidden_size", ">= 1", width)
+        width, layers = head_size(features, head_hidden_size, head_layer_num, dueling)
         head_class = DuelingHead if dueling else DiscreteHead
         if isinstance(action_shape, int):
             self.head: nn.Module = head_class(features, action_shape, width, layers, activation)

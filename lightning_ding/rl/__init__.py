@@ -1,5 +1,22 @@
 """The mathematics of reinforcement learning: pure functions on tensors, one file per idea."""
 
+from lightning_ding.rl.actor_critic import (
+    critic_error,
+    critic_loss,
+    pessimistic_target,
+    smoothed_action,
+    soft_actor_loss,
+    soft_target,
+    temperature_loss,
+)
+from lightning_ding.rl.distributional import (
+    categorical_projection,
+    cross_entropy,
+    quantile_huber,
+    quantile_target,
+    take_action_distribution,
+    weighted_mean,
+)
 from lightning_ding.rl.distributions import (
     Categorical,
     DiagonalGaussian,
@@ -10,10 +27,13 @@ from lightning_ding.rl.distributions import (
 )
 from lightning_ding.rl.exploration import Schedule, epsilon_greedy, random_actions
 from lightning_ding.rl.gae import gae
+from lightning_ding.rl.noise import OrnsteinUhlenbeckNoise, gaussian_noise
+from lightning_ding.rl.policy_gradient import policy_gradient_loss
 from lightning_ding.rl.ppo import PPOPolicyLoss, approx_kl, ppo_policy_loss, ppo_value_loss, standardise
 from lightning_ding.rl.returns import discounted_return, n_step_return
 from lightning_ding.rl.running import RunningMeanStd, combine_moments, moments
 from lightning_ding.rl.sequences import Sequences, time_major
+from lightning_ding.rl.squashed_gaussian import squashed_gaussian_log_prob, squashed_gaussian_sample
 from lightning_ding.rl.target import copy_parameters, polyak_update
 from lightning_ding.rl.td import double_q_target, masked, q_target, take_action_value, td_error, td_loss
 
@@ -23,29 +43,47 @@ __all__ = [
     "Distribution",
     "HybridDistribution",
     "MultiCategorical",
+    "OrnsteinUhlenbeckNoise",
     "PPOPolicyLoss",
     "RunningMeanStd",
     "Schedule",
     "Sequences",
     "approx_kl",
+    "categorical_projection",
     "combine_moments",
     "copy_parameters",
+    "critic_error",
+    "critic_loss",
+    "cross_entropy",
     "discounted_return",
     "distribution_of",
     "double_q_target",
     "epsilon_greedy",
     "gae",
+    "gaussian_noise",
     "masked",
     "moments",
     "n_step_return",
+    "pessimistic_target",
+    "policy_gradient_loss",
     "polyak_update",
     "ppo_policy_loss",
     "ppo_value_loss",
     "q_target",
+    "quantile_huber",
+    "quantile_target",
     "random_actions",
+    "smoothed_action",
+    "soft_actor_loss",
+    "soft_target",
+    "squashed_gaussian_log_prob",
+    "squashed_gaussian_sample",
     "standardise",
+    "take_action_distribution",
     "take_action_value",
     "td_error",
     "td_loss",
+    "temperature_loss",
     "time_major",
+    "weighted_mean",
 ]

@@ -1,0 +1,91 @@
+"""The Q-network of C51.
+
+Shapes: B batch, A actions, N atoms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_ding.config import require
+from lightning_ding.model.distributional import DistributionHead
+from lightning_ding.model.encoder import ObsShape
+from lightning_ding.model.q_network import check_action_shape, encoder_for, head_size
+from lightning_ding.registry import MODEL_REGISTRY
+
+
+@MODEL_REGISTRY.register("c51dqn")
+class C51DQN(nn.Module):
+    """Encoder and head: the distribution of every action's return (Bellemare et al. 2017, section 4).
+
+    Args:
+        obs_shape: A size, a shape, or a dict of them; an entry ``action_mask`` is not encoded.
+        action_shape: Number of actions.
+        encoder: A registered encoder; None chooses by the shape.
+        encoder_hidden_size_list: Widths of the encoder; None takes the encoder's default.
+        v_min: Value of the first atom, < v_max.
+        v_max: Value of the last atom.
+        n_atom: N, >= 2.
+        dueling: Use a dueling head.
+        head_hidden_size: Width of the head's hidden layers; the encoder's output size if None.
+        head_layer_num: Hidden layers of the head; None means 1 with ``dueling``, else 0.
+        activation: relu, tanh, elu or gelu.
+
+    Raises:
+        TypeError: If ``action_shape`` is not a number.
+        ValueError: If a size is out of its range, or ``head_hidden_size`` is given to a head without hidden layers.
+
+    Example:
+        >>> C51DQN(obs_shape=4, action_shape=2)(torch.zeros(3, 4))["distribution"].shape
+        torch.Size([3, 2, 51])
+    """
+
+    support: Tensor
+
+    def __init__(
+        self,
+        obs_shape: ObsShape,
+        action_shape: int,
+        encoder: str | None = None,
+        encoder_hidden_size_list: Sequence[int] | None = None,
+        v_min: float = -10.0,
+        v_max: float = 10.0,
+        n_atom: int = 51,
+        dueling: bool = False,
+        head_hidden_size: int | None = None,
+        head_layer_num: int | None = None,
+        activation: str = "relu",
+    ) -> None:
+        super().__init__()
+        check_action_shape(action_shape)
+        self.register_buffer("support", make_support(v_min, v_max, n_atom), persistent=False)
+        self.encoder = encoder_for(obs_shape, encoder, encoder_hidden_size_list, activation)
+        features = self.encoder.output_size
+        width, layers = head_size(features, head_hidden_size, head_layer_num, dueling)
+        self.head = DistributionHead(features, action_shape, n_atom, width, layers, activation, dueling)
+
+    def forward(self, obs: Any) -> dict[str, Tensor]:
+        """Return ``logit`` (B, A), the mean returns, and ``distribution`` and ``log_distribution``, (B, A, N)."""
+        return categorical_output(self.head(self.encoder(obs)), self.support)
+
+
+def make_support(v_min: float, v_max: float, n_atom: int) -> Tensor:
+    """Return the values of the atoms, shape (N,).
+
+    Raises:
+        ValueError: If ``v_min`` is not below ``v_max``, or there are fewer than two atoms.
+    """
+    require(v_min < v_max, "v_min", f"below v_max ({v_max})", v_min)
+    require(n_atom >= 2, "n_atom", ">= 2", n_atom)
+    return torch.linspace(v_min, v_max, n_atom)
+
+
+def categorical_output(score: Tensor, support: Tensor) -> dict[str, Tensor]:
+    """Return the distributions of scores, shape (B, A, N), over a support, shape (N,); see ``C51DQN.forward``."""
+    log_distribution = score.log_softmax(2)
+    distribution = log_distribution.exp()
+    return {"logit": distribution @ support, "distribution": distribution, "log_distribution": log_distribution}

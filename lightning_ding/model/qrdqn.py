@@ -1,0 +1,72 @@
+"""The Q-network of QR-DQN.
+
+Shapes: B batch, A actions, N quantiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_ding.config import require
+from lightning_ding.model.distributional import DistributionHead
+from lightning_ding.model.encoder import ObsShape
+from lightning_ding.model.q_network import check_action_shape, encoder_for, head_size
+from lightning_ding.registry import MODEL_REGISTRY
+
+
+@MODEL_REGISTRY.register("qrdqn")
+class QRDQN(nn.Module):
+    """Encoder and head: quantiles of every action's return (Dabney et al. 2018, section 4).
+
+    Args:
+        obs_shape: A size, a shape, or a dict of them; an entry ``action_mask`` is not encoded.
+        action_shape: Number of actions.
+        encoder: A registered encoder; None chooses by the shape.
+        encoder_hidden_size_list: Widths of the encoder; None takes the encoder's default.
+        num_quantiles: N, >= 1.
+        dueling: Use a dueling head.
+        head_hidden_size: Width of the head's hidden layers; the encoder's output size if None.
+        head_layer_num: Hidden layers of the head; None means 1 with ``dueling``, else 0.
+        activation: relu, tanh, elu or gelu.
+
+    Raises:
+        TypeError: If ``action_shape`` is not a number.
+        ValueError: If a size is out of its range, or ``head_hidden_size`` is given to a head without hidden layers.
+
+    Example:
+        >>> QRDQN(obs_shape=4, action_shape=2, num_quantiles=4)(torch.zeros(3, 4))["tau"]
+        tensor([0.1250, 0.3750, 0.6250, 0.8750])
+    """
+
+    tau: Tensor
+
+    def __init__(
+        self,
+        obs_shape: ObsShape,
+        action_shape: int,
+        encoder: str | None = None,
+        encoder_hidden_size_list: Sequence[int] | None = None,
+        num_quantiles: int = 32,
+        dueling: bool = False,
+        head_hidden_size: int | None = None,
+        head_layer_num: int | None = None,
+        activation: str = "relu",
+    ) -> None:
+        super().__init__()
+        check_action_shape(action_shape)
+        require(num_quantiles >= 1, "num_quantiles", ">= 1", num_quantiles)
+        middles = (torch.arange(num_quantiles) + 0.5) / num_quantiles
+        self.register_buffer("tau", middles, persistent=False)
+        self.encoder = encoder_for(obs_shape, encoder, encoder_hidden_size_list, activation)
+        features = self.encoder.output_size
+        width, layers = head_size(features, head_hidden_size, head_layer_num, dueling)
+        self.head = DistributionHead(features, action_shape, num_quantiles, width, layers, activation, dueling)
+
+    def forward(self, obs: Any) -> dict[str, Tensor]:
+        """Return ``logit`` (B, A), the mean returns, ``q`` (B, A, N), their quantiles, and ``tau`` (N,), which ones."""
+        q = self.head(self.encoder(obs))
+        return {"logit": q.mean(2), "q": q, "tau": self.tau}

@@ -1,0 +1,99 @@
+"""C51: Q-learning with a categorical distribution of the return, double Q-learning and n-step returns.
+
+Papers: Bellemare et al. 2017, algorithm 1 (https://arxiv.org/abs/1707.06887); double: van Hasselt et al. 2016, eq. 4
+(https://arxiv.org/abs/1509.06461); n-step: Hessel et al. 2018, section 3 (https://arxiv.org/abs/1710.02298);
+priorities: Schaul et al. 2016 (https://arxiv.org/abs/1511.05952).
+
+Where this differs: the online network chooses the next action unless ``double_q`` is off, which is the paper's way; a
+priority is the item's cross entropy, as in DI-engine, where Hessel et al. take the divergence, which is smaller by the
+entropy of the target; a truncated step bootstraps from its true final observation, as in DQN.
+
+Shapes: B batch, A actions, N atoms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lightning_ding import rl
+from lightning_ding.config import ConfigLike
+from lightning_ding.policy.c51_config import C51Config
+from lightning_ding.policy.config import PolicyConfig
+from lightning_ding.policy.q_learning import QLearningPolicy
+from lightning_ding.registry import POLICY_REGISTRY
+
+
+@POLICY_REGISTRY.register("c51")
+class C51Policy(QLearningPolicy[C51Config]):
+    """C51 for discrete actions; vector, image and dict observations; action masks.
+
+    Args:
+        cfg: A ``C51Config``, or a mapping to merge over its defaults.
+        model: A network to use instead of the one that the config describes; it maps observations to ``logit`` (B, A),
+            ``distribution`` and ``log_distribution`` (B, A, N) over the support that the config describes.
+        enable_field: Which of learn, collect, eval and command to initialise; None means all.
+
+    Example:
+        >>> policy = C51Policy({"model": {"obs_shape": 4, "action_shape": 2}})
+        >>> policy.eval_mode.forward({0: torch.zeros(4), 1: torch.ones(4)})[1]["action"].shape
+        torch.Size([])
+    """
+
+    config_class: ClassVar[type[PolicyConfig]] = C51Config
+    target_keys: ClassVar[tuple[str, ...]] = ("logit", "distribution")
+    support: Tensor
+
+    def __init__(
+        self,
+        cfg: ConfigLike[C51Config] = None,
+        model: nn.Module | None = None,
+        enable_field: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(cfg, model, enable_field)
+
+    def _init_learn(self) -> None:
+        super()._init_learn()
+        cfg = self.config.model
+        self.register_buffer("support", torch.linspace(cfg.v_min, cfg.v_max, cfg.n_atom), persistent=False)
+
+    def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the cross entropy of a minibatch and what to report of it.
+
+        Args:
+            batch: ``obs``, ``action`` (B,), ``reward`` (B,) summed over the steps, ``next_obs``, ``terminated`` (B,),
+                ``discount`` (B,), which is gamma^n and may be missing when nstep is 1, and ``IS`` (B,) with
+                ``priority_IS_weight``.
+
+        Returns:
+            The loss, and what to report, detached: ``total_loss``, a scalar, ``q_value`` (B,), ``target_q_value``
+            (B,), and ``priority`` (B,) if the config asks for it.
+
+        Raises:
+            KeyError: If ``discount`` or ``IS`` is needed and missing.
+            ValueError: If ``reward`` is not of shape (B,).
+        """
+        target = self._target(batch)
+        output = self._output(self.model, batch["obs"])
+        prediction = rl.take_action_distribution(output["log_distribution"], batch["action"])
+        cross_entropy = rl.cross_entropy(prediction, target)
+        loss = rl.weighted_mean(cross_entropy, self._weight(batch))
+        q_value = rl.take_action_value(output["logit"], batch["action"]).detach()
+        report = {"total_loss": loss.detach(), "q_value": q_value, "target_q_value": target @ self.support}
+        if self.config.priority:
+            report["priority"] = cross_entropy.detach()
+        return loss, report
+
+    @torch.no_grad()
+    def _target(self, batch: dict[str, Any]) -> Tensor:
+        """Return the projected distribution of the target, shape (B, N)."""
+        reward, discount_t, output = self._reward(batch), self._discount(batch), self._target_output(batch)
+        probability_t = rl.take_action_distribution(output["distribution"], self._next_action(batch, output))
+        return rl.categorical_projection(reward, discount_t, probability_t, self.support)
+
+    def default_model(self) -> tuple[str, list[str]]:
+        """Return the registered Q-network."""
+        return "c51dqn", ["lightning_ding.model.c51"]

@@ -1,0 +1,106 @@
+"""Targets and losses of distributional Q-learning.
+
+Shapes: B batch, A actions, N atoms of a support, or quantiles. ``discount`` (B,) is gamma^n times (1 - terminated), as
+in ``td``.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def take_action_distribution(distribution: Tensor, action: Tensor) -> Tensor:
+    """Return the row of the action taken.
+
+    Args:
+        distribution: Atoms or quantiles of every action, shape (B, A, N).
+        action: Action indices, shape (B,), integers in [0, A).
+
+    Returns:
+        Those of the action, shape (B, N).
+    """
+    index = action[:, None, None].expand(-1, 1, distribution.shape[2])
+    return distribution.gather(1, index).squeeze(1)
+
+
+def categorical_projection(reward: Tensor, discount_t: Tensor, probability_t: Tensor, support: Tensor) -> Tensor:
+    """Return the distribution of r + discount * Z', projected onto the support (Bellemare et al. 2017, algorithm 1).
+
+    See https://arxiv.org/abs/1707.06887. Each atom moves to r + discount * z, is clipped to the ends of the support,
+    and shares its probability between its two neighbours there, the nearer one getting more. One that falls on an atom
+    gives it everything.
+
+    Args:
+        reward: (n-step) rewards, shape (B,).
+        discount_t: gamma^n * (1 - terminated), shape (B,).
+        probability_t: Probability of each atom in the next state, for the action chosen there, shape (B, N).
+        support: Values of the atoms, ascending and evenly spaced, shape (N,), N >= 2.
+
+    Returns:
+        Probabilities, shape (B, N), detached; each row sums to what that of ``probability_t`` does.
+    """
+    last = len(support) - 1
+    spacing = (support[-1] - support[0]) / last
+    moved = reward[:, None] + discount_t[:, None] * support
+    position = ((moved - support[0]) / spacing).clamp(0, last)  # in atoms; clamped here, so no rounding leaves the ends
+    lower = position.floor()
+    share = position - lower  # of the upper neighbour; 0 for an exact hit, so that nothing is lost or counted twice
+    below = lower.long()
+    above = (below + 1).clamp(max=last)
+    projected = probability_t.new_zeros(probability_t.shape)
+    projected = projected.scatter_add(1, below, probability_t * (1 - share))
+    return projected.scatter_add(1, above, probability_t * share).detach()
+
+
+def cross_entropy(log_prediction: Tensor, target: Tensor) -> Tensor:
+    """Return -sum_i target_i log prediction_i, shape (B,) (Bellemare et al. 2017, algorithm 1).
+
+    Args:
+        log_prediction: Logarithms of the predicted probabilities, shape (B, N).
+        target: Probabilities, shape (B, N).
+    """
+    return -(target * log_prediction).sum(1)
+
+
+def quantile_target(reward: Tensor, discount_t: Tensor, quantile_t: Tensor) -> Tensor:
+    """Return r + discount * theta', shape (B, N), detached (Dabney et al. 2018, algorithm 1).
+
+    Args:
+        reward: (n-step) rewards, shape (B,).
+        discount_t: gamma^n * (1 - terminated), shape (B,).
+        quantile_t: Quantiles in the next state, for the action chosen there, shape (B, N).
+    """
+    return (reward[:, None] + discount_t[:, None] * quantile_t).detach()
+
+
+def quantile_huber(prediction: Tensor, target: Tensor, tau: Tensor, kappa: float = 1.0) -> Tensor:
+    """Return the quantile Huber loss of each item (Dabney et al. 2018, eq. 10, https://arxiv.org/abs/1710.10044).
+
+    With u the error of a target against a prediction, it is abs(tau - [u < 0]) * L(u), where L is u^2 / 2 up to kappa
+    and kappa * (abs(u) - kappa / 2) beyond; summed over the predictions, averaged over the targets (algorithm 1).
+
+    Args:
+        prediction: Quantiles, shape (B, N).
+        target: Samples of the target's distribution, shape (B, M).
+        tau: Which quantiles the predictions are, in (0, 1), shape (N,) or (B, N).
+        kappa: Error up to which the loss is quadratic, > 0.
+
+    Returns:
+        Losses, shape (B,).
+    """
+    error = target[:, None, :] - prediction[:, :, None]  # (B, N, M)
+    huber = F.huber_loss(error, error.new_zeros(()).expand_as(error), reduction="none", delta=kappa)
+    slope = (tau[..., None] - (error.detach() < 0).to(error.dtype)).abs()
+    return (slope * huber).mean(2).sum(1)
+
+
+def weighted_mean(loss: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Return the mean of the losses of a minibatch.
+
+    Args:
+        loss: Of each item, shape (B,).
+        weight: Importance-sampling weights (Schaul et al. 2016, section 3.4, https://arxiv.org/abs/1511.05952),
+            shape (B,); None counts every item once.
+    """
+    return loss.mean() if weight is None else (weight * loss).mean()
