@@ -9,27 +9,17 @@ none and so computes one forward pass less an update.
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-import json
-import logging
 import time
-import warnings
 from collections.abc import Callable
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import torch
-
-from benchmarks import bare_dqn
-from benchmarks.compare import Result, in_turn, measure, report
+from benchmarks import bare_dqn, contest
+from benchmarks.compare import Result
 from benchmarks.workload import W1, DQNWorkload
 
 
 def run_ours(w: DQNWorkload, default_logging: bool = False) -> Result:
     """Train through ``Trainer.fit`` without evaluation; with ``default_logging``, logger and progress bar are on."""
-    import torch.utils.tensorboard  # noqa: F401 - what the logger imports belongs to the start of a process
-    from lightning import Trainer, seed_everything
+    from lightning import seed_everything
 
     from lightning_ding.datamodules import ReplayDataModule
     from lightning_ding.policy import DQNPolicy
@@ -49,20 +39,7 @@ def run_ours(w: DQNWorkload, default_logging: bool = False) -> Result:
     }
     policy = DQNPolicy(config)
     datamodule = ReplayDataModule(w.env_id, num_envs=w.num_envs, max_env_step=w.env_steps, seed=0)
-    with TemporaryDirectory() as folder:
-        trainer = Trainer(
-            accelerator="cpu",
-            default_root_dir=folder,
-            limit_val_batches=0,
-            enable_checkpointing=False,
-            enable_model_summary=False,
-            enable_progress_bar=default_logging,
-            logger=default_logging,
-        )
-        start = time.perf_counter()
-        trainer.fit(policy, datamodule)
-        seconds = time.perf_counter() - start
-    return {"seconds": seconds, "env_steps": policy.progress.env_step, "updates": policy.progress.train_iter}
+    return contest.fit(policy, datamodule, default_logging)
 
 
 def run_sb3(w: DQNWorkload) -> Result:
@@ -101,25 +78,5 @@ CONTESTANTS: dict[str, Callable[[DQNWorkload], Result]] = {
 }
 
 
-def main() -> None:
-    """Run one contestant, or all in turn."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", choices=CONTESTANTS, help="run one contestant in this process and print JSON")
-    parser.add_argument("--only", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS), help="leave others out")
-    parser.add_argument("--repeats", type=int, default=3, help="turns")
-    parser.add_argument("--env-steps", type=int, default=W1.env_steps, help="length of the workload")
-    parser.add_argument("--out", type=Path, default=Path("docs/results/dqn_speed.json"), help="JSON file")
-    options = parser.parse_args()
-    if options.run:
-        torch.set_num_threads(1)
-        warnings.simplefilter("ignore")
-        logging.getLogger("lightning").setLevel(logging.ERROR)
-        workload = dataclasses.replace(W1, env_steps=options.env_steps)
-        print(json.dumps(measure(lambda: CONTESTANTS[options.run](workload))))
-    else:
-        command = ["benchmarks.dqn", "--env-steps", str(options.env_steps)]
-        report(in_turn(command, options.only, options.repeats), "bare loop", options.out)
-
-
 if __name__ == "__main__":
-    main()
+    contest.main("dqn", __doc__, CONTESTANTS, W1)

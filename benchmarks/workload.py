@@ -26,3 +26,51 @@ class DQNWorkload:
 
 
 W1 = DQNWorkload()
+
+
+@dataclass(frozen=True)
+class PPOWorkload:
+    """PPO on a small env, with CleanRL's settings of 8 envs."""
+
+    env_id: str = "CartPole-v1"
+    num_envs: int = 8
+    num_steps: int = 128  # of each env in a rollout
+    env_steps: int = 102_400  # 100 rollouts
+    epochs: int = 4
+    batch_size: int = 256  # 4 minibatches an epoch
+    hidden: tuple[int, ...] = (64, 64)  # of actor and critic each, tanh
+    learning_rate: float = 2.5e-4  # falls to 0 in a line
+    adam_epsilon: float = 1e-5
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    clip_ratio: float = 0.2  # of the policy and of the value
+    entropy_weight: float = 0.01
+    value_weight: float = 0.5
+    grad_norm: float = 0.5
+
+    @property
+    def rollout(self) -> int:
+        """Transitions of a rollout."""
+        return self.num_envs * self.num_steps
+
+
+W2 = PPOWorkload()
+
+
+@dataclass(frozen=True)
+class SACWorkload:
+    """SAC with one env, an update of everything after each env step."""
+
+    env_id: str = "Pendulum-v1"
+    env_steps: int = 4_000
+    warm_up: int = 500  # env steps with random actions and without updates
+    batch_size: int = 256
+    hidden: tuple[int, ...] = (256, 256)  # of the actor and of each of two critics
+    learning_rate: float = 1e-3  # of critics and temperature
+    actor_learning_rate: float = 3e-4
+    gamma: float = 0.99
+    tau: float = 0.005  # of the target critics
+    buffer_size: int = 20_000
+
+
+W3 = SACWorkload()

@@ -1,0 +1,72 @@
+"""What the speed contests of all algorithms share: training through a Trainer, and the command line."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import logging
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from benchmarks.compare import Result, in_turn, measure, report
+
+
+def fit(policy: Any, datamodule: Any, default_logging: bool = False) -> Result:
+    """Train without evaluation, and return seconds, env steps and updates.
+
+    Args:
+        policy: A LightningModule with a ``progress``.
+        datamodule: Where its data come from.
+        default_logging: Whether logger and progress bar are on.
+    """
+    import torch.utils.tensorboard  # noqa: F401 - what the logger imports belongs to the start of a process
+    from lightning import Trainer
+
+    with TemporaryDirectory() as folder:
+        trainer = Trainer(
+            accelerator="cpu",
+            default_root_dir=folder,
+            limit_val_batches=0,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            enable_progress_bar=default_logging,
+            logger=default_logging,
+        )
+        start = time.perf_counter()
+        trainer.fit(policy, datamodule)
+        seconds = time.perf_counter() - start
+    return {"seconds": seconds, "env_steps": policy.progress.env_step, "updates": policy.progress.train_iter}
+
+
+def main(name: str, description: str | None, contestants: Mapping[str, Callable[[Any], Result]], workload: Any) -> None:
+    """Run one contestant, or all in turn.
+
+    Args:
+        name: Of the module in ``benchmarks``; results go to ``docs/results/NAME_speed.json``.
+        description: What ``--help`` says.
+        contestants: Each trains on a workload.
+        workload: A dataclass with ``env_steps``.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", choices=contestants, help="run one contestant in this process and print JSON")
+    parser.add_argument("--only", nargs="+", choices=contestants, default=list(contestants), help="leave others out")
+    parser.add_argument("--repeats", type=int, default=3, help="turns")
+    parser.add_argument("--env-steps", type=int, default=workload.env_steps, help="length of the workload")
+    parser.add_argument("--out", type=Path, default=Path(f"docs/results/{name}_speed.json"), help="JSON file")
+    options = parser.parse_args()
+    if options.run:
+        torch.set_num_threads(1)
+        warnings.simplefilter("ignore")
+        logging.getLogger("lightning").setLevel(logging.ERROR)
+        chosen = dataclasses.replace(workload, env_steps=options.env_steps)
+        print(json.dumps(measure(lambda: contestants[options.run](chosen))))
+    else:
+        command = [f"benchmarks.{name}", "--env-steps", str(options.env_steps)]
+        report(in_turn(command, options.only, options.repeats), "bare loop", options.out)

@@ -1,0 +1,87 @@
+"""Speed of PPO on workload W2: this project through ``Trainer.fit``, a bare loop, Stable-Baselines3.
+
+    python -m benchmarks.ppo      # writes docs/results/ppo_speed.json
+
+Each contestant runs in a process of its own with one torch thread, in turn, three times. Envs, networks, optimizer,
+rollouts, minibatches and losses are the same, but that the value losses are scaled and clipped in slightly different
+ways.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from benchmarks import bare_ppo, contest
+from benchmarks.compare import Result
+from benchmarks.workload import W2, PPOWorkload
+
+
+def run_ours(w: PPOWorkload, default_logging: bool = False) -> Result:
+    """Train through ``Trainer.fit``; with ``default_logging``, logger and progress bar are on."""
+    from lightning import seed_everything
+
+    from lightning_ding.datamodules import RolloutDataModule
+    from lightning_ding.policy import PPOPolicy
+
+    seed_everything(0)
+    loss = {"clip_ratio": w.clip_ratio, "value_clip": w.clip_ratio, "value_weight": w.value_weight, "value_norm": False}
+    optimizer = {"learning_rate": w.learning_rate, "eps": w.adam_epsilon, "grad_clip_norm": w.grad_norm}
+    config = {
+        "discount_factor": w.gamma,
+        "recompute_adv": False,
+        "model": {"encoder_hidden_size_list": w.hidden, "activation": "tanh", "share_encoder": False},
+        "learn": {
+            "epoch_per_collect": w.epochs,
+            "batch_size": w.batch_size,
+            "lr_scheduler": {"epoch_num": w.env_steps // w.rollout},
+            "entropy_weight": w.entropy_weight,
+            **loss,
+            **optimizer,
+        },
+        "collect": {"n_sample": w.rollout, "gae_lambda": w.gae_lambda},
+    }
+    policy = PPOPolicy(config)
+    datamodule = RolloutDataModule(w.env_id, num_envs=w.num_envs, max_env_step=w.env_steps, seed=0)
+    return contest.fit(policy, datamodule, default_logging)
+
+
+def run_sb3(w: PPOWorkload) -> Result:
+    """Train with Stable-Baselines3."""
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.env_util import make_vec_env
+
+    model = PPO(
+        "MlpPolicy",
+        make_vec_env(w.env_id, w.num_envs, seed=0),
+        learning_rate=lambda left: left * w.learning_rate,
+        n_steps=w.num_steps,
+        batch_size=w.batch_size,
+        n_epochs=w.epochs,
+        gamma=w.gamma,
+        gae_lambda=w.gae_lambda,
+        clip_range=w.clip_ratio,
+        clip_range_vf=w.clip_ratio,
+        ent_coef=w.entropy_weight,
+        vf_coef=w.value_weight,
+        max_grad_norm=w.grad_norm,
+        policy_kwargs={"net_arch": list(w.hidden)},
+        device="cpu",
+        seed=0,
+    )
+    start = time.perf_counter()
+    model.learn(w.env_steps)
+    seconds = time.perf_counter() - start
+    updates = model._n_updates * w.rollout // w.batch_size  # SB3 counts passes over the rollout
+    return {"seconds": seconds, "env_steps": model.num_timesteps, "updates": updates}
+
+
+CONTESTANTS: dict[str, Callable[[PPOWorkload], Result]] = {
+    "bare loop": bare_ppo.run,
+    "ours": run_ours,
+    "ours, logging": lambda w: run_ours(w, default_logging=True),
+    "SB3": run_sb3,
+}
+
+if __name__ == "__main__":
+    contest.main("ppo", __doc__, CONTESTANTS, W2)

@@ -1,0 +1,79 @@
+"""Speed of SAC on workload W3: this project through ``Trainer.fit``, a bare loop, Stable-Baselines3.
+
+    python -m benchmarks.sac      # writes docs/results/sac_speed.json
+
+Each contestant runs in a process of its own with one torch thread, in turn, three times. Env, networks, batch size,
+target and buffer are the same. Stable-Baselines3 has one learning rate, that of the critics, for the actor too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from benchmarks import bare_sac, contest
+from benchmarks.compare import Result
+from benchmarks.workload import W3, SACWorkload
+
+
+def run_ours(w: SACWorkload, default_logging: bool = False) -> Result:
+    """Train through ``Trainer.fit``; with ``default_logging``, logger and progress bar are on."""
+    from lightning import seed_everything
+
+    from lightning_ding.datamodules import ReplayDataModule
+    from lightning_ding.policy import SACPolicy
+
+    seed_everything(0)
+    rates = {"learning_rate_q": w.learning_rate, "learning_rate_alpha": w.learning_rate}
+    config = {
+        "discount_factor": w.gamma,
+        "random_collect_size": w.warm_up,
+        "model": {"encoder_hidden_size_list": w.hidden, "twin_critic": True},
+        "learn": {
+            "update_per_collect": 1,
+            "batch_size": w.batch_size,
+            "learning_rate_policy": w.actor_learning_rate,
+            "auto_alpha": True,
+            "target_theta": w.tau,
+            **rates,
+        },
+        "collect": {"n_sample": 1},
+        "other": {"replay_buffer": {"replay_buffer_size": w.buffer_size}},
+    }
+    policy = SACPolicy(config)
+    datamodule = ReplayDataModule(w.env_id, num_envs=1, max_env_step=w.env_steps, seed=0)
+    return contest.fit(policy, datamodule, default_logging)
+
+
+def run_sb3(w: SACWorkload) -> Result:
+    """Train with Stable-Baselines3."""
+    from stable_baselines3 import SAC
+    from stable_baselines3.common.env_util import make_vec_env
+
+    model = SAC(
+        "MlpPolicy",
+        make_vec_env(w.env_id, 1, seed=0),
+        learning_rate=w.learning_rate,
+        buffer_size=w.buffer_size,
+        learning_starts=w.warm_up,
+        batch_size=w.batch_size,
+        tau=w.tau,
+        gamma=w.gamma,
+        policy_kwargs={"net_arch": list(w.hidden), "optimizer_kwargs": {"fused": True}},
+        device="cpu",
+        seed=0,
+    )
+    start = time.perf_counter()
+    model.learn(w.env_steps)
+    return {"seconds": time.perf_counter() - start, "env_steps": model.num_timesteps, "updates": model._n_updates}
+
+
+CONTESTANTS: dict[str, Callable[[SACWorkload], Result]] = {
+    "bare loop": bare_sac.run,
+    "ours": run_ours,
+    "ours, logging": lambda w: run_ours(w, default_logging=True),
+    "SB3": run_sb3,
+}
+
+if __name__ == "__main__":
+    contest.main("sac", __doc__, CONTESTANTS, W3)
