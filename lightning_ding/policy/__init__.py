@@ -7,6 +7,8 @@ from lightning_ding.policy.c51 import C51Policy
 from lightning_ding.policy.c51_config import C51Config
 from lightning_ding.policy.command import CommandModePolicy
 from lightning_ding.policy.config import PolicyConfig
+from lightning_ding.policy.ddpg import DDPGPolicy
+from lightning_ding.policy.ddpg_config import DDPGConfig, TD3Config
 from lightning_ding.policy.dqn import DQNPolicy
 from lightning_ding.policy.dqn_config import DQNConfig
 from lightning_ding.policy.factory import create_policy, get_policy_cls
@@ -20,6 +22,9 @@ from lightning_ding.policy.qrdqn import QRDQNPolicy
 from lightning_ding.policy.qrdqn_config import QRDQNConfig
 from lightning_ding.policy.rainbow import RainbowPolicy
 from lightning_ding.policy.rainbow_config import RainbowConfig
+from lightning_ding.policy.sac import SACPolicy
+from lightning_ding.policy.sac_config import SACConfig
+from lightning_ding.policy.td3 import TD3Policy
 
 __all__ = [
     "A2CConfig",
@@ -27,6 +32,8 @@ __all__ = [
     "C51Config",
     "C51Policy",
     "CommandModePolicy",
+    "DDPGConfig",
+    "DDPGPolicy",
     "DQNConfig",
     "DQNPolicy",
     "PGConfig",
@@ -41,6 +48,10 @@ __all__ = [
     "QRDQNPolicy",
     "RainbowConfig",
     "RainbowPolicy",
+    "SACConfig",
+    "SACPolicy",
+    "TD3Config",
+    "TD3Policy",
     "create_policy",
     "get_policy_cls",
 ]

@@ -1,0 +1,176 @@
+"""What DDPG, TD3 and SAC share: an actor and critics that value its continuous actions, learned from replay.
+
+Envs, collectors and buffers see actions in the env's units; networks, noise and log-probabilities are in normalised
+ones, [-1, 1] in every dimension.
+
+Shapes: B batch, U minibatches of a round, A dimensions of an action, E critics.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from lightning_ding import rl
+from lightning_ding.policy.action_bounds import ActionBounds
+from lightning_ding.policy.command import CommandModePolicy
+from lightning_ding.policy.eval_mode import InEvalMode
+from lightning_ding.policy.qac_config import QACConfig
+from lightning_ding.policy.spaces import action_bounds, continuous_action_shape, obs_shape
+
+QACConfigT = TypeVar("QACConfigT", bound=QACConfig)
+Batch = dict[str, Any]
+
+
+class QACPolicy(CommandModePolicy[QACConfigT]):
+    """Base of the policies with an actor and critics of continuous actions; the first optimizer is the critics'.
+
+    A network that is given has ``compute_actor(obs)``, ``compute_critic(obs, action, members=None)``, which
+    returns ``{"q_value": (E, B)}`` of the first members or all, and the modules ``actor`` and ``critic`` with the
+    parameters of each.
+    """
+
+    action_bounds: ActionBounds
+    model: Any
+
+    @property
+    @abstractmethod
+    def _learning_rates(self) -> tuple[float, float]:
+        """Step sizes of the critics and of the actor."""
+
+    @abstractmethod
+    def _noise(self, shape: Sequence[int]) -> dict[str, np.ndarray[Any, Any]]:
+        """Return the noise of updates by name, each of the shape (..., B, A)."""
+
+    @abstractmethod
+    def _targets(self, batch: Batch) -> Tensor:
+        """Return the critics' targets, shape (B,), of a prepared minibatch."""
+
+    def _init_spaces(self) -> None:
+        model = self.config.model
+        size = self._action_size()
+        low, high = model.action_low, model.action_high
+        self.action_bounds = ActionBounds(size).to(self.device)
+        self.action_bounds.set([-1.0] * size if low is None else low, [1.0] * size if high is None else high)
+
+    def _action_size(self) -> int:
+        model = self.config.model
+        if isinstance(model.action_shape, Mapping):
+            return int(model.action_shape["action_args_shape"])
+        if model.action_shape is None:  # a network is given, and the env is not known yet
+            return len(model.action_low or model.action_high or [0.0])
+        return int(model.action_shape)
+
+    def _init_learn(self) -> None:
+        self.target_model = copy.deepcopy(self.model).requires_grad_(False)
+        self._target_in_eval_mode = InEvalMode(self.target_model)
+        rates = zip((self.model.critic, self.model.actor), self._learning_rates, strict=True)
+        self._optimizer_list = [torch.optim.Adam(part.parameters(), lr=rate, fused=True) for part, rate in rates]
+
+    def critic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the critics' loss on a minibatch that :meth:`prepare` made ready, and what to report of it.
+
+        Returns:
+            The loss, summed over the critics, and what to report, detached: ``critic_loss``, a scalar, ``q_value`` (E,
+            B), ``target_q_value`` (B,), and ``priority`` (B,) if the config asks for it.
+        """
+        with torch.no_grad(), self._target_in_eval_mode:
+            target = self._targets(batch)
+        q = self.model.compute_critic(batch["obs"], batch["action"])["q_value"]
+        loss = rl.critic_loss(q, target, batch["IS"] if self.config.priority_IS_weight else None)
+        report = {"critic_loss": loss.detach(), "q_value": q.detach(), "target_q_value": target}
+        if self.config.priority:
+            report["priority"] = rl.critic_error(q, target)
+        return loss, report
+
+    def prepare(self, data: Mapping[str, Any]) -> Batch:
+        """Return minibatches ready for the losses, leading axes (B,) or (U, B); what is ready is returned as it is.
+
+        Args:
+            data: ``obs``, ``action`` (..., A) in the env's units, ``reward`` (...) summed over the steps, ``next_obs``,
+                ``terminated`` (...), ``discount`` (...), which is gamma^n and may be missing when nstep is 1, and
+                ``IS`` (...) with ``priority_IS_weight``.
+
+        Returns:
+            The same with ``action`` normalised, ``discount_t`` (...), gamma^n times (1 - terminated), and noise.
+
+        Raises:
+            KeyError: If ``discount`` is needed and missing.
+            ValueError: If ``reward`` is not of the shape of ``terminated``.
+        """
+        if "discount_t" in data:
+            return dict(data)
+        reward = data["reward"]
+        if reward.shape != data["terminated"].shape:
+            raise ValueError(f"reward must have the shape {tuple(data['terminated'].shape)}, got {tuple(reward.shape)}")
+        noise = self._noise([*reward.shape, self._action_size()])
+        tensors = {name: torch.from_numpy(value).to(reward.device) for name, value in noise.items()}
+        return {**data, **tensors, "action": self._normalised(data["action"]), "discount_t": self._discount(data)}
+
+    def _prepare_round(self, data: Batch) -> Batch:
+        return self.prepare(data)
+
+    def _normalised(self, action: Any) -> Any:
+        return self.action_bounds.from_env(action)
+
+    def _discount(self, batch: Mapping[str, Any]) -> Tensor:
+        """Return gamma^n * (1 - terminated): the one place where termination enters."""
+        if "discount" not in batch and self.config.nstep > 1:
+            raise KeyError("a batch needs 'discount', gamma to the power of the steps taken, when nstep > 1")
+        gamma: Tensor | float = batch.get("discount", self.config.discount_factor)
+        if self.config.learn.ignore_done:
+            return torch.ones_like(batch["reward"]) * gamma
+        return torch.logical_not(batch["terminated"]) * gamma
+
+    def _standard_normal(self, shape: Sequence[int]) -> np.ndarray[Any, Any]:
+        return self.rng.standard_normal(tuple(shape), dtype=np.float32)
+
+    def _state_dict_learn(self) -> dict[str, Any]:
+        return super()._state_dict_learn() | {"target_model": self.target_model.state_dict()}
+
+    def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
+        super()._load_state_dict_learn(state)
+        self.target_model.load_state_dict(state["target_model"])
+
+    def _monitor_vars_learn(self) -> list[str]:
+        return ["cur_lr", "critic_loss", "actor_loss", "q_value", "target_q_value"]
+
+    def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
+    def default_model(self) -> tuple[str, list[str]]:
+        """Return the registered network of an actor and critics."""
+        return "continuous_qac", ["lightning_ding.model.qac"]
+
+    def _action_space_of_model(self) -> str:
+        return "regression"
+
+    def _model_cfg(self) -> dict[str, Any]:
+        bounds = ("action_low", "action_high")
+        cfg = {name: value for name, value in super()._model_cfg().items() if name not in bounds}
+        return cfg | {"action_space": self._action_space_of_model()}
+
+    def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
+        shape = continuous_action_shape(action_space, type(self).__name__)
+        low, high = action_bounds(action_space)  # type: ignore[arg-type]
+        shapes = {"obs_shape": obs_shape(observation_space), "action_shape": shape}
+        return shapes | {"action_low": low, "action_high": high}
+
+    def _get_nstep(self) -> int:
+        return self.config.nstep
+
+    def _get_discount_factor(self) -> float:
+        return self.config.discount_factor
+
+    def _get_random_collect_size(self) -> int:
+        return self.config.random_collect_size
+
+    def _get_update_per_collect(self) -> int:
+        return self.config.learn.update_per_collect
