@@ -1,5 +1,6 @@
 """Networks, and the registries that a config chooses them from."""
 
+from lightning_ding.model.actor import GaussianHead, HybridHead, create_actor
 from lightning_ding.model.c51 import C51DQN
 from lightning_ding.model.distributional import DistributionHead
 from lightning_ding.model.dqn import DQN
@@ -8,14 +9,18 @@ from lightning_ding.model.ensemble import EnsembleMLP
 from lightning_ding.model.factory import create_model
 from lightning_ding.model.head import DiscreteHead, DuelingHead, MultiHead
 from lightning_ding.model.noisy import NoisyLinear, NoisyMLP
+from lightning_ding.model.pg import PG
 from lightning_ding.model.qac import ContinuousQAC
 from lightning_ding.model.qrdqn import QRDQN
 from lightning_ding.model.rainbow import RainbowDQN
+from lightning_ding.model.vac import VAC
 
 __all__ = [
     "C51DQN",
     "DQN",
+    "PG",
     "QRDQN",
+    "VAC",
     "ContinuousQAC",
     "ConvEncoder",
     "DictEncoder",
@@ -23,11 +28,14 @@ __all__ = [
     "DistributionHead",
     "DuelingHead",
     "EnsembleMLP",
+    "GaussianHead",
+    "HybridHead",
     "MLPEncoder",
     "MultiHead",
     "NoisyLinear",
     "NoisyMLP",
     "RainbowDQN",
+    "create_actor",
     "create_encoder",
     "create_model",
 ]
