@@ -174,5 +174,5 @@ def test_create_model_imports_modules_first() -> None:
 
 
 def test_create_model_lists_the_models_when_the_type_is_unknown() -> None:
-    with pytest.raises(KeyError, match=r"no model is registered as 'qdn'; did you mean 'dqn'\? Registered: .*dqn"):
-        create_model({"type": "qdn", "obs_shape": 4, "action_shape": 3})
+    with pytest.raises(KeyError, match=r"no model is registered as 'dqm'; did you mean 'dqn'\? Registered: .*dqn"):
+        create_model({"type": "dqm", "obs_shape": 4, "action_shape": 3})
