@@ -1,0 +1,182 @@
+"""Distributions over actions, against ``torch.distributions``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributions as reference
+from torch import Tensor
+from torch.testing import assert_close
+
+from lightning_ding.rl import Categorical, DiagonalGaussian, HybridDistribution, MultiCategorical, distribution_of
+
+LEGAL = torch.tensor([[1, 0, 1], [0, 1, 1], [0, 0, 1]])
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def gaussian(seed: int) -> tuple[DiagonalGaussian, reference.Independent]:
+    mu, sigma = normal(5, 3, seed=seed), normal(5, 3, seed=seed + 1).exp()
+    return DiagonalGaussian(mu, sigma), reference.Independent(reference.Normal(mu, sigma), 1)
+
+
+def test_categorical_equals_that_of_torch() -> None:
+    ours, other = Categorical(normal(5, 4)), Categorical(normal(5, 4, seed=1))
+    theirs, their_other = reference.Categorical(logits=normal(5, 4)), reference.Categorical(logits=normal(5, 4, seed=1))
+    action = torch.tensor([0, 1, 2, 3, 0])
+    assert_close(ours.log_prob(action), theirs.log_prob(action))
+    assert_close(ours.entropy(), theirs.entropy())
+    assert_close(ours.kl(other), reference.kl_divergence(theirs, their_other))
+    assert_close(ours.mode(), theirs.mode)
+
+
+def test_diagonal_gaussian_equals_that_of_torch() -> None:
+    (ours, theirs), (other, their_other) = gaussian(0), gaussian(7)
+    action = normal(5, 3, seed=20)
+    assert_close(ours.log_prob(action), theirs.log_prob(action))
+    assert_close(ours.entropy(), theirs.entropy())
+    assert_close(ours.kl(other), reference.kl_divergence(theirs, their_other))
+    assert_close(ours.mode(), theirs.mean)
+
+
+def test_multi_categorical_is_independent_dimensions() -> None:
+    logits, others = [normal(5, 3), normal(5, 2, seed=1)], [normal(5, 3, seed=2), normal(5, 2, seed=3)]
+    ours, other = MultiCategorical(logits), MultiCategorical(others)
+    theirs, their_others = ([reference.Categorical(logits=x) for x in xs] for xs in (logits, others))
+    action = torch.tensor([[0, 1], [1, 0], [2, 1], [0, 0], [1, 1]])
+    assert_close(ours.log_prob(action), theirs[0].log_prob(action[:, 0]) + theirs[1].log_prob(action[:, 1]))
+    assert_close(ours.entropy(), theirs[0].entropy() + theirs[1].entropy())
+    kl = [reference.kl_divergence(p, q) for p, q in zip(theirs, their_others, strict=True)]
+    assert_close(ours.kl(other), kl[0] + kl[1])
+    assert_close(ours.mode(), torch.stack([logit.argmax(1) for logit in logits], dim=1))
+
+
+def test_hybrid_distribution_is_its_parts_together() -> None:
+    choice, other_choice = Categorical(normal(5, 4)), Categorical(normal(5, 4, seed=1))
+    args, other_args = gaussian(2)[0], gaussian(9)[0]
+    ours = HybridDistribution(choice, args)
+    action = {"action_type": torch.tensor([0, 1, 2, 3, 0]), "action_args": normal(5, 3, seed=20)}
+    expected = choice.log_prob(action["action_type"]) + args.log_prob(action["action_args"])
+    assert_close(ours.log_prob(action), expected)
+    assert_close(ours.entropy(), choice.entropy() + args.entropy())
+    assert_close(ours.kl(HybridDistribution(other_choice, other_args)), choice.kl(other_choice) + args.kl(other_args))
+    assert_close(ours.mode(), {"action_type": choice.mode(), "action_args": args.mu})
+
+
+def test_categorical_draws_actions_as_often_as_they_are_probable() -> None:
+    probability = torch.tensor([0.1, 0.2, 0.7])
+    draws = Categorical(probability.log().expand(20000, 3)).sample(np.random.default_rng(0))
+    assert_close(draws.bincount() / 20000, probability, rtol=0, atol=0.015)  # 4 standard errors: 0.0131
+
+
+def test_diagonal_gaussian_draws_with_its_mean_and_standard_deviation() -> None:
+    mu, sigma = torch.tensor([1.0, -2.0]), torch.tensor([0.5, 3.0])
+    draws = DiagonalGaussian(mu.expand(20000, 2), sigma.expand(20000, 2)).sample(np.random.default_rng(0))
+    assert_close(draws.mean(0), mu, rtol=0, atol=0.1)
+    assert_close(draws.std(0), sigma, rtol=0.03, atol=0)
+
+
+def test_dimensions_of_a_multi_categorical_action_are_drawn_each_on_its_own() -> None:
+    # fair coins: each of the four pairs in a quarter of the draws
+    draws = MultiCategorical([torch.zeros(20000, 2)] * 2).sample(np.random.default_rng(0))
+    shares = (2 * draws[:, 0] + draws[:, 1]).bincount() / 20000
+    assert_close(shares, torch.full((4,), 0.25), rtol=0, atol=0.015)
+
+
+def test_hybrid_distribution_draws_both_parts() -> None:
+    sure = torch.tensor([[-50.0, 50.0]])
+    action = HybridDistribution(Categorical(sure), DiagonalGaussian(torch.ones(1, 2), torch.full((1, 2), 1e-6))).sample(
+        np.random.default_rng(0)
+    )
+    assert action["action_type"].tolist() == [1]
+    assert_close(action["action_args"], torch.ones(1, 2), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("distribution", [Categorical(normal(9, 4)), gaussian(0)[0]])
+def test_equal_generators_draw_equal_actions(distribution: Any) -> None:
+    first, again, other = (distribution.sample(np.random.default_rng(seed)) for seed in (1, 1, 2))
+    assert (torch.equal(first, again), torch.equal(first, other)) == (True, False)
+
+
+def test_illegal_actions_have_no_probability_and_are_never_taken() -> None:
+    logit = torch.tensor([0.0, 1000.0, -1000.0]).expand(3, 3)
+    distribution = Categorical(logit, LEGAL)
+    assert_close(distribution.log_p.exp(), torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 1]]))
+    rng = np.random.default_rng(0)
+    taken = torch.stack([distribution.sample(rng) for _ in range(200)] + [distribution.mode()])
+    assert bool(LEGAL.expand(201, 3, 3).gather(2, taken.unsqueeze(2)).all())
+
+
+def test_a_masked_categorical_is_one_over_the_legal_actions_alone() -> None:
+    logit, other = normal(1, 3), normal(1, 3, seed=1)
+    mask = torch.tensor([[True, False, True]])
+    ours, theirs = Categorical(logit, mask), Categorical(logit[:, [0, 2]])
+    assert_close(ours.entropy(), theirs.entropy())
+    assert_close(ours.kl(Categorical(other, mask)), theirs.kl(Categorical(other[:, [0, 2]])))
+
+
+@pytest.mark.parametrize("quantity", ["entropy", "kl", "log_prob"])
+@pytest.mark.parametrize("mask", [LEGAL, torch.zeros(3, 3)])
+def test_masks_give_finite_gradients_and_none_to_illegal_actions(quantity: str, mask: Tensor) -> None:
+    logit = normal(3, 3).requires_grad_()
+    distribution = Categorical(logit, mask)
+    argument = {"entropy": (), "kl": (Categorical(normal(3, 3, seed=1), mask),), "log_prob": (torch.tensor([2, 2, 2]),)}
+    value = getattr(distribution, quantity)(*argument[quantity])
+    value.sum().backward()
+    assert logit.grad is not None
+    assert bool(value.isfinite().all() and logit.grad.isfinite().all())
+    assert not logit.grad[mask == 0].any()
+
+
+def test_a_row_without_any_legal_action_is_uniform() -> None:
+    distribution = Categorical(normal(2, 4), torch.zeros(2, 4))
+    assert_close(distribution.log_p.exp(), torch.full((2, 4), 0.25))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_masks_work_in_half_precision(dtype: torch.dtype) -> None:
+    distribution = Categorical(normal(3, 3).to(dtype), LEGAL)
+    assert bool(distribution.entropy().isfinite().all())
+    assert not distribution.log_p.exp()[LEGAL == 0].any()
+
+
+def test_distribution_of_splits_the_mask_of_a_multi_discrete_action() -> None:
+    distribution = distribution_of([torch.zeros(1, 2), torch.zeros(1, 3)], torch.tensor([[0, 1, 1, 0, 0]]))
+    assert distribution.sample(np.random.default_rng(0)).tolist() == [[1, 0]]
+
+
+def test_distribution_of_takes_a_multi_discrete_action_without_mask() -> None:
+    assert distribution_of([torch.eye(2), torch.eye(2)]).mode().tolist() == [[0, 0], [1, 1]]
+
+
+def test_distribution_of_chooses_by_what_the_network_gives() -> None:
+    gauss = {"mu": torch.zeros(1, 2), "sigma": torch.ones(1, 2)}
+    hybrid = {"action_type": torch.zeros(1, 3), "action_args": gauss}
+    classes = [type(distribution_of(logit)) for logit in (torch.zeros(1, 3), [torch.zeros(1, 3)], gauss, hybrid)]
+    assert classes == [Categorical, MultiCategorical, DiagonalGaussian, HybridDistribution]
+
+
+def test_distribution_of_masks_the_choice_of_a_hybrid_action() -> None:
+    gauss = {"mu": torch.zeros(1, 2), "sigma": torch.ones(1, 2)}
+    distribution = distribution_of({"action_type": torch.zeros(1, 3), "action_args": gauss}, torch.tensor([[0, 0, 1]]))
+    assert distribution.sample(np.random.default_rng(0))["action_type"].tolist() == [2]
+
+
+def test_distribution_of_refuses_a_mask_of_continuous_actions() -> None:
+    with pytest.raises(ValueError, match="action_mask must be None for a continuous action"):
+        distribution_of({"mu": torch.zeros(1, 2), "sigma": torch.ones(1, 2)}, torch.ones(1, 2))
+
+
+def test_log_prob_and_entropy_compile_to_the_same_numbers() -> None:
+    def both(logit: Tensor, mask: Tensor, action: Tensor) -> Tensor:
+        distribution = distribution_of(logit, mask)
+        return distribution.log_prob(action) + distribution.entropy()
+
+    arguments = normal(3, 3), LEGAL, torch.tensor([2, 2, 2])
+    compiled = torch.compile(both, fullgraph=True, backend="aot_eager")
+    assert_close(compiled(*arguments), both(*arguments))
