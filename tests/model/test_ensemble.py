@@ -1,0 +1,53 @@
+"""An ensemble against its members one by one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from lightning_ding.model import EnsembleMLP
+from lightning_ding.model.encoder import MLP
+
+
+def member(ensemble: EnsembleMLP, number: int, sizes: list[int], activation: str) -> MLP:
+    """Return one member as a network of its own."""
+    network = MLP(sizes, activation, activate_last=False)
+    for layer, weight, bias in zip(network.layers, ensemble.weights, ensemble.biases, strict=True):
+        layer.weight.data, layer.bias.data = weight[number].T.detach(), bias[number, 0].detach()  # type: ignore[union-attr]
+    return network
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("members", [None, 1, 2])
+def test_an_ensemble_equals_its_members_one_by_one(activation: str, members: int | None) -> None:
+    sizes, x = [4, 8, 6, 2], torch.randn(5, 4)
+    ensemble = EnsembleMLP(3, sizes, activation)
+    singles: list[Tensor] = [member(ensemble, number, sizes, activation)(x) for number in range(members or 3)]
+    assert_close(ensemble(x, members), torch.stack(singles), rtol=0, atol=1e-6)
+
+
+def test_the_gradient_of_an_ensemble_is_that_of_its_members() -> None:
+    x = torch.randn(5, 4)
+    ensemble = EnsembleMLP(2, [4, 8, 1])
+    ensemble(x).square().sum().backward()
+    single = member(ensemble, 1, [4, 8, 1], "relu")
+    single(x).square().sum().backward()
+    weight = single.layers[0].weight
+    assert_close(ensemble.weights[0].grad[1].T, weight.grad, rtol=0, atol=1e-5)  # type: ignore[index]
+
+
+def test_members_start_as_linear_layers_do_and_differ() -> None:
+    """Uniform in [-1 / sqrt(16), 1 / sqrt(16)], whatever the number of members."""
+    ensemble = EnsembleMLP(5, [16, 400])
+    weight, bias = ensemble.weights[0].detach(), ensemble.biases[0].detach()
+    assert weight.shape == (5, 16, 400)
+    assert 0.24 < weight.abs().max() <= 0.25
+    assert 0.2 < bias.abs().max() <= 0.25
+    assert not torch.equal(weight[0], weight[1])
+
+
+def test_an_ensemble_has_a_member() -> None:
+    with pytest.raises(ValueError, match="ensemble_size must be >= 1, got 0"):
+        EnsembleMLP(0, [1, 1])

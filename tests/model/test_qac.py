@@ -1,0 +1,107 @@
+"""The network of an actor and critics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from lightning_ding.model import ContinuousQAC, create_model
+
+IMAGE = (3, 36, 36)
+DICT = {"place": 2, "pixels": IMAGE}
+HYBRID: dict[str, Any] = {
+    "action_space": "hybrid",
+    "action_shape": {"action_type_shape": 3, "action_args_shape": 2},
+}
+
+
+def observation(shape: Any) -> Any:
+    if isinstance(shape, dict):
+        return {name: observation(below) for name, below in shape.items()}
+    return torch.rand(5, *shape) if isinstance(shape, tuple) else torch.rand(5, shape)
+
+
+@pytest.mark.parametrize("obs_shape", [4, IMAGE, DICT])
+@pytest.mark.parametrize("twin_critic", [False, True])
+def test_the_network_takes_vectors_images_and_dicts(obs_shape: Any, twin_critic: bool) -> None:
+    model = ContinuousQAC(obs_shape, 2, twin_critic=twin_critic)
+    obs = observation(obs_shape)
+    action = model.compute_actor(obs)["action"]
+    assert action.shape == (5, 2)
+    assert model.compute_critic(obs, action)["q_value"].shape == (1 + twin_critic, 5)
+
+
+def test_actions_are_in_the_normalised_range() -> None:
+    model = ContinuousQAC(1, 2)
+    assert_close(model.compute_actor(torch.full((1, 1), 1e6))["action"].abs(), torch.ones(1, 2))
+
+
+def test_a_vector_goes_through_two_hidden_layers_by_default() -> None:
+    model = ContinuousQAC(3, 1, "reparameterization", twin_critic=True)
+    assert [tuple(p.shape) for p in model.actor.parameters()][::2] == [(256, 3), (256, 256), (2, 256)]
+    assert [tuple(p.shape) for p in model.critic.head.weights] == [(2, 4, 256), (2, 256, 256), (2, 256, 1)]
+
+
+def test_the_logarithm_of_the_deviation_is_limited() -> None:
+    output = ContinuousQAC(1, 1, "reparameterization").compute_actor(torch.tensor([[1e6], [-1e6]]))
+    assert sorted(output) == ["log_sigma", "mu"]
+    assert output["log_sigma"].min() >= -20
+    assert output["log_sigma"].max() <= 2
+
+
+def test_actor_and_critic_have_all_parameters_between_them_and_share_none() -> None:
+    model = ContinuousQAC(IMAGE, 2)
+    actor, critic = set(model.actor.parameters()), set(model.critic.parameters())
+    assert actor | critic == set(model.parameters())
+    assert not actor & critic
+
+
+def test_the_actor_does_not_train_an_encoder_that_is_shared() -> None:
+    model = ContinuousQAC(4, 2, encoder_hidden_size_list=[8], share_encoder=True)
+    obs = torch.rand(5, 4)
+    model.compute_actor(obs)["action"].sum().backward()
+    assert all(parameter.grad is None for parameter in model.critic.parameters())
+    model.compute_critic(obs, torch.zeros(5, 2))["q_value"].sum().backward()
+    assert all(parameter.grad is not None for parameter in model.critic.parameters())
+
+
+def test_there_must_be_an_encoder_to_share() -> None:
+    with pytest.raises(ValueError, match="share_encoder must be False without an encoder, got True"):
+        ContinuousQAC(4, 2, share_encoder=True)
+
+
+def test_the_last_layers_start_small_if_asked() -> None:
+    model = ContinuousQAC(4, 2, last_layer_init=3e-3)
+    head: Any = model.actor.head.layers[-1]
+    for parameter in (head.weight, head.bias, model.critic.head.weights[-1], model.critic.head.biases[-1]):
+        assert 0 < parameter.abs().max() <= 3e-3
+    assert model.critic.head.weights[0].abs().max() > 3e-3
+
+
+def test_the_first_critic_can_be_asked_alone() -> None:
+    model = ContinuousQAC(4, 2, twin_critic=True)
+    obs, action = torch.rand(5, 4), torch.rand(5, 2)
+    both = model.compute_critic(obs, action)["q_value"]
+    assert_close(model.compute_critic(obs, action, members=1)["q_value"], both[:1])
+
+
+def test_a_hybrid_action_is_a_choice_with_arguments() -> None:
+    model, obs = ContinuousQAC(4, **HYBRID), torch.rand(5, 4)
+    output = model.compute_actor(obs)
+    assert (output["logit"].shape, output["action_args"].shape) == ((5, 3), (5, 2))
+    args = output["action_args"]
+    number = torch.tensor([0, 1, 2, 0, 1])
+    weights = nn.functional.one_hot(number, 3).float()
+    values: list[Tensor] = [
+        model.compute_critic(obs, {"action_type": choice, "action_args": args})["q_value"]
+        for choice in (number, weights)
+    ]
+    assert_close(values[0], values[1])
+
+
+def test_the_network_is_found_by_name() -> None:
+    assert isinstance(create_model({"type": "continuous_qac", "obs_shape": 3, "action_shape": 1}), ContinuousQAC)

@@ -1,0 +1,67 @@
+"""Targets and losses of continuous critics: two critics say (1, 5) and (3, 4) of two items, rewards are 1 and -1."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from lightning_ding import rl
+
+Q = torch.tensor([[1.0, 5.0], [3.0, 4.0]])
+REWARD = torch.tensor([1.0, -1.0])
+DISCOUNT = torch.tensor([0.5, 0.0])  # the second item terminated
+LOG_PROB = torch.tensor([2.0, -3.0])
+ALPHA = torch.tensor(0.25)
+
+
+def test_noise_keeps_an_action_in_its_range() -> None:
+    assert_close(
+        rl.smoothed_action(torch.tensor([[0.9, -0.9, 0.0]]), torch.tensor([[0.25, -0.25, 0.25]])),
+        torch.tensor([[1.0, -1.0, 0.25]]),
+    )
+
+
+@pytest.mark.parametrize(("q", "expected"), [(Q, [1.5, -1.0]), (Q[1:], [2.5, -1.0])])
+def test_the_target_takes_the_smaller_value_and_stops_at_terminal_states(q: Tensor, expected: list[float]) -> None:
+    """1 + 0.5 * min(1, 3) = 1.5; of the second critic alone 1 + 0.5 * 3 = 2.5; -1 + 0 = -1."""
+    assert rl.pessimistic_target(REWARD, DISCOUNT, q).tolist() == expected
+
+
+def test_the_soft_target_adds_the_entropy_and_stops_at_terminal_states() -> None:
+    """1 + 0.5 * (1 - 0.25 * 2) = 1.25; behind a terminal state there is no entropy either."""
+    assert rl.soft_target(REWARD, DISCOUNT, Q, LOG_PROB, ALPHA).tolist() == [1.25, -1.0]
+
+
+@pytest.mark.parametrize(("weight", "expected"), [(None, 14.5), (torch.tensor([0.5, 1.0]), 13.5)])
+def test_the_loss_is_the_sum_over_critics_of_the_mean_squared_error(weight: Tensor | None, expected: float) -> None:
+    """To 1: (0 + 16) / 2 = 8 and (4 + 9) / 2 = 6.5; with half the first item (0 + 16) / 2 + (2 + 9) / 2 = 13.5."""
+    assert rl.critic_loss(Q, torch.ones(2), weight).item() == expected
+
+
+def test_the_error_is_the_mean_over_critics() -> None:
+    """abs(1 - 1) and abs(1 - 3) make 1; 4 and 3 make 3.5."""
+    assert rl.critic_error(Q, torch.ones(2)).tolist() == [1.0, 3.5]
+
+
+@pytest.mark.parametrize(("weight", "expected"), [(None, -2.625), (torch.tensor([0.0, 1.0]), -2.375)])
+def test_the_actor_weighs_entropy_against_the_smaller_value(weight: Tensor | None, expected: float) -> None:
+    """0.25 * 2 - 1 = -0.5 and 0.25 * -3 - 4 = -4.75."""
+    assert rl.soft_actor_loss(Q, LOG_PROB, ALPHA, weight).item() == expected
+
+
+@pytest.mark.parametrize(("target_entropy", "gradient"), [(1.0, -0.5), (0.0, 0.5)])
+def test_the_temperature_rises_when_the_entropy_is_too_low(target_entropy: float, gradient: float) -> None:
+    """The entropy is -mean(2, -3) = 0.5: less than 1, so descent raises the temperature; more than 0, so it falls."""
+    temperature = torch.tensor(0.0, requires_grad=True)
+    rl.temperature_loss(temperature, LOG_PROB, target_entropy).backward()
+    assert temperature.grad is not None
+    assert temperature.grad.item() == gradient
+
+
+def test_targets_carry_no_gradient() -> None:
+    q = Q.clone().requires_grad_()
+    assert not rl.pessimistic_target(REWARD, DISCOUNT, q).requires_grad
+    assert not rl.soft_target(REWARD, DISCOUNT, q, LOG_PROB, ALPHA).requires_grad
+    assert not rl.critic_error(q, REWARD).requires_grad
