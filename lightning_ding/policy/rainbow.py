@@ -51,7 +51,7 @@ class RainbowPolicy(C51Policy):
     ) -> None:
         super().__init__(cfg, model, enable_field)
 
-    def _forward_collect(self, obs: Any, *, eps: float | None = None) -> dict[str, Tensor]:
+    def _forward_collect(self, obs: Any, *, eps: float | None = None) -> dict[str, Tensor]:  # type: ignore[override]
         """Return noisy epsilon-greedy actions; ``eps`` overrides the schedule."""
         self._reset_noise(self.model)
         return super()._forward_collect(obs, eps=eps)

@@ -18,7 +18,7 @@ class Generator:
     def __init__(self, numbers: list[float]) -> None:
         self.numbers = numbers
 
-    def standard_normal(self, size: int, dtype: type) -> np.ndarray:  # type: ignore[type-arg]
+    def standard_normal(self, size: int, dtype: type) -> np.ndarray:
         assert size == len(self.numbers)
         return np.array(self.numbers, dtype=dtype)
 
