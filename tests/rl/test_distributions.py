@@ -20,7 +20,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def gaussian(seed: int) -> tuple[DiagonalGaussian, reference.Independent]:
+def gaussian(seed: int) -> tuple[DiagonalGaussian, Any]:
     mu, sigma = normal(5, 3, seed=seed), normal(5, 3, seed=seed + 1).exp()
     return DiagonalGaussian(mu, sigma), reference.Independent(reference.Normal(mu, sigma), 1)
 
