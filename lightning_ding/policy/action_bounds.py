@@ -30,12 +30,14 @@ class ActionBounds(nn.Module):
 
     scale: Tensor
     bias: Tensor
+    limit: Tensor
 
     def __init__(self, action_size: int, allow_unbounded: bool = False) -> None:
         super().__init__()
         self.allow_unbounded = allow_unbounded
         self.register_buffer("scale", torch.ones(action_size))
         self.register_buffer("bias", torch.zeros(action_size))
+        self.register_buffer("limit", torch.ones(action_size))  # of normalised actions; infinite where there is none
 
     def set(self, low: Sequence[float], high: Sequence[float]) -> None:
         """Take the bounds of the env.
@@ -60,6 +62,11 @@ class ActionBounds(nn.Module):
             require(smallest < largest, f"action_low[{dimension}]", f"below action_high ({largest})", smallest)
             self.scale[dimension] = (largest - smallest) / 2 if finite else 1.0
             self.bias[dimension] = (largest + smallest) / 2 if finite else 0.0
+            self.limit[dimension] = 1.0 if finite else math.inf
+
+    def clip(self, action: Tensor) -> Tensor:
+        """Return normalised actions, shape (..., A), with what lies outside of the bounds moved to them."""
+        return torch.clamp(action, -self.limit, self.limit)
 
     def to_env(self, action: Tensor) -> Tensor:
         """Return actions in the units of the env, shape (..., A), of normalised ones."""

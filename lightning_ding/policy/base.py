@@ -14,13 +14,15 @@ import numpy as np
 import torch
 from easydict import EasyDict
 from gymnasium import spaces
-from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, nearest, resolve, to_dict, to_easydict
 from lightning_ding.model import create_model
+from lightning_ding.policy.compiled import Compiler
 from lightning_ding.policy.config import PolicyConfig
 from lightning_ding.policy.eval_mode import InEvalMode
 from lightning_ding.policy.metrics import MeanMetrics
@@ -72,6 +74,8 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     config_class: ClassVar[type[PolicyConfig]]
     on_policy: ClassVar[bool] = False
+    shape_names: ClassVar[tuple[str, ...]] = ("obs_shape", "action_shape")
+    """Entries of the config's ``model`` that must be known before the network can be made."""
     total_field: ClassVar[tuple[str, ...]] = ("learn", "collect", "eval")
     _collect_data: bool = True  # an attribute for collectors of several policies, which pass over one that is fixed
 
@@ -97,8 +101,10 @@ class Policy(LightningModule, Generic[ConfigT]):
         self.rng = np.random.default_rng()
         self.model: nn.Module = nn.Identity()
         self._optimizer_list: list[Optimizer] = []
+        self._scheduler_list: list[LRScheduler] = []
         self._is_built = False
         self._step_directly = False
+        self._compiler = Compiler(self) if self.config.compile else None
         self.save_hyperparameters({"cfg": to_dict(self.config)})
         if model is not None or self._has_shapes() or not self._needs_model():
             self._initialise(model)
@@ -107,7 +113,7 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     @abstractmethod
     def _init_learn(self) -> None:
-        """Make what learning needs: target networks and ``self._optimizer_list``."""
+        """Make what learning needs: target networks, ``self._optimizer_list`` and ``self._scheduler_list``."""
 
     def _init_spaces(self) -> None:
         """Take from ``config.model`` what depends on the env's spaces beside the network.
@@ -269,7 +275,7 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     def _has_shapes(self) -> bool:
         model = to_dict(self.config)["model"]
-        return model["obs_shape"] is not None and model["action_shape"] is not None
+        return all(model[name] is not None for name in self.shape_names)
 
     def _needs_model(self) -> bool:
         return any(field in self.enable_field for field in ("learn", "collect", "eval"))
@@ -420,13 +426,19 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     def _state_dict_learn(self) -> dict[str, Any]:
         self._require_field("learn")
-        return {"model": self.model.state_dict(), "optimizer": [o.state_dict() for o in self._optimizer_list]}
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": [optimizer.state_dict() for optimizer in self._optimizer_list],
+            "lr_scheduler": [scheduler.state_dict() for scheduler in self._scheduler_list],
+        }
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         self._require_field("learn")
         self.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self._optimizer_list, state["optimizer"], strict=True):
             optimizer.load_state_dict(copy.deepcopy(saved))  # torch would keep the very tensors of another optimizer
+        for scheduler, saved in zip(self._scheduler_list, state["lr_scheduler"], strict=True):
+            scheduler.load_state_dict(saved)
 
     def _state_dict_collect(self) -> dict[str, Any]:
         return {"model": self.model.state_dict()}
@@ -449,9 +461,9 @@ class Policy(LightningModule, Generic[ConfigT]):
         bring = getattr(getattr(self.trainer, "datamodule", None), "default_callbacks", None)
         return cast("list[Callback]", bring(self.trainer)) if bring is not None else []
 
-    def configure_optimizers(self) -> list[Optimizer]:
-        """Return the optimizers that ``_init_learn`` made (Lightning hook)."""
-        return self._optimizer_list
+    def configure_optimizers(self) -> tuple[list[Optimizer], list[LRScheduler]]:
+        """Return the optimizers and schedulers that ``_init_learn`` made (Lightning hook)."""
+        return self._optimizer_list, self._scheduler_list
 
     def forward(self, obs: Any) -> Tensor:
         """Return the greedy action for each of B observations."""
@@ -516,9 +528,12 @@ class Policy(LightningModule, Generic[ConfigT]):
     def optimise(self, loss: Tensor, index: int = 0, grad_clip_norm: float | None = None) -> Tensor | None:
         """Zero, backward, average over ranks, clip and step; see :func:`optimisation_step`."""
         optimizer = self._optimizer_list[index]
+        direct = self._step_directly
+        return optimisation_step(self, optimizer, index, loss, grad_clip_norm, self._fitting_trainer(), direct)
+
+    def _fitting_trainer(self) -> Trainer | None:
         trainer = attached_trainer(self)
-        fitting = trainer if trainer is not None and trainer.training else None
-        return optimisation_step(self, optimizer, index, loss, grad_clip_norm, fitting, self._step_directly)
+        return trainer if trainer is not None and trainer.training else None
 
     def minimise(
         self, loss: LossFunction, batch: Batch, index: int = 0, grad_clip_norm: float | None = None
@@ -532,6 +547,11 @@ class Policy(LightningModule, Generic[ConfigT]):
             index: Which optimizer steps; the others' parameters get no gradient.
             grad_clip_norm: Largest norm of the gradient, > 0; None for no limit.
         """
+        if self._compiler is not None:
+            made = (batch, self._optimizer_list[index], grad_clip_norm)
+            compiled = self._compiler.minimise(loss, *made, self._fitting_trainer(), self._step_directly)
+            if compiled is not None:
+                return compiled
         value, report = loss(batch)
         self.optimise(value, index, grad_clip_norm)
         return report

@@ -19,3 +19,6 @@ class PolicyConfig:
         on_policy="it is a property of the algorithm",
         traj_len_inf="collecting in pieces never cuts an n-step return",
     )
+
+    compile: bool = False
+    """Compile loss, gradient, clipping and optimizer of an update with torch.compile; eager where that fails."""

@@ -77,7 +77,8 @@ class QLearningPolicy(CommandModePolicy[QConfigT]):
         return {"action": torch.stack(actions, dim=1) if self._is_joint(actions) else actions[0]}
 
     def _forward_learn(self, batch: dict[str, Any]) -> dict[str, Any]:
-        report = self.minimise(self.loss, batch, grad_clip_norm=self.config.learn.grad_clip_norm)
+        with self._target_in_eval_mode:  # not inside the loss, which may be compiled
+            report = self.minimise(self.loss, batch, grad_clip_norm=self.config.learn.grad_clip_norm)
         self._update_target()
         return report
 
@@ -90,8 +91,7 @@ class QLearningPolicy(CommandModePolicy[QConfigT]):
         """Return what the target network says of the next observations, unless the round was prepared with it."""
         if "target_q" in batch:
             return cast("dict[str, Any]", batch["target_q"])
-        with self._target_in_eval_mode:
-            return self._output(self.target_model, batch["next_obs"])
+        return self._output(self.target_model, batch["next_obs"])
 
     @torch.no_grad()
     def _prepare_round(self, data: dict[str, Any]) -> dict[str, Any]:
@@ -102,7 +102,8 @@ class QLearningPolicy(CommandModePolicy[QConfigT]):
             return data  # the target network moves before the last minibatch
         if self._is_joint(()) or num_batches * batch_size > LARGEST_FORWARD:
             return data
-        output = self._target_output({"next_obs": nested.apply(lambda x: x.flatten(0, 1), data["next_obs"])})
+        with self._target_in_eval_mode:
+            output = self._target_output({"next_obs": nested.apply(lambda x: x.flatten(0, 1), data["next_obs"])})
         return data | {
             "target_q": {name: output[name].unflatten(0, (num_batches, batch_size)) for name in self.target_keys}
         }

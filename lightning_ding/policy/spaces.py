@@ -72,3 +72,32 @@ def action_bounds(space: spaces.Box) -> tuple[list[float], list[float]]:
     """
     low, high = ([float(str(bound)) for bound in bounds.ravel()] for bounds in (space.low, space.high))
     return low, high
+
+
+def actor_shapes(space: spaces.Space[Any], policy: str) -> dict[str, Any]:
+    """Return ``action_space`` and ``action_shape`` of any action space, and the bounds of a continuous one.
+
+    Args:
+        space: The action space of one env. A hybrid one is a Dict of a Discrete ``action_type`` and a Box
+            ``action_args``.
+        policy: Name of the policy that asks, for the message.
+
+    Returns:
+        ``action_space``: discrete, continuous or hybrid; ``action_shape``; ``action_low`` and ``action_high``.
+
+    Raises:
+        TypeError: If the space is none of those.
+    """
+    if isinstance(space, spaces.Dict) and set(space.spaces) == {"action_type", "action_args"}:
+        of_type = discrete_action_shape(space["action_type"], policy)
+        of_args = actor_shapes(space["action_args"], policy)
+        shape = {"action_type_shape": of_type, "action_args_shape": of_args["action_shape"]}
+        return of_args | {"action_space": "hybrid", "action_shape": shape}
+    if isinstance(space, spaces.Box):
+        shape = continuous_action_shape(space, policy)
+        low, high = action_bounds(space)
+        return {"action_space": "continuous", "action_shape": shape, "action_low": low, "action_high": high}
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        hybrid = "a hybrid action space must be a Dict of a Discrete action_type and a Box action_args"
+        raise TypeError(f"{policy}: {hybrid}, got {space}")
+    return {"action_space": "discrete", "action_shape": discrete_action_shape(space, policy)}

@@ -1,0 +1,76 @@
+"""What on-policy algorithms with a critic have in common: values and advantages.
+
+Shapes: S transitions of a rollout, T steps, N envs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_ding import nested, rl
+from lightning_ding.policy.base import Batch, ConfigT
+from lightning_ding.policy.on_policy import OnPolicyPolicy
+
+
+class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
+    """An on-policy policy that weighs its actions by generalised advantages.
+
+    The value behind the last step of a sequence is that of the true next observation, unless the step terminated: a
+    time limit, and the end of the rollout, cut nothing off.
+    """
+
+    def _act_and_value(self, obs: Any) -> dict[str, Any]:
+        output: dict[str, Any] = self.model.compute_actor_critic(obs)
+        return output
+
+    def _logit(self, obs: Any) -> Any:
+        return self.model.compute_actor(obs)["logit"]
+
+    def default_model(self) -> tuple[str, list[str]]:
+        """Return the registered actor-critic network."""
+        return "vac", ["lightning_ding.model.vac"]
+
+    @torch.no_grad()
+    def _learning_data(self, rollout: Batch, sequences: rl.Sequences) -> Batch:
+        value = self._values(rollout["obs"]) if self._recomputes() else rollout["value"]
+        advantage, target = self._advantage(rollout, value, sequences)
+        kept = {name: rollout[name] for name in ("obs", "action", "log_prob", "value")}
+        return kept | {"advantage": advantage, "return": target}
+
+    def _advantage(self, rollout: Batch, value: Tensor, sequences: rl.Sequences) -> tuple[Tensor, Tensor]:
+        """Return advantages and the targets of the critic, both of shape (S,) and in units of its output."""
+        config, scale = self.config, self._value_scale()
+        terminated = rollout["terminated"]
+        if config.learn.ignore_done:
+            terminated = torch.zeros_like(terminated)
+        table = {"reward": rollout["reward"], "value": value * scale, "terminated": terminated}
+        steps = {name: sequences.lay_out(column) for name, column in table.items()}
+        behind = self._next_value(rollout, steps["value"], steps["terminated"], sequences, scale)
+        lambdas = (config.discount_factor, config.collect.gae_lambda)
+        advantage = sequences.flatten(rl.gae(**steps, next_value=behind, ended=sequences.ended, **_named(*lambdas)))
+        return advantage, (advantage + table["value"]) / scale
+
+    def _next_value(
+        self, rollout: Batch, value: Tensor, terminated: Tensor, sequences: rl.Sequences, scale: Tensor | float
+    ) -> Tensor:
+        """Return the values of the next observations, shape (T, N): those of the next step, or of what lies behind."""
+        behind = torch.cat([value[1:], value[-1:]])
+        rows = sequences.flatten(sequences.ended & ~terminated)
+        flat = sequences.flatten(behind)
+        flat[rows] = self._values(nested.index(rollout["next_obs"], rows)) * scale
+        return sequences.lay_out(flat)
+
+    def _values(self, obs: Any) -> Tensor:
+        value: Tensor = self.model.compute_critic(obs)["value"]
+        return value
+
+    def _value_scale(self) -> Tensor | float:
+        """Return what the critic's output is multiplied with to be a return."""
+        return 1.0
+
+
+def _named(discount_factor: float, gae_lambda: float) -> dict[str, float]:
+    return {"discount_factor": discount_factor, "gae_lambda": gae_lambda}

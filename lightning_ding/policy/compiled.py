@@ -1,0 +1,240 @@
+"""A whole update as one compiled graph: loss, gradient, clipping and Adam.
+
+``loss.backward()`` and ``optimizer.step()`` cannot be compiled together without a break in between (torch 2.13); the
+functional forms of both can. The optimizer's own state tensors are used, so checkpoints are those of an eager run.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value
+from torch.optim.adam import adam
+
+from lightning_ding.policy.trainer_fast_path import count_optimizer_step
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
+
+logger = logging.getLogger(__name__)
+
+Batch = dict[str, Any]
+LossFunction = Callable[[Batch], tuple[Tensor, dict[str, Any]]]
+
+
+class Compiler:
+    """Makes updates in compiled code where that works, and says so where it does not.
+
+    Args:
+        module: The policy.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._updates: dict[Any, CompiledUpdate] = {}
+        self._has_failed = False
+
+    def minimise(
+        self,
+        loss: LossFunction,
+        batch: Batch,
+        optimizer: torch.optim.Optimizer,
+        grad_clip_norm: float | None,
+        trainer: Trainer | None,
+        direct: bool,
+    ) -> dict[str, Any] | None:
+        """Make an update, and return what the loss reports; None if it has to be made eagerly.
+
+        Args:
+            loss: A function of tensors alone.
+            batch: What ``loss`` gets.
+            optimizer: Whose parameters to update.
+            grad_clip_norm: Largest norm of the gradient, > 0; None for no limit.
+            trainer: The Trainer of a fit that goes on; its ``global_step`` is counted. None without one.
+            direct: Whether nobody listens to Lightning's hooks of an update, which compiled code cannot call.
+        """
+        if self._has_failed:
+            return None
+        if trainer is not None and not direct:
+            self._give_up("a callback, a profiler or the precision takes part in each update")
+            return None
+        try:
+            report = self._update(loss, optimizer, grad_clip_norm)(batch)
+        except Exception as error:  # whatever the compiler stumbles over; an error of the loss itself comes again
+            self._give_up(f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}")
+            return None
+        if trainer is not None:
+            count_optimizer_step(trainer)
+        return report
+
+    def _update(
+        self, loss: LossFunction, optimizer: torch.optim.Optimizer, grad_clip_norm: float | None
+    ) -> CompiledUpdate:
+        key = (getattr(loss, "__func__", loss), id(optimizer), grad_clip_norm)
+        if key not in self._updates:
+            self._updates[key] = CompiledUpdate(self._module, loss, optimizer, grad_clip_norm)
+        return self._updates[key]
+
+    def _give_up(self, reason: str) -> None:
+        self._has_failed = True
+        logger.warning("compile=True, but updates are made eagerly: %s", reason)
+
+
+class CompiledUpdate:
+    """Makes an update in compiled code; what it changes is the same as in eager code, up to rounding.
+
+    A batch of another structure or shape is compiled anew. Python values that the loss reads, such as a config's, count
+    as constants.
+
+    Args:
+        module: Holds every parameter of the optimizer.
+        loss: A function of tensors that reads the parameters from ``module``.
+        optimizer: An Adam.
+        grad_clip_norm: Largest norm of the gradient, > 0; None for no limit.
+
+    Raises:
+        TypeError: If the optimizer is another one than Adam, or uses ``amsgrad`` or several groups.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: LossFunction,
+        optimizer: torch.optim.Optimizer,
+        grad_clip_norm: float | None = None,
+    ) -> None:
+        groups = optimizer.param_groups
+        if type(optimizer) is not torch.optim.Adam or len(groups) != 1 or groups[0]["amsgrad"]:
+            raise TypeError(f"only torch.optim.Adam with one group and no amsgrad can be compiled, got {optimizer}")
+        self._optimizer = optimizer
+        self._group = groups[0]
+        self._clip = grad_clip_norm
+        self._caller = _Caller(module, loss)
+        names = {parameter: name for name, parameter in self._caller.named_parameters()}
+        self._names = [names[parameter] for parameter in self._group["params"]]
+        self._rate: float | None = None
+        self._lr = torch.tensor(0.0)
+        self._known_state: Any = None
+        self._parameters: list[Tensor] = []
+        self._state: list[list[Tensor]] = [[], [], []]
+        guards = getattr(torch.compiler, "keep_tensor_guards_unsafe", None)
+        options = {} if guards is None else {"guard_filter_fn": guards}  # checking the rest took a third of an update
+        compile_ = torch.compile(fullgraph=True, options=options)
+        self._whole = compile_(_own(self._update))
+        self._first_half, self._second_half = compile_(_own(self._gradients)), compile_(_own(self._step))
+        self._known: set[Any] = set()
+
+    def __call__(self, batch: Batch) -> dict[str, Any]:
+        """Make an update; return what the loss reports."""
+        self._take_state()
+        signature = _signature(batch)
+        begin = None if signature in self._known else time.perf_counter()
+        report = self._run(batch)
+        if begin is not None:
+            self._known.add(signature)
+            logger.info(
+                "compiled the update of %s in %.1f s", type(self._caller.module).__name__, time.perf_counter() - begin
+            )
+        return report
+
+    def _run(self, batch: Batch) -> dict[str, Any]:
+        if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+            return self._whole(self._parameters, self._state, self._lr, batch)  # type: ignore[no-any-return]
+        gradients, report = self._first_half(self._parameters, batch)
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        dist.all_reduce(flat)
+        flat /= dist.get_world_size()
+        parts = flat.split([gradient.numel() for gradient in gradients])
+        averaged = [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)]
+        self._second_half(self._parameters, self._state, self._lr, averaged)
+        return report  # type: ignore[no-any-return]
+
+    # ------------------------------------------------------------------ what is compiled
+
+    def _update(self, parameters: list[Tensor], state: list[list[Tensor]], lr: Tensor, batch: Batch) -> dict[str, Any]:
+        gradients, report = self._gradients(parameters, batch)
+        self._step(parameters, state, lr, gradients)
+        return report
+
+    def _gradients(self, parameters: list[Tensor], batch: Batch) -> tuple[list[Tensor], dict[str, Any]]:
+        def loss(named: dict[str, Tensor]) -> Any:
+            return functional_call(self._caller, named, (batch,))
+
+        named = dict(zip(self._names, parameters, strict=True))
+        gradients, (_, report) = grad_and_value(loss, has_aux=True)(named)
+        return [gradients[name] for name in self._names], report
+
+    @torch.no_grad()
+    def _step(self, parameters: list[Tensor], state: list[list[Tensor]], lr: Tensor, gradients: list[Tensor]) -> None:
+        if self._clip is not None:
+            norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
+            share = (self._clip / (norm + 1e-6)).clamp(max=1.0)
+            gradients = [gradient * share for gradient in gradients]
+        group, (first, second, steps) = self._group, state
+        beta1, beta2 = group["betas"]
+        fixed = {"beta1": beta1, "beta2": beta2, "weight_decay": group["weight_decay"], "eps": group["eps"]}
+        kind = {"foreach": True, "capturable": True, "amsgrad": False, "maximize": group["maximize"]}
+        adam(parameters, gradients, first, second, [], steps, lr=lr, **kind, **fixed)
+
+    # ------------------------------------------------------------------ state
+
+    def _take_state(self) -> None:
+        """Find the tensors of parameters and optimizer, which loading a checkpoint or a move to a device replaces."""
+        parameters, states = self._group["params"], self._optimizer.state
+        rate = float(self._group["lr"])
+        if rate != self._rate:
+            self._rate = rate
+            self._lr = torch.tensor(rate, device=parameters[0].device)
+        known = states[parameters[0]] if parameters[0] in states else None
+        if (
+            self._parameters
+            and known is self._known_state
+            and self._parameters[0].data_ptr() == parameters[0].data_ptr()
+        ):
+            return
+        for parameter in parameters:
+            if not states[parameter]:
+                states[parameter]["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+                states[parameter]["exp_avg"] = torch.zeros_like(parameter)
+                states[parameter]["exp_avg_sq"] = torch.zeros_like(parameter)
+        self._known_state = states[parameters[0]]
+        self._parameters = [parameter.detach() for parameter in parameters]
+        self._state = [[states[p][name] for p in parameters] for name in ("exp_avg", "exp_avg_sq", "step")]
+        self._lr = self._lr.to(parameters[0].device)
+
+
+class _Caller(nn.Module):
+    """A module whose ``forward`` is a loss, so that it can be called with other parameters than its own."""
+
+    def __init__(self, module: nn.Module, loss: LossFunction) -> None:
+        super().__init__()
+        self.module = module
+        self.loss = loss
+
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+        return self.loss(batch)
+
+
+def _own(method: Any) -> Any:
+    """Return a method with a code object of its own.
+
+    torch keeps compiled code by code object, and tells two users of one apart by the guards that are left out here.
+    """
+    function = method.__func__
+    copied = types.FunctionType(
+        function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    return types.MethodType(copied, method.__self__)
+
+
+def _signature(batch: Any) -> Any:
+    if isinstance(batch, dict):
+        return tuple((name, _signature(below)) for name, below in batch.items())
+    return batch.shape, batch.dtype
