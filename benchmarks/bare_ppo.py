@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -102,7 +102,7 @@ def loss_of(w: PPOWorkload, agent: Agent, batch: list[Tensor]) -> Tensor:
     policy_loss = torch.max(-advantage * ratio, -advantage * clipped).mean()
     near = old_value + (value - old_value).clamp(-w.clip_ratio, w.clip_ratio)
     value_loss = 0.5 * torch.max((value - returns) ** 2, (near - returns) ** 2).mean()
-    return cast(Tensor, policy_loss - w.entropy_weight * entropy.mean() + w.value_weight * value_loss)
+    return policy_loss - w.entropy_weight * entropy.mean() + w.value_weight * value_loss
 
 
 def train(w: PPOWorkload, with_returns: bool = False) -> tuple[Result, list[float]]:

@@ -7,6 +7,7 @@ at every second update of the critics, it is updated once for each, as Stable-Ba
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 
 import gymnasium as gym
@@ -80,10 +81,11 @@ class Replay:
         self.table[self.count % self.size] = np.concatenate([np.atleast_1d(part) for part in row])
         self.count += 1
 
-    def sample(self, batch_size: int, rng: np.random.Generator) -> tuple[Tensor, ...]:
+    def sample(self, batch_size: int, rng: np.random.Generator) -> Sequence[Tensor]:
         """Return observations with actions, rewards, next observations, terminations."""
         rows = rng.integers(min(self.count, self.size), size=batch_size)
-        return torch.from_numpy(self.table[rows]).split(self.widths, 1)
+        parts: Sequence[Tensor] = torch.from_numpy(self.table[rows]).split(self.widths, 1)
+        return parts
 
 
 class Learner:
@@ -100,7 +102,8 @@ class Learner:
         self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), lr=w.actor_learning_rate, fused=True)
         self.critic_optimizer = torch.optim.Adam(self.critics.parameters(), lr=w.learning_rate, fused=True)
         self.alpha_optimizer = torch.optim.Adam([self.log_alpha], lr=w.learning_rate, fused=True)
-        self.pair = [list(network.parameters()) for network in (self.target, self.critics)]
+        self.target_weights: list[Tensor] = list(self.target.parameters())
+        self.critic_weights: list[Tensor] = list(self.critics.parameters())
 
     def update(self, inputs: Tensor, reward: Tensor, next_obs: Tensor, terminated: Tensor) -> None:
         """Update critics, actor, temperature and target critics once."""
@@ -115,14 +118,14 @@ class Learner:
         critic_loss.backward()
         self.critic_optimizer.step()
 
-        for parameter in self.pair[1]:
+        for parameter in self.critic_weights:
             parameter.requires_grad_(False)
         action, log_prob = self.actor(obs)
         q = self.critics(torch.cat([obs, action], 1)).min(0).values
         self.actor_optimizer.zero_grad()
         (alpha * log_prob - q).mean().backward()
         self.actor_optimizer.step()
-        for parameter in self.pair[1]:
+        for parameter in self.critic_weights:
             parameter.requires_grad_(True)
 
         alpha_loss = -(self.log_alpha.exp() * (log_prob.detach() + self.entropy_target)).mean()
@@ -130,7 +133,7 @@ class Learner:
         alpha_loss.backward()
         self.alpha_optimizer.step()
         with torch.no_grad():
-            torch._foreach_lerp_(*self.pair, w.tau)
+            torch._foreach_lerp_(self.target_weights, self.critic_weights, w.tau)
 
 
 def train(w: SACWorkload) -> tuple[Result, list[float]]:

@@ -24,11 +24,14 @@ def run_ours(w: SACWorkload, default_logging: bool = False) -> Result:
     from lightning_ding.policy import SACPolicy
 
     seed_everything(0)
+    width, layers = w.hidden[0], len(w.hidden)
+    actor = {"actor_head_hidden_size": width, "actor_head_layer_num": layers}
+    critic = {"critic_head_hidden_size": width, "critic_head_layer_num": layers}
     rates = {"learning_rate_q": w.learning_rate, "learning_rate_alpha": w.learning_rate}
     config = {
         "discount_factor": w.gamma,
         "random_collect_size": w.warm_up,
-        "model": {"encoder_hidden_size_list": w.hidden, "twin_critic": True},
+        "model": {**actor, **critic},
         "learn": {
             "update_per_collect": 1,
             "batch_size": w.batch_size,

@@ -1,0 +1,173 @@
+"""Learning proofs: every recipe's curve over three seeds, beside Stable-Baselines3 with the zoo's hyper-parameters.
+
+    python -m benchmarks.learn                          # all of benchmarks/proofs.py, some hours on two cores
+    python -m benchmarks.learn --only dqn_cartpole      # writes docs/results/learn/dqn_cartpole.json
+    python -m benchmarks.learn --jobs 2                 # this project and the peer side by side
+    python -m benchmarks.curves                         # draws docs/results/learning.png and learning.md
+
+Each run is a process of its own with one torch thread. Evaluations are 20 greedy episodes at regular env steps, and
+their time is not counted. A run's result is its best policy's mean over 20 other greedy episodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import logging
+import os
+import platform
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks import proofs, zoo
+from benchmarks.proofs import PROOFS, Proof, Run
+
+N_EPISODE = 20  # of an evaluation
+SIDES = ("ours", "peer")
+
+
+def train(proof: Proof, seed: int) -> Run:
+    """Train through ``Trainer.fit`` as the recipe does, and return the curve and the score of the best checkpoint."""
+    from lightning import Callback, Trainer, seed_everything
+
+    curve: list[tuple[int, float, float]] = []
+
+    class Curve(Callback):
+        """Notes every evaluation; its clock stands still meanwhile."""
+
+        def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+            self.seconds, self.began = 0.0, time.perf_counter()
+
+        def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
+            if not trainer.sanity_checking:
+                self.seconds += time.perf_counter() - self.began
+
+        def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+            if not trainer.sanity_checking:
+                score = float(trainer.callback_metrics["eval/return_mean"])
+                curve.append((pl_module.progress.env_step, self.seconds, score))
+                self.began = time.perf_counter()
+
+    module = proofs.load(proof.recipe)
+    policy_class, datamodule_class = proofs.classes(module)
+    seed_everything(seed)
+    policy = policy_class(proof.config())
+    datamodule = datamodule_class(
+        proof.env_id,
+        num_envs=proof.num_envs or getattr(module, "NUM_ENVS", proofs.NUM_ENVS),
+        seed=seed,
+        max_env_step=proof.budget,
+        rounds_per_epoch=_rounds(policy, proof.eval_every),
+        n_evaluator_episode=N_EPISODE,
+    )
+    with TemporaryDirectory() as folder:
+        quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        trainer = Trainer(accelerator="cpu", default_root_dir=folder, callbacks=[Curve()], **quiet)
+        trainer.fit(policy, datamodule)
+        best = getattr(trainer.checkpoint_callback, "best_model_path", None)
+        (scores,) = trainer.test(policy, datamodule, ckpt_path=best, verbose=False)
+    return {"seed": seed, "seconds": curve[-1][1], "final": float(scores["test/return_mean"]), "curve": curve}
+
+
+def _rounds(policy: Any, env_steps: int) -> int:
+    """Return the rounds that take so many env steps, or a few rounds if they are of whole episodes."""
+    n_sample = policy.config.collect.n_sample
+    return 5 if n_sample is None else max(1, round(env_steps / n_sample))
+
+
+def run_one(name: str, side: str, seed: int, budget: int) -> Run:
+    """Run one seed of one side of a proof in this process."""
+    proof = dataclasses.replace(PROOFS[name], budget=budget)
+    if side == "ours":
+        return train(proof, seed)
+    return zoo.train(proof.recipe, proof.env_id, proof.budget, proof.eval_every, N_EPISODE, seed)
+
+
+def in_processes(name: str, sides: Sequence[str], seeds: Sequence[int], budget: int, jobs: int) -> dict[str, list[Run]]:
+    """Run all seeds of all sides, ``jobs`` at a time."""
+
+    def start(task: tuple[int, str]) -> Run:
+        seed, side = task
+        command = [sys.executable, "-m", "benchmarks.learn", "--run", name, "--side", side, "--seeds", str(seed)]
+        threads = {**os.environ, "OMP_NUM_THREADS": "1"}
+        command += ["--budget", str(budget)]
+        done = subprocess.run(command, capture_output=True, text=True, env=threads)
+        if done.returncode:
+            raise RuntimeError(f"{name}, {side}, seed {seed} failed:\n{done.stderr}")
+        run: Run = json.loads(done.stdout.strip().splitlines()[-1])
+        print(f"{name:>18} {side}, seed {seed}: {run['final']:8.1f} in {run['seconds']:6.0f} s", flush=True)
+        return run
+
+    tasks = [(seed, side) for seed in seeds for side in sides]
+    with ThreadPoolExecutor(jobs) as pool:
+        runs = list(pool.map(start, tasks))
+    return {side: [run for (_, of), run in zip(tasks, runs, strict=True) if of == side] for side in sides}
+
+
+def save(name: str, budget: int, results: dict[str, list[Run]], folder: Path) -> None:
+    """Write the runs of each side, and how they were made; a side that was not run keeps what stood there."""
+    proof, file = PROOFS[name], folder / f"{name}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    record: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    record |= {"recipe": proof.recipe, "env_id": proof.env_id, "budget": budget, "bar": proof.bar}
+    for side, runs in results.items():
+        how = {"command": " ".join(["python -m benchmarks.learn", *sys.argv[1:]]), "commit": commit()}
+        how |= {"time": time.strftime("%Y-%m-%d %H:%M:%S"), "machine": machine()}
+        config = proof.config() if side == "ours" else zoo.ZOO[proof.recipe][proof.env_id]
+        record[side] = {**how, "config": config, "seeds": [run["seed"] for run in runs], "runs": runs}
+    file.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def commit() -> str:
+    """Return the commit of the working tree, with a plus if something in it was changed."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=proofs.RECIPES).stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", "../lightning_ding", "../datamodules", ".")
+    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+
+
+def machine() -> str:
+    """Return processor and number of cores."""
+    return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+
+
+def main() -> None:
+    """Run one seed and print JSON, or all that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=PROOFS, default=list(PROOFS), help="leave others out")
+    parser.add_argument("--seeds", nargs="+", type=int, help="of everything; by default those of the proof")
+    parser.add_argument("--peer", action=argparse.BooleanOptionalAction, default=True, help="run SB3 where it can")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--budget", type=int, help="env steps, if not those of the proof")
+    parser.add_argument("--out", type=Path, default=Path("docs/results/learn"), help="folder of the JSON files")
+    parser.add_argument("--run", choices=PROOFS, help="run one seed in this process and print JSON")
+    parser.add_argument("--side", choices=SIDES, default="ours", help="of --run")
+    options = parser.parse_args()
+    if options.run:
+        import torch
+
+        torch.set_num_threads(1)
+        warnings.simplefilter("ignore")
+        logging.getLogger("lightning").setLevel(logging.ERROR)
+        budget = options.budget or PROOFS[options.run].budget
+        print(json.dumps(run_one(options.run, options.side, (options.seeds or (0,))[0], budget)))
+        return
+    for name in options.only:
+        proof = PROOFS[name]
+        sides = SIDES if options.peer and zoo.has(proof.recipe, proof.env_id) else SIDES[:1]
+        budget = options.budget or proof.budget
+        save(name, budget, in_processes(name, sides, options.seeds or proof.seeds, budget, options.jobs), options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""The table of learning proofs: which recipe must reach which return within how many env steps."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypedDict
+
+from lightning_ding.config import deep_merge
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+NUM_ENVS = 8  # where neither the proof nor the recipe says how many
+
+
+class Run(TypedDict):
+    """What a run of one seed gave."""
+
+    seed: int
+    seconds: float  # of training, without evaluations
+    final: float  # mean return of the best policy over greedy episodes it was not chosen by
+    curve: list[tuple[int, float, float]]  # env step, seconds of training, mean return of greedy episodes
+
+
+@dataclass(frozen=True)
+class Proof:
+    """One recipe on one env."""
+
+    recipe: str
+    """Name of a file in ``recipes``, and of the algorithm of the peer."""
+    env_id: str
+    budget: int
+    """Env steps."""
+    bar: float
+    """Return that the best policy must reach on average over greedy episodes it was not chosen by."""
+    overrides: dict[str, Any] = field(default_factory=dict)
+    """What differs from the recipe's CONFIG on this env."""
+    num_envs: int | None = None
+    """Envs; None takes the recipe's ``NUM_ENVS``, or 8."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Seeds, if none are asked for."""
+    evaluations: int = 25
+    """Points of the curve."""
+
+    @property
+    def eval_every(self) -> int:
+        """Env steps between two evaluations."""
+        return max(1, self.budget // self.evaluations)
+
+    def config(self) -> dict[str, Any]:
+        """Return the config of the policy: the recipe's with the overrides, that never stops before the budget."""
+        full_length: dict[str, Any] = {"eval": {"evaluator": {"stop_value": None}}}
+        return deep_merge(deep_merge(load(self.recipe).CONFIG, self.overrides), full_length)
+
+
+PPO_PENDULUM = {
+    "discount_factor": 0.9,
+    "learn": {"learning_rate": 1e-3, "batch_size": 64, "epoch_per_collect": 10, "lr_scheduler": {"epoch_num": None}},
+    "collect": {"n_sample": 4096, "gae_lambda": 0.95},
+}
+PPO_LANDER = {
+    "discount_factor": 0.999,
+    "learn": {
+        "learning_rate": 3e-4,
+        "batch_size": 64,
+        "epoch_per_collect": 4,
+        "entropy_weight": 0.01,
+        "lr_scheduler": {"epoch_num": None},
+    },
+    "collect": {"n_sample": 16_384, "gae_lambda": 0.98},
+}
+DQN_LANDER = {
+    "learn": {"learning_rate": 6.3e-4},
+    "other": {"replay_buffer": {"replay_buffer_size": 50_000}},
+}
+PROOFS = {
+    "ppo_cartpole": Proof("ppo", "CartPole-v1", 100_000, 475),
+    "dqn_cartpole": Proof("dqn", "CartPole-v1", 50_000, 475),
+    "qrdqn_cartpole": Proof("qrdqn", "CartPole-v1", 50_000, 475),
+    "c51_cartpole": Proof("c51", "CartPole-v1", 100_000, 450),
+    "rainbow_cartpole": Proof("rainbow", "CartPole-v1", 100_000, 450),
+    "a2c_cartpole": Proof("a2c", "CartPole-v1", 300_000, 450),
+    "pg_cartpole": Proof("pg", "CartPole-v1", 300_000, 400),
+    "dqn_acrobot": Proof("dqn", "Acrobot-v1", 100_000, -100),
+    "sac_pendulum": Proof("sac", "Pendulum-v1", 20_000, -200),
+    "td3_pendulum": Proof("td3", "Pendulum-v1", 20_000, -200),
+    "ddpg_pendulum": Proof("ddpg", "Pendulum-v1", 20_000, -200),
+    "ppo_pendulum": Proof("ppo", "Pendulum-v1", 200_000, -250, PPO_PENDULUM, num_envs=4),
+    "ppo_lunarlander": Proof("ppo", "LunarLander-v3", 1_000_000, 200, PPO_LANDER, num_envs=16, seeds=(0,)),
+    "dqn_lunarlander": Proof("dqn", "LunarLander-v3", 300_000, 200, DQN_LANDER, seeds=(0,)),
+}
+
+
+def load(recipe: str) -> ModuleType:
+    """Return the module of a recipe; recipes are no package."""
+    spec = importlib.util.spec_from_file_location(recipe, RECIPES / f"{recipe}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def classes(module: ModuleType) -> tuple[Any, Any]:
+    """Return the policy and the datamodule class that a recipe imports.
+
+    Raises:
+        ValueError: If it imports not one of each.
+    """
+    from lightning_ding.datamodules import CollectingDataModule
+    from lightning_ding.policy import Policy
+
+    found = []
+    for kind in (Policy, CollectingDataModule):
+        named = [x for x in vars(module).values() if isinstance(x, type) and issubclass(x, kind)]
+        if len(named) != 1:
+            raise ValueError(f"recipe must import one {kind.__name__}, got {[one.__name__ for one in named]}")
+        found.append(named[0])
+    return found[0], found[1]

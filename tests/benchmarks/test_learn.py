@@ -1,0 +1,98 @@
+"""The learning proofs: runs are recorded as they were, and drawn and counted rightly."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import curves, proofs, zoo
+from benchmarks.proofs import PROOFS, RECIPES
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_proof_of_a_tiny_budget_is_recorded_drawn_and_listed(tmp_path: Path) -> None:
+    learn = [sys.executable, "-m", "benchmarks.learn", "--only", "dqn_cartpole", "--budget", "640", "--seeds", "0", "3"]
+    done = subprocess.run([*learn, "--jobs", "2", "--no-peer", "--out", str(tmp_path)], cwd=ROOT, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    record = json.loads((tmp_path / "dqn_cartpole.json").read_text())
+    curve = record["ours"]["runs"][1]["curve"]
+    assert record["ours"]["seeds"] == [run["seed"] for run in record["ours"]["runs"]] == [0, 3]
+    assert [step for step, _, _ in curve] == [576, 640]  # 512 steps of warm-up, and rounds of 64
+    assert 0 < curve[0][1] < curve[1][1] == record["ours"]["runs"][1]["seconds"]
+    assert "--budget 640" in record["ours"]["command"]
+    assert "peer" not in record
+
+    draw = [sys.executable, "-m", "benchmarks.curves", "--results", str(tmp_path), "--out", str(tmp_path)]
+    done = subprocess.run(draw, cwd=ROOT, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    assert (tmp_path / "learning.png").read_bytes()[:4] == b"\x89PNG"
+    assert "| dqn_cartpole | 475 | 640 | lightning_ding |" in (tmp_path / "learning.md").read_text()
+
+
+def test_peer_evaluates_at_regular_steps_and_at_the_end() -> None:
+    run = zoo.train("dqn", "CartPole-v1", budget=250, eval_every=100, n_episode=2, seed=0)
+    assert [step for step, _, _ in run["curve"]][:2] == [100, 200]
+    assert run["seconds"] == run["curve"][-1][1]
+    assert 1 <= run["final"] <= 500
+
+
+def test_band_is_the_mean_and_students_interval_over_seeds() -> None:
+    runs = [{"curve": [(0, 0.0, value), (10, 1.0, value + 10)]} for value in (1.0, 2.0, 6.0)]
+    places, mean, half = curves.band(runs, 0)
+    assert (places[0], places[-1], mean[0], mean[-1]) == (0, 10, 3, 13)
+    # Deviation sqrt((4 + 1 + 9) / 2) = sqrt(7), of the mean sqrt(7 / 3), times 4.303.
+    np.testing.assert_allclose(half, 4.303 * math.sqrt(7 / 3), rtol=1e-9)
+
+
+def test_band_ends_where_the_first_run_ends() -> None:
+    runs = [{"curve": [(2, 0.5, 0.0), (10, 4.0, 8.0)]}, {"curve": [(1, 0.1, 0.0), (20, 2.0, 19.0)]}]
+    for axis, ends in ((0, (2, 10)), (1, (0.5, 2.0))):
+        places, _, _ = curves.band(runs, axis)
+        assert (places[0], places[-1]) == ends
+
+
+def test_time_to_the_bar_is_that_of_the_first_evaluation_there() -> None:
+    curve = [(10, 1.0, 5.0), (20, 2.0, 9.0), (30, 3.0, 2.0), (40, 4.0, 10.0)]
+    assert curves.time_to(9.0, curve) == (20, 2.0)
+    assert curves.time_to(11.0, curve) == (math.inf, math.inf)
+
+
+def test_row_counts_the_seeds_at_the_bar_and_leaves_out_times_that_most_did_not_reach() -> None:
+    runs = [
+        {"seed": 0, "seconds": 3.0, "final": 475.0, "curve": [(10, 3.0, 480.0)]},
+        {"seed": 1, "seconds": 5.0, "final": 474.0, "curve": [(10, 5.0, 470.0)]},
+        {"seed": 2, "seconds": 4.0, "final": 20.0, "curve": [(10, 4.0, 20.0)]},
+    ]
+    record: dict[str, Any] = {"bar": 475, "budget": 1000, "ours": {"runs": runs}}
+    row = curves.row("x", record, "ours")
+    assert row == "| x | 475 | 1,000 | lightning_ding | 475.0, 474.0, 20.0 | 1 of 3 | - | - | 4.0 |"
+
+
+def test_recipe_must_have_one_policy_and_one_datamodule() -> None:
+    assert [one.__name__ for one in proofs.classes(proofs.load("dqn"))] == ["DQNPolicy", "ReplayDataModule"]
+    with pytest.raises(ValueError, match=r"recipe must import one Policy, got \[\]"):
+        proofs.classes(SimpleNamespace())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [name for name, proof in PROOFS.items() if (RECIPES / f"{proof.recipe}.py").is_file()])
+def test_config_of_every_proof_is_one_that_its_policy_takes(name: str) -> None:
+    proof = PROOFS[name]
+    policy_class, _ = proofs.classes(proofs.load(proof.recipe))
+    assert policy_class(proof.config()).config.eval.evaluator.stop_value is None
+
+
+def test_zoo_has_values_for_every_proof_of_an_algorithm_it_knows() -> None:
+    missing = [
+        name for name, proof in PROOFS.items() if proof.recipe in zoo.ZOO and not zoo.has(proof.recipe, proof.env_id)
+    ]
+    assert missing == []
+    assert zoo.has("qrdqn", "CartPole-v1") is False
