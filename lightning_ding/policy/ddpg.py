@@ -8,33 +8,40 @@ Where this differs: normal noise by default instead of that of Ornstein and Uhle
 weight decay; the critic sees the action at its first layer; a time limit is no terminal state. The targets move with
 the actor, every ``actor_update_freq`` updates. Importance-sampling weights weigh the critics' loss only.
 
-Shapes: B batch, A dimensions of an action, E critics.
+Of a hybrid action, a choice with arguments, the critic sees the choice as one-hot weights; the actor's are the best
+choice with the gradient of the softmax, where Hausknecht and Stone let the critic see the raw outputs. Exploring, the
+choice is random with probability epsilon, and the arguments get noise.
+
+Shapes: B batch, A dimensions of an action, K choices, E critics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from gymnasium import spaces
+from torch import Tensor, nn
 
 from lightning_ding import rl
+from lightning_ding.config import ConfigLike
 from lightning_ding.policy.config import PolicyConfig
 from lightning_ding.policy.ddpg_config import DDPGConfig
 from lightning_ding.policy.qac import Batch, QACPolicy
+from lightning_ding.policy.spaces import actor_shapes, obs_shape
 from lightning_ding.registry import POLICY_REGISTRY
 
 
 @POLICY_REGISTRY.register("ddpg")
 class DDPGPolicy(QACPolicy[DDPGConfig]):
-    """DDPG for continuous actions; vector, image and dict observations.
+    """DDPG for continuous and hybrid actions; vector, image and dict observations.
 
     Args:
         cfg: A ``DDPGConfig``, or a mapping to merge over its defaults.
         model: A network to use instead of the one that the config describes, see :class:`QACPolicy`; its
-            ``compute_actor`` returns ``action``.
+            ``compute_actor`` returns ``action``, or ``logit`` and ``action_args``.
         enable_field: Which of learn, collect, eval and command to initialise; None means all.
 
     Example:
@@ -45,16 +52,37 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
 
     config_class: ClassVar[type[PolicyConfig]] = DDPGConfig
 
+    def __init__(
+        self,
+        cfg: ConfigLike[DDPGConfig] = None,
+        model: nn.Module | None = None,
+        enable_field: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(cfg, model, enable_field)
+        eps = self.config.other.eps
+        self.epsilon = rl.Schedule(eps.type, eps.start, eps.end, eps.decay)
+
     def _init_collect(self) -> None:
         self.ou_noise = rl.OrnsteinUhlenbeckNoise(self.config.collect.noise_sigma)
 
-    def _forward_collect(self, obs: Any, *, sigma: float | None = None) -> dict[str, Tensor]:  # type: ignore[override]
-        """Return noisy actions of envs 0..B-1; ``sigma`` overrides the size of the noise."""
-        action = self.model.compute_actor(obs)["action"]
-        return {"action": self.action_bounds.to_env(self._explore(action, sigma))}
+    def _forward_collect(  # type: ignore[override]
+        self, obs: Any, *, sigma: float | None = None, eps: float | None = None
+    ) -> dict[str, Any]:
+        """Return noisy actions of envs 0..B-1; ``sigma`` and ``eps`` override the noise and the random choices."""
+        output = self.model.compute_actor(obs)
+        if "logit" not in output:
+            return {"action": self.action_bounds.to_env(self._explore(output["action"], sigma))}
+        epsilon = self.epsilon.value(self.progress.env_step) if eps is None else eps
+        choice = torch.from_numpy(rl.epsilon_greedy(output["logit"].cpu().numpy(), epsilon, self.rng))
+        arguments = self.action_bounds.to_env(self._explore(output["action_args"], sigma))
+        return {"action": {"action_type": choice, "action_args": arguments}}
 
-    def _forward_eval(self, obs: Any) -> dict[str, Tensor]:
-        return {"action": self.action_bounds.to_env(self.model.compute_actor(obs)["action"])}
+    def _forward_eval(self, obs: Any) -> dict[str, Any]:
+        output = self.model.compute_actor(obs)
+        if "logit" not in output:
+            return {"action": self.action_bounds.to_env(output["action"])}
+        arguments = self.action_bounds.to_env(output["action_args"])
+        return {"action": {"action_type": output["logit"].argmax(1), "action_args": arguments}}
 
     def _forward_learn(self, batch: Batch) -> dict[str, Any]:
         batch, learn = self.prepare(batch), self.config.learn
@@ -65,17 +93,24 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
         return report
 
     def _targets(self, batch: Batch) -> Tensor:
-        action = self.target_model.compute_actor(batch["next_obs"])["action"]
-        if self.config.learn.noise:
-            action = rl.smoothed_action(action, batch["next_noise"])
+        action = self._actions(self.target_model, batch["next_obs"], batch.get("next_noise"))
         q_t = self.target_model.compute_critic(batch["next_obs"], action)["q_value"]
         return rl.pessimistic_target(batch["reward"], batch["discount_t"], q_t)
 
     def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return minus the first critic's value of the actor's actions (eq. 6), and ``actor_loss`` to report."""
-        action = self.model.compute_actor(batch["obs"])["action"]
+        action = self._actions(self.model, batch["obs"])
         loss = -self.model.compute_critic(batch["obs"], action, members=1)["q_value"].mean()
         return loss, {"actor_loss": loss.detach()}
+
+    def _actions(self, model: Any, obs: Any, noise: Tensor | None = None) -> Any:
+        """Return the actor's normalised actions as the critics take them, smoothed with ``noise``, shape (B, A)."""
+        output = model.compute_actor(obs)
+        action = output["action_args" if "logit" in output else "action"]
+        action = action if noise is None else rl.smoothed_action(action, noise)
+        if "logit" not in output:
+            return action
+        return {"action_type": rl.straight_through(output["logit"]), "action_args": action}
 
     def _explore(self, action: Tensor, sigma: float | None) -> Tensor:
         """Return normalised actions, shape (B, A), with noise."""
@@ -107,3 +142,16 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
         super()._load_state_dict_collect(state)
         if "noise" in state:  # weights that come from a learner hold none
             self.ou_noise.load_state_dict(state["noise"])
+
+    def _action_space_of_model(self) -> str:
+        return "hybrid" if isinstance(self.config.model.action_shape, Mapping) else "regression"
+
+    def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
+        if not isinstance(action_space, spaces.Dict):
+            return super()._shapes_of(observation_space, action_space)
+        shapes = {"obs_shape": obs_shape(observation_space), **actor_shapes(action_space, type(self).__name__)}
+        return {name: shape for name, shape in shapes.items() if name != "action_space"}
+
+    def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:
+        is_hybrid = self._action_space_of_model() == "hybrid"
+        return {"eps": self.epsilon.value(command_info["envstep"])} if is_hybrid else {}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from lightning_ding.config import require
-from lightning_ding.policy.qac_config import QACCollectConfig, QACConfig, QACLearnConfig, QACModelConfig
+from lightning_ding.policy.q_learning_config import EpsConfig
+from lightning_ding.policy.qac_config import QACCollectConfig, QACConfig, QACLearnConfig, QACModelConfig, QACOtherConfig
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,14 @@ class DDPGCollectConfig(QACCollectConfig):
 
 
 @dataclass(frozen=True)
+class DDPGOtherConfig(QACOtherConfig):
+    """Replay, and the exploration of choices."""
+
+    eps: EpsConfig = field(default_factory=EpsConfig)
+    """The schedule of random choices; needs a hybrid action."""
+
+
+@dataclass(frozen=True)
 class DDPGConfig(QACConfig):
     """Everything that can be set of DDPG."""
 
@@ -87,6 +97,14 @@ class DDPGConfig(QACConfig):
     """How updates are made."""
     collect: DDPGCollectConfig = field(default_factory=DDPGCollectConfig)
     """How much is collected, by which collector, and how it explores."""
+    other: DDPGOtherConfig = field(default_factory=DDPGOtherConfig)
+    """Replay, and the exploration of choices."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        chooses = self.model.action_shape is None or isinstance(self.model.action_shape, Mapping)
+        require(chooses or self.other.eps == EpsConfig(), "other.eps", "left alone without choices", self.other.eps)
 
 
 @dataclass(frozen=True)

@@ -94,9 +94,9 @@ class QACPolicy(CommandModePolicy[QACConfigT]):
         """Return minibatches ready for the losses, leading axes (B,) or (U, B); what is ready is returned as it is.
 
         Args:
-            data: ``obs``, ``action`` (..., A) in the env's units, ``reward`` (...) summed over the steps, ``next_obs``,
-                ``terminated`` (...), ``discount`` (...), which is gamma^n and may be missing when nstep is 1, and
-                ``IS`` (...) with ``priority_IS_weight``.
+            data: ``obs``, ``action`` (..., A) in the env's units, or a dict with such ``action_args``, ``reward`` (...)
+                summed over the steps, ``next_obs``, ``terminated`` (...), ``discount`` (...), which is gamma^n and may
+                be missing when nstep is 1, and ``IS`` (...) with ``priority_IS_weight``.
 
         Returns:
             The same with ``action`` normalised, ``discount_t`` (...), gamma^n times (1 - terminated), and noise.
@@ -118,6 +118,8 @@ class QACPolicy(CommandModePolicy[QACConfigT]):
         return self.prepare(data)
 
     def _normalised(self, action: Any) -> Any:
+        if isinstance(action, Mapping):
+            return {**action, "action_args": self.action_bounds.from_env(action["action_args"])}
         return self.action_bounds.from_env(action)
 
     def _discount(self, batch: Mapping[str, Any]) -> Tensor:

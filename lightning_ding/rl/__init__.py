@@ -7,6 +7,7 @@ from lightning_ding.rl.actor_critic import (
     smoothed_action,
     soft_actor_loss,
     soft_target,
+    straight_through,
     temperature_loss,
 )
 from lightning_ding.rl.distributional import (
@@ -79,6 +80,7 @@ __all__ = [
     "squashed_gaussian_log_prob",
     "squashed_gaussian_sample",
     "standardise",
+    "straight_through",
     "take_action_distribution",
     "take_action_value",
     "td_error",

@@ -98,3 +98,16 @@ def temperature_loss(temperature: Tensor, log_prob: Tensor, target_entropy: floa
         target_entropy: In nats, of the normalised action.
     """
     return -(temperature * (log_prob.mean() + target_entropy))
+
+
+def straight_through(logit: Tensor) -> Tensor:
+    """Return the best choices as one-hot weights whose gradient is that of the softmax, shape (B, K).
+
+    Bengio et al. 2013, section 4 (https://arxiv.org/abs/1308.3432): a critic is asked about choices only, as they stand
+    in its data, and yet tells the actor which to prefer.
+
+    Args:
+        logit: Of each choice, shape (B, K).
+    """
+    weight = logit.softmax(1)
+    return torch.zeros_like(weight).scatter_(1, logit.argmax(1, keepdim=True), 1.0) + weight - weight.detach()

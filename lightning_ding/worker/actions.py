@@ -45,7 +45,7 @@ def random_output(env: VectorEnv, obs: Any) -> dict[str, Any]:
     space = env.action_space
     mask = obs.get("action_mask") if isinstance(obs, dict) else None
     if mask is None:
-        return {"action": torch.from_numpy(np.asarray(space.sample()))}
+        return {"action": nested.apply(lambda leaf: torch.from_numpy(np.asarray(leaf)), space.sample())}
     nvec = getattr(env.single_action_space, "nvec", None)
     actions = random_actions(mask, space.np_random, None if nvec is None else np.ravel(nvec).tolist())
     return {"action": torch.from_numpy(actions.reshape(space.shape))}
