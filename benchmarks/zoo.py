@@ -172,9 +172,8 @@ def _make(algorithm: str, env_id: str, seed: int) -> Any:
         if isinstance(value, str) and value.startswith("lin_"):
             options[name] = _falling(float(value.removeprefix("lin_")))
     if "noise_std" in options:
-        width = env.action_space.shape
-        noise = NormalActionNoise(np.zeros(width), options.pop("noise_std") * np.ones(width))
-        options["action_noise"] = noise
+        (width,) = env.action_space.shape or (0,)
+        options["action_noise"] = NormalActionNoise(np.zeros(width), np.full(width, options.pop("noise_std")))
     return getattr(stable_baselines3, algorithm.upper())("MlpPolicy", env, **options, device="cpu", seed=seed)
 
 

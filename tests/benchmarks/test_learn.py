@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,29 +12,38 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import curves, proofs, zoo
+from benchmarks import curves, learn, proofs, zoo
 from benchmarks.proofs import PROOFS, RECIPES
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_proof_of_a_tiny_budget_is_recorded_drawn_and_listed(tmp_path: Path) -> None:
-    learn = [sys.executable, "-m", "benchmarks.learn", "--only", "dqn_cartpole", "--budget", "640", "--seeds", "0", "3"]
-    done = subprocess.run([*learn, "--jobs", "2", "--no-peer", "--out", str(tmp_path)], cwd=ROOT, capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()
+def test_proof_of_a_tiny_budget_is_recorded_drawn_and_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["--only", "dqn_cartpole", "--budget", "640", "--seeds", "3", "--no-peer", "--out", str(tmp_path)]
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["learn", *arguments])
+    learn.main()
     record = json.loads((tmp_path / "dqn_cartpole.json").read_text())
-    curve = record["ours"]["runs"][1]["curve"]
-    assert record["ours"]["seeds"] == [run["seed"] for run in record["ours"]["runs"]] == [0, 3]
-    assert [step for step, _, _ in curve] == [576, 640]  # 512 steps of warm-up, and rounds of 64
-    assert 0 < curve[0][1] < curve[1][1] == record["ours"]["runs"][1]["seconds"]
+    (run,) = record["ours"]["runs"]
+    assert record["ours"]["seeds"] == [run["seed"]] == [3]
+    assert [step for step, _, _ in run["curve"]] == [576, 640]  # 512 steps of warm-up, and rounds of 64
+    assert 0 < run["curve"][0][1] < run["curve"][1][1] == run["seconds"]
     assert "--budget 640" in record["ours"]["command"]
     assert "peer" not in record
 
-    draw = [sys.executable, "-m", "benchmarks.curves", "--results", str(tmp_path), "--out", str(tmp_path)]
-    done = subprocess.run(draw, cwd=ROOT, capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()
+    monkeypatch.setattr(sys, "argv", ["curves", "--results", str(tmp_path), "--out", str(tmp_path)])
+    curves.main()
     assert (tmp_path / "learning.png").read_bytes()[:4] == b"\x89PNG"
     assert "| dqn_cartpole | 475 | 640 | lightning_ding |" in (tmp_path / "learning.md").read_text()
+
+
+def test_side_that_is_not_run_again_keeps_what_stood_there(tmp_path: Path) -> None:
+    run: proofs.Run = {"seed": 0, "seconds": 1.0, "final": 9.0, "curve": [(10, 1.0, 9.0)]}
+    learn.save("dqn_cartpole", 10, {"peer": [run]}, tmp_path)
+    learn.save("dqn_cartpole", 10, {"ours": [{**run, "final": 8.0}]}, tmp_path)
+    record = json.loads((tmp_path / "dqn_cartpole.json").read_text())
+    assert (record["peer"]["runs"][0]["final"], record["ours"]["runs"][0]["final"]) == (9.0, 8.0)
+    assert record["ours"]["config"]["nstep"] == 3  # the recipe's
 
 
 def test_peer_evaluates_at_regular_steps_and_at_the_end() -> None:
