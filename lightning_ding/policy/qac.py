@@ -74,6 +74,11 @@ class QACPolicy(CommandModePolicy[QACConfigT]):
         rates = zip((self.model.critic, self.model.actor), self._learning_rates, strict=True)
         self._optimizer_list = [torch.optim.Adam(part.parameters(), lr=rate, fused=True) for part, rate in rates]
 
+    def _learn_critics(self, batch: Batch) -> dict[str, Any]:
+        """Make one step of the critics on a prepared minibatch, the target networks in evaluation."""
+        with self._target_in_eval_mode:  # out here, because a loss that is compiled cannot enter it
+            return self.minimise(self.critic_loss, batch, 0, self.config.learn.grad_clip_norm)
+
     def critic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the critics' loss on a minibatch that :meth:`prepare` made ready, and what to report of it.
 
@@ -81,7 +86,7 @@ class QACPolicy(CommandModePolicy[QACConfigT]):
             The loss, summed over the critics, and what to report, detached: ``critic_loss``, a scalar, ``q_value`` (E,
             B), ``target_q_value`` (B,), and ``priority`` (B,) if the config asks for it.
         """
-        with torch.no_grad(), self._target_in_eval_mode:
+        with torch.no_grad():
             target = self._targets(batch)
         q = self.model.compute_critic(batch["obs"], batch["action"])["q_value"]
         loss = rl.critic_loss(q, target, batch["IS"] if self.config.priority_IS_weight else None)

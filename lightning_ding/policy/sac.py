@@ -76,7 +76,7 @@ class SACPolicy(QACPolicy[SACConfig]):
 
     def _forward_learn(self, batch: Batch) -> dict[str, Any]:
         batch, clip = self.prepare(batch), self.config.learn.grad_clip_norm
-        report = self.minimise(self.critic_loss, batch, 0, clip)
+        report = self._learn_critics(batch)
         report |= self.minimise(self.actor_loss, batch, 1, clip)
         if self.config.learn.auto_alpha:
             report |= self.minimise(self.alpha_loss, report, 2)

@@ -15,7 +15,7 @@ def member(ensemble: EnsembleMLP, number: int, sizes: list[int], activation: str
     """Return one member as a network of its own."""
     network = MLP(sizes, activation, activate_last=False)
     for layer, weight, bias in zip(network.layers, ensemble.weights, ensemble.biases, strict=True):
-        layer.weight.data, layer.bias.data = weight[number].T.detach(), bias[number, 0].detach()  # type: ignore[union-attr]
+        layer.weight.data, layer.bias.data = weight[number].T.detach(), bias[number, 0].detach()
     return network
 
 
@@ -35,7 +35,7 @@ def test_the_gradient_of_an_ensemble_is_that_of_its_members() -> None:
     single = member(ensemble, 1, [4, 8, 1], "relu")
     single(x).square().sum().backward()
     weight = single.layers[0].weight
-    assert_close(ensemble.weights[0].grad[1].T, weight.grad, rtol=0, atol=1e-5)  # type: ignore[index]
+    assert_close(ensemble.weights[0].grad[1].T, weight.grad, rtol=0, atol=1e-5)
 
 
 def test_members_start_as_linear_layers_do_and_differ() -> None:
