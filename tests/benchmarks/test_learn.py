@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 
 from benchmarks import curves, learn, proofs, zoo
 from benchmarks.proofs import PROOFS, RECIPES
+from lightning_ding.worker import InteractionSerialEvaluator
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,6 +38,20 @@ def test_proof_of_a_tiny_budget_is_recorded_drawn_and_listed(tmp_path: Path, mon
     curves.main()
     assert (tmp_path / "learning.png").read_bytes()[:4] == b"\x89PNG"
     assert "| dqn_cartpole | 475 | 640 | lightning_ding |" in (tmp_path / "learning.md").read_text()
+
+
+def test_evaluations_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluate = InteractionSerialEvaluator.run
+
+    def slow(*arguments: Any, **kwargs: Any) -> Any:
+        time.sleep(3)
+        return evaluate(*arguments, **kwargs)
+
+    monkeypatch.setattr(InteractionSerialEvaluator, "run", slow)
+    began = time.perf_counter()
+    run = learn.train(dataclasses.replace(PROOFS["dqn_cartpole"], budget=640), seed=0)
+    assert time.perf_counter() - began > 9  # two evaluations, and the one of the best checkpoint
+    assert run["seconds"] < 3
 
 
 def test_side_that_is_not_run_again_keeps_what_stood_there(tmp_path: Path) -> None:
