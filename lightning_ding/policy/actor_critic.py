@@ -15,16 +15,16 @@ from lightning_ding.policy.base import Batch, ConfigT
 from lightning_ding.policy.on_policy import OnPolicyPolicy
 
 
+LARGEST_FORWARD = 4096  # rows of a forward pass without gradient
+
+
 class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
     """An on-policy policy that weighs its actions by generalised advantages.
 
     The value behind the last step of a sequence is that of the true next observation, unless the step terminated: a
-    time limit, and the end of the rollout, cut nothing off.
+    time limit, and the end of the rollout, cut nothing off. Values are computed when a rollout is learned from; ``value``
+    is that of the weights at its first pass.
     """
-
-    def _act_and_value(self, obs: Any) -> dict[str, Any]:
-        output: dict[str, Any] = self.model.compute_actor_critic(obs)
-        return output
 
     def _logit(self, obs: Any) -> Any:
         return self.model.compute_actor(obs)["logit"]
@@ -35,7 +35,8 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
 
     @torch.no_grad()
     def _learning_data(self, rollout: Batch, sequences: rl.Sequences) -> Batch:
-        value = self._values(rollout["obs"]) if self._recomputes() else rollout["value"]
+        value = self._values(rollout["obs"])  # in one pass, not at every step of the envs
+        rollout.setdefault("value", value)
         advantage, target = self._advantage(rollout, value, sequences)
         kept = {name: rollout[name] for name in ("obs", "action", "log_prob", "value")}
         return kept | {"advantage": advantage, "return": target}
@@ -64,8 +65,8 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
         return sequences.lay_out(flat)
 
     def _values(self, obs: Any) -> Tensor:
-        value: Tensor = self.model.compute_critic(obs)["value"]
-        return value
+        parts = nested.split(obs, LARGEST_FORWARD)
+        return torch.cat([self.model.compute_critic(part)["value"] for part in parts])  # type: ignore[operator]
 
     def _value_scale(self) -> Tensor | float:
         """Return what the critic's output is multiplied with to be a return."""

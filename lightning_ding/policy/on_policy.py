@@ -58,23 +58,17 @@ class OnPolicyPolicy(Policy[ConfigT]):
     # ------------------------------------------------------------------ acting
 
     def _forward_collect(self, obs: Any) -> dict[str, Any]:  # type: ignore[override]
-        output = self._act_and_value(obs)
-        distribution = self._distribution(output["logit"], obs)
+        distribution = self._distribution(self._logit(obs), obs)
         drawn = distribution.sample(self.rng)
-        kept = {"action": self._to_env(drawn), "drawn": drawn, "log_prob": distribution.log_prob(drawn)}
-        return kept | {"value": output["value"]} if "value" in output else kept
+        return {"action": self._to_env(drawn), "drawn": drawn, "log_prob": distribution.log_prob(drawn)}
 
     def _forward_eval(self, obs: Any) -> dict[str, Any]:
         return {"action": self._to_env(self._distribution(self._logit(obs), obs).mode())}
 
     def _process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
         """Return the columns of a transition; ``action`` is what was drawn, in the network's units."""
-        kept = {name: output[name] for name in ("log_prob", "value") if name in output}
-        return super()._process_transition(obs, {"action": output["drawn"]}, timestep) | kept
-
-    def _act_and_value(self, obs: Any) -> dict[str, Any]:
-        """Return the actor's ``logit`` and, with a critic, the ``value``."""
-        return {"logit": self._logit(obs)}
+        transition = super()._process_transition(obs, {"action": output["drawn"]}, timestep)
+        return transition | {"log_prob": output["log_prob"]}
 
     def _logit(self, obs: Any) -> Any:
         """Return what describes the distribution over actions, see :func:`rl.distribution_of`."""
