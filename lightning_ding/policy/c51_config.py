@@ -39,5 +39,5 @@ class C51ModelConfig(CategoricalModelConfig):
 class C51Config(QLearningConfig):
     """Everything that can be set of C51."""
 
-    model: CategoricalModelConfig = field(default_factory=C51ModelConfig)
+    model: C51ModelConfig = field(default_factory=C51ModelConfig)
     """The Q-network."""

@@ -38,7 +38,7 @@ class RainbowConfig(C51Config):
     """Tell the buffer the size of each error; needs a prioritised buffer."""
     priority_IS_weight: bool = True  # noqa: N815 - DI-engine's name
     """Weigh errors by the buffer's importance-sampling weights; needs priority."""
-    model: RainbowModelConfig = field(default_factory=RainbowModelConfig)
+    model: RainbowModelConfig = field(default_factory=RainbowModelConfig)  # type: ignore[assignment]
     """The Q-network."""
     other: QLearningOtherConfig = field(default_factory=_rainbow_other)
     """Exploration, beside the noise, and a prioritised replay."""
