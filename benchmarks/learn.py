@@ -46,9 +46,9 @@ def train(proof: Proof, seed: int) -> Run:
         def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
             self.seconds, self.began = 0.0, time.perf_counter()
 
-        def on_train_batch_end(self, *_: Any) -> None:
-            now = time.perf_counter()  # not at on_validation_start: Lightning fetches the evaluation before it
-            self.seconds, self.began = self.seconds + now - self.began, now
+        def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
+            if not trainer.sanity_checking:
+                self.seconds += time.perf_counter() - self.began
 
         def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
             if not trainer.sanity_checking:

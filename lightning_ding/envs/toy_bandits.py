@@ -23,8 +23,8 @@ class BanditEnv(gym.Env[Any, Any]):
         num_actions: K, actions and contexts, >= 2.
         num_dimensions: Parts D of an action. With more than one the space is multi-discrete, the right action of part d
             is ``(context + d) % K``, and each right part gives 1 / D.
-        observation: ``"vector"``: the context one-hot, shape (K,); ``"image"``: uint8, shape (1, 36, 36), of K
-            upright bars that of the context is white; ``"dict"``: ``{"context": one-hot, "noise": shape (2,)}``, of which
+        observation: ``"vector"``: the context one-hot, shape (K,); ``"image"``: uint8, (1, 36, 36), of K upright
+            bars that of the context is white; ``"dict"``: ``{"context": one-hot, "noise": shape (2,)}``, of which
             the noise says nothing.
         with_mask: Whether an ``action_mask``, shape (K,), stands beside it: one wrong action, another each time, is
             forbidden, and taking it ends the episode with -1. It takes one dimension; the observation is a Dict then,
