@@ -18,6 +18,7 @@ from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
 
 ENV_ID = "CartPole-v1"
+NUM_ENVS = 8
 MAX_ENV_STEP = 50_000
 CONFIG = {
     "nstep": 3,
@@ -35,7 +36,7 @@ def main() -> None:
     options = parser.parse_args()
 
     seed_everything(options.seed)
-    datamodule = ReplayDataModule(ENV_ID, num_envs=8, seed=options.seed, max_env_step=options.max_env_step)
+    datamodule = ReplayDataModule(ENV_ID, num_envs=NUM_ENVS, seed=options.seed, max_env_step=options.max_env_step)
     policy = DQNPolicy(CONFIG)
     trainer = Trainer(accelerator="cpu", logger=TensorBoardLogger("runs", name="dqn_cartpole"))
     trainer.fit(policy, datamodule)

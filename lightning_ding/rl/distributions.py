@@ -16,8 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_ding.config import require
-
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -209,7 +207,8 @@ def distribution_of(logit: Any, action_mask: Tensor | None = None) -> Distributi
             args = logit["action_args"]
             choice = Categorical(logit["action_type"], action_mask)
             return HybridDistribution(choice, DiagonalGaussian(args["mu"], args["sigma"]))
-        require(action_mask is None, "action_mask", "None for a continuous action", type(action_mask).__name__)
+        if action_mask is not None:
+            raise ValueError(f"action_mask must be None for a continuous action, got {type(action_mask).__name__}")
         return DiagonalGaussian(logit["mu"], logit["sigma"])
     sizes = [part.shape[-1] for part in logit]
     return MultiCategorical(logit, None if action_mask is None else action_mask.split(sizes, dim=-1))

@@ -11,8 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightning_ding.config import require
-
 
 class PPOPolicyLoss(NamedTuple):
     """The loss to minimise and two measures of how far the policy has moved; the latter are detached.
@@ -49,8 +47,10 @@ def ppo_policy_loss(
         >>> round(ppo_policy_loss(ratio.log(), torch.zeros(2), advantage, 0.2).loss.item(), 4)  # -(1.2 + 0.5) / 2
         -0.85
     """
-    require(clip_ratio > 0, "clip_ratio", "> 0", clip_ratio)
-    require(dual_clip is None or dual_clip > 1, "dual_clip", "> 1 or None", dual_clip)
+    if not clip_ratio > 0:
+        raise ValueError(f"clip_ratio must be > 0, got {clip_ratio!r}")
+    if not (dual_clip is None or dual_clip > 1):
+        raise ValueError(f"dual_clip must be > 1 or None, got {dual_clip!r}")
     log_ratio = log_prob - old_log_prob
     ratio = log_ratio.exp()
     objective = torch.minimum(ratio * advantage, ratio.clamp(1 - clip_ratio, 1 + clip_ratio) * advantage)
@@ -83,7 +83,8 @@ def ppo_value_loss(value: Tensor, old_value: Tensor, target: Tensor, clip_ratio:
     """
     if clip_ratio is None:
         return 0.5 * F.mse_loss(value, target)
-    require(clip_ratio > 0, "clip_ratio", "> 0 or None", clip_ratio)
+    if not clip_ratio > 0:
+        raise ValueError(f"clip_ratio must be > 0 or None, got {clip_ratio!r}")
     clipped = old_value + (value - old_value).clamp(-clip_ratio, clip_ratio)
     return 0.5 * torch.maximum((value - target).square(), (clipped - target).square()).mean()
 
