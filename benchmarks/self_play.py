@@ -58,7 +58,7 @@ def train(policy: DQNPolicy, rounds: int, seed: np.random.SeedSequence) -> int:
     collectors = {name: BattleSampleSerialCollector(env=envs[name], policy=pairs[name]) for name in envs}
     buffer = NaiveReplayBuffer({"replay_buffer_size": 20_000}, seed=seeds[3])
     learn = policy.config.learn
-    (optimizer,) = policy.configure_optimizers()
+    (optimizer,), _ = policy.configure_optimizers()
     learning_rate = LinearLR(optimizer, 1.0, FINAL_LEARNING_RATE, rounds)
     for train_iter in range(0, rounds * learn.update_per_collect, learn.update_per_collect):
         envstep = sum(collector.envstep for collector in collectors.values())

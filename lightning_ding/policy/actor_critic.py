@@ -14,7 +14,6 @@ from lightning_ding import nested, rl
 from lightning_ding.policy.base import Batch, ConfigT
 from lightning_ding.policy.on_policy import OnPolicyPolicy
 
-
 LARGEST_FORWARD = 4096  # rows of a forward pass without gradient
 
 
@@ -22,12 +21,13 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
     """An on-policy policy that weighs its actions by generalised advantages.
 
     The value behind the last step of a sequence is that of the true next observation, unless the step terminated: a
-    time limit, and the end of the rollout, cut nothing off. Values are computed when a rollout is learned from; ``value``
-    is that of the weights at its first pass.
+    time limit, and the end of the rollout, cut nothing off. Values are computed when a rollout is learned from;
+    ``value`` is that of the weights at its first pass.
     """
 
     def _logit(self, obs: Any) -> Any:
-        return self.model.compute_actor(obs)["logit"]
+        model: Any = self.model
+        return model.compute_actor(obs)["logit"]
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return the registered actor-critic network."""
@@ -50,8 +50,11 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
         table = {"reward": rollout["reward"], "value": value * scale, "terminated": terminated}
         steps = {name: sequences.lay_out(column) for name, column in table.items()}
         behind = self._next_value(rollout, steps["value"], steps["terminated"], sequences, scale)
-        lambdas = (config.discount_factor, config.collect.gae_lambda)
-        advantage = sequences.flatten(rl.gae(**steps, next_value=behind, ended=sequences.ended, **_named(*lambdas)))
+        gamma, gae_lambda = config.discount_factor, config.collect.gae_lambda
+        advantage = rl.gae(
+            steps["reward"], steps["value"], behind, steps["terminated"], sequences.ended, gamma, gae_lambda
+        )
+        advantage = sequences.flatten(advantage)
         return advantage, (advantage + table["value"]) / scale
 
     def _next_value(
@@ -65,13 +68,9 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
         return sequences.lay_out(flat)
 
     def _values(self, obs: Any) -> Tensor:
-        parts = nested.split(obs, LARGEST_FORWARD)
+        parts = nested.split(obs, LARGEST_FORWARD) or [obs]  # none where every sequence ends with a terminal state
         return torch.cat([self.model.compute_critic(part)["value"] for part in parts])  # type: ignore[operator]
 
     def _value_scale(self) -> Tensor | float:
         """Return what the critic's output is multiplied with to be a return."""
         return 1.0
-
-
-def _named(discount_factor: float, gae_lambda: float) -> dict[str, float]:
-    return {"discount_factor": discount_factor, "gae_lambda": gae_lambda}

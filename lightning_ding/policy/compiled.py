@@ -192,7 +192,7 @@ class CompiledUpdate:
         if rate != self._rate:
             self._rate = rate
             self._lr = torch.tensor(rate, device=parameters[0].device)
-        known = states[parameters[0]] if parameters[0] in states else None
+        known = states.get(parameters[0])
         if (
             self._parameters
             and known is self._known_state
@@ -228,9 +228,8 @@ def _own(method: Any) -> Any:
     torch keeps compiled code by code object, and tells two users of one apart by the guards that are left out here.
     """
     function = method.__func__
-    copied = types.FunctionType(
-        function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__, function.__closure__
-    )
+    code, variables = function.__code__.replace(), function.__globals__
+    copied = types.FunctionType(code, variables, function.__name__, function.__defaults__, function.__closure__)
     return types.MethodType(copied, method.__self__)
 
 

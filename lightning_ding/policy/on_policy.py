@@ -24,8 +24,8 @@ from lightning_ding.policy.spaces import actor_shapes, obs_shape
 class OnPolicyPolicy(Policy[ConfigT]):
     """A policy that learns from a rollout of its own, once, in passes over shuffled minibatches.
 
-    A subclass implements ``_learning_data``, which gives the columns that its ``loss`` reads, and ``loss``. An update is
-    a minibatch, so ``train_iter`` counts minibatches. Under DDP all ranks make equally many of them, however many
+    A subclass implements ``_learning_data``, which gives the columns that its ``loss`` reads, and ``loss``. An update
+    is a minibatch, so ``train_iter`` counts minibatches. Under DDP all ranks make equally many of them, however many
     transitions each has.
 
     Actions are discrete, multi-discrete, continuous or hybrid, as the config's ``model.action_space`` or the env says.
@@ -120,7 +120,7 @@ class OnPolicyPolicy(Policy[ConfigT]):
 
     def _has_moved_far(self, divergences: list[Tensor | None]) -> bool:
         """Return whether the policy has moved so far that the passes over a rollout should end, on all ranks alike."""
-        limit = getattr(self.config.learn, "target_kl", None)
+        limit: float | None = getattr(self.config.learn, "target_kl", None)
         if limit is None:
             return False
         moved = torch.stack([one for one in divergences if one is not None]).mean()
@@ -133,9 +133,11 @@ class OnPolicyPolicy(Policy[ConfigT]):
         number = smallest_over_ranks(max(1, round(size / wanted)), self.device)
         shuffled = nested.index(data, torch.from_numpy(self.rng.permutation(size)).to(self.device))
         name = self._standardised()
-        for part in _parts(shuffled, size, number):
-            if name is not None:
-                part[name] = standardise_over_ranks(part[name])
+        parts = list(_parts(shuffled, size, number))
+        if name is not None:
+            for part, column in zip(parts, standardise_over_ranks([part[name] for part in parts]), strict=True):
+                part[name] = column
+        for part in parts:
             yield from nested.unbind(part)  # type: ignore[misc]
 
     # ------------------------------------------------------------------ spaces and attributes

@@ -2,9 +2,9 @@
 
 Paper: Williams 1992 (https://doi.org/10.1007/BF00992696), with the reward-to-go of Sutton and Barto 2018, section 13.3.
 
-Where this differs: no gamma^t before the gradient of step t, as everybody leaves it out; returns are standardised in each
-minibatch, which stands for a baseline (``return_norm: false`` leaves them as they are). There is no critic, so
-an episode that a time limit cut counts as if nothing came behind it. ``train_iter`` counts minibatches.
+Where this differs: no gamma^t before the gradient of step t, as everybody leaves it out; returns are standardised in
+each minibatch, which stands for a baseline (``return_norm: false`` leaves them as they are). There is no critic, so an
+episode that a time limit cut counts as if nothing came behind it. ``train_iter`` counts minibatches.
 
 Shapes: S transitions of a rollout, B batch.
 """

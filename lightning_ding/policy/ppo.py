@@ -1,8 +1,8 @@
 """PPO with generalised advantages, for discrete, multi-discrete, continuous, hybrid and masked actions.
 
 Papers: Schulman et al. 2017, eq. 7 and 9 (https://arxiv.org/abs/1707.06347); advantages: Schulman et al. 2016, eq. 16
-(https://arxiv.org/abs/1506.02438); dual clip: Ye et al. 2020, eq. 5 (https://arxiv.org/abs/1912.09729); initial weights:
-Andrychowicz et al. 2021 (https://arxiv.org/abs/2006.05990); hybrid actions: Fan et al. 2019
+(https://arxiv.org/abs/1506.02438); dual clip: Ye et al. 2020, eq. 5 (https://arxiv.org/abs/1912.09729); initial
+weights: Andrychowicz et al. 2021 (https://arxiv.org/abs/2006.05990); hybrid actions: Fan et al. 2019
 (https://arxiv.org/abs/1903.01344), here with one critic for both.
 
 Where this differs: a time limit and the end of the rollout bootstrap from the true next observation. Values are clipped
@@ -97,6 +97,13 @@ class PPOPolicy(ActorCriticPolicy[PPOConfig]):
         super()._end_round(data)
         if self.config.learn.value_norm:
             update_over_ranks(self.return_statistics, data["return"] * self._value_scale())
+
+    def _state_dict_learn(self) -> dict[str, Any]:
+        return super()._state_dict_learn() | {"return_statistics": self.return_statistics.state_dict()}
+
+    def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
+        super()._load_state_dict_learn(state)
+        self.return_statistics.load_state_dict(state["return_statistics"])
 
     def _monitor_vars_learn(self) -> list[str]:
         losses = ["total_loss", "policy_loss", "value_loss", "entropy_loss"]

@@ -5,6 +5,8 @@ Shapes: M minibatches, B transitions of a minibatch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -18,28 +20,37 @@ def number_of_ranks() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def standardise_over_ranks(x: Tensor, eps: float = 1e-8) -> Tensor:
-    """Return each row minus its mean, divided by its standard deviation plus ``eps``.
+def standardise_over_ranks(tables: Sequence[Tensor], eps: float = 1e-8) -> list[Tensor]:
+    """Return each row of each table minus its mean, divided by its standard deviation plus ``eps``.
 
     A row stands for the minibatch that all ranks together learn from, so that two ranks with half of it each do what
-    one does with the whole.
+    one does with the whole. The sizes of minibatches may differ between ranks, their number may not.
 
     Args:
-        x: Shape (M, B).
+        tables: Rows of one length each, shapes (M_i, B_i); all M_i together are M, the same on every rank.
         eps: Keeps rows of equal numbers at 0.
     """
     if number_of_ranks() == 1:
-        if x.shape[1] < 2:
-            return torch.zeros_like(x)
-        std, mean = torch.std_mean(x, dim=1, keepdim=True)
-        return (x - mean) / (std + eps)
-    double = x.double()
-    sums = torch.stack([torch.full_like(double[:, 0], x.shape[1]), double.sum(1), double.square().sum(1)])
-    dist.all_reduce(sums)
-    count, total, squares = sums.unsqueeze(2)
+        return [_standardised(table, eps) for table in tables]
+    sums = torch.cat([_sums(table.double()) for table in tables], dim=1)  # (3, M)
+    dist.all_reduce(sums)  # once for all tables: a rank may have two of them where another has one
+    count, total, squares = sums
     mean = total / count
-    variance = (squares - total * mean) / (count - 1).clamp(min=1)
-    return ((double - mean) / (variance.clamp(min=0).sqrt() + eps)).to(x.dtype)
+    std = ((squares - total * mean) / (count - 1).clamp(min=1)).clamp(min=0).sqrt()
+    sizes = [len(table) for table in tables]
+    rows = zip(tables, mean.split(sizes), std.split(sizes), strict=True)
+    return [((table - mu[:, None]) / (sigma[:, None] + eps)).to(table.dtype) for table, mu, sigma in rows]
+
+
+def _standardised(table: Tensor, eps: float) -> Tensor:
+    if table.shape[1] < 2:
+        return torch.zeros_like(table)
+    std, mean = torch.std_mean(table, dim=1, keepdim=True)
+    return (table - mean) / (std + eps)
+
+
+def _sums(table: Tensor) -> Tensor:
+    return torch.stack([torch.full_like(table[:, 0], table.shape[1]), table.sum(1), table.square().sum(1)])
 
 
 def update_over_ranks(running: RunningMeanStd, x: Tensor) -> None:

@@ -91,8 +91,8 @@ def actor_shapes(space: spaces.Space[Any], policy: str) -> dict[str, Any]:
     if isinstance(space, spaces.Dict) and set(space.spaces) == {"action_type", "action_args"}:
         of_type = discrete_action_shape(space["action_type"], policy)
         of_args = actor_shapes(space["action_args"], policy)
-        shape = {"action_type_shape": of_type, "action_args_shape": of_args["action_shape"]}
-        return of_args | {"action_space": "hybrid", "action_shape": shape}
+        both = {"action_type_shape": of_type, "action_args_shape": of_args["action_shape"]}
+        return of_args | {"action_space": "hybrid", "action_shape": both}
     if isinstance(space, spaces.Box):
         shape = continuous_action_shape(space, policy)
         low, high = action_bounds(space)

@@ -107,7 +107,7 @@ def test_printed_config_holds_the_settings_and_can_be_fed_back(
 
 def fields(config_class: Any, path: str = "model.cfg") -> Iterator[tuple[str, str]]:
     """Yield the dotted name and the documentation of every field that holds a value."""
-    source = "".join(inspect.getsource(one) for one in config_class.__mro__ if dataclasses.is_dataclass(one))
+    source = "".join(inspect.getsource(one) for one in config_class.__mro__ if hasattr(one, "__dataclass_fields__"))
     for field in dataclasses.fields(config_class):
         default = getattr(config_class(), field.name)
         if dataclasses.is_dataclass(default):

@@ -223,7 +223,7 @@ def test_a_mode_whose_field_is_not_enabled_refuses_to_work(mode: str) -> None:
 
 def test_a_policy_that_only_collects_has_no_optimizer_and_no_target() -> None:
     policy = make_policy(enable_field=["collect"])
-    assert (policy.configure_optimizers(), hasattr(policy, "target_model")) == ([], False)
+    assert (policy.configure_optimizers(), hasattr(policy, "target_model")) == (([], []), False)
 
 
 def test_a_policy_that_does_not_learn_says_so_when_asked_for_its_state() -> None:
@@ -635,7 +635,7 @@ def test_a_checkpoint_without_counters_is_refused(policy: DQNPolicy) -> None:
 
 
 def test_the_learning_rate_is_the_one_of_the_optimizer_now(policy: DQNPolicy) -> None:
-    policy.configure_optimizers()[0].param_groups[0]["lr"] = 0.125
+    policy.configure_optimizers()[0][0].param_groups[0]["lr"] = 0.125
     assert policy.cur_lr() == 0.125
 
 

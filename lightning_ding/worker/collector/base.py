@@ -20,6 +20,8 @@ class ISerialCollector(Worker):
 
     config_class: ClassVar[type[CollectorConfig]] = CollectorConfig
     registry = SERIAL_COLLECTOR_REGISTRY
+    sample: int
+    """Transitions handed over by this collector, on this rank."""
 
     @abstractmethod
     def reset_env(self, env: VectorEnv | None = None) -> None:
