@@ -21,6 +21,7 @@ from torch import Tensor
 
 from lightning_ding.callbacks import default_callbacks
 from lightning_ding.config import require
+from lightning_ding.datamodules.normalisers import Normalisers
 from lightning_ding.datamodules.rng import load_rng, save_rng
 from lightning_ding.datamodules.seeds import Seeds
 from lightning_ding.datamodules.stream import Stream
@@ -59,6 +60,8 @@ class CollectingDataModule(LightningDataModule):
         rounds_per_epoch: int | None = None,
         evaluator_env_num: int | None = None,
         n_evaluator_episode: int | None = None,
+        norm_obs: bool = False,
+        norm_reward: bool = False,
     ) -> None:
         """Say where data comes from and how long a run is; here, so that the command line finds it for every subclass.
 
@@ -78,6 +81,10 @@ class CollectingDataModule(LightningDataModule):
             evaluator_env_num: Envs for evaluation on each rank; None means as many as episodes, up to ``num_envs``.
             n_evaluator_episode: Episodes of an evaluation over all ranks; None takes the policy's
                 ``eval.evaluator.n_episode``.
+            norm_obs: Shift and scale observations by the mean and standard deviation of those seen in training, over all
+                ranks; evaluations use and do not change them, and checkpoints hold them.
+            norm_reward: Divide training rewards by the standard deviation of the discounted return; reported returns
+                stay those of the env.
 
         Raises:
             ValueError: If an argument is out of its range.
@@ -112,6 +119,7 @@ class CollectingDataModule(LightningDataModule):
         self._commander: BaseSerialCommander | None = None
         self._starts = True
         self._rank_state_is_loaded = False
+        self._normalisers = Normalisers(norm_obs, norm_reward)
         self.rank_folder: str | None = None
         """Name of the folder beside the checkpoint being written that holds what each rank keeps for itself."""
 
@@ -191,13 +199,18 @@ class CollectingDataModule(LightningDataModule):
     # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the state of the ranks lies; it is too large for a ``.ckpt`` (Lightning hook)."""
-        return {"schema": 1, "rank_folder": self.rank_folder, "world_size": cast(Trainer, self.trainer).world_size}
+        """Return what observations are normalised by, and where the state of the ranks lies (Lightning hook).
+
+        The latter is too large for a ``.ckpt``.
+        """
+        ranks = {"rank_folder": self.rank_folder, "world_size": cast(Trainer, self.trainer).world_size}
+        return {"schema": 2, "normalisers": self._normalisers.state_dict(), **ranks}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load this rank's state from beside the checkpoint, when training goes on (Lightning hook)."""
-        if state.get("schema") != 1:
-            raise ValueError(f"the checkpoint's datamodule state must have schema 1, got {state.get('schema')!r}")
+        """Load what belongs to the policy, and when training goes on this rank's state (Lightning hook)."""
+        if state.get("schema") != 2:
+            raise ValueError(f"the checkpoint's datamodule state must have schema 2, got {state.get('schema')!r}")
+        self._normalisers.load_state_dict(state["normalisers"])
         trainer = cast(Trainer, self.trainer)
         if not trainer.training and trainer.state.fn != "fit":
             return
@@ -250,7 +263,7 @@ class CollectingDataModule(LightningDataModule):
         seeds = self._seeds()
         if not self._rank_state_is_loaded:
             self._policy.seed(seeds.exploration)
-        seed_envs(self._envs[-1], seeds.collector_envs)
+        seed_envs(self._collector_env, seeds.collector_envs)
         cast(ISerialCollector, self.collector).reset_env()
         self._begin()
 
@@ -269,6 +282,7 @@ class CollectingDataModule(LightningDataModule):
         told = {} if random else self._collect_kwargs
         train_iter = policy.progress.train_iter
         data = collector.collect(amount, train_iter, random_collect=random, policy_kwargs=told, **kwargs)
+        self._normalisers.merge_over_ranks(cast(Trainer, self.trainer).strategy.root_device)
         self._count((np.array([collector.envstep, collector.episode, collector.sample]) - before).tolist())
         return data
 
@@ -294,7 +308,9 @@ class CollectingDataModule(LightningDataModule):
                 f"{type(self).__name__}, got {policy.config.collect.collector.type!r}; use that one by hand"
             )
         self._check_policy(policy)
-        env = self._make_env(self.num_envs, wrappers=self._collector_wrappers())
+        plain = self._make_env(self.num_envs, wrappers=self._collector_wrappers())
+        env = self._normalisers.wrap_training(plain, policy.get_attribute("discount_factor"))
+        self._collector_env = env
         self.collector = create_serial_collector(policy.config.collect.collector, env=env, policy=policy.collect_mode)
         command = getattr(policy, "command_mode", None)
         self._commander = BaseSerialCommander(policy=command, progress=policy.progress) if command is not None else None
@@ -319,7 +335,8 @@ class CollectingDataModule(LightningDataModule):
         ranks = trainer.world_size
         require(self._n_episode >= ranks, "n_episode", f"at least one for each of {ranks} ranks", self._n_episode)
         num_envs = self.evaluator_env_num or min(self.num_envs, len(self._episodes))
-        env = self._make_env(num_envs, None if self.mode == "native" else "disabled")
+        plain = self._make_env(num_envs, None if self.mode == "native" else "disabled")
+        env = self._normalisers.wrap_evaluation(plain)
         self.single_observation_space = env.single_observation_space
         self.single_action_space = env.single_action_space
         policy.build(env.single_observation_space, env.single_action_space)

@@ -162,6 +162,9 @@ class OnPolicyPolicy(Policy[ConfigT]):
     def _get_batch_size(self) -> int:
         return self.config.learn.batch_size or self.config.collect.n_sample or 1
 
+    def _get_discount_factor(self) -> float:
+        return float(self.config.discount_factor)
+
     def _get_update_per_collect(self) -> int:
         """Return how many updates a rollout gives; for whole episodes, whose length nobody knows, one a pass."""
         rows = self.config.collect.n_sample or 1
