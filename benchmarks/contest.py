@@ -19,7 +19,7 @@ from benchmarks.compare import Result, in_turn, measure, report
 
 
 def fit(policy: Any, datamodule: Any, default_logging: bool = False) -> Result:
-    """Train without evaluation, and return seconds, env steps and updates.
+    """Train without evaluation, and return seconds, without those of compiling, env steps and updates.
 
     Args:
         policy: A LightningModule with a ``progress``.
@@ -42,7 +42,8 @@ def fit(policy: Any, datamodule: Any, default_logging: bool = False) -> Result:
         start = time.perf_counter()
         trainer.fit(policy, datamodule)
         seconds = time.perf_counter() - start
-    return {"seconds": seconds, "env_steps": policy.progress.env_step, "updates": policy.progress.train_iter}
+    progress = {"env_steps": policy.progress.env_step, "updates": policy.progress.train_iter}
+    return {"seconds": seconds - policy.compile_seconds, "compile_seconds": policy.compile_seconds, **progress}
 
 
 def main(name: str, description: str | None, contestants: Mapping[str, Callable[[Any], Result]], workload: Any) -> None:

@@ -17,7 +17,7 @@ from benchmarks.compare import Result
 from benchmarks.workload import W2, PPOWorkload
 
 
-def run_ours(w: PPOWorkload, default_logging: bool = False) -> Result:
+def run_ours(w: PPOWorkload, default_logging: bool = False, compile: bool = False) -> Result:
     """Train through ``Trainer.fit``; with ``default_logging``, logger and progress bar are on."""
     from lightning import seed_everything
 
@@ -28,6 +28,7 @@ def run_ours(w: PPOWorkload, default_logging: bool = False) -> Result:
     loss = {"clip_ratio": w.clip_ratio, "value_clip": w.clip_ratio, "value_weight": w.value_weight, "value_norm": False}
     optimizer = {"learning_rate": w.learning_rate, "eps": w.adam_epsilon, "grad_clip_norm": w.grad_norm}
     config = {
+        "compile": compile,
         "discount_factor": w.gamma,
         "recompute_adv": False,
         "model": {"encoder_hidden_size_list": w.hidden, "activation": "tanh", "share_encoder": False},
@@ -80,6 +81,7 @@ CONTESTANTS: dict[str, Callable[[PPOWorkload], Result]] = {
     "bare loop": bare_ppo.run,
     "ours": run_ours,
     "ours, logging": lambda w: run_ours(w, default_logging=True),
+    "ours, compiled": lambda w: run_ours(w, compile=True),
     "SB3": run_sb3,
 }
 

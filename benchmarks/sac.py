@@ -16,7 +16,7 @@ from benchmarks.compare import Result
 from benchmarks.workload import W3, SACWorkload
 
 
-def run_ours(w: SACWorkload, default_logging: bool = False) -> Result:
+def run_ours(w: SACWorkload, default_logging: bool = False, compile: bool = False) -> Result:
     """Train through ``Trainer.fit``; with ``default_logging``, logger and progress bar are on."""
     from lightning import seed_everything
 
@@ -29,6 +29,7 @@ def run_ours(w: SACWorkload, default_logging: bool = False) -> Result:
     critic = {"critic_head_hidden_size": width, "critic_head_layer_num": layers}
     rates = {"learning_rate_q": w.learning_rate, "learning_rate_alpha": w.learning_rate}
     config = {
+        "compile": compile,
         "discount_factor": w.gamma,
         "random_collect_size": w.warm_up,
         "model": {**actor, **critic},
@@ -75,6 +76,7 @@ CONTESTANTS: dict[str, Callable[[SACWorkload], Result]] = {
     "bare loop": bare_sac.run,
     "ours": run_ours,
     "ours, logging": lambda w: run_ours(w, default_logging=True),
+    "ours, compiled": lambda w: run_ours(w, compile=True),
     "SB3": run_sb3,
 }
 

@@ -531,6 +531,11 @@ class Policy(LightningModule, Generic[ConfigT]):
         direct = self._step_directly
         return optimisation_step(self, optimizer, index, loss, grad_clip_norm, self._fitting_trainer(), direct)
 
+    @property
+    def compile_seconds(self) -> float:
+        """Time that compiling updates has taken so far; 0 without ``compile``."""
+        return 0.0 if self._compiler is None else self._compiler.seconds
+
     def _fitting_trainer(self) -> Trainer | None:
         trainer = attached_trainer(self)
         return trainer if trainer is not None and trainer.training else None

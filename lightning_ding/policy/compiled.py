@@ -41,6 +41,11 @@ class Compiler:
         self._updates: dict[Any, CompiledUpdate] = {}
         self._has_failed = False
 
+    @property
+    def seconds(self) -> float:
+        """Time that compiling has taken so far, with the first update of each kind."""
+        return sum(update.seconds for update in self._updates.values())
+
     def minimise(
         self,
         loss: LossFunction,
@@ -130,6 +135,8 @@ class CompiledUpdate:
         self._whole = compile_(_own(self._update))
         self._first_half, self._second_half = compile_(_own(self._gradients)), compile_(_own(self._step))
         self._known: set[Any] = set()
+        self.seconds = 0.0
+        """Time that compiling has taken so far."""
 
     def __call__(self, batch: Batch) -> dict[str, Any]:
         """Make an update; return what the loss reports."""
@@ -139,6 +146,7 @@ class CompiledUpdate:
         report = self._run(batch)
         if begin is not None:
             self._known.add(signature)
+            self.seconds += time.perf_counter() - begin
             logger.info(
                 "compiled the update of %s in %.1f s", type(self._caller.module).__name__, time.perf_counter() - begin
             )
