@@ -1,0 +1,63 @@
+"""All algorithms with an env and a config in which each of them trains within a second."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightning_ding.config import deep_merge
+from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
+from lightning_ding.datamodules.base import CollectingDataModule
+from lightning_ding.policy import Policy, create_policy
+from lightning_ding.registry import POLICY_REGISTRY
+
+Config = dict[str, Any]
+
+REPLAY: Config = {
+    "random_collect_size": 16,
+    "learn": {"update_per_collect": 2, "batch_size": 8},
+    "collect": {"n_sample": 8},
+    "other": {"replay_buffer": {"replay_buffer_size": 500}},
+    "eval": {"evaluator": {"n_episode": 2}},
+}
+Q_LEARNING = deep_merge(REPLAY, {"model": {"encoder_hidden_size_list": [16]}, "learn": {"target_update_freq": 7}})
+ACTOR_CRITIC = deep_merge(REPLAY, {"model": {"actor_head_hidden_size": 16, "critic_head_hidden_size": 16}})
+ROLLOUT: Config = {
+    "model": {"encoder_hidden_size_list": [16]},
+    "learn": {"lr_scheduler": {"epoch_num": 1000}},
+    "eval": {"evaluator": {"n_episode": 2}},
+}
+PPO = deep_merge(ROLLOUT, {"learn": {"epoch_per_collect": 2, "batch_size": 8}, "collect": {"n_sample": 16}})
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """Where an algorithm trains, and how."""
+
+    env_id: str = "CartPole-v1"
+    config: Config = field(default_factory=dict)
+
+
+ALGORITHMS = {
+    "dqn": Algorithm(config=Q_LEARNING),
+    "c51": Algorithm(config=Q_LEARNING),
+    "qrdqn": Algorithm(config=Q_LEARNING),
+    "rainbow": Algorithm(config=Q_LEARNING),
+    "ddpg": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"collect": {"noise_type": "ou"}})),
+    "td3": Algorithm("Pendulum-v1", ACTOR_CRITIC),
+    "sac": Algorithm("Pendulum-v1", ACTOR_CRITIC),
+    "ppo": Algorithm(config=PPO),
+    "a2c": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_sample": 16}})),
+    "pg": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_episode": 2}})),  # of lengths that nobody knows
+}
+
+
+def make_policy(name: str, **changes: Any) -> Policy[Any]:
+    """Return an algorithm's policy, with weights from torch's global generator."""
+    return create_policy({"type": name, **deep_merge(ALGORITHMS[name].config, changes)})
+
+
+def make_datamodule(name: str, **arguments: Any) -> CollectingDataModule:
+    """Return the datamodule that an algorithm trains on, two envs of its own."""
+    datamodule_class = RolloutDataModule if POLICY_REGISTRY.get(name).on_policy else ReplayDataModule
+    return datamodule_class(ALGORITHMS[name].env_id, **{"num_envs": 2, "seed": 3, **arguments})

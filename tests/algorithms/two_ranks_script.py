@@ -1,0 +1,77 @@
+"""Trains every algorithm on two ranks, for test_two_ranks.py: python -m tests.algorithms.two_ranks_script FOLDER.
+
+Each rank writes what it ended with to FOLDER/rank_R.pt.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import Trainer
+from lightning.pytorch import Callback
+from torch import Tensor
+
+from lightning_ding import nested
+from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy
+
+ROUNDS = 50
+
+
+class Notes(Callback):
+    """Notes what a rank collects, and the weights that it has before training."""
+
+    def __init__(self, policy: Any) -> None:
+        self.rounds = 0
+        self.seen: list[dict[str, Any]] = []
+        self.process = policy._process_transition
+        policy._process_transition = self.note
+
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
+        self.first_weights = {name: tensor.clone() for name, tensor in pl_module.state_dict().items()}
+
+    def note(self, obs: Any, output: Any, timestep: Any) -> dict[str, Any]:
+        transition: dict[str, Any] = self.process(obs, output, timestep)
+        self.seen.append(nested.apply(lambda x: torch.as_tensor(x).clone(), transition))
+        return transition
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self.rounds += 1
+
+    def column(self, name: str) -> Tensor:
+        return torch.cat([transition[name] for transition in self.seen])
+
+
+def train(name: str, folder: Path) -> dict[str, Any]:
+    """Fit with the settings of Lightning, and return what this rank ended with."""
+    torch.manual_seed(int(os.environ.get("LOCAL_RANK", 0)))  # so the ranks make different weights
+    policy, datamodule = make_policy(name), make_datamodule(name, rounds_per_epoch=ROUNDS)
+    notes = Notes(policy)
+    flags: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = Trainer(
+        strategy="ddp", accelerator="cpu", devices=2, max_epochs=1, callbacks=notes, default_root_dir=folder, **flags
+    )
+    trainer.fit(policy, datamodule)
+    assert datamodule.collector is not None
+    return {
+        "first_weights": notes.first_weights,
+        "weights": {name: tensor.clone() for name, tensor in policy.state_dict().items()},
+        "rounds": notes.rounds,
+        "obs": notes.column("obs"),
+        "action": notes.column("action"),
+        "env_step_of_rank": datamodule.collector.envstep,
+        "exploration": torch.from_numpy(policy.rng.standard_normal(4)),
+        "progress": policy.progress.state_dict(),
+    }
+
+
+if __name__ == "__main__":
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    folder = Path(sys.argv[1])
+    report = {name: train(name, folder) for name in ALGORITHMS}
+    torch.save(report, folder / f"rank_{torch.distributed.get_rank()}.pt")
