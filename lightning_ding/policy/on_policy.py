@@ -144,7 +144,7 @@ class OnPolicyPolicy(Policy[ConfigT]):
 
     def _init_spaces(self) -> None:
         section = self.config.model
-        if section.action_space == "discrete":
+        if section.action_space in ("discrete", None):  # with a network of one's own, the env says it later
             return
         shape = section.action_shape
         size = shape["action_args_shape"] if isinstance(shape, Mapping) else shape

@@ -1,0 +1,79 @@
+"""A2C's loss against numbers worked out by hand.
+
+State 0 has the probabilities (1/4, 3/4) and the value 1, state 1 has (1/2, 1/2) and 3. Row 0 took action 1 in state 0
+with an advantage of 2 and a return of 2, row 1 action 0 in state 1 with -1 and 1. So the policy's loss is
+-(2 log 3/4 - log 1/2) / 2, the critic's (1^2 + 2^2) / 2 / 2 = 1.25.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lightning_ding.policy import A2CPolicy
+
+POLICY_LOSS = -(2 * math.log(0.75) - math.log(0.5)) / 2
+ENTROPY = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75) + math.log(0.5)) / 2
+Config = dict[str, Any]
+
+
+class TableNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.logit = nn.Parameter(torch.tensor([[0.25, 0.75], [0.5, 0.5]]).log())
+        self.value = nn.Parameter(torch.tensor([1.0, 3.0]))
+
+    def compute_critic(self, obs: Tensor) -> Config:
+        return {"value": self.value[obs.long()]}
+
+    def compute_actor_critic(self, obs: Tensor) -> Config:
+        return {"logit": self.logit[obs.long()], **self.compute_critic(obs)}
+
+
+def make_batch() -> Config:
+    return {
+        "obs": torch.tensor([0.0, 1.0]),
+        "action": torch.tensor([1, 0]),
+        "value": torch.tensor([9.0, 9.0]),  # of the network that acted, which nothing depends on
+        "advantage": torch.tensor([2.0, -1.0]),
+        "return": torch.tensor([2.0, 1.0]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("learn", "expected"),
+    [
+        ({"entropy_weight": 0.0}, POLICY_LOSS + 0.5 * 1.25),
+        ({"entropy_weight": 0.0, "value_weight": 2.0}, POLICY_LOSS + 2.5),
+        ({}, POLICY_LOSS + 0.5 * 1.25 - 0.01 * ENTROPY),
+        ({"entropy_weight": 0.5}, POLICY_LOSS + 0.5 * 1.25 - 0.5 * ENTROPY),
+    ],
+)
+def test_loss_is_the_sum_of_its_weighed_parts(learn: Config, expected: float) -> None:
+    loss, report = A2CPolicy({"learn": learn}, model=TableNet()).loss(make_batch())
+    assert loss.item() == pytest.approx(expected, rel=1e-6)
+    parts = {"total_loss": expected, "policy_loss": POLICY_LOSS, "value_loss": 1.25, "entropy_loss": ENTROPY}
+    assert {name: value.item() for name, value in report.items()} == pytest.approx(parts, rel=1e-6)
+    assert not any(value.requires_grad for value in report.values())
+
+
+def test_no_gradient_flows_through_advantages_and_old_values() -> None:
+    policy, batch = A2CPolicy(model=TableNet()), make_batch()
+    batch["advantage"].requires_grad_()
+    policy.loss(batch)[0].backward()
+    assert batch["advantage"].grad is None
+
+
+def test_rollout_is_passed_over_once() -> None:
+    policy = A2CPolicy({"learn": {"batch_size": 1, "learning_rate": 1e-3}}, model=TableNet())
+    flags = torch.tensor([False, True])
+    ids = {"env_id": torch.zeros(2).long(), "episode_id": torch.zeros(2).long(), "log_prob": torch.zeros(2)}
+    steps = {"obs": torch.tensor([0.0, 1.0]), "next_obs": torch.tensor([1.0, 0.0]), "action": torch.tensor([1, 0])}
+    flags_of = {"terminated": flags, "truncated": ~flags & flags}
+    policy._learn(steps | ids | flags_of | {"reward": torch.ones(2)})
+    assert policy.progress.train_iter == 2
+    assert policy.get_attribute("update_per_collect") == 80  # of n_sample 80 in minibatches of 1
