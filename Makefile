@@ -1,11 +1,11 @@
-# make train | test | check | test-slow | bench | docs | coverage | clean
+# make train | test | check | test-slow | bench | learn | docs | coverage | clean
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test test-slow check format bench docs coverage clean
+.PHONY: train test test-slow check format bench learn docs coverage clean
 
 train: $(READY)  ## train DQN on CartPole-v1
 	$(BIN)/python recipes/dqn.py
@@ -22,10 +22,17 @@ check: $(READY)  ## ruff, ruff-format, mypy --strict, codespell
 format: $(READY)
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-bench: $(READY)  ## speed of DQN and of the buffers beside their peers
+bench: $(READY)  ## speed beside bare loops and peers
 	$(PIP) -e '.[bench]'
 	$(BIN)/python -m benchmarks.dqn
+	$(BIN)/python -m benchmarks.ppo
+	$(BIN)/python -m benchmarks.sac
 	$(BIN)/python -m benchmarks.buffers
+
+learn: $(READY)  ## how every algorithm learns, beside Stable-Baselines3; hours
+	$(PIP) -e '.[bench,box2d]'
+	$(BIN)/python -m benchmarks.learn
+	$(BIN)/python -m benchmarks.curves
 
 docs: $(READY)  ## the pages of docs/, with the API, into build/docs
 	$(BIN)/python -m mkdocs build --strict --quiet
