@@ -1,4 +1,4 @@
-"""What PPO, A2C and REINFORCE have in common: options, acting, advantages, minibatches, the schedule of the step size."""
+"""What PPO, A2C and REINFORCE have in common: options, acting, advantages, minibatches, the fall of the step size."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def make_policy(policy_class: PolicyClass, *changes: Config) -> Any:
 
 
 def make_rollout(policy: Any, size: int = 12) -> Config:
-    """Return a rollout of one env with an action of the policy in each step: it terminates, goes on, is cut in the end."""
+    """Return a rollout of one env, with the policy's actions: an episode that terminates and one that is cut."""
     rng = np.random.default_rng(1)
     obs = torch.from_numpy(rng.normal(size=(size + 1, policy.config.model.obs_shape)).astype(np.float32))
     flags = torch.zeros(2, size, dtype=torch.bool)
@@ -142,9 +142,10 @@ def test_every_option_changes_a_number_or_raises(policy_class: PolicyClass, name
     try:
         after = outcome(policy_class, base, nest(name, value))
     except (ValueError, KeyError) as error:
-        assert name.rsplit(".", 1)[-1] in str(error) or str(value) in str(error)
-        return
-    assert not torch.equal(before, after)
+        says_what = name.rsplit(".", 1)[-1] in str(error) or str(value) in str(error)
+    else:
+        says_what = not torch.equal(before, after)
+    assert says_what
 
 
 def test_same_options_give_the_same_numbers() -> None:
