@@ -81,8 +81,8 @@ class CollectingDataModule(LightningDataModule):
             evaluator_env_num: Envs for evaluation on each rank; None means as many as episodes, up to ``num_envs``.
             n_evaluator_episode: Episodes of an evaluation over all ranks; None takes the policy's
                 ``eval.evaluator.n_episode``.
-            norm_obs: Shift and scale observations by the mean and standard deviation of those seen in training, over all
-                ranks; evaluations use and do not change them, and checkpoints hold them.
+            norm_obs: Shift and scale observations by the mean and standard deviation of those seen in training, over
+                all ranks; evaluations use and do not change them, and checkpoints hold them.
             norm_reward: Divide training rewards by the standard deviation of the discounted return; reported returns
                 stay those of the env.
 

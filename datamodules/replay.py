@@ -75,11 +75,11 @@ class ReplayDataModule(CollectingDataModule):
             ValueError: If the policy learns from rollouts, or collector or buffer do not fit it.
         """
         name = type(policy).__name__
-        require(not policy.get_attribute("on_policy"), "policy", "one that learns from replay", f"{name}, which does not")
+        require(not policy.get_attribute("on_policy"), "policy", "one that learns from replay", name)
         if getattr(get_serial_collector_cls(policy.config.collect.collector), "collects_whole_episodes", False):
             raise ValueError(
-                "collect.collector.type must be that of a collector of one policy's transitions, such as 'sample', in a "
-                f"ReplayDataModule, got {policy.config.collect.collector.type!r}; use that one by hand"
+                "collect.collector.type must be that of a collector of one policy's transitions, such as 'sample', in "
+                f"a ReplayDataModule, got {policy.config.collect.collector.type!r}; use that one by hand"
             )
         cfg = policy.get_attribute("cfg")
         if self.buffer is None or self._buffer_of is not policy:

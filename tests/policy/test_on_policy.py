@@ -244,7 +244,7 @@ def test_hybrid_action_has_a_type_as_it_is_and_arguments_in_the_units_of_the_env
 def test_actions_are_drawn_with_the_policys_own_seed_alone(policy_class: PolicyClass, model: Config) -> None:
     obs = torch.randn(64, 3)
     policy = make_policy(policy_class, {"model": model})
-    torch_rng, numpy_rng = torch.get_rng_state(), np.random.get_state()[1].tolist()  # type: ignore[index,union-attr]
+    torch_rng, numpy_rng = torch.get_rng_state(), np.random.get_state()[1].tolist()  # type: ignore[index]
 
     def drawn(seed: int) -> Tensor:
         policy.seed(seed)
@@ -258,7 +258,7 @@ def test_actions_are_drawn_with_the_policys_own_seed_alone(policy_class: PolicyC
     torch.set_rng_state(torch_rng)
     policy._learn(make_rollout(policy))
     assert torch.equal(torch.get_rng_state(), torch_rng)
-    assert np.random.get_state()[1].tolist() == numpy_rng  # type: ignore[index,union-attr]
+    assert np.random.get_state()[1].tolist() == numpy_rng  # type: ignore[index]
 
 
 def test_network_of_ones_own_needs_no_shapes() -> None:
@@ -381,7 +381,12 @@ def test_pass_uses_every_row_once_in_minibatches_of_nearly_one_size(
     policy = make_policy(policy_class, {"learn": {"batch_size": batch_size}})
     seen: list[Config] = []
     minimise = policy.minimise
-    policy.minimise = lambda loss, batch, **kwargs: seen.append(batch) or minimise(loss, batch, **kwargs)
+
+    def spy(loss: Any, batch: Config, **kwargs: Any) -> Any:
+        seen.append(batch)
+        return minimise(loss, batch, **kwargs)
+
+    policy.minimise = spy
     rollout = make_rollout(policy, size)
     policy._learn(rollout)
     passes = 10 if policy_class is PPOPolicy else 1
