@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import torch
+
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.datamodules.base import CollectingDataModule
@@ -61,3 +64,12 @@ def make_datamodule(name: str, **arguments: Any) -> CollectingDataModule:
     """Return the datamodule that an algorithm trains on, two envs of its own."""
     datamodule_class = RolloutDataModule if POLICY_REGISTRY.get(name).on_policy else ReplayDataModule
     return datamodule_class(ALGORITHMS[name].env_id, **{"num_envs": 2, "seed": 3, **arguments})
+
+
+def plain(value: Any) -> Any:
+    """Return a state with tensors and arrays as lists, so that two can be compared with ``==``."""
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {key: plain(below) for key, below in value.items()}
+    return [plain(below) for below in value] if isinstance(value, (list, tuple)) else value

@@ -8,28 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from lightning import Trainer
 from lightning.pytorch import Callback
 
 from lightning_ding.callbacks import RunCheckpoint
-from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy
+from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy, plain
 
 MakeTrainer = Callable[..., Trainer]
 
 EVERY = pytest.mark.parametrize("name", ALGORITHMS)
 BUDGET = 208  # 16 random steps and 24 rounds of 8, or 13 rollouts of 16
-
-
-def plain(value: Any) -> Any:
-    """Return a state with tensors and arrays as lists, so that two can be compared with ``==``."""
-    if isinstance(value, (torch.Tensor, np.ndarray)):
-        return value.tolist()
-    if isinstance(value, dict):
-        return {key: plain(below) for key, below in value.items()}
-    return [plain(below) for below in value] if isinstance(value, (list, tuple)) else value
 
 
 def state_of(policy: Any, datamodule: Any) -> dict[str, Any]:

@@ -1,0 +1,250 @@
+"""Each option of an off-policy algorithm changes a number, or is refused: a walk over every field of the configs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning import Trainer
+
+from lightning_ding.config import deep_merge
+from lightning_ding.model.encoder import MLPEncoder
+from lightning_ding.policy import Policy, create_policy
+from lightning_ding.registry import ENCODER_REGISTRY, POLICY_REGISTRY
+from tests.algorithms.table import make_datamodule, make_policy, plain
+
+MakeTrainer = Callable[..., Trainer]
+Flat = dict[str, Any]
+
+Q_LEARNING = ("dqn", "c51", "qrdqn", "rainbow")
+ACTOR_CRITIC = ("ddpg", "td3", "sac")
+# Sections of the workers have tests in tests/worker; a compiled update gives the numbers of an eager one, which
+# tests/policy/test_optimisation.py asserts.
+LEFT_OUT = ("collect.collector.", "eval.evaluator.", "other.replay_buffer.", "compile")
+BATCH_SIZE = 16
+
+
+@ENCODER_REGISTRY.register("doubling_test_encoder")
+class DoublingEncoder(MLPEncoder):
+    """Twice the features."""
+
+    def forward(self, obs: Any) -> Any:
+        return 2 * super().forward(obs)
+
+
+@dataclass(frozen=True)
+class Option:
+    """Another value of a field; a bool is just turned over."""
+
+    value: Any = None
+    given: Flat = field(default_factory=dict)
+    """Options that stand on both sides, for those that need others."""
+    also: Flat = field(default_factory=dict)
+    """Options that cannot stay as they are beside the other value, where there are such."""
+
+
+HYBRID = {"model.action_shape": {"action_type_shape": 3, "action_args_shape": 1}}
+CHOICES: dict[str, Flat] = {"ddpg": HYBRID, "td3": HYBRID}  # what chooses at random
+FALLING = {"other.eps.start": 1.0, "other.eps.end": 0.1}
+SMOOTHED = {"learn.noise": True}
+PRIORITISED = {"priority": True, "priority_IS_weight": False, "other.replay_buffer.type": "advanced"}
+
+IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
+    "priority_IS_weight": Option(given={"priority": True}),
+    "model.encoder": Option("doubling_test_encoder"),
+    "model.encoder_hidden_size_list": Option([8]),
+    "model.head_hidden_size": Option(8, given={"model.head_layer_num": 1}),
+    "model.head_layer_num": Option(2),
+    "model.activation": Option("tanh"),
+    "model.v_min": Option(-1.0),
+    "model.v_max": Option(1.0),
+    "model.n_atom": Option(11),
+    "model.noise_std": Option(0.1),
+    "model.num_quantiles": Option(8),
+    "model.actor_head_hidden_size": Option(8),
+    "model.actor_head_layer_num": Option(1),
+    "model.critic_head_hidden_size": Option(8),
+    "model.critic_head_layer_num": Option(1),
+    "model.share_encoder": Option(given={"model.encoder_hidden_size_list": [8]}),
+    "model.last_layer_init": Option(0.5),
+    "model.action_low": Option([-2.0]),
+    "model.action_high": Option([2.0]),
+    "learn.learning_rate": Option(0.002),
+    "learn.target_update_freq": Option(3),
+    "learn.target_theta": Option(0.1, also={"learn.target_update_freq": None}),
+    "learn.grad_clip_norm": Option(1e-9),
+    "learn.loss": Option("mse"),
+    "learn.kappa": Option(0.1),
+    "learn.learning_rate_actor": Option(0.002),
+    "learn.learning_rate_critic": Option(0.002),
+    "learn.learning_rate_q": Option(0.002),
+    "learn.learning_rate_policy": Option(0.002),
+    "learn.learning_rate_alpha": Option(0.002),
+    "learn.actor_update_freq": Option(3),
+    "learn.noise_sigma": Option(0.4, given=SMOOTHED),
+    "learn.noise_range.min": Option(-0.01, given=SMOOTHED),
+    "learn.noise_range.max": Option(0.01, given=SMOOTHED),
+    "learn.alpha": Option(0.3),
+    "learn.target_entropy": Option(-3.0),
+    "collect.noise_type": Option("ou"),
+    "collect.noise_sigma": Option(0.3),
+    "other.eps.type": Option("exp", given=FALLING),
+    "other.eps.start": Option(0.5, given=FALLING),
+    "other.eps.end": Option(0.9, given=FALLING),
+    "other.eps.decay": Option(100, given=FALLING),
+}
+IN_A_RUN: dict[str, Option] = {
+    "nstep": Option(5),
+    "discount_factor": Option(0.5),
+    "priority": Option(given=PRIORITISED),
+    "random_collect_size": Option(32),
+    "learn.update_per_collect": Option(3),
+    "learn.batch_size": Option(9),
+    "collect.n_sample": Option(16),
+}
+REFUSED: dict[str, Any] = {"collect.unroll_len": 2, "model.obs_shape": 7, "model.action_shape": 7}
+
+
+def leaves(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted name and the default of every field that holds a value."""
+    for one in dataclasses.fields(config):
+        name, value = f"{path}{one.name}", getattr(config, one.name)
+        if dataclasses.is_dataclass(value):
+            yield from leaves(value, f"{name}.")
+        elif not name.startswith(LEFT_OUT):
+            yield name, value
+
+
+def fields_of(name: str) -> dict[str, Any]:
+    return dict(leaves(POLICY_REGISTRY.get(name).config_class()))
+
+
+def nest(flat: Flat) -> dict[str, Any]:
+    """Return the config that dotted names stand for."""
+    config: dict[str, Any] = {}
+    for path, value in flat.items():
+        for part in reversed(path.split(".")):
+            value = {part: value}
+        config = deep_merge(config, value)
+    return config
+
+
+def cases(table: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(name, path) for name in Q_LEARNING + ACTOR_CRITIC for path in fields_of(name) if path in table]
+
+
+def sides(name: str, path: str, option: Option) -> tuple[Flat, Flat]:
+    """Return the options without and with the other value."""
+    known = fields_of(name)
+    given = {**(CHOICES.get(name, {}) if path.startswith("other.eps.") else {}), **option.given}
+    default = given.get(path, known[path])
+    value = not default if isinstance(default, bool) else option.value
+    assert value != default
+    return given, {**given, **{key: new for key, new in option.also.items() if key in known}, path: value}
+
+
+def make(name: str, config: dict[str, Any]) -> Policy[Any]:
+    torch.manual_seed(0)
+    shapes: dict[str, Any] = {"obs_shape": 3, "action_shape": 3 if name in Q_LEARNING else 1}
+    sizes = {"actor_head_hidden_size": 16, "critic_head_hidden_size": 16}
+    base = {"model": shapes | ({"encoder_hidden_size_list": [16]} if name in Q_LEARNING else sizes)}
+    policy = create_policy({"type": name, **deep_merge(base, config)})
+    policy.seed(0)
+    return policy
+
+
+def make_batch(policy: Policy[Any]) -> dict[str, Any]:
+    """Return a minibatch with large rewards, terminal states and weights of all sizes."""
+    rng, shape, size = np.random.default_rng(0), policy.config.model.action_shape, BATCH_SIZE  # type: ignore[attr-defined]
+    obs, next_obs = (torch.from_numpy(rng.standard_normal((size, 3), dtype=np.float32)) for _ in range(2))
+    choice, torque = torch.from_numpy(rng.integers(3, size=size)), torch.from_numpy(rng.uniform(-1, 1, (size, 1)))
+    action: Any = torque.float() if shape == 1 else choice
+    if isinstance(shape, dict):
+        action = {"action_type": choice, "action_args": torque.float()}
+    ended = torch.arange(size) % 4 == 0
+    return {
+        "obs": obs,
+        "action": action,
+        "reward": 5 * obs[:, 0],
+        "next_obs": next_obs,
+        "terminated": ended,
+        "truncated": torch.zeros_like(ended),
+        "discount": torch.full((size,), 0.9),
+        "IS": torch.linspace(0.1, 1, size),
+    }
+
+
+def updates_and_actions(name: str, options: Flat) -> list[Any]:
+    """Return what six updates make of the weights, and the actions before and after them."""
+    policy = make(name, nest(options))
+    batch, results = make_batch(policy), []
+    policy.progress.env_step = 5000
+    for _ in range(6):
+        results.append(policy.collect_mode.forward(batch["obs"])["action"])
+        results.append(policy.learn_mode.forward(batch))
+    results.append(policy.eval_mode.forward(batch["obs"])["action"])
+    return [plain(results), plain(policy.state_dict())]
+
+
+@cache
+def run(name: str, options: tuple[tuple[str, Any], ...]) -> list[Any]:
+    """Return the counters, the weights and the buffer that a short run ends with."""
+    torch.manual_seed(0)
+    policy, datamodule = make_policy(name, **nest(dict(options))), make_datamodule(name, max_env_step=64)
+    flags: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    Trainer(accelerator="cpu", enable_checkpointing=False, limit_val_batches=0, **flags).fit(policy, datamodule)
+    buffer: Any = datamodule.buffer  # type: ignore[attr-defined]
+    return [policy.progress.state_dict(), plain(policy.state_dict()), buffer.count()]
+
+
+@pytest.mark.parametrize("name", Q_LEARNING + ACTOR_CRITIC)
+def test_the_walk_covers_every_field(name: str) -> None:
+    found = fields_of(name)
+    turned_over = {path for path, value in found.items() if isinstance(value, bool)}
+    assert set(found) - turned_over - set(IN_UPDATES_OR_ACTIONS) - set(IN_A_RUN) - set(REFUSED) == set()
+
+
+@pytest.mark.parametrize("table", [IN_UPDATES_OR_ACTIONS, IN_A_RUN, REFUSED])
+def test_the_walk_knows_no_field_that_is_gone(table: dict[str, Any]) -> None:
+    assert set(table) <= {path for name in Q_LEARNING + ACTOR_CRITIC for path in fields_of(name)}
+
+
+def in_updates_or_actions() -> list[tuple[str, str]]:
+    fields = {path: value for name in Q_LEARNING + ACTOR_CRITIC for path, value in fields_of(name).items()}
+    turned_over = {path: Option() for path, value in fields.items() if isinstance(value, bool)}
+    return cases({path: None for path in IN_UPDATES_OR_ACTIONS | turned_over if path not in IN_A_RUN})
+
+
+@pytest.mark.parametrize(("name", "path"), in_updates_or_actions())
+def test_an_option_changes_updates_or_actions(name: str, path: str) -> None:
+    without, with_it = sides(name, path, IN_UPDATES_OR_ACTIONS.get(path, Option()))
+    assert updates_and_actions(name, with_it) != updates_and_actions(name, without)
+
+
+@pytest.mark.parametrize(("name", "path"), cases(IN_A_RUN))
+def test_an_option_changes_a_run(name: str, path: str) -> None:
+    without, with_it = sides(name, path, IN_A_RUN[path])
+    assert run(name, tuple(with_it.items())) != run(name, tuple(without.items()))
+
+
+@pytest.mark.parametrize(("name", "path"), cases(REFUSED))
+def test_a_value_that_cannot_be_is_refused(name: str, path: str) -> None:
+    datamodule = make_datamodule(name)
+    env = datamodule._make_env(1)
+    with pytest.raises(ValueError, match=path.rpartition(".")[2]):
+        make_policy(name, **nest({path: REFUSED[path]})).build(env.single_observation_space, env.single_action_space)
+    env.close()
+
+
+@pytest.mark.parametrize("name", Q_LEARNING + ACTOR_CRITIC)
+def test_equal_configs_give_equal_numbers(name: str) -> None:
+    assert updates_and_actions(name, {}) == updates_and_actions(name, {})
+    first = run(name, ())
+    run.cache_clear()
+    assert run(name, ()) == first
