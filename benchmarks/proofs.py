@@ -56,8 +56,8 @@ class Proof:
 
 PPO_PENDULUM = {
     "discount_factor": 0.9,
-    "learn": {"learning_rate": 1e-3, "batch_size": 64, "epoch_per_collect": 10, "lr_scheduler": {"epoch_num": None}},
-    "collect": {"n_sample": 4096, "gae_lambda": 0.95},
+    "learn": {"epoch_per_collect": 10, "entropy_weight": 0.0, "lr_scheduler": {"epoch_num": None}},
+    "collect": {"n_sample": 2048},
 }
 PPO_LANDER = {
     "discount_factor": 0.999,
@@ -86,7 +86,7 @@ PROOFS = {
     "sac_pendulum": Proof("sac", "Pendulum-v1", 20_000, -200),
     "td3_pendulum": Proof("td3", "Pendulum-v1", 20_000, -200),
     "ddpg_pendulum": Proof("ddpg", "Pendulum-v1", 20_000, -200),
-    "ppo_pendulum": Proof("ppo", "Pendulum-v1", 200_000, -250, PPO_PENDULUM, num_envs=4),
+    "ppo_pendulum": Proof("ppo", "Pendulum-v1", 200_000, -250, PPO_PENDULUM),
     "ppo_lunarlander": Proof("ppo", "LunarLander-v3", 1_000_000, 200, PPO_LANDER, num_envs=16, seeds=(0,)),
     "dqn_lunarlander": Proof("dqn", "LunarLander-v3", 300_000, 200, DQN_LANDER, seeds=(0,)),
 }

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from lightning_ding import nested, rl
-from lightning_ding.policy.base import Batch, ConfigT
+from lightning_ding.policy.base import ConfigT
 from lightning_ding.policy.on_policy import OnPolicyPolicy
+from lightning_ding.policy.round import Batch
 
 LARGEST_FORWARD = 4096  # rows of a forward pass without gradient
 

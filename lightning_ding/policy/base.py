@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
 import torch
 from easydict import EasyDict
 from gymnasium import spaces
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -22,38 +22,24 @@ from torch.optim.lr_scheduler import LRScheduler
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, nearest, resolve, to_dict, to_easydict
 from lightning_ding.model import create_model
+from lightning_ding.policy.attributes import PolicyAttributes
 from lightning_ding.policy.compiled import Compiler
 from lightning_ding.policy.config import PolicyConfig
+from lightning_ding.policy.episodes import log_episodes
 from lightning_ding.policy.eval_mode import InEvalMode
 from lightning_ding.policy.metrics import MeanMetrics
 from lightning_ding.policy.modes import CollectMode, EvalMode, LearnMode
 from lightning_ding.policy.optimisation import attached_trainer, optimisation_step
+from lightning_ding.policy.round import Batch, Round
 from lightning_ding.policy.trainer_fast_path import nobody_listens
 from lightning_ding.policy.trainer_flags import check_trainer_flags
 from lightning_ding.progress import Progress
 
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
-Batch = dict[str, Any]
 LossFunction = Callable[[Batch], tuple[Tensor, dict[str, Any]]]
 
 
-class Round(Protocol):
-    """What ``training_step`` learns from: minibatches, and a way to tell their priorities back."""
-
-    def __iter__(self) -> Iterator[Batch]:
-        """Yield minibatches."""
-        ...
-
-    def prepare(self, function: Callable[[Batch], Batch]) -> None:
-        """Let ``function`` add to all minibatches at once, leading axes (U, B), if they are drawn already."""
-        ...
-
-    def update_priority(self, batch: Batch, priority: Tensor) -> None:
-        """Take the priorities, shape (B,), of a minibatch that was just learned from."""
-        ...
-
-
-class Policy(LightningModule, Generic[ConfigT]):
+class Policy(PolicyAttributes, Generic[ConfigT]):
     """An algorithm: what it learns, how it acts, and what a transition of it holds.
 
     A subclass names its ``config_class`` and implements ``_init_learn``, ``_forward_learn``, ``_forward_collect``,
@@ -206,11 +192,6 @@ class Policy(LightningModule, Generic[ConfigT]):
         return EasyDict(to_easydict(cls.config_class()), cfg_type=f"{cls.__name__}Dict")
 
     @property
-    def cfg(self) -> EasyDict:
-        """A copy of the config as an ``EasyDict``; the policy reads ``config``."""
-        return to_easydict(self.config)
-
-    @property
     def is_built(self) -> bool:
         """Whether the network exists."""
         return self._is_built
@@ -361,68 +342,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         if not self._is_built:
             self.configure_model()
 
-    # ------------------------------------------------------------------ attributes and states
-
-    def get_attribute(self, name: str) -> Any:
-        """Return what a worker asks for by name: ``_get_<name>()``, else ``_<name>``.
-
-        Raises:
-            NotImplementedError: If the policy has neither; the message names the attribute.
-        """
-        if hasattr(self, f"_get_{name}"):
-            return getattr(self, f"_get_{name}")()
-        if hasattr(self, f"_{name}"):
-            return getattr(self, f"_{name}")
-        raise NotImplementedError(f"{type(self).__name__} has no attribute {name!r} for workers")
-
-    def set_attribute(self, name: str, value: Any) -> None:
-        """Set ``_<name>``.
-
-        Raises:
-            AttributeError: If the attribute is computed from the config, so that setting it would change nothing.
-        """
-        if hasattr(self, f"_get_{name}"):
-            raise AttributeError(f"{name!r} is computed by {type(self).__name__}; change its config instead")
-        setattr(self, f"_{name}", value)
-
-    def _get_cfg(self) -> EasyDict:
-        return self.cfg
-
-    def _get_device(self) -> torch.device:
-        return self.device
-
-    def _get_cuda(self) -> bool:
-        return self.device.type == "cuda"
-
-    def _get_on_policy(self) -> bool:
-        return self.on_policy
-
-    def _get_progress(self) -> Progress:
-        return self.progress
-
-    def _get_module(self) -> LightningModule:
-        return self
-
-    def _get_cur_lr(self) -> float:
-        return self.cur_lr()
-
-    def _get_batch_size(self) -> int:
-        return int(self._from_config("learn", "batch_size"))
-
-    def _get_n_sample(self) -> int | None:
-        return cast("int | None", self._from_config("collect", "n_sample"))
-
-    def _get_n_episode(self) -> int | None:
-        return cast("int | None", self._from_config("collect", "n_episode"))
-
-    def _get_unroll_len(self) -> int:
-        return int(self._from_config("collect", "unroll_len") or 1)
-
-    def _get_priority(self) -> bool:
-        return bool(getattr(self.config, "priority", False))
-
-    def _from_config(self, section: str, name: str) -> Any:
-        return getattr(getattr(self.config, section, None), name, None)
+    # ------------------------------------------------------------------ states
 
     def _state_dict_learn(self) -> dict[str, Any]:
         self._require_field("learn")
@@ -497,33 +417,12 @@ class Policy(LightningModule, Generic[ConfigT]):
         return output
 
     def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> None:
-        """Log the episodes of an evaluation (Lightning hook); see :meth:`_log_episodes`."""
-        self._log_episodes("eval", batch)
+        """Log the episodes of an evaluation (Lightning hook); see :func:`log_episodes`."""
+        log_episodes(self, "eval", batch)
 
     def test_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> None:
-        """Log the episodes of a test (Lightning hook); see :meth:`_log_episodes`."""
-        self._log_episodes("test", batch)
-
-    def _log_episodes(self, stage: str, episodes: Mapping[str, Tensor]) -> None:
-        """Log mean, standard deviation, minimum and maximum of the return, and the mean length, over all ranks.
-
-        Args:
-            stage: Prefix of the names.
-            episodes: ``episode_return`` and ``episode_length`` of all E episodes, shape (E,), zero where another rank
-                ran them.
-        """
-        table = torch.stack([episodes["episode_return"], episodes["episode_length"]]).double()
-        returns, lengths = cast(Tensor, self.trainer.strategy.reduce(table, reduce_op="sum"))
-        values = {
-            "return_mean": returns.mean(),
-            "return_std": returns.std(correction=0),
-            "return_min": returns.min(),
-            "return_max": returns.max(),
-            "length_mean": lengths.mean(),
-        }
-        named = {f"{stage}/{name}": value.float() for name, value in values.items()}
-        step = torch.tensor(float(self.progress.env_step))  # a metric of this name is Lightning's x axis
-        self.log_dict({**named, "step": step}, batch_size=1, sync_dist=True)
+        """Log the episodes of a test (Lightning hook); see :func:`log_episodes`."""
+        log_episodes(self, "test", batch)
 
     def optimise(self, loss: Tensor, index: int = 0, grad_clip_norm: float | None = None) -> Tensor | None:
         """Zero, backward, average over ranks, clip and step; see :func:`optimisation_step`."""
@@ -564,10 +463,6 @@ class Policy(LightningModule, Generic[ConfigT]):
     def seed(self, seed: int | np.random.SeedSequence) -> None:
         """Seed the exploration; every rank needs a seed of its own."""
         self.rng = np.random.default_rng(seed)
-
-    def cur_lr(self) -> float:
-        """Return the learning rate of the first optimizer as it is now."""
-        return float(self._optimizer_list[0].param_groups[0]["lr"])
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the counters (Lightning hook)."""

@@ -16,8 +16,9 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from lightning_ding import nested, rl
 from lightning_ding.policy.action_bounds import ActionBounds
-from lightning_ding.policy.base import Batch, ConfigT, Policy
+from lightning_ding.policy.base import ConfigT, Policy
 from lightning_ding.policy.rank_statistics import mean_over_ranks, smallest_over_ranks, standardise_over_ranks
+from lightning_ding.policy.round import Batch
 from lightning_ding.policy.spaces import actor_shapes, obs_shape
 
 

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from lightning_ding import rl
 from lightning_ding.config import require
-from lightning_ding.policy.base import Batch
 from lightning_ding.policy.config import PolicyConfig
 from lightning_ding.policy.on_policy import OnPolicyPolicy
 from lightning_ding.policy.pg_config import PGConfig
+from lightning_ding.policy.round import Batch
 from lightning_ding.registry import POLICY_REGISTRY
 
 

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from lightning_ding import rl
 from lightning_ding.policy.actor_critic import ActorCriticPolicy
-from lightning_ding.policy.base import Batch
 from lightning_ding.policy.config import PolicyConfig
 from lightning_ding.policy.ppo_config import PPOConfig
 from lightning_ding.policy.rank_statistics import update_over_ranks
+from lightning_ding.policy.round import Batch
 from lightning_ding.registry import POLICY_REGISTRY
 
 
