@@ -39,7 +39,11 @@ def seen_by(policy: PPOPolicy) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     collect, evaluate = policy._forward_collect, policy._forward_eval
 
     def note(into: list[torch.Tensor], forward: Any) -> Any:
-        return lambda obs, **kwargs: (into.append(obs), forward(obs, **kwargs))[1]
+        def noting(obs: torch.Tensor, **kwargs: Any) -> Any:
+            into.append(obs)
+            return forward(obs, **kwargs)
+
+        return noting
 
     policy._forward_collect = note(collected, collect)  # type: ignore[method-assign]
     policy._forward_eval = note(evaluated, evaluate)  # type: ignore[method-assign]
@@ -107,7 +111,12 @@ def test_checkpoint_holds_the_statistics_for_resuming_and_for_evaluating(
     loaded: list[Any] = []
     resumed = kind("CartPole-v1", max_env_step=192, **made)
     begin = resumed._begin
-    resumed._begin = lambda: (loaded.append(resumed.state_dict()["normalisers"]), begin())[1]
+
+    def note() -> None:
+        loaded.append(resumed.state_dict()["normalisers"])
+        begin()
+
+    resumed._begin = note
     make_trainer().fit(policy_class(config), resumed, ckpt_path=checkpoint.last_model_path)
     count = float(saved["norm_reward"]["count"])
     assert float(loaded[0]["norm_reward"]["count"]) == count
