@@ -17,11 +17,14 @@ from lightning import Trainer
 from lightning.pytorch import Callback
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
+from torch.optim.adam import adam
 from torch.testing import assert_close
 
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
+from lightning_ding.policy import compiled as compiled_module
 from lightning_ding.policy import create_policy
+from lightning_ding.policy.compiled import Compiler
 
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
@@ -83,8 +86,20 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def compile_(**kwargs: Any) -> Callable[[Any], Any]:
         return lambda function: (compiled.append(function.__name__), function)[1]  # type: ignore[func-returns-value]
 
+    def plain_adam(*args: Any, lr: Tensor, capturable: bool, **kwargs: Any) -> None:
+        adam(*args, lr=float(lr), capturable=False, **kwargs)  # what compiled code takes, eager code on a CPU refuses
+
     monkeypatch.setattr(torch, "compile", compile_)
+    monkeypatch.setattr(compiled_module, "adam", plain_adam)
+    monkeypatch.setattr(Compiler, "_give_up", refuse)
     return compiled
+
+
+def refuse(compiler: Compiler, reason: str) -> None:
+    """Let a test fail that would only compare eager updates with eager ones, unless a callback is what it is about."""
+    compiler._has_failed = True
+    logging.getLogger("lightning_ding").warning("compile=True, but updates are made eagerly: %s", reason)
+    assert reason.startswith("a callback"), reason
 
 
 # The compiler
