@@ -1,0 +1,170 @@
+"""Every algorithm learns, within seconds, what is known to be best; slow tests hold the recipes to their returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from lightning import Trainer
+
+from lightning_ding.config import deep_merge
+from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
+from lightning_ding.envs.toy import ChainEnv
+from lightning_ding.envs.toy_bandits import BanditEnv, HybridTargetEnv, TargetEnv
+from lightning_ding.policy import Policy, create_policy
+
+MakeTrainer = Callable[..., Trainer]
+Config = dict[str, Any]
+
+EVALUATION: Config = {"eval": {"evaluator": {"n_episode": 100, "eval_freq": 100_000}}}
+Q_LEARNING: Config = {
+    "random_collect_size": 128,
+    "model": {"encoder_hidden_size_list": [32]},
+    "learn": {"update_per_collect": 4, "batch_size": 64, "learning_rate": 3e-3, "target_update_freq": 50},
+    "collect": {"n_sample": 32},
+    "other": {"eps": {"start": 0.5, "decay": 500}},
+}
+CATEGORICAL = deep_merge(Q_LEARNING, {"model": {"v_min": -1.0, "v_max": 2.0, "n_atom": 31}})
+ACTOR_CRITIC: Config = {
+    "random_collect_size": 256,
+    "model": {"actor_head_hidden_size": 32, "critic_head_hidden_size": 32},
+    "learn": {"update_per_collect": 8, "batch_size": 64},
+    "collect": {"n_sample": 32},
+}
+FAST_ACTOR = deep_merge(ACTOR_CRITIC, {"learn": {"learning_rate_actor": 3e-3, "learning_rate_critic": 3e-3}})
+FAST_Q = {"learning_rate_q": 3e-3, "learning_rate_policy": 3e-3}
+ROLLOUT: Config = {"model": {"encoder_hidden_size_list": [32], "activation": "tanh"}, "learn": {"learning_rate": 0.01}}
+CONFIGS: dict[str, Config] = {
+    "dqn": Q_LEARNING,
+    "c51": CATEGORICAL,
+    "qrdqn": Q_LEARNING,
+    "rainbow": CATEGORICAL,
+    "ddpg": FAST_ACTOR,
+    "td3": FAST_ACTOR,
+    "sac": deep_merge(ACTOR_CRITIC, {"learn": {**FAST_Q, "learning_rate_alpha": 3e-3}}),
+    "ppo": deep_merge(ROLLOUT, {"learn": {"epoch_per_collect": 4}, "collect": {"n_sample": 128}}),
+    "a2c": deep_merge(ROLLOUT, {"collect": {"n_sample": 64}}),
+    "pg": deep_merge(ROLLOUT, {"collect": {"n_episode": 64}}),
+}
+IMAGE: Config = {"model": {"encoder_hidden_size_list": [8, 8, 8, 32]}}
+CHOICES: Config = {"collect": {"n_sample": 16}, "other": {"eps": {"decay": 500}}}
+
+
+def train(
+    make_trainer: MakeTrainer, name: str, env: Any, env_step: int, changes: Config, **env_kwargs: Any
+) -> tuple[float, float, Policy[Any]]:
+    """Return the mean greedy return before and after training, and the policy."""
+    torch.manual_seed(0)
+    policy = create_policy({"type": name, **deep_merge(deep_merge(CONFIGS[name], EVALUATION), changes)})
+    datamodule_class = RolloutDataModule if policy.on_policy else ReplayDataModule
+    datamodule = datamodule_class(env, env_kwargs=env_kwargs, num_envs=8, seed=0, max_env_step=env_step)
+    (before,) = make_trainer().test(policy, datamodule, verbose=False)
+    make_trainer(limit_val_batches=0).fit(policy, datamodule)
+    (after,) = make_trainer().test(policy, datamodule, verbose=False)
+    return before["test/return_mean"], after["test/return_mean"], policy
+
+
+@pytest.mark.parametrize(
+    ("name", "env_step", "observation"),
+    [
+        ("dqn", 1000, "image"),
+        ("c51", 1000, "dict"),
+        ("qrdqn", 1000, "vector"),
+        ("rainbow", 1000, "dict"),
+        ("ppo", 2560, "image"),
+        ("a2c", 3200, "dict"),
+        ("pg", 3200, "vector"),
+    ],
+)
+def test_it_learns_which_action_a_context_calls_for_while_one_is_forbidden(
+    name: str, env_step: int, observation: Any, make_trainer: MakeTrainer
+) -> None:
+    changes = IMAGE if observation == "image" else {}
+    kwargs: dict[str, Any] = {"observation": observation, "with_mask": True}
+    before, after, _ = train(make_trainer, name, BanditEnv, env_step, changes, **kwargs)
+    best, by_chance = BanditEnv(**kwargs).best_return, BanditEnv(**kwargs).random_return
+    assert max(before, by_chance) < 0.75
+    assert after >= best - 0.05
+
+
+@pytest.mark.parametrize(("name", "env_step"), [("dqn", 1500), ("ppo", 2560), ("a2c", 3200), ("pg", 6400)])
+def test_it_learns_actions_of_several_dimensions(name: str, env_step: int, make_trainer: MakeTrainer) -> None:
+    before, after, _ = train(make_trainer, name, BanditEnv, env_step, {}, num_dimensions=2)
+    assert before < 0.75
+    assert after >= BanditEnv(num_dimensions=2).best_return - 0.05
+
+
+@pytest.mark.parametrize(
+    ("name", "env_step"), [("ddpg", 2000), ("td3", 2000), ("sac", 2000), ("ppo", 5120), ("a2c", 6400), ("pg", 6400)]
+)
+def test_it_learns_to_hit_a_target_in_a_box_that_is_not_the_unit_box(
+    name: str, env_step: int, make_trainer: MakeTrainer
+) -> None:
+    before, after, _ = train(make_trainer, name, TargetEnv, env_step, {}, low=-2.0, high=2.0)
+    env = TargetEnv()
+    assert before < env.constant_return + 0.01  # it does not look at the observation
+    assert after >= env.best_return - 0.02
+
+
+@pytest.mark.parametrize(
+    ("name", "env_step", "changes"), [("ddpg", 2000, CHOICES), ("ppo", 6400, {}), ("a2c", 6400, {}), ("pg", 6400, {})]
+)
+def test_it_learns_a_choice_and_its_arguments(
+    name: str, env_step: int, changes: Config, make_trainer: MakeTrainer
+) -> None:
+    before, after, _ = train(make_trainer, name, HybridTargetEnv, env_step, changes)
+    env = HybridTargetEnv()
+    assert before < env.type_only_return - 0.3
+    assert after >= env.best_return - 0.05
+
+
+def chain_with_torque(**kwargs: Any) -> gym.Env[Any, Any]:
+    """Return the chain, whose actions mean nothing, with an action space of torques."""
+    torque = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    return gym.wrappers.TransformAction(ChainEnv(**kwargs), lambda _: np.int64(0), torque)
+
+
+def value_of(policy: Any, obs: torch.Tensor) -> list[float]:
+    """Return the value of each observation, in units of the reward."""
+    with torch.no_grad():
+        if hasattr(policy, "critic_loss"):
+            action = policy._normalised(policy.eval_mode.forward(obs)["action"])
+            return policy.model.compute_critic(obs, action)["q_value"].amin(0).tolist()  # type: ignore[no-any-return]
+        if policy.on_policy:
+            return (policy._values(obs) * policy._value_scale()).tolist()  # type: ignore[no-any-return]
+        logit = policy.model(obs)["logit"]
+    return logit.amax(1).tolist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("terminate", [True, False])
+@pytest.mark.parametrize(
+    ("name", "env_step", "changes"),
+    [
+        ("dqn", 1500, {}),
+        ("c51", 1500, {}),
+        ("qrdqn", 1500, {}),
+        ("rainbow", 1500, {"nstep": 2}),
+        ("ddpg", 1500, {"learn": {"target_theta": 0.05}}),
+        ("td3", 1500, {"learn": {"target_theta": 0.1}}),
+        (
+            "sac",
+            1500,
+            {"learn": {"target_theta": 0.05, "auto_alpha": False, "alpha": 0.0, "learning_rate_alpha": 3e-4}},
+        ),
+        ("ppo", 2560, {}),
+        ("a2c", 3200, {}),
+    ],
+)
+def test_values_end_at_a_terminal_state_and_go_on_behind_a_time_limit(
+    name: str, env_step: int, changes: Config, terminate: bool, make_trainer: MakeTrainer
+) -> None:
+    env = chain_with_torque if name in ("ddpg", "td3", "sac") else ChainEnv
+    changes = {"discount_factor": 0.5, **changes}
+    *_, policy = train(make_trainer, name, env, env_step, changes, length=2, terminate=terminate)
+    # 0.5 and 1 where the episode terminates; 0.5 / (1 - 0.5^2) = 2/3 and 4/3 where it is only cut
+    expected = [ChainEnv(length=2, terminate=terminate).value(position, 0.5) for position in range(2)]
+    assert value_of(policy, torch.eye(2)) == pytest.approx(expected, abs=0.08)
