@@ -51,6 +51,8 @@ CONFIGS: dict[str, Config] = {
     "pg": deep_merge(ROLLOUT, {"collect": {"n_episode": 64}}),
 }
 IMAGE: Config = {"model": {"encoder_hidden_size_list": [8, 8, 8, 32]}}
+COPIED_OFTEN: Config = {"learn": {"target_update_freq": 10}}
+NO_ENTROPY: Config = {"learn": {"target_theta": 0.05, "auto_alpha": False, "alpha": 0.0, "learning_rate_alpha": 3e-4}}
 CHOICES: Config = {"collect": {"n_sample": 16}, "other": {"eps": {"decay": 500}}}
 
 
@@ -71,13 +73,13 @@ def train(
 @pytest.mark.parametrize(
     ("name", "env_step", "observation"),
     [
-        ("dqn", 1000, "image"),
+        ("dqn", 800, "image"),
         ("c51", 1000, "dict"),
         ("qrdqn", 1000, "vector"),
         ("rainbow", 1000, "dict"),
-        ("ppo", 2560, "image"),
-        ("a2c", 3200, "dict"),
-        ("pg", 3200, "vector"),
+        ("ppo", 1280, "image"),
+        ("a2c", 2400, "dict"),
+        ("pg", 2400, "vector"),
     ],
 )
 def test_it_learns_which_action_a_context_calls_for_while_one_is_forbidden(
@@ -91,7 +93,7 @@ def test_it_learns_which_action_a_context_calls_for_while_one_is_forbidden(
     assert after >= best - 0.05
 
 
-@pytest.mark.parametrize(("name", "env_step"), [("dqn", 1500), ("ppo", 2560), ("a2c", 3200), ("pg", 6400)])
+@pytest.mark.parametrize(("name", "env_step"), [("dqn", 1500), ("ppo", 2560), ("a2c", 2400), ("pg", 4000)])
 def test_it_learns_actions_of_several_dimensions(name: str, env_step: int, make_trainer: MakeTrainer) -> None:
     before, after, _ = train(make_trainer, name, BanditEnv, env_step, {}, num_dimensions=2)
     assert before < 0.75
@@ -99,7 +101,7 @@ def test_it_learns_actions_of_several_dimensions(name: str, env_step: int, make_
 
 
 @pytest.mark.parametrize(
-    ("name", "env_step"), [("ddpg", 2000), ("td3", 2000), ("sac", 2000), ("ppo", 5120), ("a2c", 6400), ("pg", 6400)]
+    ("name", "env_step"), [("ddpg", 2000), ("td3", 2000), ("sac", 1200), ("ppo", 3840), ("a2c", 4800), ("pg", 4800)]
 )
 def test_it_learns_to_hit_a_target_in_a_box_that_is_not_the_unit_box(
     name: str, env_step: int, make_trainer: MakeTrainer
@@ -111,7 +113,7 @@ def test_it_learns_to_hit_a_target_in_a_box_that_is_not_the_unit_box(
 
 
 @pytest.mark.parametrize(
-    ("name", "env_step", "changes"), [("ddpg", 2000, CHOICES), ("ppo", 6400, {}), ("a2c", 6400, {}), ("pg", 6400, {})]
+    ("name", "env_step", "changes"), [("ddpg", 2000, CHOICES), ("ppo", 5120, {}), ("a2c", 5120, {}), ("pg", 4800, {})]
 )
 def test_it_learns_a_choice_and_its_arguments(
     name: str, env_step: int, changes: Config, make_trainer: MakeTrainer
@@ -144,17 +146,13 @@ def value_of(policy: Any, obs: torch.Tensor) -> list[float]:
 @pytest.mark.parametrize(
     ("name", "env_step", "changes"),
     [
-        ("dqn", 1500, {}),
-        ("c51", 1500, {}),
-        ("qrdqn", 1500, {}),
-        ("rainbow", 1500, {"nstep": 2}),
+        ("dqn", 1000, COPIED_OFTEN),
+        ("c51", 1000, COPIED_OFTEN),
+        ("qrdqn", 1000, COPIED_OFTEN),
+        ("rainbow", 1000, COPIED_OFTEN),
         ("ddpg", 1500, {"learn": {"target_theta": 0.05}}),
         ("td3", 1500, {"learn": {"target_theta": 0.1}}),
-        (
-            "sac",
-            1500,
-            {"learn": {"target_theta": 0.05, "auto_alpha": False, "alpha": 0.0, "learning_rate_alpha": 3e-4}},
-        ),
+        ("sac", 1500, NO_ENTROPY),
         ("ppo", 2560, {}),
         ("a2c", 3200, {}),
     ],

@@ -161,7 +161,7 @@ def make(name: str, config: dict[str, Any]) -> Policy[Any]:
 
 def make_batch(policy: Policy[Any]) -> dict[str, Any]:
     """Return a minibatch with large rewards, terminal states and weights of all sizes."""
-    rng, shape, size = np.random.default_rng(0), policy.config.model.action_shape, BATCH_SIZE  # type: ignore[attr-defined]
+    rng, shape, size = np.random.default_rng(0), policy.config.model.action_shape, BATCH_SIZE
     obs, next_obs = (torch.from_numpy(rng.standard_normal((size, 3), dtype=np.float32)) for _ in range(2))
     choice, torque = torch.from_numpy(rng.integers(3, size=size)), torch.from_numpy(rng.uniform(-1, 1, (size, 1)))
     action: Any = torque.float() if shape == 1 else choice
