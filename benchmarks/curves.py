@@ -119,8 +119,12 @@ def commands(records: dict[str, Any]) -> Iterator[str]:
     """Yield how each proof was run."""
     for name, record in records.items():
         for side in sides_of(record):
-            how, who = record[side], f"{name}, {LABELS[side]}"
-            yield f"* {who}: `{how['command']}`, commit {how['commit']}, {how['machine']}, {how['time']}"
+            hows: dict[str, list[str]] = {}
+            for run in record[side]["runs"]:
+                how = f"`{run['command']}`, commit {run['commit']}, {run['machine']}, {run['time']}"
+                hows.setdefault(how, []).append(str(run["seed"]))
+            for how, seeds in hows.items():
+                yield f"* {name}, {LABELS[side]}, seed {' and '.join(seeds)}: {how}"
 
 
 def main() -> None:

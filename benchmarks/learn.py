@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any
 
 from benchmarks import proofs, zoo
@@ -91,10 +92,11 @@ def run_one(name: str, side: str, seed: int, budget: int) -> Run:
     return zoo.train(proof.recipe, proof.env_id, proof.budget, proof.eval_every, N_EPISODE, seed)
 
 
-def in_processes(name: str, sides: Sequence[str], seeds: Sequence[int], budget: int, jobs: int) -> dict[str, list[Run]]:
-    """Run all seeds of all sides, ``jobs`` at a time."""
+def in_processes(name: str, sides: Sequence[str], seeds: Sequence[int], budget: int, jobs: int, folder: Path) -> None:
+    """Run all seeds of all sides, ``jobs`` at a time, and write each as soon as it ends."""
+    lock = Lock()
 
-    def start(task: tuple[int, str]) -> Run:
+    def start(task: tuple[int, str]) -> None:
         seed, side = task
         command = [sys.executable, "-m", "benchmarks.learn", "--run", name, "--side", side, "--seeds", str(seed)]
         threads = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -104,26 +106,25 @@ def in_processes(name: str, sides: Sequence[str], seeds: Sequence[int], budget: 
             raise RuntimeError(f"{name}, {side}, seed {seed} failed:\n{done.stderr}")
         run: Run = json.loads(done.stdout.strip().splitlines()[-1])
         print(f"{name:>18} {side}, seed {seed}: {run['final']:8.1f} in {run['seconds']:6.0f} s", flush=True)
-        return run
+        with lock:
+            save(name, budget, side, run, folder)
 
-    tasks = [(seed, side) for seed in seeds for side in sides]
     with ThreadPoolExecutor(jobs) as pool:
-        runs = list(pool.map(start, tasks))
-    return {side: [run for (_, of), run in zip(tasks, runs, strict=True) if of == side] for side in sides}
+        list(pool.map(start, [(seed, side) for seed in seeds for side in sides]))
 
 
-def save(name: str, budget: int, results: dict[str, list[Run]], folder: Path) -> None:
-    """Write the runs of each side, and how they were made; a side that was not run keeps what stood there."""
+def save(name: str, budget: int, side: str, run: Run, folder: Path) -> None:
+    """Write a run and how it was made; runs of other sides and seeds stay as they stand there."""
     proof, file = PROOFS[name], folder / f"{name}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     record |= {"recipe": proof.recipe, "env_id": proof.env_id, "budget": budget, "bar": proof.bar}
-    for side, runs in results.items():
-        how = {"command": " ".join(["python -m benchmarks.learn", *sys.argv[1:]]), "commit": commit()}
-        how |= {"time": time.strftime("%Y-%m-%d %H:%M:%S"), "machine": machine()}
-        config = proof.config() if side == "ours" else zoo.ZOO[proof.recipe][proof.env_id]
-        record[side] = {**how, "config": config, "seeds": [run["seed"] for run in runs], "runs": runs}
-    file.write_text(json.dumps(record, indent=1) + "\n")
+    how = {"command": " ".join(["python -m benchmarks.learn", *sys.argv[1:]]), "commit": commit()}
+    how |= {"time": time.strftime("%Y-%m-%d %H:%M:%S"), "machine": machine()}
+    kept = {one["seed"]: one for one in record.get(side, {}).get("runs", [])} | {run["seed"]: {**run, **how}}
+    config = proof.config() if side == "ours" else zoo.ZOO[proof.recipe][proof.env_id]
+    record[side] = {"config": config, "runs": [kept[seed] for seed in sorted(kept)]}
+    file.write_text(json.dumps(record) + "\n")
 
 
 def commit() -> str:
@@ -146,7 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=PROOFS, default=list(PROOFS), help="leave others out")
     parser.add_argument("--seeds", nargs="+", type=int, help="of everything; by default those of the proof")
-    parser.add_argument("--peer", action=argparse.BooleanOptionalAction, default=True, help="run SB3 where it can")
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES), help="this project, SB3 where it can")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--budget", type=int, help="env steps, if not those of the proof")
     parser.add_argument("--out", type=Path, default=Path("docs/results/learn"), help="folder of the JSON files")
@@ -164,9 +165,9 @@ def main() -> None:
         return
     for name in options.only:
         proof = PROOFS[name]
-        sides = SIDES if options.peer and zoo.has(proof.recipe, proof.env_id) else SIDES[:1]
+        sides = [side for side in options.sides if side == "ours" or zoo.has(proof.recipe, proof.env_id)]
         budget = options.budget or proof.budget
-        save(name, budget, in_processes(name, sides, options.seeds or proof.seeds, budget, options.jobs), options.out)
+        in_processes(name, sides, options.seeds or proof.seeds, budget, options.jobs, options.out)
 
 
 if __name__ == "__main__":

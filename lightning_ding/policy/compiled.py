@@ -189,7 +189,10 @@ class CompiledUpdate:
         beta1, beta2 = group["betas"]
         fixed = {"beta1": beta1, "beta2": beta2, "weight_decay": group["weight_decay"], "eps": group["eps"]}
         kind = {"foreach": True, "capturable": True, "amsgrad": False, "maximize": group["maximize"]}
-        adam(parameters, gradients, first, second, [], steps, lr=lr, **kind, **fixed)
+        exact = [step.double() for step in steps]  # eager code corrects the bias of the moments in double precision too
+        adam(parameters, gradients, first, second, [], exact, lr=lr, **kind, **fixed)
+        for step, new in zip(steps, exact, strict=True):
+            step.copy_(new)
 
     # ------------------------------------------------------------------ state
 
@@ -199,7 +202,7 @@ class CompiledUpdate:
         rate = float(self._group["lr"])
         if rate != self._rate:
             self._rate = rate
-            self._lr = torch.tensor(rate, device=parameters[0].device)
+            self._lr = torch.tensor(rate, dtype=torch.float64, device=parameters[0].device)
         known = states.get(parameters[0])
         if (
             self._parameters

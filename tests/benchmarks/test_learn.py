@@ -22,16 +22,16 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_proof_of_a_tiny_budget_is_recorded_drawn_and_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = ["--only", "dqn_cartpole", "--budget", "640", "--seeds", "3", "--no-peer", "--out", str(tmp_path)]
+    arguments = ["--only", "dqn_cartpole", "--budget", "640", "--seeds", "3", "--sides", "ours", "--out", str(tmp_path)]
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["learn", *arguments])
     learn.main()
     record = json.loads((tmp_path / "dqn_cartpole.json").read_text())
     (run,) = record["ours"]["runs"]
-    assert record["ours"]["seeds"] == [run["seed"]] == [3]
+    assert run["seed"] == 3
     assert [step for step, _, _ in run["curve"]] == [576, 640]  # 512 steps of warm-up, and rounds of 64
     assert 0 < run["curve"][0][1] < run["curve"][1][1] == run["seconds"]
-    assert "--budget 640" in record["ours"]["command"]
+    assert "--budget 640" in run["command"]
     assert "peer" not in record
 
     monkeypatch.setattr(sys, "argv", ["curves", "--results", str(tmp_path), "--out", str(tmp_path)])
@@ -54,12 +54,14 @@ def test_evaluations_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run["seconds"] < 3
 
 
-def test_side_that_is_not_run_again_keeps_what_stood_there(tmp_path: Path) -> None:
+def test_sides_and_seeds_that_are_not_run_again_keep_what_stood_there(tmp_path: Path) -> None:
     run: proofs.Run = {"seed": 0, "seconds": 1.0, "final": 9.0, "curve": [(10, 1.0, 9.0)]}
-    learn.save("dqn_cartpole", 10, {"peer": [run]}, tmp_path)
-    learn.save("dqn_cartpole", 10, {"ours": [{**run, "final": 8.0}]}, tmp_path)
+    learn.save("dqn_cartpole", 10, "peer", run, tmp_path)
+    learn.save("dqn_cartpole", 10, "ours", {**run, "seed": 1, "final": 8.5}, tmp_path)
+    learn.save("dqn_cartpole", 10, "ours", {**run, "final": 8.0}, tmp_path)
     record = json.loads((tmp_path / "dqn_cartpole.json").read_text())
-    assert (record["peer"]["runs"][0]["final"], record["ours"]["runs"][0]["final"]) == (9.0, 8.0)
+    assert [one["final"] for one in record["peer"]["runs"]] == [9.0]
+    assert [one["final"] for one in record["ours"]["runs"]] == [8.0, 8.5]
     assert record["ours"]["config"]["nstep"] == 3  # the recipe's
 
 
