@@ -113,7 +113,7 @@ def train(w: PPOWorkload, with_returns: bool = False) -> tuple[Result, list[floa
     same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
     envs = gym.make_vec(w.env_id, w.num_envs, "sync", vector_kwargs=same_step, wrappers=wrappers)
     agent = Agent(4, 2, w.hidden)
-    optimizer = torch.optim.Adam(agent.parameters(), lr=w.learning_rate, eps=w.adam_epsilon)
+    optimizer = torch.optim.Adam(agent.parameters(), lr=w.learning_rate, eps=w.adam_epsilon, fused=True)
     data, updates, returns = Rollout(w), 0, []
     obs, start = torch.from_numpy(envs.reset(seed=0)[0]), torch.zeros(w.num_envs)
     began = time.perf_counter()

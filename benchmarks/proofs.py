@@ -70,6 +70,11 @@ PPO_LANDER = {
     },
     "collect": {"n_sample": 16_384, "gae_lambda": 0.98},
 }
+DQN_ACROBOT = {  # the goal is found by chance, which takes many random actions
+    "nstep": 5,
+    "learn": {"learning_rate": 6.3e-4, "update_per_collect": 8},
+    "other": {"eps": {"end": 0.05, "decay": 40_000}, "replay_buffer": {"replay_buffer_size": 100_000}},
+}
 DQN_LANDER = {
     "learn": {"learning_rate": 6.3e-4},
     "other": {"replay_buffer": {"replay_buffer_size": 50_000}},
@@ -82,7 +87,7 @@ PROOFS = {
     "rainbow_cartpole": Proof("rainbow", "CartPole-v1", 100_000, 450),
     "a2c_cartpole": Proof("a2c", "CartPole-v1", 300_000, 450),
     "pg_cartpole": Proof("pg", "CartPole-v1", 300_000, 400),
-    "dqn_acrobot": Proof("dqn", "Acrobot-v1", 100_000, -100),
+    "dqn_acrobot": Proof("dqn", "Acrobot-v1", 100_000, -100, DQN_ACROBOT),
     "sac_pendulum": Proof("sac", "Pendulum-v1", 20_000, -200),
     "td3_pendulum": Proof("td3", "Pendulum-v1", 20_000, -200),
     "ddpg_pendulum": Proof("ddpg", "Pendulum-v1", 20_000, -200),

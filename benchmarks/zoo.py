@@ -171,6 +171,10 @@ def _make(algorithm: str, env_id: str, seed: int) -> Any:
     for name, value in options.items():
         if isinstance(value, str) and value.startswith("lin_"):
             options[name] = _falling(float(value.removeprefix("lin_")))
+    if algorithm != "a2c":  # which has RMSprop; the fused Adam gives the same numbers, faster, as this project's does
+        eps = 1e-5 if algorithm == "ppo" else 1e-8
+        fused = {"optimizer_kwargs": {"fused": True, "eps": eps}}
+        options["policy_kwargs"] = {**options.get("policy_kwargs", {}), **fused}
     if "noise_std" in options:
         (width,) = env.action_space.shape or (0,)
         options["action_noise"] = NormalActionNoise(np.zeros(width), np.full(width, options.pop("noise_std")))

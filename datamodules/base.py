@@ -84,7 +84,7 @@ class CollectingDataModule(LightningDataModule):
             norm_obs: Shift and scale observations by the mean and standard deviation of those seen in training, over
                 all ranks; evaluations use and do not change them, and checkpoints hold them.
             norm_reward: Divide training rewards by the standard deviation of the discounted return; reported returns
-                stay those of the env.
+                stay those of the env. For rollouts only.
 
         Raises:
             ValueError: If an argument is out of its range.
@@ -119,6 +119,8 @@ class CollectingDataModule(LightningDataModule):
         self._commander: BaseSerialCommander | None = None
         self._starts = True
         self._rank_state_is_loaded = False
+        self.norm_obs = norm_obs
+        self.norm_reward = norm_reward
         self._normalisers = Normalisers(norm_obs, norm_reward)
         self.rank_folder: str | None = None
         """Name of the folder beside the checkpoint being written that holds what each rank keeps for itself."""
@@ -353,6 +355,7 @@ class CollectingDataModule(LightningDataModule):
     def _evaluate(self) -> dict[str, Tensor]:
         """Return ``episode_return`` and ``episode_length``, shape (E,), zero where other ranks ran an episode."""
         evaluator, trainer = cast(InteractionSerialEvaluator, self.evaluator), cast(Trainer, self.trainer)
+        self._normalisers.check_has_seen()
         now = {"envstep": self._policy.progress.env_step, "train_iter": self._policy.progress.train_iter}
         films = evaluator.should_render(**now)
         table = torch.zeros(2, self._n_episode)

@@ -39,6 +39,18 @@ class Normalisers:
             self._wrappers["norm_reward"] = env
         return env
 
+    def check_has_seen(self) -> None:
+        """Raise if observations are to be normalised by nothing.
+
+        Raises:
+            RuntimeError: If none was seen yet.
+        """
+        if "norm_obs" in self._wrappers and not self._wrappers["norm_obs"].has_seen:
+            raise RuntimeError(
+                "norm_obs is True, but no observation was seen yet: evaluate a checkpoint with ckpt_path, which holds "
+                "by what they are normalised, or use the datamodule that the policy was trained with"
+            )
+
     def merge_over_ranks(self, device: torch.device) -> None:
         """Give all ranks the statistics of all."""
         for wrapper in self._wrappers.values():

@@ -86,6 +86,11 @@ class NormaliseObservation(VectorWrapper[Any, Any, Any, Any, Any]):
         obs = merge_rows(self._normalise(obs, ended), reached, ended)
         return obs, reward, terminated, truncated, {**info, "final_obs": final_obs}
 
+    @property
+    def has_seen(self) -> bool:
+        """Whether the statistics are of any observation."""
+        return all(statistics.count > 0 for statistics in _leaves(self.statistics))
+
     def merge_over_ranks(self, device: torch.device | str = "cpu") -> None:
         """Give all ranks the statistics of the observations of all; see ``RunningStatistics``."""
         for statistics in _leaves(self.statistics):

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 from torch.optim.adam import adam
 
+from lightning_ding import nested
+from lightning_ding.policy.rank_statistics import number_of_ranks, on_all_ranks
 from lightning_ding.policy.trainer_fast_path import count_optimizer_step
 
 if TYPE_CHECKING:
@@ -27,6 +29,10 @@ logger = logging.getLogger(__name__)
 
 Batch = dict[str, Any]
 LossFunction = Callable[[Batch], tuple[Tensor, dict[str, Any]]]
+
+
+class RanksDisagreeError(RuntimeError):
+    """Some ranks have made a compiled step and others could not, so that none can go on."""
 
 
 class Compiler:
@@ -40,6 +46,7 @@ class Compiler:
         self._module = module
         self._updates: dict[Any, CompiledUpdate] = {}
         self._has_failed = False
+        self._checked_for: Any = None
 
     @property
     def seconds(self) -> float:
@@ -67,11 +74,15 @@ class Compiler:
         """
         if self._has_failed:
             return None
-        if trainer is not None and not direct:
-            self._give_up("a callback, a profiler or the precision takes part in each update")
-            return None
+        if (trainer, direct) != self._checked_for:
+            self._checked_for = (trainer, direct)
+            if not on_all_ranks(trainer is None or direct):
+                self._give_up("a callback, a profiler or the precision takes part in each update")
+                return None
         try:
             report = self._update(loss, optimizer, grad_clip_norm)(batch)
+        except RanksDisagreeError:
+            raise
         except Exception as error:  # whatever the compiler stumbles over; an error of the loss itself comes again
             self._give_up(f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}")
             return None
@@ -95,8 +106,8 @@ class Compiler:
 class CompiledUpdate:
     """Makes an update in compiled code; what it changes is the same as in eager code, up to rounding.
 
-    A batch of another structure or shape is compiled anew. Python values that the loss reads, such as a config's, count
-    as constants.
+    A batch of another structure is compiled anew, and so is its second shape. Python values that the loss reads, such as
+    a config's, count as constants.
 
     Args:
         module: Holds every parameter of the optimizer.
@@ -123,7 +134,8 @@ class CompiledUpdate:
         self._clip = grad_clip_norm
         self._caller = _Caller(module, loss)
         names = {parameter: name for name, parameter in self._caller.named_parameters()}
-        self._names = [names[parameter] for parameter in self._group["params"]]
+        self._trained = [parameter for parameter in self._group["params"] if parameter.requires_grad]
+        self._names = [names[parameter] for parameter in self._trained]
         self._rate: float | None = None
         self._lr = torch.tensor(0.0)
         self._known_state: Any = None
@@ -134,35 +146,52 @@ class CompiledUpdate:
         compile_ = torch.compile(fullgraph=True, options=options)
         self._whole = compile_(_own(self._update))
         self._first_half, self._second_half = compile_(_own(self._gradients)), compile_(_own(self._step))
-        self._known: set[Any] = set()
+        self._known: dict[Any, set[Any]] = {}  # shapes by structure
         self.seconds = 0.0
         """Time that compiling has taken so far."""
 
     def __call__(self, batch: Batch) -> dict[str, Any]:
         """Make an update; return what the loss reports."""
         self._take_state()
-        signature = _signature(batch)
-        begin = None if signature in self._known else time.perf_counter()
-        report = self._run(batch)
-        if begin is not None:
-            self._known.add(signature)
-            self.seconds += time.perf_counter() - begin
-            logger.info(
-                "compiled the update of %s in %.1f s", type(self._caller.module).__name__, time.perf_counter() - begin
-            )
+        shapes = self._known.setdefault(_structure(batch), set())
+        shape = tuple(leaf.shape for leaf in nested.leaves(batch))
+        if shape in shapes or len(shapes) >= 2:  # the third shape of a structure and all later ones share their code
+            return self._run(batch, is_new=False)
+        begin = time.perf_counter()
+        report = self._run(batch, is_new=True)
+        shapes.add(shape)
+        self.seconds += time.perf_counter() - begin
         return report
 
-    def _run(self, batch: Batch) -> dict[str, Any]:
-        if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+    def _run(self, batch: Batch, is_new: bool) -> dict[str, Any]:
+        if number_of_ranks() == 1:
             return self._whole(self._parameters, self._state, self._lr, batch)  # type: ignore[no-any-return]
-        gradients, report = self._first_half(self._parameters, batch)
+        run = self._together if is_new else _call
+        gradients, report = run(self._first_half, self._parameters, batch)
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
         dist.all_reduce(flat)
         flat /= dist.get_world_size()
         parts = flat.split([gradient.numel() for gradient in gradients])
         averaged = [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)]
-        self._second_half(self._parameters, self._state, self._lr, averaged)
+        try:
+            run(self._second_half, self._parameters, self._state, self._lr, averaged)
+        except Exception as error:
+            raise RanksDisagreeError(
+                f"compile must be False here: a rank could not compile its step, {error}"
+            ) from error
         return report  # type: ignore[no-any-return]
+
+    @staticmethod
+    def _together(function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a compiled function for the first time, or raise on all ranks: one alone would reduce other tensors."""
+        error: Exception | None = None
+        try:
+            made = function(*arguments)
+        except Exception as found:  # whatever the compiler stumbles over
+            error = found
+        if on_all_ranks(error is None):
+            return made
+        raise error or RuntimeError("another rank could not compile")
 
     # ------------------------------------------------------------------ what is compiled
 
@@ -198,7 +227,7 @@ class CompiledUpdate:
 
     def _take_state(self) -> None:
         """Find the tensors of parameters and optimizer, which loading a checkpoint or a move to a device replaces."""
-        parameters, states = self._group["params"], self._optimizer.state
+        parameters, states = self._trained, self._optimizer.state
         rate = float(self._group["lr"])
         if rate != self._rate:
             self._rate = rate
@@ -244,7 +273,11 @@ def _own(method: Any) -> Any:
     return types.MethodType(copied, method.__self__)
 
 
-def _signature(batch: Any) -> Any:
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def _structure(batch: Any) -> Any:
     if isinstance(batch, dict):
-        return tuple((name, _signature(below)) for name, below in batch.items())
-    return batch.shape, batch.dtype
+        return tuple((name, _structure(below)) for name, below in batch.items())
+    return batch.dtype, batch.ndim

@@ -48,7 +48,8 @@ def optimisation_step(
     Returns:
         The norm of the gradient before clipping, a scalar, or None without clipping.
     """
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    everything = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters = [parameter for parameter in everything if parameter.requires_grad]
     for parameter in parameters:
         parameter.grad = None
     if trainer is None:

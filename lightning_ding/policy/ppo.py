@@ -7,8 +7,8 @@ weights: Andrychowicz et al. 2021 (https://arxiv.org/abs/2006.05990); hybrid act
 
 Where this differs: a time limit and the end of the rollout bootstrap from the true next observation. Values are clipped
 by a distance of their own, not by the clip ratio of the policy, which is a ratio, and by default not at all. With
-``value_norm`` the critic predicts returns divided by their running standard deviation, not shifted by their mean, as in
-DI-engine. ``train_iter`` counts minibatches.
+``value_norm`` the critic predicts returns divided by their running root mean square; DI-engine divides by the standard
+deviation, which makes targets huge where returns hardly vary. ``train_iter`` counts minibatches.
 
 Shapes: B batch.
 """
@@ -91,7 +91,7 @@ class PPOPolicy(ActorCriticPolicy[PPOConfig]):
         return self.config.recompute_adv
 
     def _value_scale(self) -> Tensor | float:
-        return self.return_statistics.std.float() if self.config.learn.value_norm else 1.0
+        return self.return_statistics.root_mean_square.float() if self.config.learn.value_norm else 1.0
 
     def _end_round(self, data: Batch) -> None:
         super()._end_round(data)

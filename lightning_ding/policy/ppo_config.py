@@ -35,7 +35,7 @@ class PPOLearnConfig(OnPolicyLearnConfig):
     value_clip: float | None = None
     """How far a value may move in a round, > 0, in units of the network's output; None for any distance."""
     value_norm: bool = True
-    """Let the critic predict returns divided by their running standard deviation."""
+    """Let the critic predict returns divided by their running root mean square."""
     adv_norm: bool = True
     """Standardise the advantages of each minibatch, over all ranks."""
     target_kl: float | None = None
@@ -54,6 +54,8 @@ class PPOLearnConfig(OnPolicyLearnConfig):
         require(self.value_weight >= 0, "learn.value_weight", ">= 0", self.value_weight)
         require(self.value_clip is None or self.value_clip > 0, "learn.value_clip", "> 0 or None", self.value_clip)
         require(self.target_kl is None or self.target_kl > 0, "learn.target_kl", "> 0 or None", self.target_kl)
+        passes = "None with epoch_per_collect=1: there is no other pass to stop"
+        require(self.target_kl is None or self.epoch_per_collect > 1, "learn.target_kl", passes, self.target_kl)
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,14 @@ def smallest_over_ranks(number: int, device: torch.device) -> int:
     return int(_reduce(float(number), device, dist.ReduceOp.MIN))
 
 
+def on_all_ranks(condition: bool) -> bool:
+    """Return whether a condition holds on every rank; all of them must ask."""
+    if number_of_ranks() == 1:
+        return condition
+    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
+    return smallest_over_ranks(int(condition), device) == 1
+
+
 def mean_over_ranks(number: float, device: torch.device) -> float:
     """Return the mean of the numbers of all ranks, the same on each."""
     return _reduce(number, device, dist.ReduceOp.SUM) / number_of_ranks()

@@ -88,3 +88,9 @@ class RunningMeanStd(nn.Module):
         """Standard deviation (divided by the count), in double precision; 1 where all items were equal or none came."""
         variance = self.m2 / self.count.clamp(min=1)
         return torch.where(variance > 0, variance.sqrt(), 1.0)
+
+    @property
+    def root_mean_square(self) -> Tensor:
+        """Root of the mean square, in double precision; 1 where nothing but (almost) zeros came."""
+        square = self.mean.square() + self.m2 / self.count.clamp(min=1)
+        return torch.where(square > 1e-12, square.sqrt(), 1.0)

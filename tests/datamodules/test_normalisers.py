@@ -98,7 +98,8 @@ def test_checkpoint_holds_the_statistics_for_resuming_and_for_evaluating(
 ) -> None:
     config = CONFIG if kind is RolloutDataModule else small
     policy_class: Any = PPOPolicy if kind is RolloutDataModule else DQNPolicy
-    made = {"num_envs": 2, "wrappers": [FarAway], "norm_obs": True, "norm_reward": True}
+    made = {"num_envs": 2, "wrappers": [FarAway], "norm_obs": True, "norm_reward": kind is RolloutDataModule}
+    last = "norm_reward" if kind is RolloutDataModule else "norm_obs"
     first = kind("CartPole-v1", max_env_step=96, **made)
     checkpoint = RunCheckpoint(tmp_path)
     make_trainer(callbacks=[checkpoint], enable_checkpointing=True).fit(policy_class(config), first)
@@ -118,9 +119,9 @@ def test_checkpoint_holds_the_statistics_for_resuming_and_for_evaluating(
 
     resumed._begin = note
     make_trainer().fit(policy_class(config), resumed, ckpt_path=checkpoint.last_model_path)
-    count = float(saved["norm_reward"]["count"])
-    assert float(loaded[0]["norm_reward"]["count"]) == count
-    assert float(resumed.state_dict()["normalisers"]["norm_reward"]["count"]) > count
+    count = float(saved[last]["count"])
+    assert float(loaded[0][last]["count"]) == count + (4 if last == "norm_obs" else 0)  # two resets of two envs
+    assert float(resumed.state_dict()["normalisers"][last]["count"]) > count + 4
 
 
 def test_checkpoint_of_normalised_observations_is_not_evaluated_on_others(
@@ -130,3 +131,16 @@ def test_checkpoint_of_normalised_observations_is_not_evaluated_on_others(
     make_trainer(callbacks=[checkpoint], enable_checkpointing=True).fit(PPOPolicy(CONFIG), datamodule(norm_obs=True))
     with pytest.raises(ValueError, match="norm_obs must be True, as when the checkpoint was written, got False"):
         make_trainer().test(PPOPolicy(CONFIG), datamodule(), ckpt_path=checkpoint.last_model_path, verbose=False)
+
+
+def test_evaluating_without_having_seen_an_observation_says_what_to_do(make_trainer: MakeTrainer) -> None:
+    policy = PPOPolicy(CONFIG)
+    make_trainer().fit(policy, datamodule(norm_obs=True))
+    with pytest.raises(RuntimeError, match="no observation was seen yet: evaluate a checkpoint with ckpt_path"):
+        make_trainer().test(policy, datamodule(norm_obs=True), verbose=False)
+
+
+def test_rewards_are_not_normalised_for_replay(make_trainer: MakeTrainer, small: dict[str, Any]) -> None:
+    data = ReplayDataModule("CartPole-v1", max_env_step=96, norm_reward=True)
+    with pytest.raises(ValueError, match="norm_reward must be False with replay, got True"):
+        make_trainer().fit(DQNPolicy(small), data)

@@ -252,22 +252,35 @@ def test_advantages_are_those_of_the_newest_critic_in_each_pass_if_asked_for(rec
     assert critics[2] != critics[0]
 
 
-def test_critic_predicts_returns_divided_by_their_running_deviation() -> None:
+def test_critic_predicts_returns_divided_by_their_running_root_mean_square() -> None:
     policy = make_policy(batch_size=None, epoch_per_collect=1, learning_rate=1e-12, value_norm=True)
     seen = watch(policy)
     rollout = make_rollout([4.0, 0.0], terminated_at=0)
     rollout["terminated"][1] = True
     policy._learn(dict(rollout))
-    # both steps are terminal, so the returns are the rewards 4 and 0; nothing is known of their deviation before
+    # both steps are terminal, so the returns are the rewards 4 and 0; nothing is known of their size before
     assert sorted(seen[0]["return"].tolist()) == pytest.approx([0.0, 4.0])
     assert policy.return_statistics.count == 2
-    assert policy.return_statistics.std.item() == pytest.approx(2.0)
+    size = 8**0.5  # root of (16 + 0) / 2
+    assert policy.return_statistics.root_mean_square.item() == pytest.approx(size)
     policy._learn(dict(rollout))
-    # now the values 1 and 3 stand for 2 and 6: advantages 4 - 2 and 0 - 6; targets in units of the network
-    assert sorted(seen[1]["return"].tolist()) == pytest.approx([0.0, 2.0])
-    assert sorted(seen[1]["advantage"].tolist()) == pytest.approx([-6.0, 2.0])
+    # now the values 1 and 3 stand for 1 and 3 times that; targets are in units of the network
+    assert sorted(seen[1]["return"].tolist()) == pytest.approx([0.0, 4 / size])
+    assert sorted(seen[1]["advantage"].tolist()) == pytest.approx([-3 * size, 4 - size])
     assert policy.return_statistics.count == 4
-    assert policy.return_statistics.std.item() == pytest.approx(2.0)  # of returns, not of what was divided
+    assert policy.return_statistics.root_mean_square.item() == pytest.approx(
+        size
+    )  # of returns, not of what was divided
+
+
+def test_targets_of_returns_that_hardly_vary_stay_small() -> None:
+    policy = make_policy(batch_size=None, epoch_per_collect=1, learning_rate=1e-12, value_norm=True)
+    seen = watch(policy)
+    rollout = make_rollout([-10.0, -10.0 + 1e-5], terminated_at=0)
+    rollout["terminated"][1] = True
+    for _ in range(2):
+        policy._learn(dict(rollout))
+    assert seen[1]["return"].abs().max().item() == pytest.approx(1.0, rel=1e-4)
 
 
 def test_value_statistics_grow_once_a_round_whatever_the_number_of_passes() -> None:

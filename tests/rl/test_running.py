@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch.testing import assert_close
 
@@ -46,3 +47,15 @@ def test_running_moments_are_saved_with_the_module() -> None:
     running.update(torch.tensor([8.0]))
     restored.update(torch.tensor([8.0]))
     assert_close(restored.state_dict(), running.state_dict())
+
+
+def test_root_mean_square_is_that_of_all_items_and_one_where_there_is_nothing_to_divide_by() -> None:
+    running = RunningMeanStd()
+    assert running.root_mean_square.item() == 1
+    running.update(torch.tensor([3.0, 3.0]))
+    assert running.root_mean_square.item() == pytest.approx(3.0)  # its standard deviation is 0
+    running.update(torch.tensor([1.0, 5.0]))
+    assert running.root_mean_square.item() == pytest.approx(11**0.5)  # (9 + 9 + 1 + 25) / 4
+    zeros = RunningMeanStd()
+    zeros.update(torch.zeros(5))
+    assert zeros.root_mean_square.item() == 1
