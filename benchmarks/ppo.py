@@ -3,8 +3,8 @@
     python -m benchmarks.ppo      # writes docs/results/ppo_speed.json
 
 Each contestant runs in a process of its own with one torch thread, in turn, three times. Envs, networks, the fused
-Adam, rollouts, minibatches and losses are the same, but that the value losses are scaled and clipped in slightly different
-ways. The seconds of the compiled contestant leave out compiling, which stands beside them in the JSON file.
+Adam, rollouts, minibatches and losses are the same, but that the value losses are scaled and clipped in slightly
+different ways. The seconds of the compiled contestant leave out compiling, which stands beside them in the JSON file.
 """
 
 from __future__ import annotations

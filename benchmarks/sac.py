@@ -4,8 +4,8 @@
 
 Each contestant runs in a process of its own with one torch thread, in turn, three times. Env, networks, batch size,
 target, the fused Adam and the buffer are the same. Stable-Baselines3 has one learning rate, that of the critics, for
-the actor too. The bare loop bounds log sigma as CleanRL does, by a tanh; only this project starts the last layers within
-3e-3. The seconds of the compiled contestant leave out compiling, which stands beside them in the JSON file.
+the actor too. The bare loop bounds log sigma as CleanRL does, by a tanh; only this project starts the last layers
+within 3e-3. The seconds of the compiled contestant leave out compiling, which stands beside them in the JSON file.
 """
 
 from __future__ import annotations

@@ -106,8 +106,8 @@ class Compiler:
 class CompiledUpdate:
     """Makes an update in compiled code; what it changes is the same as in eager code, up to rounding.
 
-    A batch of another structure is compiled anew, and so is its second shape. Python values that the loss reads, such as
-    a config's, count as constants.
+    A batch of another structure is compiled anew, and so is its second shape. Python values that the loss reads, such
+    as a config's, count as constants.
 
     Args:
         module: Holds every parameter of the optimizer.
