@@ -7,7 +7,10 @@ that the compiler itself changes no number is tested for one algorithm, and for 
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,7 +90,9 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return lambda function: (compiled.append(function.__name__), function)[1]  # type: ignore[func-returns-value]
 
     def plain_adam(*args: Any, lr: Tensor, capturable: bool, **kwargs: Any) -> None:
-        adam(*args, lr=float(lr), capturable=False, **kwargs)  # what compiled code takes, eager code on a CPU refuses
+        adam(
+            *args, **{**kwargs, "lr": float(lr), "capturable": False}
+        )  # what compiled code takes, eager code on a CPU refuses
 
     monkeypatch.setattr(torch, "compile", compile_)
     monkeypatch.setattr(compiled_module, "adam", plain_adam)
@@ -254,3 +259,15 @@ def fit(name: str, make_trainer: MakeTrainer, **kwargs: Any) -> Any:
     datamodule = RolloutDataModule if name == "ppo" else ReplayDataModule
     make_trainer(limit_val_batches=0, **kwargs).fit(policy, datamodule("CartPole-v1", num_envs=2, max_env_step=160))
     return policy
+
+
+@pytest.mark.slow
+def test_ranks_compile_together_or_not_at_all(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("compiled_ranks_script.py")
+    ranks = [subprocess.Popen([sys.executable, str(script), str(tmp_path), str(rank)]) for rank in range(2)]
+    assert [rank.wait(timeout=280) for rank in ranks] == [0, 0]
+    one, other = (torch.load(tmp_path / f"rank_{rank}.pt", weights_only=True) for rank in range(2))
+    for name, weights in one.items():
+        assert torch.equal(weights, other[name]), name
+    assert_close(one["compiled"], one["eager"], rtol=0, atol=1e-5)
+    assert torch.equal(one["alone"], one["eager"])  # rank 0 could, and yet went on with rank 1
