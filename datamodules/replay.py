@@ -50,7 +50,7 @@ class ReplayDataModule(CollectingDataModule):
         collect, buffer = self._policy.collect_mode, cast(IBuffer, self.buffer)
         batch_size, num_batches = collect.get_attribute("batch_size"), collect.get_attribute("update_per_collect")
         self._collect_and_push(collect.get_attribute("n_sample"))
-        while buffer.count() < batch_size:
+        while self._on_any_rank(buffer.count() < batch_size):  # collecting takes all ranks
             self._collect_and_push(collect.get_attribute("n_sample"))
         n_step = {"n_step": collect.get_attribute("nstep"), "discount_factor": collect.get_attribute("discount_factor")}
         return ReplayRound(buffer, num_batches, batch_size, self._policy.progress.train_iter, n_step)
@@ -59,8 +59,12 @@ class ReplayDataModule(CollectingDataModule):
         """Fill an empty buffer, at the start of a run with random actions."""
         warm_up = self._policy.get_attribute("random_collect_size")
         is_empty = cast(IBuffer, self.buffer).count() == 0
-        if warm_up and cast(Trainer, self.trainer).strategy.reduce_boolean_decision(is_empty, all=False):
+        if warm_up and self._on_any_rank(is_empty):
             self._collect_and_push(warm_up, random=self._policy.progress.env_step == 0)
+
+    def _on_any_rank(self, decision: bool) -> bool:
+        """Return the same on all ranks: whether it holds on one of them."""
+        return cast(Trainer, self.trainer).strategy.reduce_boolean_decision(decision, all=False)
 
     def _collect_and_push(self, n_sample: int, random: bool = False) -> None:
         env_step = self._policy.progress.env_step

@@ -5,10 +5,11 @@ Shapes: F features.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from lightning_ding.config import require
+from lightning_ding.model.actor import without_action_mask
 from lightning_ding.model.encoder import ObsShape, create_encoder
 
 
@@ -16,9 +17,7 @@ def encoder_for(
     obs_shape: ObsShape, encoder: str | None, hidden_size_list: Sequence[int] | None, activation: str
 ) -> Any:
     """Return the encoder of an observation; see ``create_encoder``. An entry ``action_mask`` is not encoded."""
-    if isinstance(obs_shape, Mapping):
-        obs_shape = {name: shape for name, shape in obs_shape.items() if name != "action_mask"}
-    return create_encoder(obs_shape, encoder, hidden_size_list, activation)
+    return create_encoder(without_action_mask(obs_shape), encoder, hidden_size_list, activation)
 
 
 def check_action_shape(action_shape: Any) -> None:

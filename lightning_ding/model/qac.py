@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_ding.config import require
+from lightning_ding.model.actor import without_action_mask
 from lightning_ding.model.encoder import MLP, ObsShape, create_encoder, is_image
 from lightning_ding.model.ensemble import EnsembleMLP
 from lightning_ding.registry import MODEL_REGISTRY
@@ -75,7 +76,7 @@ class ContinuousQAC(nn.Module):
     """An actor and one or two critics, in normalised actions; ``actor`` and ``critic`` share no parameters.
 
     Args:
-        obs_shape: A size, a shape, or a dict of them.
+        obs_shape: A size, a shape, or a dict of them; an entry ``action_mask``, of a hybrid action, is not encoded.
         action_shape: A; hybrid: ``{"action_type_shape": K, "action_args_shape": A}``.
         action_space: ``regression`` for an action, ``reparameterization`` for a distribution, ``hybrid`` for a choice
             with arguments.
@@ -92,7 +93,7 @@ class ContinuousQAC(nn.Module):
             as all others.
 
     Raises:
-        ValueError: If a size is out of its range, or there is no encoder to share.
+        ValueError: If a size is out of its range, there is no encoder to share, or there is a mask but no choice.
 
     Example:
         >>> model = ContinuousQAC(obs_shape=3, action_shape=1)
@@ -120,6 +121,9 @@ class ContinuousQAC(nn.Module):
         sizes = {"actor_head": actor_head_layer_num, "critic_head": critic_head_layer_num}
         for name, layers in sizes.items():
             require(layers >= 0, f"{name}_layer_num", ">= 0", layers)
+        is_masked = isinstance(obs_shape, Mapping) and "action_mask" in obs_shape
+        fits = action_space == "hybrid" or not is_masked
+        require(fits, "obs_shape", "without action_mask for actions without a choice", obs_shape)
         self.action_space = action_space
         self.choices = 0
         if action_space == "hybrid":
@@ -128,7 +132,7 @@ class ContinuousQAC(nn.Module):
         self.action_size = cast(int, action_shape)
 
         def encoder() -> Any:
-            return make_encoder(obs_shape, encoder_hidden_size_list, activation)
+            return make_encoder(without_action_mask(obs_shape), encoder_hidden_size_list, activation)
 
         outputs = self.choices + self.action_size * (2 if action_space == "reparameterization" else 1)
         critic_encoder = encoder()

@@ -17,9 +17,11 @@ from lightning_ding.config import require
 class ActionBounds(nn.Module):
     """Maps actions in [-1, 1] to the box of the env and back; [-1, 1] itself until :meth:`set` is called.
 
+    What lies outside of the box, or would do so by rounding, is moved to its bounds.
+
     Args:
         action_size: A.
-        allow_unbounded: Leave a dimension as it is where a bound is infinite, instead of raising.
+        allow_unbounded: Keep the units of a dimension where a bound is infinite, instead of raising.
 
     Example:
         >>> bounds = ActionBounds(1)
@@ -30,14 +32,16 @@ class ActionBounds(nn.Module):
 
     scale: Tensor
     bias: Tensor
-    limit: Tensor
+    low: Tensor
+    high: Tensor
 
     def __init__(self, action_size: int, allow_unbounded: bool = False) -> None:
         super().__init__()
         self.allow_unbounded = allow_unbounded
         self.register_buffer("scale", torch.ones(action_size))
         self.register_buffer("bias", torch.zeros(action_size))
-        self.register_buffer("limit", torch.ones(action_size))  # of normalised actions; infinite where there is none
+        self.register_buffer("low", -torch.ones(action_size))  # infinite where there is none
+        self.register_buffer("high", torch.ones(action_size))
 
     def set(self, low: Sequence[float], high: Sequence[float]) -> None:
         """Take the bounds of the env.
@@ -62,15 +66,11 @@ class ActionBounds(nn.Module):
             require(smallest < largest, f"action_low[{dimension}]", f"below action_high ({largest})", smallest)
             self.scale[dimension] = (largest - smallest) / 2 if finite else 1.0
             self.bias[dimension] = (largest + smallest) / 2 if finite else 0.0
-            self.limit[dimension] = 1.0 if finite else math.inf
-
-    def clip(self, action: Tensor) -> Tensor:
-        """Return normalised actions, shape (..., A), with what lies outside of the bounds moved to them."""
-        return torch.clamp(action, -self.limit, self.limit)
+            self.low[dimension], self.high[dimension] = smallest, largest
 
     def to_env(self, action: Tensor) -> Tensor:
-        """Return actions in the units of the env, shape (..., A), of normalised ones."""
-        return torch.addcmul(self.bias, action, self.scale)
+        """Return actions in the units of the env and within its bounds, shape (..., A), of normalised ones."""
+        return torch.addcmul(self.bias, action, self.scale).clamp(self.low, self.high)
 
     def from_env(self, action: Tensor) -> Tensor:
         """Return normalised actions, shape (..., A), of actions in the units of the env."""

@@ -10,7 +10,8 @@ the actor, every ``actor_update_freq`` updates. Importance-sampling weights weig
 
 Of a hybrid action, a choice with arguments, the critic sees the choice as one-hot weights; the actor's are the best
 choice with the gradient of the softmax, where Hausknecht and Stone let the critic see the raw outputs. Exploring, the
-choice is random with probability epsilon, and the arguments get noise.
+choice is random with probability epsilon, and the arguments get noise. Where an observation has an ``action_mask``,
+actions, targets and the actor's loss know its legal choices only.
 
 Shapes: B batch, A dimensions of an action, K choices, E critics.
 """
@@ -36,7 +37,7 @@ from lightning_ding.registry import POLICY_REGISTRY
 
 @POLICY_REGISTRY.register("ddpg")
 class DDPGPolicy(QACPolicy[DDPGConfig]):
-    """DDPG for continuous and hybrid actions; vector, image and dict observations.
+    """DDPG for continuous and hybrid actions; vector, image and dict observations; masks of hybrid actions' choices.
 
     Args:
         cfg: A ``DDPGConfig``, or a mapping to merge over its defaults.
@@ -69,16 +70,17 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
         self, obs: Any, *, sigma: float | None = None, eps: float | None = None
     ) -> dict[str, Any]:
         """Return noisy actions of envs 0..B-1; ``sigma`` and ``eps`` override the noise and the random choices."""
-        output = self.model.compute_actor(obs)
+        output = self._actor_output(self.model, obs)
         if "logit" not in output:
             return {"action": self.action_bounds.to_env(self._explore(output["action"], sigma))}
         epsilon = self.epsilon.value(self.progress.env_step) if eps is None else eps
-        choice = torch.from_numpy(rl.epsilon_greedy(output["logit"].cpu().numpy(), epsilon, self.rng))
+        mask = None if _mask_of(obs) is None else obs["action_mask"].cpu().numpy()
+        choice = torch.from_numpy(rl.epsilon_greedy(output["logit"].cpu().numpy(), epsilon, self.rng, mask))
         arguments = self.action_bounds.to_env(self._explore(output["action_args"], sigma))
         return {"action": {"action_type": choice, "action_args": arguments}}
 
     def _forward_eval(self, obs: Any) -> dict[str, Any]:
-        output = self.model.compute_actor(obs)
+        output = self._actor_output(self.model, obs)
         if "logit" not in output:
             return {"action": self.action_bounds.to_env(output["action"])}
         arguments = self.action_bounds.to_env(output["action_args"])
@@ -105,12 +107,17 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
 
     def _actions(self, model: Any, obs: Any, noise: Tensor | None = None) -> Any:
         """Return the actor's normalised actions as the critics take them, smoothed with ``noise``, shape (B, A)."""
-        output = model.compute_actor(obs)
+        output = self._actor_output(model, obs)
         action = output["action_args" if "logit" in output else "action"]
         action = action if noise is None else rl.smoothed_action(action, noise)
         if "logit" not in output:
             return action
         return {"action_type": rl.straight_through(output["logit"]), "action_args": action}
+
+    def _actor_output(self, model: Any, obs: Any) -> dict[str, Tensor]:
+        """Return what the actor says, the logits of illegal choices at minus infinity."""
+        output: dict[str, Tensor] = model.compute_actor(obs)
+        return {**output, "logit": rl.masked(output["logit"], _mask_of(obs))} if "logit" in output else output
 
     def _explore(self, action: Tensor, sigma: float | None) -> Tensor:
         """Return normalised actions, shape (B, A), with noise."""
@@ -155,3 +162,8 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
     def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:
         is_hybrid = self._action_space_of_model() == "hybrid"
         return {"eps": self.epsilon.value(command_info["envstep"])} if is_hybrid else {}
+
+
+def _mask_of(obs: Any) -> Tensor | None:
+    """Return which choices are legal, shape (B, K), if the observation says it."""
+    return obs.get("action_mask") if isinstance(obs, Mapping) else None

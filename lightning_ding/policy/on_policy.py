@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from lightning_ding import nested, rl
+from lightning_ding.config import require
 from lightning_ding.policy.action_bounds import ActionBounds
 from lightning_ding.policy.base import ConfigT, Policy
 from lightning_ding.policy.rank_statistics import mean_over_ranks, smallest_over_ranks, standardise_over_ranks
@@ -81,7 +82,12 @@ class OnPolicyPolicy(Policy[ConfigT]):
     def _to_env(self, action: Any) -> Any:
         if isinstance(action, Mapping):
             return {**action, "action_args": self._to_env(action["action_args"])}
-        return self.bounds.to_env(self.bounds.clip(action)) if action.is_floating_point() else action
+        if not action.is_floating_point():
+            return action
+        section, names = self.config.model, "model.action_space and model.action_shape"
+        needed = "set for a network of one's own with continuous actions without an env"
+        require(hasattr(self, "bounds"), names, needed, (section.action_space, section.action_shape))
+        return self.bounds.to_env(action)
 
     # ------------------------------------------------------------------ learning
 
@@ -145,13 +151,12 @@ class OnPolicyPolicy(Policy[ConfigT]):
 
     def _init_spaces(self) -> None:
         section = self.config.model
-        if section.action_space in ("discrete", None):  # with a network of one's own, the env says it later
+        shape, low, high = section.action_shape, section.action_low, section.action_high
+        if section.action_space in ("discrete", None) or shape is None:  # of a network of one's own, the env says it
             return
-        shape = section.action_shape
         size = shape["action_args_shape"] if isinstance(shape, Mapping) else shape
         self.bounds = ActionBounds(size, allow_unbounded=True).to(self.device)
-        if section.action_low is not None and section.action_high is not None:
-            self.bounds.set(section.action_low, section.action_high)
+        self.bounds.set([-1.0] * size if low is None else low, [1.0] * size if high is None else high)
 
     def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
         return {"obs_shape": obs_shape(observation_space), **actor_shapes(action_space, type(self).__name__)}

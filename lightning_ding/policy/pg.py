@@ -11,9 +11,10 @@ Shapes: S transitions of a rollout, B batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,10 +45,17 @@ class PGPolicy(OnPolicyPolicy[PGConfig]):
     config_class: ClassVar[type[PolicyConfig]] = PGConfig
     config: PGConfig
 
+    def _init_eval(self) -> None:
+        self._reset_eval()
+
+    def _reset_eval(self, data_id: Sequence[int] | None = None) -> None:
+        if data_id is None:  # an evaluation begins: it draws as the one before, and nothing of the exploration's
+            self.eval_rng = np.random.default_rng(self.global_rank)
+
     def _forward_eval(self, obs: Any) -> dict[str, Any]:
         if self.config.deterministic_eval:
             return super()._forward_eval(obs)
-        return {"action": self._to_env(self._distribution(self._logit(obs), obs).sample(self.rng))}
+        return {"action": self._to_env(self._distribution(self._logit(obs), obs).sample(self.eval_rng))}
 
     @torch.no_grad()
     def _learning_data(self, rollout: Batch, sequences: rl.Sequences) -> Batch:

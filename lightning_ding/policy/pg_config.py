@@ -50,7 +50,7 @@ class PGConfig(OnPolicyConfig):
     """Everything that can be set of REINFORCE."""
 
     deterministic_eval: bool = True
-    """Evaluate the most probable actions; else draw them, as when collecting."""
+    """Evaluate the most probable actions; else draw them, the same way in each evaluation."""
     model: ActorModelConfig = field(default_factory=ActorModelConfig)
     """The network."""
     learn: PGLearnConfig = field(default_factory=PGLearnConfig)

@@ -96,19 +96,23 @@ class EpsConfig:
     """The epsilon schedule."""
 
     type: Literal["linear", "exp"] = "linear"
-    """linear reaches end at decay; exp comes near it with time constant decay."""
+    """linear reaches end at decay; exp comes near it with time constant decay; needs an end that is not start."""
     start: float = 1.0
     """Probability of a random action at the start, in [0, 1]."""
     end: float = 0.05
     """Probability of a random action in the long run, in [0, 1]."""
     decay: float = 10_000
-    """Env steps over all ranks, > 0."""
+    """Env steps over all ranks, > 0; needs an end that is not start."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         require(0 <= self.start <= 1, "other.eps.start", "in [0, 1]", self.start)
         require(0 <= self.end <= 1, "other.eps.end", "in [0, 1]", self.end)
         require(self.decay > 0, "other.eps.decay", "> 0", self.decay)
+        allowed = f"left alone where start and end are equal ({self.start})"
+        for name in ("type", "decay"):
+            is_used = self.start != self.end or getattr(self, name) == getattr(type(self), name)
+            require(is_used, f"other.eps.{name}", allowed, getattr(self, name))
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,11 @@ class QACModelConfig:
     twin_critic: bool = True
     """Two critics, the smaller of whose values makes the target."""
     actor_head_hidden_size: int = 256
-    """Width of the actor's hidden layers, >= 1."""
+    """Width of the actor's hidden layers, >= 1; needs some."""
     actor_head_layer_num: int = 2
     """Hidden layers of the actor, >= 0."""
     critic_head_hidden_size: int = 256
-    """Width of the critics' hidden layers, >= 1."""
+    """Width of the critics' hidden layers, >= 1; needs some."""
     critic_head_layer_num: int = 2
     """Hidden layers of the critics, >= 0."""
     encoder_hidden_size_list: Sequence[int] | None = None
@@ -46,8 +46,12 @@ class QACModelConfig:
         """Check the ranges."""
         init = self.last_layer_init
         require(init is None or init > 0, "model.last_layer_init", "> 0 or None", init)
-        for name in ("actor_head_hidden_size", "critic_head_hidden_size"):
-            require(getattr(self, name) >= 1, f"model.{name}", ">= 1", getattr(self, name))
+        for head in ("actor_head", "critic_head"):
+            layers, size = getattr(self, f"{head}_layer_num"), getattr(self, f"{head}_hidden_size")
+            require(layers >= 0, f"model.{head}_layer_num", ">= 0", layers)
+            require(size >= 1, f"model.{head}_hidden_size", ">= 1", size)
+            is_used = layers > 0 or size == getattr(type(self), f"{head}_hidden_size")
+            require(is_used, f"model.{head}_hidden_size", "left alone without hidden layers", size)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from lightning_ding.registry import POLICY_REGISTRY
 
 @POLICY_REGISTRY.register("td3")
 class TD3Policy(DDPGPolicy):
-    """TD3 for continuous actions: the code of DDPG with other defaults.
+    """TD3 for continuous and hybrid actions: the code of DDPG with other defaults.
 
     Args:
         cfg: A ``TD3Config``, or a mapping to merge over its defaults.

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from lightning_ding import nested
@@ -40,12 +41,23 @@ def random_output(env: VectorEnv, obs: Any) -> dict[str, Any]:
 
     Args:
         env: The vector env; its action space is the source.
-        obs: Observations, leading axis N; where they have an ``action_mask``, the actions are legal.
+        obs: Observations, leading axis N; where they have an ``action_mask``, the actions are legal; of a hybrid
+            action it is the mask of ``action_type``.
     """
-    space = env.action_space
+    space, single = env.action_space, env.single_action_space
     mask = obs.get("action_mask") if isinstance(obs, dict) else None
     if mask is None:
-        return {"action": nested.apply(lambda leaf: torch.from_numpy(np.asarray(leaf)), space.sample())}
-    nvec = getattr(env.single_action_space, "nvec", None)
+        action = space.sample()
+    elif isinstance(space, spaces.Dict):
+        choice = _legal(mask, space["action_type"], single["action_type"])  # type: ignore[index]
+        action = {**space.sample(), "action_type": choice}
+    else:
+        action = _legal(mask, space, single)
+    return {"action": nested.apply(lambda leaf: torch.from_numpy(np.asarray(leaf)), action)}
+
+
+def _legal(mask: Any, space: spaces.Space[Any], single: spaces.Space[Any]) -> Any:
+    """Return random legal actions of a discrete space of N envs, of which each has the space ``single``."""
+    nvec = getattr(single, "nvec", None)
     actions = random_actions(mask, space.np_random, None if nvec is None else np.ravel(nvec).tolist())
-    return {"action": torch.from_numpy(actions.reshape(space.shape))}
+    return actions.reshape(space.shape)

@@ -76,6 +76,28 @@ def test_stream_goes_on_whichever_iterator_asks(make_trainer: MakeTrainer, small
     assert steps_seen("0110") == (alone, count)
 
 
+def test_round_is_collected_on_until_every_rank_has_a_minibatch(
+    make_trainer: MakeTrainer, small: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This rank has 16 transitions after a round of 8, and needs 8; the other one lacks some for two rounds more."""
+    policy = DQNPolicy(small)
+    datamodule = ReplayDataModule("CartPole-v1", num_envs=2, seed=0)
+    datamodule.trainer = policy.trainer = make_trainer()
+    datamodule.trainer.strategy.connect(policy)
+    datamodule.setup("fit")
+    stream, others, asked = iter(datamodule.train_dataloader()), [False, True, True, False], []
+
+    def decide(decision: bool, all: bool = True) -> bool:
+        asked.append((decision, all))
+        return decision or others[len(asked) - 1]
+
+    monkeypatch.setattr(datamodule.trainer.strategy, "reduce_boolean_decision", decide)
+    next(stream)
+    assert len(columns(datamodule)["obs"]) == 16 + 3 * 8
+    assert asked == [(True, False), (False, False), (False, False), (False, False)]  # the first: is it empty?
+    datamodule.close()
+
+
 def q_of_chain(make_trainer: MakeTrainer, terminate: bool, nstep: int) -> tuple[list[float], list[float]]:
     """Learn a chain of 3 positions with gamma 0.5; return the values learned and the true ones."""
     torch.manual_seed(0)

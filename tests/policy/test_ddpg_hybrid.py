@@ -14,6 +14,7 @@ from torch.testing import assert_close
 
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.envs.toy_bandits import HybridTargetEnv
+from lightning_ding.model import ContinuousQAC
 from lightning_ding.policy import DDPGPolicy
 from lightning_ding.worker.actions import random_output
 
@@ -54,6 +55,78 @@ def test_choices_are_random_with_probability_epsilon_and_arguments_noisy() -> No
     assert arguments.std().item() == pytest.approx(0.4, rel=0.1)
 
 
+def masked_policy() -> Any:
+    """Return a policy that would choose 1, then 2, then 0, and observations of which row i has the mask i of MASKS."""
+    policy: Any = DDPGPolicy({"collect": {"noise_sigma": 0.0}})
+    policy.build(spaces.Dict({"row": spaces.Box(-1, 1, (4,)), "action_mask": spaces.MultiBinary(3)}), SPACE)
+    for model in (policy.model, policy.target_model):
+        last = model.actor.head.layers[-1]
+        last.weight.data.zero_()
+        last.bias.data = torch.tensor([0.0, 2.0, 1.0, 0.5])
+    return policy
+
+
+MASKS = [[1, 1, 1], [1, 0, 1], [1, 0, 0], [0, 0, 0]]  # the last is of a state with no choice at all
+BEST = [1, 2, 0, 1]
+
+
+def observations(masks: list[list[int]] = MASKS) -> dict[str, torch.Tensor]:
+    return {"row": torch.zeros(len(masks), 4), "action_mask": torch.tensor(masks, dtype=torch.int8)}
+
+
+def test_the_greedy_choice_is_the_best_legal_one() -> None:
+    policy = masked_policy()
+    assert policy.eval_mode.forward(observations())["action"]["action_type"].tolist() == BEST
+    assert policy.collect_mode.forward(observations(), eps=0.0)["action"]["action_type"].tolist() == BEST
+
+
+def test_random_choices_are_legal() -> None:
+    policy = masked_policy()
+    policy.seed(0)
+    choices = policy.collect_mode.forward(observations([[1, 0, 1]] * 2000), eps=1.0)["action"]["action_type"]
+    assert torch.bincount(choices, minlength=3).tolist() == pytest.approx([1000, 0, 1000], rel=0.1)
+
+
+def test_target_and_loss_ask_for_choices_that_are_legal_in_their_own_observation() -> None:
+    policy = masked_policy()
+    asked: list[list[int]] = []
+
+    def compute_critic(obs: Any, action: Any, members: int | None = None) -> dict[str, torch.Tensor]:
+        asked.append(action["action_type"].argmax(1).tolist())
+        return {"q_value": torch.zeros(1, 4)}
+
+    policy.model.compute_critic = policy.target_model.compute_critic = compute_critic
+    batch = {"obs": observations(), "next_obs": observations(MASKS[::-1])}
+    policy.actor_loss(batch)
+    policy._targets({**batch, "reward": torch.zeros(4), "discount_t": torch.ones(4)})
+    assert asked == [BEST, BEST[::-1]]
+
+
+def test_the_gradient_knows_legal_choices_only() -> None:
+    policy = masked_policy()
+    policy.actor_loss({"obs": observations([[1, 0, 1]] * 4)})[0].backward()
+    gradient = policy.model.actor.head.layers[-1].bias.grad
+    assert gradient.isfinite().all()
+    assert gradient[1] == 0
+    assert (gradient[[0, 2]] != 0).all()
+
+
+def test_the_mask_is_no_feature() -> None:
+    shape = {"action_type_shape": 3, "action_args_shape": 1}
+    torch.manual_seed(0)
+    model = ContinuousQAC({"row": 4, "action_mask": 3}, shape, "hybrid")
+    one, other = observations([[1, 1, 1]]), observations([[1, 0, 0]])
+    action = {"action_type": torch.tensor([0]), "action_args": torch.zeros(1, 1)}
+    assert torch.equal(model.compute_actor(one)["logit"], model.compute_actor(other)["logit"])
+    assert torch.equal(model.compute_critic(one, action)["q_value"], model.compute_critic(other, action)["q_value"])
+
+
+def test_a_mask_is_refused_where_there_is_no_choice() -> None:
+    observation_space = spaces.Dict({"row": spaces.Box(-1, 1, (4,)), "action_mask": spaces.MultiBinary(3)})
+    with pytest.raises(ValueError, match="obs_shape must be without action_mask for actions without a choice"):
+        DDPGPolicy().build(observation_space, spaces.Box(-1, 1, (1,)))
+
+
 def test_the_command_mode_gives_the_epsilon_of_the_schedule() -> None:
     policy = make_policy(other={"eps": {"start": 0.5, "end": 0.1, "decay": 100}})
     assert policy.command_mode.get_setting_collect({"envstep": 50}) == {"eps": pytest.approx(0.3)}
@@ -70,6 +143,16 @@ def test_random_output_gives_random_choices_and_arguments() -> None:
     action = random_output(env, None)["action"]
     assert action["action_type"].shape == (4,)
     assert action["action_args"].shape == (4, 1)
+
+
+def test_random_output_gives_legal_choices() -> None:
+    env = gym.vector.SyncVectorEnv([HybridTargetEnv] * 4)
+    choices = env.single_action_space["action_type"].n  # type: ignore[index]
+    mask = np.eye(choices, dtype=np.int8)[[1, 0, 1, 1]]
+    for _ in range(5):
+        action = random_output(env, {"action_mask": mask})["action"]
+        assert action["action_type"].tolist() == [1, 0, 1, 1]
+        assert action["action_args"].shape == (4, 1)
 
 
 def test_ddpg_learns_choice_and_arguments() -> None:

@@ -421,6 +421,14 @@ def test_the_command_mode_gives_the_epsilon_that_collecting_uses(eps: dict[str, 
         ({"other": {"eps": {"start": 1.1}}}, r"other.eps.start must be in \[0, 1\], got 1.1"),
         ({"other": {"eps": {"end": -0.1}}}, r"other.eps.end must be in \[0, 1\], got -0.1"),
         ({"other": {"eps": {"decay": 0}}}, "other.eps.decay must be > 0, got 0"),
+        (
+            {"other": {"eps": {"start": 0.05, "decay": 100}}},
+            r"other.eps.decay must be left alone where start and end are equal \(0.05\), got 100",
+        ),
+        (
+            {"other": {"eps": {"start": 0.05, "type": "exp"}}},
+            r"other.eps.type must be left alone where start and end are equal \(0.05\), got 'exp'",
+        ),
         ({"other": {"replay_buffer": {"replay_buffer_size": 0}}}, "replay_buffer_size must be >= 1, got 0"),
     ],
 )

@@ -274,6 +274,42 @@ def test_network_of_ones_own_needs_no_shapes() -> None:
     assert policy.eval_mode.forward(torch.zeros(3, 1))["action"].tolist() == [0, 0, 0]
 
 
+class Leaning(nn.Module):
+    """A network of one's own for continuous actions: mean 3 and 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mu = nn.Parameter(torch.tensor([3.0, 0.0]))
+
+    def forward(self, obs: Tensor) -> dict[str, dict[str, Tensor]]:
+        mu = self.mu.expand(len(obs), 2)
+        return {"logit": {"mu": mu, "sigma": torch.ones_like(mu)}}
+
+
+@pytest.mark.parametrize("model", [{}, {"action_space": "continuous"}, {"action_shape": 2}])
+def test_continuous_actions_of_an_unknown_env_are_refused_by_the_names_of_their_keys(model: Config) -> None:
+    policy = PGPolicy({"model": model}, model=Leaning())
+    with pytest.raises(ValueError, match=r"model.action_space and model.action_shape must be set .* without an env"):
+        policy.eval_mode.forward(torch.zeros(3, 1))
+
+
+def test_continuous_network_of_ones_own_takes_shapes_from_config_or_env() -> None:
+    policy = PGPolicy({"model": {"action_space": "continuous", "action_shape": 2}}, model=Leaning())
+    assert policy.eval_mode.forward(torch.zeros(1, 1))["action"].tolist() == [[1.0, 0.0]]
+    policy = PGPolicy(model=Leaning())
+    policy.build(spaces.Box(-1, 1, (1,)), spaces.Box(-2, 2, (2,)))
+    assert policy.eval_mode.forward(torch.zeros(1, 1))["action"].tolist() == [[2.0, 0.0]]
+
+
+@pytest.mark.parametrize("policy_class", POLICIES)
+def test_the_one_bound_of_a_dimension_is_kept(policy_class: PolicyClass) -> None:
+    policy = make_policy(policy_class, {"model": CONTINUOUS | {"sigma_type": "fixed", "fixed_sigma_value": 5.0}})
+    policy.build(spaces.Box(-1, 1, (3,)), spaces.Box(0, np.inf, (2,)))
+    output = policy.collect_mode.forward(torch.randn(64, 3))
+    assert (output["drawn"] < 0).any()
+    assert torch.equal(output["action"], output["drawn"].clamp(min=0))
+
+
 # Advantages
 
 

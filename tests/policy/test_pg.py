@@ -95,6 +95,29 @@ def test_evaluation_takes_the_most_probable_action_or_draws() -> None:
     assert share == pytest.approx(0.75, abs=0.03)  # four standard errors
 
 
+def test_drawn_evaluations_are_repeatable_and_leave_the_exploration_alone() -> None:
+    obs = torch.zeros(50)
+    one, other = (make_policy(deterministic_eval=False) for _ in range(2))
+    for policy in (one, other):
+        policy.seed(0)
+    evaluations = []
+    for _ in range(2):
+        one.eval_mode.reset()
+        evaluations.append([one.eval_mode.forward(obs)["action"].tolist() for _ in range(2)])
+        one.eval_mode.reset([0])  # an episode began in env 0
+    (first, second), again = evaluations
+    assert again == [first, second]
+    assert first != second
+    assert torch.equal(one.collect_mode.forward(obs)["action"], other.collect_mode.forward(obs)["action"])
+
+
+def test_an_episode_that_begins_does_not_repeat_the_draws() -> None:
+    policy, obs = make_policy(deterministic_eval=False), torch.zeros(50)
+    first = policy.eval_mode.forward(obs)["action"]
+    policy.eval_mode.reset([0])
+    assert not torch.equal(policy.eval_mode.forward(obs)["action"], first)
+
+
 def test_policy_learns_from_whole_episodes() -> None:
     policy = make_policy(learn={"learning_rate": 0.1})
     policy._learn(make_rollout([False, False, True, False, True], [False] * 5))

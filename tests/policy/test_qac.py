@@ -136,6 +136,23 @@ def test_a_discrete_env_is_refused() -> None:
         SACPolicy().build(BOX, spaces.Discrete(2))
 
 
+# Config
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("head", ["actor", "critic"])
+def test_a_width_of_no_hidden_layers_is_refused(name: str, head: str) -> None:
+    cfg = {f"{head}_head_hidden_size": 64, f"{head}_head_layer_num": 0}
+    with pytest.raises(ValueError, match=f"model.{head}_head_hidden_size must be left alone without hidden layers"):
+        create_policy({"type": name, "model": cfg})
+
+
+@pytest.mark.parametrize("head", ["actor", "critic"])
+def test_less_than_no_hidden_layers_are_refused(head: str) -> None:
+    with pytest.raises(ValueError, match=f"model.{head}_head_layer_num must be >= 0, got -1"):
+        SACPolicy({"model": {f"{head}_head_layer_num": -1}})
+
+
 # Critics
 
 
