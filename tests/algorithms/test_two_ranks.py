@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.algorithms.table import ALGORITHMS
-from tests.algorithms.two_ranks_script import ROUNDS
+from tests.algorithms.two_ranks_script import NORMALISED, ROUNDS
 
 Reports = list[dict[str, Any]]
 
@@ -80,3 +80,13 @@ def test_ranks_whose_episodes_are_of_uneven_lengths_wait_for_each_other(reports:
     one, other = (report["pg"] for report in reports)
     assert one["env_step_of_rank"] != other["env_step_of_rank"]
     assert one["progress"]["episode"] == 2 * 2 * ROUNDS
+
+
+def test_ranks_normalise_by_what_both_have_seen(reports: Reports) -> None:
+    for name in NORMALISED:
+        one, other = (report[name]["normalisers"] for report in reports)
+        assert set(one) == set(other) == {"norm_obs", "norm_reward"}
+        for kind, statistics in one.items():
+            for key, value in statistics.items():
+                assert torch.equal(torch.as_tensor(value), torch.as_tensor(other[kind][key])), (kind, key)
+        assert float(one["norm_reward"]["count"]) == reports[0][name]["progress"]["env_step"]

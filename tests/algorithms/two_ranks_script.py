@@ -20,6 +20,7 @@ from lightning_ding import nested
 from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy
 
 ROUNDS = 50
+NORMALISED = ("a2c",)  # whose observations and rewards are normalised
 
 
 class Notes(Callback):
@@ -49,7 +50,8 @@ class Notes(Callback):
 def train(name: str, folder: Path) -> dict[str, Any]:
     """Fit with the settings of Lightning, and return what this rank ended with."""
     torch.manual_seed(int(os.environ.get("LOCAL_RANK", 0)))  # so the ranks make different weights
-    policy, datamodule = make_policy(name), make_datamodule(name, rounds_per_epoch=ROUNDS)
+    normalised = {"norm_obs": name in NORMALISED, "norm_reward": name in NORMALISED}
+    policy, datamodule = make_policy(name), make_datamodule(name, rounds_per_epoch=ROUNDS, **normalised)
     notes = Notes(policy)
     flags: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = Trainer(
@@ -61,6 +63,7 @@ def train(name: str, folder: Path) -> dict[str, Any]:
         "first_weights": notes.first_weights,
         "weights": {name: tensor.clone() for name, tensor in policy.state_dict().items()},
         "rounds": notes.rounds,
+        "normalisers": datamodule.state_dict()["normalisers"],
         "obs": notes.column("obs"),
         "action": notes.column("action"),
         "env_step_of_rank": datamodule.collector.envstep,
