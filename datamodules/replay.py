@@ -85,6 +85,11 @@ class ReplayDataModule(CollectingDataModule):
                 "collect.collector.type must be that of a collector of one policy's transitions, such as 'sample', in "
                 f"a ReplayDataModule, got {policy.config.collect.collector.type!r}; use that one by hand"
             )
+        if self.norm_reward:
+            raise ValueError(
+                "norm_reward must be False with replay, got True: rewards that are kept would stay scaled by what was "
+                "known when they were collected"
+            )
         cfg = policy.get_attribute("cfg")
         if self.buffer is None or self._buffer_of is not policy:
             self._buffer_of = policy

@@ -5,6 +5,7 @@ Shapes: S transitions of a rollout, B of a minibatch, A actions or dimensions of
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
@@ -122,8 +123,10 @@ class OnPolicyPolicy(Policy[ConfigT]):
         return False
 
     def _end_round(self, data: Batch) -> None:
-        for scheduler in self._scheduler_list:
-            scheduler.step()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")  # a compiled update calls no step
+            for scheduler in self._scheduler_list:
+                scheduler.step()
 
     def _has_moved_far(self, divergences: list[Tensor | None]) -> bool:
         """Return whether the policy has moved so far that the passes over a rollout should end, on all ranks alike."""
