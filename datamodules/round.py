@@ -54,6 +54,11 @@ class ReplayRound:
             drawn = self._buffer.sample(self._batch_size, self._train_iter + number, **self._sample_kwargs)
             yield drawn if self._device is None else nested.to(drawn, self._device)  # type: ignore[misc]
 
+    @property
+    def drawn(self) -> dict[str, Any] | None:
+        """All minibatches, leading axes (U, B), if they are drawn already."""
+        return self._data
+
     def prepare(self, function: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         """Let ``function`` add to all minibatches at once, leading axes (U, B), if they are drawn already."""
         if self._data is not None:

@@ -30,12 +30,14 @@ from lightning_ding.policy.eval_mode import InEvalMode
 from lightning_ding.policy.metrics import MeanMetrics
 from lightning_ding.policy.modes import CollectMode, EvalMode, LearnMode
 from lightning_ding.policy.optimisation import attached_trainer, optimisation_step
+from lightning_ding.policy.rank_statistics import number_of_ranks
 from lightning_ding.policy.round import Batch, Round
 from lightning_ding.policy.trainer_fast_path import nobody_listens
 from lightning_ding.policy.trainer_flags import check_trainer_flags
 from lightning_ding.progress import Progress
 
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
+LARGEST_PIECE = 5  # updates in one piece of compiled code; compiling takes the longer, the more there are
 LossFunction = Callable[[Batch], tuple[Tensor, dict[str, Any]]]
 
 
@@ -165,6 +167,10 @@ class Policy(PolicyAttributes, Generic[ConfigT]):
     def _prepare_round(self, data: Batch) -> Batch:
         """Return the minibatches of a round with what can be computed for all of them at once; leading axes (U, B)."""
         return data
+
+    def _forward_round(self, data: Batch) -> dict[str, Any] | None:
+        """Make the updates of a round, leading axes (U, B), by ``minimise_together``; None to make them one by one."""
+        return None
 
     def _reset_learn(self, data_id: Sequence[int] | None = None) -> None:
         """Forget the learner's state of these slots (None: all)."""
@@ -408,12 +414,22 @@ class Policy(PolicyAttributes, Generic[ConfigT]):
             output.pop("priority", None)
         else:
             batch.prepare(self._prepare_round)
-            for minibatch in batch:
-                output = self._learn(minibatch)
-                priority = output.pop("priority", None)
-                if priority is not None:
-                    batch.update_priority(minibatch, priority)
+            output = self._learn_at_once(batch) or self._learn_in_turn(batch)
         self.metrics.add(output)
+        return output
+
+    def _learn_at_once(self, batch: Round) -> dict[str, Any] | None:
+        """Make all updates of a round in one piece of compiled code; return the last report, None if that cannot be."""
+        if self._compiler is None or batch.drawn is None or number_of_ranks() > 1:
+            return None
+        return self._forward_round(batch.drawn)
+
+    def _learn_in_turn(self, batch: Round) -> dict[str, Any]:
+        for minibatch in batch:
+            output = self._learn(minibatch)
+            priority = output.pop("priority", None)
+            if priority is not None:
+                batch.update_priority(minibatch, priority)
         return output
 
     def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> None:
@@ -429,6 +445,28 @@ class Policy(PolicyAttributes, Generic[ConfigT]):
         optimizer = self._optimizer_list[index]
         direct = self._step_directly
         return optimisation_step(self, optimizer, index, loss, grad_clip_norm, self._fitting_trainer(), direct)
+
+    def minimise_together(
+        self, loss: LossFunction, data: Batch, index: int = 0, grad_clip_norm: float | None = None
+    ) -> dict[str, Any] | None:
+        """Make an optimisation step on each minibatch, leading axes (U, B), a few at a time in compiled code.
+
+        Nothing but the parameters and the optimizer's state changes between them. Arguments are those of ``minimise``.
+
+        Returns:
+            What the loss reports of the last one; None, and nothing has changed, if they have to be made one by one.
+        """
+        updates = nested.length(data)
+        size = max(number for number in range(1, LARGEST_PIECE + 1) if updates % number == 0)
+        made = (self._optimizer_list[index], grad_clip_norm, self._fitting_trainer(), self._step_directly)
+        report = None
+        for number, piece in enumerate(nested.split(data, size) if size > 1 else ()):
+            report = cast(Compiler, self._compiler).minimise(loss, cast(Batch, piece), *made, updates=size)
+            if report is None and number == 0:
+                return None
+            for minibatch in nested.unbind(piece) if report is None else ():  # it gave up on the way
+                report = self.minimise(loss, cast(Batch, minibatch), index, grad_clip_norm)
+        return report
 
     @property
     def compile_seconds(self) -> float:

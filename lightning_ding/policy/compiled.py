@@ -61,16 +61,18 @@ class Compiler:
         grad_clip_norm: float | None,
         trainer: Trainer | None,
         direct: bool,
+        updates: int | None = None,
     ) -> dict[str, Any] | None:
         """Make an update, and return what the loss reports; None if it has to be made eagerly.
 
         Args:
             loss: A function of tensors alone.
-            batch: What ``loss`` gets.
+            batch: What ``loss`` gets; with ``updates`` several of those along a leading axis.
             optimizer: Whose parameters to update.
             grad_clip_norm: Largest norm of the gradient, > 0; None for no limit.
             trainer: The Trainer of a fit that goes on; its ``global_step`` is counted. None without one.
             direct: Whether nobody listens to Lightning's hooks of an update, which compiled code cannot call.
+            updates: Make so many updates in one piece, which spares the cost of going in and out of compiled code.
         """
         if self._has_failed:
             return None
@@ -80,14 +82,15 @@ class Compiler:
                 self._give_up("a callback, a profiler or the precision takes part in each update")
                 return None
         try:
-            report = self._update(loss, optimizer, grad_clip_norm)(batch)
+            report = self._update(loss, optimizer, grad_clip_norm)(batch, updates)
         except RanksDisagreeError:
             raise
         except Exception as error:  # whatever the compiler stumbles over; an error of the loss itself comes again
             self._give_up(f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}")
             return None
         if trainer is not None:
-            count_optimizer_step(trainer)
+            for _ in range(updates or 1):
+                count_optimizer_step(trainer)
         return report
 
     def _update(
@@ -143,38 +146,42 @@ class CompiledUpdate:
         self._state: list[list[Tensor]] = [[], [], []]
         guards = getattr(torch.compiler, "keep_tensor_guards_unsafe", None)
         options = {} if guards is None else {"guard_filter_fn": guards}  # checking the rest took a third of an update
+        if self._trained[0].device.type == "cpu":
+            options["cpp_wrapper"] = True  # kernels called from C++, not from Python
         compile_ = torch.compile(fullgraph=True, options=options)
+        self._several = compile_(_own(self._updates))
         self._whole = compile_(_own(self._update))
         self._first_half, self._second_half = compile_(_own(self._gradients)), compile_(_own(self._step))
         self._known: dict[Any, set[Any]] = {}  # shapes by structure
         self.seconds = 0.0
         """Time that compiling has taken so far."""
 
-    def __call__(self, batch: Batch) -> dict[str, Any]:
-        """Make an update; return what the loss reports."""
+    def __call__(self, batch: Batch, updates: int | None = None) -> dict[str, Any]:
+        """Make an update, or several on minibatches along a leading axis; return what the loss reports last."""
         self._take_state()
         shapes = self._known.setdefault(_structure(batch), set())
         shape = tuple(leaf.shape for leaf in nested.leaves(batch))
         if shape in shapes or len(shapes) >= 2:  # the third shape of a structure and all later ones share their code
-            return self._run(batch, is_new=False)
+            return self._run(batch, updates, is_new=False)
         begin = time.perf_counter()
-        report = self._run(batch, is_new=True)
+        report = self._run(batch, updates, is_new=True)
         shapes.add(shape)
         self.seconds += time.perf_counter() - begin
         return report
 
-    def _run(self, batch: Batch, is_new: bool) -> dict[str, Any]:
+    def _run(self, batch: Batch, updates: int | None, is_new: bool) -> dict[str, Any]:
         if number_of_ranks() == 1:
-            return self._whole(self._parameters, self._state, self._lr, batch)  # type: ignore[no-any-return]
-        run = self._together if is_new else _call
-        gradients, report = run(self._first_half, self._parameters, batch)
+            run = self._whole if updates is None else self._several
+            return run(self._parameters, self._state, self._lr, batch)  # type: ignore[no-any-return]
+        call = self._together if is_new else _call
+        gradients, report = call(self._first_half, self._parameters, batch)
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
         dist.all_reduce(flat)
         flat /= dist.get_world_size()
         parts = flat.split([gradient.numel() for gradient in gradients])
         averaged = [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)]
         try:
-            run(self._second_half, self._parameters, self._state, self._lr, averaged)
+            call(self._second_half, self._parameters, self._state, self._lr, averaged)
         except Exception as error:
             raise RanksDisagreeError(
                 f"compile must be False here: a rank could not compile its step, {error}"
@@ -198,6 +205,11 @@ class CompiledUpdate:
     def _update(self, parameters: list[Tensor], state: list[list[Tensor]], lr: Tensor, batch: Batch) -> dict[str, Any]:
         gradients, report = self._gradients(parameters, batch)
         self._step(parameters, state, lr, gradients)
+        return report
+
+    def _updates(self, parameters: list[Tensor], state: list[list[Tensor]], lr: Tensor, batch: Batch) -> dict[str, Any]:
+        for number in range(nested.length(batch)):
+            report = self._update(parameters, state, lr, nested.index(batch, number))
         return report
 
     def _gradients(self, parameters: list[Tensor], batch: Batch) -> tuple[list[Tensor], dict[str, Any]]:

@@ -82,6 +82,16 @@ class QLearningPolicy(CommandModePolicy[QConfigT]):
         self._update_target()
         return report
 
+    def _forward_round(self, data: dict[str, Any]) -> dict[str, Any] | None:
+        if "target_q" not in data:
+            return None  # the target network moves between two minibatches
+        report = self.minimise_together(self.loss, data, grad_clip_norm=self.config.learn.grad_clip_norm)
+        if report is not None:
+            self.progress.train_iter += nested.length(data) - 1
+            self._update_target()
+            self.progress.train_iter += 1
+        return report
+
     def _output(self, model: nn.Module, obs: Any) -> dict[str, Any]:
         """Return what the network says when learning and collecting."""
         return cast("dict[str, Any]", model(obs))

@@ -13,6 +13,11 @@ Batch = dict[str, Any]
 class Round(Protocol):
     """What ``training_step`` learns from: minibatches, and a way to tell their priorities back."""
 
+    @property
+    def drawn(self) -> Batch | None:
+        """All minibatches, leading axes (U, B), if they are drawn already."""
+        ...
+
     def __iter__(self) -> Iterator[Batch]:
         """Yield minibatches."""
         ...

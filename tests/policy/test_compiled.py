@@ -25,9 +25,11 @@ from torch.testing import assert_close
 
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
+from lightning_ding.datamodules.round import ReplayRound
 from lightning_ding.policy import compiled as compiled_module
 from lightning_ding.policy import create_policy
 from lightning_ding.policy.compiled import Compiler
+from lightning_ding.worker import NaiveReplayBuffer
 
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
@@ -271,3 +273,37 @@ def test_ranks_compile_together_or_not_at_all(tmp_path: Path) -> None:
         assert torch.equal(weights, other[name]), name
     assert_close(one["compiled"], one["eager"], rtol=0, atol=1e-5)
     assert torch.equal(one["alone"], one["eager"])  # rank 0 could, and yet went on with rank 1
+
+
+def rounds(policy: Any, number: int, updates: int) -> int:
+    """Learn from rounds of the same minibatches; return how many pieces of compiled code were run."""
+    buffer = NaiveReplayBuffer({"replay_buffer_size": 200}, seed=0)
+    (data,) = batches("dqn", 1, size=200)
+    ids = {"env_id": torch.zeros(200, dtype=torch.long), "episode_id": torch.arange(200)}
+    buffer.push({**data, **ids, "policy_version": torch.zeros(200, dtype=torch.long)})
+    n_step = {"n_step": 1, "discount_factor": 0.99}
+    for _ in range(number):
+        policy.training_step(ReplayRound(buffer, updates, 16, policy.progress.train_iter, n_step), 0)
+    return 0 if policy._compiler is None else sum(len(one._known) for one in policy._compiler._updates.values())
+
+
+@pytest.mark.parametrize(("updates", "freq"), [(4, 8), (6, 6), (5, 7), (7, 70)])
+def test_updates_of_a_round_in_one_piece_are_those_one_by_one(updates: int, freq: int, no_compiler: list[str]) -> None:
+    config = {"learn": {"target_update_freq": freq, "learning_rate": 0.01}}
+    eager, together = make("dqn", False, config), make("dqn", True, config)
+    for policy in (eager, together):
+        rounds(policy, 6, updates)
+    assert "_updates" in no_compiler
+    assert together.progress.train_iter == eager.progress.train_iter == 6 * updates
+    assert_close(weights_of(together), weights_of(eager), rtol=0, atol=1e-6)
+    for one, other in zip(together.target_model.parameters(), eager.target_model.parameters(), strict=True):
+        assert_close(one, other, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_compiled_rounds_equal_eager_ones(caplog: pytest.LogCaptureFixture) -> None:
+    eager, together = make("dqn", False), make("dqn", True)
+    for policy in (eager, together):
+        rounds(policy, 25, 4)
+    assert "eagerly" not in caplog.text
+    assert_close(weights_of(together), weights_of(eager), rtol=0, atol=1e-5)
