@@ -72,8 +72,8 @@ PPO_LANDER = {
 }
 DQN_ACROBOT = {  # the goal is found by chance, which takes many random actions
     "nstep": 5,
-    "learn": {"learning_rate": 6.3e-4, "update_per_collect": 8},
-    "other": {"eps": {"end": 0.05, "decay": 40_000}, "replay_buffer": {"replay_buffer_size": 100_000}},
+    "learn": {"learning_rate": 5e-4, "target_update_freq": 250},
+    "other": {"eps": {"end": 0.02, "decay": 40_000}, "replay_buffer": {"replay_buffer_size": 100_000}},
 }
 DQN_LANDER = {
     "learn": {"learning_rate": 6.3e-4},
