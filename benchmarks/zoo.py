@@ -129,7 +129,7 @@ def train(algorithm: str, env_id: str, budget: int, eval_every: int, n_episode: 
     curve: list[tuple[int, float, float]] = []
     best: dict[str, Any] = {"score": -float("inf")}
 
-    class Curve(BaseCallback):
+    class Curve(BaseCallback):  # type: ignore[misc, unused-ignore]  # Any where it is not installed
         """Evaluates at regular env steps, with the clock standing still."""
 
         def _on_training_start(self) -> None:
@@ -147,7 +147,7 @@ def train(algorithm: str, env_id: str, budget: int, eval_every: int, n_episode: 
 
         def evaluate(self) -> None:
             self.seconds += time.perf_counter() - self.began
-            score = float(evaluate_policy(model, eval_env, n_episode, deterministic=True)[0])  # type: ignore[arg-type]
+            score = float(evaluate_policy(model, eval_env, n_episode, deterministic=True)[0])  # type: ignore[arg-type, unused-ignore]
             curve.append((self.num_timesteps, self.seconds, score))
             if score > best["score"]:
                 best.update(score=score, weights=copy.deepcopy(model.policy.state_dict()))
@@ -156,7 +156,7 @@ def train(algorithm: str, env_id: str, budget: int, eval_every: int, n_episode: 
     model.learn(budget, Curve())
     model.policy.load_state_dict(best["weights"])
     test_env = make_vec_env(env_id, n_episode, seed=20_000 + seed)
-    final = float(evaluate_policy(model, test_env, n_episode, deterministic=True)[0])  # type: ignore[arg-type]
+    final = float(evaluate_policy(model, test_env, n_episode, deterministic=True)[0])  # type: ignore[arg-type, unused-ignore]
     return {"seed": seed, "seconds": curve[-1][1], "final": final, "curve": curve}
 
 

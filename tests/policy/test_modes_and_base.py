@@ -473,6 +473,8 @@ def test_learning_puts_the_policy_in_training(policy: DQNPolicy) -> None:
 class Minibatches:
     """A round whose minibatches are given."""
 
+    drawn = None
+
     def __init__(self, *batches: dict[str, Any]) -> None:
         self.batches = batches
 
@@ -499,6 +501,8 @@ def test_training_step_makes_one_update_for_each_minibatch(one: str) -> None:
 
 def test_training_step_gives_the_priorities_of_each_minibatch_back_before_the_next() -> None:
     class Recording:
+        drawn = None
+
         def __init__(self) -> None:
             self.events: list[Any] = []
 
