@@ -65,7 +65,9 @@ def test_sides_and_seeds_that_are_not_run_again_keep_what_stood_there(tmp_path: 
     assert record["ours"]["config"]["nstep"] == 3  # the recipe's
 
 
+@pytest.mark.slow
 def test_peer_evaluates_at_regular_steps_and_at_the_end() -> None:
+    pytest.importorskip("stable_baselines3")  # of the extra `bench`
     run = zoo.train("dqn", "CartPole-v1", budget=250, eval_every=100, n_episode=2, seed=0)
     assert [step for step, _, _ in run["curve"]][:2] == [100, 200]
     assert run["seconds"] == run["curve"][-1][1]
