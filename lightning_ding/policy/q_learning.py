@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from lightning_ding import nested, rl
 from lightning_ding.config import ConfigLike
-from lightning_ding.policy.command import CommandModePolicy
 from lightning_ding.policy.eval_mode import InEvalMode
 from lightning_ding.policy.q_learning_config import QLearningConfig
+from lightning_ding.policy.replay_policy import ReplayPolicy
 from lightning_ding.policy.spaces import discrete_action_shape, obs_shape
 
 LARGEST_FORWARD = 4096  # rows of a forward pass over a whole round
@@ -28,7 +28,7 @@ QConfigT = TypeVar("QConfigT", bound=QLearningConfig)
 ValuesAndMask = tuple[Tensor, "Tensor | None"]
 
 
-class QLearningPolicy(CommandModePolicy[QConfigT]):
+class QLearningPolicy(ReplayPolicy[QConfigT]):
     """A policy that takes the action of the largest value, and learns it with a target network.
 
     A subclass names its ``config_class`` and implements ``loss`` and ``default_model``. Its network maps observations
@@ -148,17 +148,6 @@ class QLearningPolicy(CommandModePolicy[QConfigT]):
             raise ValueError(f"reward must have the shape (B,), got {tuple(reward.shape)}")
         return reward
 
-    def _discount(self, batch: Mapping[str, Any]) -> Tensor:
-        """Return gamma^n * (1 - terminated), shape (B,): the one place where termination enters."""
-        gamma: Tensor | float = self.config.discount_factor
-        if "discount" in batch:
-            gamma = batch["discount"]
-        elif self.config.nstep > 1:
-            raise KeyError("a batch needs 'discount', gamma to the power of the steps taken, when nstep > 1")
-        if self.config.learn.ignore_done:
-            return torch.ones_like(batch["reward"]) * gamma
-        return torch.logical_not(batch["terminated"]) * gamma
-
     def _weight(self, batch: Mapping[str, Any]) -> Tensor | None:
         """Return the importance-sampling weights, shape (B,), if the config asks for them."""
         return batch["IS"] if self.config.priority_IS_weight else None
@@ -169,13 +158,6 @@ class QLearningPolicy(CommandModePolicy[QConfigT]):
             rl.polyak_update(self.model, self.target_model, learn.target_theta)
         elif (self.progress.train_iter + 1) % (learn.target_update_freq or 1) == 0:
             rl.copy_parameters(self.model, self.target_model)
-
-    def _state_dict_learn(self) -> dict[str, Any]:
-        return super()._state_dict_learn() | {"target_model": self.target_model.state_dict()}
-
-    def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
-        super()._load_state_dict_learn(state)
-        self.target_model.load_state_dict(state["target_model"])
 
     def _monitor_vars_learn(self) -> list[str]:
         return ["cur_lr", "total_loss", "q_value", "target_q_value"]
@@ -188,15 +170,3 @@ class QLearningPolicy(CommandModePolicy[QConfigT]):
             raise TypeError(f"{type(self).__name__} needs a Discrete action space, got {action_space}; dqn takes both")
         name = type(self).__name__
         return {"obs_shape": obs_shape(observation_space), "action_shape": discrete_action_shape(action_space, name)}
-
-    def _get_nstep(self) -> int:
-        return self.config.nstep
-
-    def _get_discount_factor(self) -> float:
-        return self.config.discount_factor
-
-    def _get_random_collect_size(self) -> int:
-        return self.config.random_collect_size
-
-    def _get_update_per_collect(self) -> int:
-        return self.config.learn.update_per_collect

@@ -20,16 +20,16 @@ from torch import Tensor
 
 from lightning_ding import rl
 from lightning_ding.policy.action_bounds import ActionBounds
-from lightning_ding.policy.command import CommandModePolicy
 from lightning_ding.policy.eval_mode import InEvalMode
 from lightning_ding.policy.qac_config import QACConfig
+from lightning_ding.policy.replay_policy import ReplayPolicy
 from lightning_ding.policy.spaces import action_bounds, continuous_action_shape, obs_shape
 
 QACConfigT = TypeVar("QACConfigT", bound=QACConfig)
 Batch = dict[str, Any]
 
 
-class QACPolicy(CommandModePolicy[QACConfigT]):
+class QACPolicy(ReplayPolicy[QACConfigT]):
     """Base of the policies with an actor and critics of continuous actions; the first optimizer is the critics'.
 
     A network that is given has ``compute_actor(obs)``, ``compute_critic(obs, action, members=None)``, which
@@ -127,24 +127,8 @@ class QACPolicy(CommandModePolicy[QACConfigT]):
             return {**action, "action_args": self.action_bounds.from_env(action["action_args"])}
         return self.action_bounds.from_env(action)
 
-    def _discount(self, batch: Mapping[str, Any]) -> Tensor:
-        """Return gamma^n * (1 - terminated): the one place where termination enters."""
-        if "discount" not in batch and self.config.nstep > 1:
-            raise KeyError("a batch needs 'discount', gamma to the power of the steps taken, when nstep > 1")
-        gamma: Tensor | float = batch.get("discount", self.config.discount_factor)
-        if self.config.learn.ignore_done:
-            return torch.ones_like(batch["reward"]) * gamma
-        return torch.logical_not(batch["terminated"]) * gamma
-
     def _standard_normal(self, shape: Sequence[int]) -> np.ndarray[Any, Any]:
         return self.rng.standard_normal(tuple(shape), dtype=np.float32)
-
-    def _state_dict_learn(self) -> dict[str, Any]:
-        return super()._state_dict_learn() | {"target_model": self.target_model.state_dict()}
-
-    def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
-        super()._load_state_dict_learn(state)
-        self.target_model.load_state_dict(state["target_model"])
 
     def _monitor_vars_learn(self) -> list[str]:
         return ["cur_lr", "critic_loss", "actor_loss", "q_value", "target_q_value"]
@@ -169,15 +153,3 @@ class QACPolicy(CommandModePolicy[QACConfigT]):
         low, high = action_bounds(action_space)  # type: ignore[arg-type]
         shapes = {"obs_shape": obs_shape(observation_space), "action_shape": shape}
         return shapes | {"action_low": low, "action_high": high}
-
-    def _get_nstep(self) -> int:
-        return self.config.nstep
-
-    def _get_discount_factor(self) -> float:
-        return self.config.discount_factor
-
-    def _get_random_collect_size(self) -> int:
-        return self.config.random_collect_size
-
-    def _get_update_per_collect(self) -> int:
-        return self.config.learn.update_per_collect
