@@ -13,14 +13,12 @@ Shapes: B batch, A actions, N atoms.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lightning_ding import rl
-from lightning_ding.config import ConfigLike
 from lightning_ding.policy.c51_config import C51Config
 from lightning_ding.policy.config import PolicyConfig
 from lightning_ding.policy.q_learning import QLearningPolicy
@@ -46,14 +44,6 @@ class C51Policy(QLearningPolicy[C51Config]):
     config_class: ClassVar[type[PolicyConfig]] = C51Config
     target_keys: ClassVar[tuple[str, ...]] = ("logit", "distribution")
     support: Tensor
-
-    def __init__(
-        self,
-        cfg: ConfigLike[C51Config] = None,
-        model: nn.Module | None = None,
-        enable_field: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(cfg, model, enable_field)
 
     def _init_learn(self) -> None:
         super()._init_learn()

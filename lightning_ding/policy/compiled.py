@@ -271,6 +271,7 @@ class _Caller(nn.Module):
         self.loss = loss
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+        """Return the loss of a batch, a scalar, and what it reports."""
         return self.loss(batch)
 
 

@@ -1,11 +1,12 @@
-"""The part of a policy's config that every algorithm has."""
+"""The parts of a policy's config that every algorithm has."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from lightning_ding.config import moved
+from lightning_ding.worker_config import EvaluatorConfig
 
 
 @dataclass(frozen=True)
@@ -22,3 +23,11 @@ class PolicyConfig:
 
     compile: bool = False
     """Compile loss, gradient, clipping and optimizer of an update with torch.compile; eager where that fails."""
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """How the policy is evaluated."""
+
+    evaluator: EvaluatorConfig = field(default_factory=EvaluatorConfig)
+    """The evaluator."""

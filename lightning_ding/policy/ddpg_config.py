@@ -8,7 +8,8 @@ from typing import Literal
 
 from lightning_ding.config import require
 from lightning_ding.policy.q_learning_config import EpsConfig
-from lightning_ding.policy.qac_config import QACCollectConfig, QACConfig, QACLearnConfig, QACModelConfig, QACOtherConfig
+from lightning_ding.policy.qac_config import QACConfig, QACLearnConfig, QACModelConfig, QACOtherConfig
+from lightning_ding.policy.replay_config import ReplayCollectConfig
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class DDPGLearnConfig(QACLearnConfig):
 
 
 @dataclass(frozen=True)
-class DDPGCollectConfig(QACCollectConfig):
+class DDPGCollectConfig(ReplayCollectConfig):
     """How much is collected, by which collector, and how it explores."""
 
     noise_type: Literal["gauss", "ou"] = "gauss"

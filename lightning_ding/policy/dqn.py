@@ -17,10 +17,9 @@ from typing import Any, ClassVar
 
 import torch
 from gymnasium import spaces
-from torch import Tensor, nn
+from torch import Tensor
 
 from lightning_ding import rl
-from lightning_ding.config import ConfigLike
 from lightning_ding.policy.config import PolicyConfig
 from lightning_ding.policy.dqn_config import DQNConfig
 from lightning_ding.policy.q_learning import QLearningPolicy
@@ -44,14 +43,6 @@ class DQNPolicy(QLearningPolicy[DQNConfig]):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = DQNConfig
-
-    def __init__(
-        self,
-        cfg: ConfigLike[DQNConfig] = None,
-        model: nn.Module | None = None,
-        enable_field: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(cfg, model, enable_field)
 
     def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the temporal-difference loss of a minibatch and what to report of it.

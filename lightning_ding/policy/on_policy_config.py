@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from lightning_ding.config import moved, require
-from lightning_ding.policy.config import PolicyConfig
-from lightning_ding.worker_config import CollectorConfig, EvaluatorConfig
+from lightning_ding.policy.config import EvalConfig, PolicyConfig
+from lightning_ding.worker_config import CollectorConfig
 
 
 @dataclass(frozen=True)
@@ -140,14 +140,6 @@ class OnPolicyCollectConfig:
 
 
 @dataclass(frozen=True)
-class OnPolicyEvalConfig:
-    """How the policy is evaluated."""
-
-    evaluator: EvaluatorConfig = field(default_factory=EvaluatorConfig)
-    """The evaluator."""
-
-
-@dataclass(frozen=True)
 class OnPolicyConfig(PolicyConfig):
     """Everything that can be set of every on-policy algorithm."""
 
@@ -161,7 +153,7 @@ class OnPolicyConfig(PolicyConfig):
 
     discount_factor: float = 0.99
     """gamma, in [0, 1]."""
-    eval: OnPolicyEvalConfig = field(default_factory=OnPolicyEvalConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
     """How the policy is evaluated."""
 
     def __post_init__(self) -> None:

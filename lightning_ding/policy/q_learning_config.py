@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lightning_ding.config import require
-from lightning_ding.policy.config import PolicyConfig
-from lightning_ding.worker_config import CollectorConfig, EvaluatorConfig, ReplayBufferConfig
+from lightning_ding.policy.replay_config import ReplayCollectConfig, ReplayConfig, ReplayLearnConfig
+from lightning_ding.worker_config import ReplayBufferConfig
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,11 @@ class QLearningModelConfig:
 
 
 @dataclass(frozen=True)
-class QLearningLearnConfig:
+class QLearningLearnConfig(ReplayLearnConfig):
     """How updates are made."""
 
     update_per_collect: int = 5
     """Updates after each collection of n_sample transitions, >= 1."""
-    batch_size: int = 64
-    """Transitions of a minibatch on each rank, >= 1."""
     learning_rate: float = 1e-3
     """Step size of Adam, > 0."""
     target_update_freq: int | None = 100
@@ -47,48 +45,24 @@ class QLearningLearnConfig:
     """Share of the network that moves into the target after every update, in (0, 1]; None when copying."""
     double_q: bool = True
     """Let the online network choose the action that the target network values."""
-    grad_clip_norm: float | None = None
-    """Largest norm of the gradient, > 0; None for no limit."""
-    ignore_done: bool = False
-    """Bootstrap from terminal states too; for old configs whose envs end by a time limit only."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        require(self.update_per_collect >= 1, "learn.update_per_collect", ">= 1", self.update_per_collect)
-        require(self.batch_size >= 1, "learn.batch_size", ">= 1", self.batch_size)
+        super().__post_init__()
         require(self.learning_rate > 0, "learn.learning_rate", "> 0", self.learning_rate)
         freq, theta = self.target_update_freq, self.target_theta
         allowed = "set when target_theta is None, and None when it is set"
         require((freq is None) != (theta is None), "learn.target_update_freq", f"{allowed} ({theta})", freq)
         require(freq is None or freq >= 1, "learn.target_update_freq", ">= 1", freq)
         require(theta is None or 0 < theta <= 1, "learn.target_theta", "in (0, 1]", theta)
-        clip = self.grad_clip_norm
-        require(clip is None or clip > 0, "learn.grad_clip_norm", "> 0 or None", clip)
 
 
 @dataclass(frozen=True)
-class QLearningCollectConfig:
+class QLearningCollectConfig(ReplayCollectConfig):
     """How much is collected, and by which collector."""
 
     n_sample: int = 8
     """Transitions of a round on each rank, >= 1."""
-    unroll_len: int = 1
-    """Steps of a training sample; there is no memory, so only 1."""
-    collector: CollectorConfig = field(default_factory=CollectorConfig)
-    """The collector."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        require(self.n_sample >= 1, "collect.n_sample", ">= 1", self.n_sample)
-        require(self.unroll_len == 1, "collect.unroll_len", "1 for DQN and its relatives", self.unroll_len)
-
-
-@dataclass(frozen=True)
-class QLearningEvalConfig:
-    """How the policy is evaluated."""
-
-    evaluator: EvaluatorConfig = field(default_factory=EvaluatorConfig)
-    """The evaluator."""
 
 
 @dataclass(frozen=True)
@@ -126,17 +100,9 @@ class QLearningOtherConfig:
 
 
 @dataclass(frozen=True)
-class QLearningConfig(PolicyConfig):
+class QLearningConfig(ReplayConfig):
     """What can be set of DQN and all its relatives."""
 
-    nstep: int = 1
-    """Steps of the return, >= 1; fewer at an episode's end."""
-    discount_factor: float = 0.99
-    """gamma, in [0, 1]."""
-    priority: bool = False
-    """Tell the buffer the size of each error; needs a prioritised buffer."""
-    priority_IS_weight: bool = False  # noqa: N815 - DI-engine's name
-    """Weigh errors by the buffer's importance-sampling weights; needs priority."""
     random_collect_size: int = 512
     """Transitions collected with random actions before the first update on each rank, >= 0."""
     model: QLearningModelConfig = field(default_factory=QLearningModelConfig)
@@ -145,14 +111,5 @@ class QLearningConfig(PolicyConfig):
     """How updates are made."""
     collect: QLearningCollectConfig = field(default_factory=QLearningCollectConfig)
     """How much is collected, and by which collector."""
-    eval: QLearningEvalConfig = field(default_factory=QLearningEvalConfig)
-    """How the policy is evaluated."""
     other: QLearningOtherConfig = field(default_factory=QLearningOtherConfig)
     """Exploration and replay."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        require(self.nstep >= 1, "nstep", ">= 1", self.nstep)
-        require(0 <= self.discount_factor <= 1, "discount_factor", "in [0, 1]", self.discount_factor)
-        require(self.priority or not self.priority_IS_weight, "priority_IS_weight", "False without priority", True)
-        require(self.random_collect_size >= 0, "random_collect_size", ">= 0", self.random_collect_size)

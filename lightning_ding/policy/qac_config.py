@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from lightning_ding.config import moved, require
-from lightning_ding.policy.config import PolicyConfig
-from lightning_ding.worker_config import CollectorConfig, EvaluatorConfig, ReplayBufferConfig
+from lightning_ding.config import require
+from lightning_ding.policy.replay_config import ReplayConfig, ReplayLearnConfig
+from lightning_ding.worker_config import ReplayBufferConfig
 
 
 @dataclass(frozen=True)
@@ -55,54 +55,18 @@ class QACModelConfig:
 
 
 @dataclass(frozen=True)
-class QACLearnConfig:
+class QACLearnConfig(ReplayLearnConfig):
     """How updates are made."""
 
-    MOVED: ClassVar[dict[str, str]] = moved(discount_factor="set discount_factor beside nstep, not in learn")
-
-    update_per_collect: int = 1
-    """Updates after each collection of n_sample transitions, >= 1."""
     batch_size: int = 256
     """Transitions of a minibatch on each rank, >= 1."""
     target_theta: float = 0.005
     """Share of the networks that moves into the targets at a time, in (0, 1]."""
-    ignore_done: bool = False
-    """Bootstrap from terminal states too; for old configs whose envs end by a time limit only."""
-    grad_clip_norm: float | None = None
-    """Largest norm of the gradient of the actor, and of that of the critics, > 0; None for no limit."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        require(self.update_per_collect >= 1, "learn.update_per_collect", ">= 1", self.update_per_collect)
-        require(self.batch_size >= 1, "learn.batch_size", ">= 1", self.batch_size)
+        super().__post_init__()
         require(0 < self.target_theta <= 1, "learn.target_theta", "in (0, 1]", self.target_theta)
-        clip = self.grad_clip_norm
-        require(clip is None or clip > 0, "learn.grad_clip_norm", "> 0 or None", clip)
-
-
-@dataclass(frozen=True)
-class QACCollectConfig:
-    """How much is collected, and by which collector."""
-
-    n_sample: int = 1
-    """Transitions of a round on each rank, >= 1."""
-    unroll_len: int = 1
-    """Steps of a training sample; there is no memory, so only 1."""
-    collector: CollectorConfig = field(default_factory=CollectorConfig)
-    """The collector."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        require(self.n_sample >= 1, "collect.n_sample", ">= 1", self.n_sample)
-        require(self.unroll_len == 1, "collect.unroll_len", "1 for networks without memory", self.unroll_len)
-
-
-@dataclass(frozen=True)
-class QACEvalConfig:
-    """How the policy is evaluated."""
-
-    evaluator: EvaluatorConfig = field(default_factory=EvaluatorConfig)
-    """The evaluator."""
 
 
 @dataclass(frozen=True)
@@ -114,33 +78,14 @@ class QACOtherConfig:
 
 
 @dataclass(frozen=True)
-class QACConfig(PolicyConfig):
+class QACConfig(ReplayConfig):
     """What can be set of DDPG, TD3 and SAC alike."""
 
-    nstep: int = 1
-    """Steps of the return, >= 1; fewer at an episode's end."""
-    discount_factor: float = 0.99
-    """gamma, in [0, 1]."""
-    priority: bool = False
-    """Tell the buffer the size of each error; needs a prioritised buffer."""
-    priority_IS_weight: bool = False  # noqa: N815 - DI-engine's name
-    """Weigh the critics' errors by the buffer's importance-sampling weights; needs priority."""
     random_collect_size: int = 1000
     """Transitions collected with random actions before the first update on each rank, >= 0."""
     model: QACModelConfig = field(default_factory=QACModelConfig)
     """The actor and the critics."""
     learn: QACLearnConfig = field(default_factory=QACLearnConfig)
     """How updates are made."""
-    collect: QACCollectConfig = field(default_factory=QACCollectConfig)
-    """How much is collected, and by which collector."""
-    eval: QACEvalConfig = field(default_factory=QACEvalConfig)
-    """How the policy is evaluated."""
     other: QACOtherConfig = field(default_factory=QACOtherConfig)
     """Replay."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        require(self.nstep >= 1, "nstep", ">= 1", self.nstep)
-        require(0 <= self.discount_factor <= 1, "discount_factor", "in [0, 1]", self.discount_factor)
-        require(self.priority or not self.priority_IS_weight, "priority_IS_weight", "False without priority", True)
-        require(self.random_collect_size >= 0, "random_collect_size", ">= 0", self.random_collect_size)

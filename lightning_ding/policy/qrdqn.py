@@ -13,14 +13,12 @@ Shapes: B batch, A actions, N quantiles.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lightning_ding import rl
-from lightning_ding.config import ConfigLike
 from lightning_ding.policy.config import PolicyConfig
 from lightning_ding.policy.q_learning import QLearningPolicy
 from lightning_ding.policy.qrdqn_config import QRDQNConfig
@@ -45,14 +43,6 @@ class QRDQNPolicy(QLearningPolicy[QRDQNConfig]):
 
     config_class: ClassVar[type[PolicyConfig]] = QRDQNConfig
     target_keys: ClassVar[tuple[str, ...]] = ("logit", "q")
-
-    def __init__(
-        self,
-        cfg: ConfigLike[QRDQNConfig] = None,
-        model: nn.Module | None = None,
-        enable_field: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(cfg, model, enable_field)
 
     def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the quantile Huber loss of a minibatch and what to report of it.

@@ -12,12 +12,10 @@ Shapes: B batch, A actions, N atoms.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
 from torch import Tensor, nn
 
-from lightning_ding.config import ConfigLike
 from lightning_ding.policy.c51 import C51Policy
 from lightning_ding.policy.config import PolicyConfig
 from lightning_ding.policy.rainbow_config import RainbowConfig
@@ -42,14 +40,6 @@ class RainbowPolicy(C51Policy):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = RainbowConfig
-
-    def __init__(
-        self,
-        cfg: ConfigLike[RainbowConfig] = None,
-        model: nn.Module | None = None,
-        enable_field: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(cfg, model, enable_field)
 
     def _forward_collect(self, obs: Any, *, eps: float | None = None) -> dict[str, Tensor]:  # type: ignore[override]
         """Return noisy epsilon-greedy actions; ``eps`` overrides the schedule."""

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from lightning_ding.policy.command import CommandModePolicy
-from lightning_ding.policy.config import PolicyConfig
+from lightning_ding.policy.replay_config import ReplayConfig
 
-ReplayConfigT = TypeVar("ReplayConfigT", bound=PolicyConfig)
+ReplayConfigT = TypeVar("ReplayConfigT", bound=ReplayConfig)
 
 
 class ReplayPolicy(CommandModePolicy[ReplayConfigT]):
@@ -22,19 +22,14 @@ class ReplayPolicy(CommandModePolicy[ReplayConfigT]):
 
     target_model: Any
 
-    @property
-    def _replay_config(self) -> Any:
-        """The config, with the fields that those of all these policies have."""
-        return self.config
-
     def _discount(self, batch: Mapping[str, Any]) -> Tensor:
         """Return gamma^n * (1 - terminated), shape (B,): the one place where termination enters."""
-        gamma: Tensor | float = self._replay_config.discount_factor
+        gamma: Tensor | float = self.config.discount_factor
         if "discount" in batch:
             gamma = batch["discount"]
-        elif self._replay_config.nstep > 1:
+        elif self.config.nstep > 1:
             raise KeyError("a batch needs 'discount', gamma to the power of the steps taken, when nstep > 1")
-        if self._replay_config.learn.ignore_done:
+        if self.config.learn.ignore_done:
             return torch.ones_like(batch["reward"]) * gamma
         return torch.logical_not(batch["terminated"]) * gamma
 
@@ -46,13 +41,13 @@ class ReplayPolicy(CommandModePolicy[ReplayConfigT]):
         self.target_model.load_state_dict(state["target_model"])
 
     def _get_nstep(self) -> int:
-        return int(self._replay_config.nstep)
+        return self.config.nstep
 
     def _get_discount_factor(self) -> float:
-        return float(self._replay_config.discount_factor)
+        return self.config.discount_factor
 
     def _get_random_collect_size(self) -> int:
-        return int(self._replay_config.random_collect_size)
+        return self.config.random_collect_size
 
     def _get_update_per_collect(self) -> int:
-        return int(self._replay_config.learn.update_per_collect)
+        return self.config.learn.update_per_collect
