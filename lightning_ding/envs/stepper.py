@@ -5,6 +5,7 @@ Shapes: N envs.
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -157,6 +158,17 @@ class EnvStepper:
             self.env.unwrapped.set_attr("paused", mask.tolist())  # type: ignore[attr-defined]
             self._paused = mask.copy() if mask.any() else None
         return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the observations to act on, which envs are being reset or paused, and the seeds to come."""
+        state = {"obs": self.obs, "resetting": self._resetting, "paused": self._paused, "next_seed": self.next_seed}
+        return copy.deepcopy(state)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take what ``state_dict`` returned, for envs that are where they were then; see ``envs.load_env_state``."""
+        self.obs, self._resetting, self._paused, self.next_seed = copy.deepcopy(
+            [state[name] for name in ("obs", "resetting", "paused", "next_seed")]
+        )
 
     def _abnormal(self, info: dict[str, Any], valid: BoolArray, ended: BoolArray) -> BoolArray:
         """Return which envs reported a fault in this step; the very ``_none`` if none did."""

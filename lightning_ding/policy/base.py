@@ -181,6 +181,13 @@ class Policy(PolicyAttributes, Generic[ConfigT]):
     def _reset_eval(self, data_id: Sequence[int] | None = None) -> None:
         """Forget the evaluating state of these envs (None: all)."""
 
+    def collect_memory(self) -> dict[str, Any]:
+        """Return what collecting remembers of the episodes under way, as tensors and builtins; of this rank."""
+        return {}
+
+    def load_collect_memory(self, memory: Mapping[str, Any]) -> None:
+        """Take what ``collect_memory`` returned."""
+
     def _monitor_vars_learn(self) -> list[str]:
         return ["cur_lr", "total_loss"]
 

@@ -131,6 +131,14 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
     def _reset_collect(self, data_id: Sequence[int] | None = None) -> None:
         self.ou_noise.reset(data_id)
 
+    def collect_memory(self) -> dict[str, Any]:
+        """Return the state of the noise that drifts."""
+        return self.ou_noise.state_dict()
+
+    def load_collect_memory(self, memory: Mapping[str, Any]) -> None:
+        """Take the state of the noise."""
+        self.ou_noise.load_state_dict(dict(memory))
+
     @property
     def _learning_rates(self) -> tuple[float, float]:
         return self.config.learn.learning_rate_critic, self.config.learn.learning_rate_actor
