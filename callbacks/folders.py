@@ -7,6 +7,10 @@ from pathlib import Path
 
 from lightning.pytorch import Trainer
 
+from lightning_ding.checkpoints import find_rank_folder
+
+__all__ = ["checkpoint_folder", "find_rank_folder", "save_checkpoint"]
+
 
 def checkpoint_folder(trainer: Trainer, dirpath: str | Path | None) -> Path:
     """Return where checkpoints go: ``dirpath``, else ``checkpoints`` in the logger's folder or the default root.

@@ -16,13 +16,14 @@ ALLOWED = {
     "nested": set(),
     "worker_config": {"config"},
     "rl": set(),
+    "checkpoints": LOW,
     "model": LOW,
     "envs": LOW,
     "policy": LOW | {"model"},
     "worker": LOW | {"envs", "policy.modes"},
-    "callbacks": LOW | {"worker", "policy.modes"},
-    "datamodules": LOW | {"envs", "worker", "callbacks", "policy.modes"},
-    "entry": LOW | {"model", "envs", "policy", "worker", "callbacks", "datamodules"},
+    "callbacks": LOW | {"checkpoints", "worker", "policy.modes"},
+    "datamodules": LOW | {"checkpoints", "envs", "worker", "callbacks", "policy.modes"},
+    "entry": LOW | {"checkpoints", "model", "envs", "policy", "worker", "callbacks", "datamodules"},
 }  # type: dict[str, set[str]]
 
 
