@@ -1,0 +1,101 @@
+"""What a checkpoint's folder has to hold, written down as the last of its files."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning_ding.checkpoints.files import replace_text
+
+MANIFEST = "manifest.json"
+SCHEMA = 1
+CHUNK = 1 << 20  # bytes
+
+
+class TornCheckpointError(ValueError):
+    """A folder is no whole checkpoint."""
+
+
+def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Write down the name, size and CRC-32 of every file in a folder, beside what else there is to say.
+
+    Args:
+        folder: Complete but for the manifest.
+        facts: Such as the env step; builtins.
+
+    Raises:
+        OSError: If a file cannot be read or the manifest not written.
+    """
+    files = {name: {"size": path.stat().st_size, "crc32": _crc32(path)} for name, path in sorted(_files(folder))}
+    replace_text(folder / MANIFEST, json.dumps({"schema": SCHEMA, **facts, "files": files}, indent=1))
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return what ``write_manifest`` wrote.
+
+    Raises:
+        TornCheckpointError: If there is none that can be read.
+    """
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+    except FileNotFoundError as error:
+        raise TornCheckpointError(f"{folder} has no {MANIFEST}: it was never complete") from error
+    except ValueError as error:
+        raise TornCheckpointError(f"{folder / MANIFEST} is no JSON: {error}") from error
+    known = isinstance(manifest, dict) and manifest.get("schema") == SCHEMA
+    if not known or not isinstance(manifest.get("files"), dict):
+        raise TornCheckpointError(f"{folder / MANIFEST} must have schema {SCHEMA} and a list of files")
+    return manifest
+
+
+def verify(folder: Path) -> dict[str, Any]:
+    """Return a checkpoint's manifest if every file that it lists is there, byte for byte.
+
+    Raises:
+        TornCheckpointError: If not; the message names the file and what is wrong with it.
+        OSError: If a file cannot be read.
+    """
+    manifest = read_manifest(folder)
+    for name, expected in manifest["files"].items():
+        file = folder / name
+        if not file.is_file():
+            raise TornCheckpointError(f"{file} is missing")
+        if file.stat().st_size != expected["size"]:
+            raise TornCheckpointError(f"{file} has {file.stat().st_size} bytes, and had {expected['size']}")
+        if _crc32(file) != expected["crc32"]:
+            raise TornCheckpointError(f"{file} has other content than when it was written")
+    return manifest
+
+
+def forget_files(folder: Path, pattern: str) -> None:
+    """Take the files that match a pattern out of a checkpoint, which is whole at every moment.
+
+    Raises:
+        TornCheckpointError: If it has no manifest.
+        OSError: If the manifest cannot be written or a file not removed.
+    """
+    manifest = read_manifest(folder)
+    gone = {name for name, path in _files(folder) if path.relative_to(folder).match(pattern)}
+    if not gone:
+        return
+    manifest["files"] = {name: entry for name, entry in manifest["files"].items() if name not in gone}
+    replace_text(folder / MANIFEST, json.dumps(manifest, indent=1))
+    for name in gone:
+        (folder / name).unlink()
+
+
+def _files(folder: Path) -> list[tuple[str, Path]]:
+    """Return the names and paths of all files but the manifest."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST]
+    return [(path.relative_to(folder).as_posix(), path) for path in files]
+
+
+def _crc32(file: Path) -> str:
+    checksum = 0
+    with file.open("rb") as opened:
+        while chunk := opened.read(CHUNK):
+            checksum = zlib.crc32(chunk, checksum)
+    return f"{checksum:08x}"
