@@ -18,7 +18,10 @@ from lightning_ding.worker.base import Worker
 CONTRACTS = {
     ISerialCollector: {"collect", "envstep", "episode", "pop_episodes", "reset", "reset_env", "reset_policy"},
     ISerialEvaluator: {"eval", "reset", "reset_env", "reset_policy", "run"},
-    IBuffer: {"clear", "count", "load_data", "load_state_dict", "push", "sample", "save_data", "state_dict", "update"},
+    IBuffer: {
+        *("clear", "count", "drop_episodes", "load_data", "load_state_dict", "push", "sample"),
+        *("save_data", "state_dict", "update"),
+    },
 }
 
 

@@ -245,12 +245,15 @@ class AdvancedReplayBuffer(StoredBuffer):
         super()._forget(rows)
 
     def _take_out(self, rows: Rows) -> None:
-        """Let rows leave that stay in the ring: they are used up or stale."""
+        """Let rows leave that stay in the ring: they are dropped, used up or stale."""
         if len(rows):
             super()._forget(rows)
             self._tree.write(rows, 0.0)
             self._gone += len(rows)
             self._fresh_priority = None
+
+    def _drawable(self, rows: Rows) -> Rows:
+        return rows[self._tree.read(rows) > 0]
 
     # ------------------------------------------------------------------ drawing
 

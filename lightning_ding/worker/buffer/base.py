@@ -50,6 +50,10 @@ class IBuffer(Worker):
         """Take the priorities of transitions that were sampled."""
 
     @abstractmethod
+    def drop_episodes(self, episode_id: Sequence[int]) -> int:
+        """Never draw the transitions of these episodes again that are here by now; return how many there were."""
+
+    @abstractmethod
     def clear(self) -> None:
         """Forget all transitions."""
 

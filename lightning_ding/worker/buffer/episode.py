@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.registry import BUFFER_REGISTRY
+from lightning_ding.worker.buffer.drawing import draw
 from lightning_ding.worker.buffer.form import Rows
 from lightning_ding.worker.buffer.sequence import masks
 from lightning_ding.worker.buffer.stored import STORED_KEYS, StoredBuffer, check_sizes, require_enough
@@ -120,7 +121,7 @@ class EpisodeReplayBuffer(StoredBuffer):
         require(window is None or window > burn_in, "sequence", f"above burn_in ({burn_in})", window)
         with self._lock:
             require_enough(self.count(), batch_size, replace, "episodes")
-            drawn = self._draw(num_batches or 1, batch_size, self.count(), replace)
+            drawn = draw(self._rng, num_batches or 1, batch_size, self.count(), replace)
             length = self._length[drawn]
             steps = int(length.max()) if window is None else window
             first = self._rng.integers(np.maximum(length - steps, 0) + 1)
@@ -147,6 +148,12 @@ class EpisodeReplayBuffer(StoredBuffer):
         with self._lock:
             super().clear()
             self._begin, self._length = self._begin[:0], self._length[:0]
+
+    def _take_out(self, rows: Rows) -> None:
+        super()._take_out(rows)
+        begins = self._rows(np.arange(len(self._begin))) % self._storage.capacity
+        stays = np.isin(begins, self._dropped.without(begins))
+        self._begin, self._length = self._begin[stays], self._length[stays]
 
     def _rows(self, drawn: Rows) -> Rows:
         """Return the rows in which episodes begin."""

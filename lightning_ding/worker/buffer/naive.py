@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning_ding.registry import BUFFER_REGISTRY
+from lightning_ding.worker.buffer.drawing import draw
+from lightning_ding.worker.buffer.form import Rows
 from lightning_ding.worker.buffer.stored import StoredBuffer, check_sizes, require_enough
 
 
@@ -56,15 +58,12 @@ class NaiveReplayBuffer(StoredBuffer):
         """
         check_sizes(batch_size, num_batches, n_step)
         with self._lock:
-            storage = self._storage
-            ages = range(storage.count)[sample_range or slice(None)]
-            require_enough(len(ages), batch_size, replace)
-            rows = self._draw(num_batches or 1, batch_size, len(ages), replace)
-            if sample_range is not None:
-                oldest = storage.tail - storage.count
-                rows = (oldest + ages.start + ages.step * rows) % storage.capacity
+            if sample_range is None:
+                rows = self._draw(num_batches or 1, batch_size, replace)
+            else:
+                rows = self._draw_aged(num_batches or 1, batch_size, replace, sample_range)
             self._note_sample(rows.size, cur_learner_iter)
-            return storage.gather(rows if num_batches else rows[0], n_step, discount_factor)
+            return self._storage.gather(rows if num_batches else rows[0], n_step, discount_factor)
 
     def update(self, info: Mapping[str, Any]) -> None:
         """Refuse: this buffer keeps no priorities.
@@ -73,3 +72,22 @@ class NaiveReplayBuffer(StoredBuffer):
             TypeError: Always.
         """
         raise TypeError("NaiveReplayBuffer keeps no priorities; use a prioritised buffer, or set priority to False")
+
+    def _draw(self, num_batches: int, batch_size: int, replace: bool) -> Rows:
+        """Return rows, shape (U, B)."""
+        require_enough(self.count(), batch_size, replace)
+        count, dropped = self._storage.count, self._dropped.mask
+        return draw(self._rng, num_batches, batch_size, count, replace, None if dropped is None else dropped[:count])
+
+    def _draw_aged(self, num_batches: int, batch_size: int, replace: bool, ages: slice) -> Rows:
+        """Return rows in a range of ages, shape (U, B)."""
+        storage = self._storage
+        kept: Rows | range = range(storage.tail - storage.count, storage.tail)  # from the oldest on
+        if self._dropped.count:
+            kept = self._drawable(storage.newest(storage.count))
+        among = kept[ages]
+        require_enough(len(among), batch_size, replace)
+        places = draw(self._rng, num_batches, batch_size, len(among), replace)
+        if isinstance(among, range):
+            return (among.start + among.step * places) % storage.capacity
+        return among[places]

@@ -87,7 +87,7 @@ class SequenceReplayBuffer(StoredBuffer):
         length = self._length if sequence is None else sequence
         require(length > burn_in, "sequence", f"above burn_in ({burn_in})", length)
         with self._lock:
-            require_enough(self._storage.count, batch_size, replace=True)
+            require_enough(self.count(), batch_size, replace=True)
             self._storage.require_windows("a sequence cannot be followed")
             rows, mask = self._follow(self._beginnings(batch_size * (num_batches or 1), burn_in), length)
             shape = (length, batch_size) if num_batches is None else (length, num_batches, batch_size)
@@ -111,18 +111,19 @@ class SequenceReplayBuffer(StoredBuffer):
         found: Rows = np.empty(0, dtype=np.int64)
         for _ in range(TRIES):
             rows = self._rng.integers(self._storage.count, size=amount - len(found))
-            found = np.concatenate([found, rows[self._has_followers(rows, followers)]])
+            found = np.concatenate([found, rows[self._may_begin(rows, followers)]])
             if len(found) == amount:
                 return found
         rows = np.arange(self._storage.count)
-        rows = rows[self._has_followers(rows, followers)]
+        rows = rows[self._may_begin(rows, followers)]
         if not len(rows):
             raise ValueError(f"burn_in must be below the length of an episode in the buffer, got {followers}")
         return np.concatenate([found, self._rng.choice(rows, amount - len(found))])
 
-    def _has_followers(self, rows: Rows, amount: int) -> Any:
-        is_real = np.ones(len(rows), dtype=bool)
-        for _ in range(amount):
+    def _may_begin(self, rows: Rows, followers: int) -> Any:
+        dropped = self._dropped.mask  # no sequence runs into what is dropped: that was all there was of its episode
+        is_real = np.ones(len(rows), dtype=bool) if dropped is None else ~dropped[rows]
+        for _ in range(followers):
             rows, goes_on = self._storage.follow(rows)
             is_real &= goes_on
         return is_real

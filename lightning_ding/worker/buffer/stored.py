@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.worker.buffer.base import IBuffer, Transitions
+from lightning_ding.worker.buffer.dropped import DroppedRows
 from lightning_ding.worker.buffer.form import Rows
 from lightning_ding.worker.buffer.memory import Memory
 from lightning_ding.worker.buffer.storage import RingStorage
@@ -54,6 +55,7 @@ class StoredBuffer(IBuffer):
         self.config: ReplayBufferConfig = self.resolve_config(cfg)
         size, memory = self.config.replay_buffer_size, Memory(self.config.memmap_dir)
         self._storage = RingStorage(size, self.config.frame_stack, memory, self._forget)
+        self._dropped = DroppedRows(size)
         self._rng = np.random.default_rng(seed)
         self._lock = threading.Condition(threading.RLock())
         self._log = WorkerLog(tb_logger, exp_name, instance_name)
@@ -100,6 +102,30 @@ class StoredBuffer(IBuffer):
             self._push(batch)
             self._lock.notify_all()
 
+    def drop_episodes(self, episode_id: Sequence[int]) -> int:
+        """Never draw the transitions of some episodes again: what a fault broke off is not to be learned from.
+
+        They stay in memory until they are overwritten. What is pushed later is not concerned, whatever its episode.
+
+        Args:
+            episode_id: As in the transitions.
+
+        Returns:
+            How many transitions left that were here.
+
+        Raises:
+            ValueError: If transitions do not say which episode they are of.
+        """
+        with self._lock:
+            count, columns = self._storage.count, self._storage.columns
+            if not count or not len(episode_id):
+                return 0
+            require("episode_id" in columns, "drop_episodes", "for transitions with an episode_id", sorted(columns))
+            of_these = np.isin(columns["episode_id"][:count], to_rows(episode_id))
+            rows = self._drawable(np.flatnonzero(of_these))
+            self._take_out(rows)
+            return len(rows)
+
     def clear(self) -> None:
         """Forget all transitions and the form they had."""
         with self._lock:
@@ -108,8 +134,8 @@ class StoredBuffer(IBuffer):
             self._storage.clear()
 
     def count(self) -> int:
-        """Return how many transitions are kept."""
-        return self._storage.count
+        """Return how many transitions are kept and were not dropped."""
+        return self._storage.count - self._dropped.count
 
     def pop_used_data(self) -> NDArray[Any]:
         """Return the ``data_id`` of the transitions that left since the last call, for whoever keeps their data.
@@ -149,6 +175,8 @@ class StoredBuffer(IBuffer):
             saved = state["counters"].get("buffer")
             require(saved == type(self).__name__, "state", f"that of a {type(self).__name__}", saved)
             self._storage.load_state_dict(state)
+            rows = state["tensors"].get("dropped/rows")
+            self._dropped.load(to_rows([] if rows is None else rows))
             self._rng.bit_generator.state = state["rng"]
             self._load_state(state)
 
@@ -190,13 +218,25 @@ class StoredBuffer(IBuffer):
                 self._used_data.append(to_rows(batch["data_id"])[:too_many].copy())
 
     def _forget(self, rows: Rows) -> None:
-        """Note that rows leave: they are overwritten, cleared, used up or stale."""
+        """Note that rows leave: they are overwritten, cleared, dropped, used up or stale."""
+        rows = self._dropped.release(rows)  # these left when they were dropped
         self._removed += len(rows)
         if self.config.enable_track_used_data:
             self._used_data.append(self._storage.columns["data_id"][rows].copy())
 
+    def _take_out(self, rows: Rows) -> None:
+        """Let rows leave that stay in the ring."""
+        self._forget(rows)
+        self._dropped.add(rows)
+
+    def _drawable(self, rows: Rows) -> Rows:
+        """Return those of some rows in the ring that have not left."""
+        return self._dropped.without(rows)
+
     def _state(self, copy: bool) -> dict[str, Any]:
         state = self._storage.state_dict(copy)
+        if self._dropped.count:
+            state["tensors"]["dropped/rows"] = torch.from_numpy(self._dropped.rows())
         state["counters"]["buffer"] = type(self).__name__
         return {**state, "rng": self._rng.bit_generator.state}
 
@@ -209,21 +249,6 @@ class StoredBuffer(IBuffer):
         if train_iter - self._reported_iter >= self.config.monitor_freq and self._log.is_listened_to:
             self._reported_iter = train_iter
             self._log.write(self.pop_metrics(), train_iter, self._envstep)
-
-    def _draw(self, num_batches: int, batch_size: int, count: int, replace: bool = False) -> Rows:
-        """Return uniformly drawn numbers below ``count``, shape (U, B), distinct in a minibatch unless ``replace``."""
-        if not replace and 2 * batch_size > count:
-            return np.stack([self._rng.permutation(count)[:batch_size] for _ in range(num_batches)])
-        rows = self._rng.integers(count, size=(num_batches, batch_size))
-        while not replace:
-            ordered = np.sort(rows, axis=1)
-            if not (ordered[:, 1:] == ordered[:, :-1]).any():
-                break
-            order = rows.argsort(1)  # what repeats is drawn anew until nothing does
-            again = np.zeros(rows.shape, dtype=bool)
-            np.put_along_axis(again, order[:, 1:], ordered[:, 1:] == ordered[:, :-1], 1)
-            rows[again] = self._rng.integers(count, size=np.count_nonzero(again))
-        return rows
 
     def _begin_interval(self) -> None:
         self._since = time.perf_counter()
