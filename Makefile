@@ -10,8 +10,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 train: $(READY)  ## train DQN on CartPole-v1
 	$(BIN)/python recipes/dqn.py
 
-test: $(READY)  ## the fast tests, doctests included
-	$(BIN)/python -m pytest
+test: $(READY)  ## the fast tests, doctests included, in two processes
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: $(READY)  ## what learns or measures; by hand
 	$(BIN)/python -m pytest -m slow
