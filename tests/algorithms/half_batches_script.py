@@ -1,0 +1,129 @@
+"""Learns from fixed batches on each of several ranks: python -m tests.algorithms.half_batches_script FOLDER RANK RANKS.
+
+Every rank takes its share of each batch and writes the gradients before every step of an optimizer, and what it ended
+with, to FOLDER/rank_R.pt. Everything is in float64, so that sums in another order are equal to 1e-9.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from lightning_ding import nested
+from lightning_ding.config import deep_merge
+from lightning_ding.policy import Policy
+from tests.algorithms.table import ALGORITHMS, make_policy
+
+BATCHES, BATCH_SIZE, ENVS, STEPS = 3, 16, 4, 6
+CLIP = 0.05  # norm of a gradient that is clipped
+DISCRETE: dict[str, Any] = {"obs_shape": 4, "action_shape": 2}
+ACTOR = {**DISCRETE, "action_space": "discrete"}
+CONTINUOUS = {"obs_shape": 3, "action_shape": 1, "action_low": [-2.0], "action_high": [2.0]}
+SHAPES: dict[str, Any] = {
+    **dict.fromkeys(("dqn", "c51", "qrdqn", "rainbow"), DISCRETE),
+    **dict.fromkeys(("ddpg", "td3", "sac"), CONTINUOUS),
+    **dict.fromkeys(("ppo", "a2c", "pg"), ACTOR),
+}
+WEIGHTED = {"priority": True, "priority_IS_weight": True, "other": {"replay_buffer": {"type": "advanced"}}}
+CHANGES: dict[str, Any] = {  # so that an update depends on all of a batch
+    **dict.fromkeys(("dqn", "c51", "qrdqn", "rainbow", "ddpg", "td3", "sac"), WEIGHTED),
+    "ppo": {"learn": {"batch_size": ENVS * STEPS, "value_norm": True}, "recompute_adv": True},
+    "a2c": {"learn": {"adv_norm": True}},
+    "pg": {"learn": {"return_norm": True}},
+}
+
+
+def replay_batch(rng: np.random.Generator, name: str) -> dict[str, Any]:
+    """Return a minibatch of random transitions."""
+    size, shape = BATCH_SIZE, SHAPES[name]["obs_shape"]
+    action = rng.integers(2, size=size) if SHAPES[name] is DISCRETE else rng.uniform(-2, 2, (size, 1))
+    return {
+        "obs": rng.normal(size=(size, shape)),
+        "action": action,
+        "reward": rng.normal(size=size),
+        "next_obs": rng.normal(size=(size, shape)),
+        "terminated": rng.random(size) < 0.2,
+        "discount": np.full(size, 0.9),
+        "IS": rng.uniform(0.2, 1, size),
+    }
+
+
+def rollout(rng: np.random.Generator, name: str) -> dict[str, Any]:
+    """Return whole episodes of some envs, the rows of a step side by side."""
+    size = ENVS * STEPS
+    step, env_id = np.repeat(np.arange(STEPS), ENVS), np.tile(np.arange(ENVS), STEPS)
+    half = STEPS // 2
+    return {
+        "obs": rng.normal(size=(size, 4)),
+        "action": rng.integers(2, size=size),
+        "reward": rng.normal(size=size),
+        "next_obs": rng.normal(size=(size, 4)),
+        "terminated": (step == STEPS - 1) | ((step == half - 1) & (env_id % 2 == 0)),
+        "truncated": np.zeros(size, dtype=bool),
+        "log_prob": np.log(rng.uniform(0.3, 0.7, size)),
+        "env_id": env_id,
+        "episode_id": env_id + ENVS * (step >= half) * (env_id % 2 == 0),
+    }
+
+
+def learn(name: str, rank: int, ranks: int, clip: float | None) -> dict[str, Any]:
+    """Return the gradients before each step of an optimizer, and what a rank ended with."""
+    torch.manual_seed(0)
+    changes = deep_merge(CHANGES[name], {"model": SHAPES[name], "learn": {"grad_clip_norm": clip}})
+    policy = make_policy(name, **changes)
+    policy.double()
+    policy.seed(1)
+    gradients = note_gradients(policy)
+    reports = [update(policy, name, number, rank, ranks) for number in range(BATCHES)]
+    end = {"weights": {key: x.clone() for key, x in policy.state_dict().items()}, "gradients": gradients}
+    if name == "ppo":
+        statistics: Any = policy.return_statistics  # type: ignore[attr-defined]
+        end["return_statistics"] = {key: torch.as_tensor(x) for key, x in statistics.state_dict().items()}
+    priorities = [report["priority"] for report in reports if "priority" in report]
+    return {**end, "priority": torch.stack(priorities) if priorities else torch.empty(0)}
+
+
+def note_gradients(policy: Policy[Any]) -> list[list[Tensor]]:
+    """Return a list that grows by the gradients of an optimizer before each of its steps."""
+    noted: list[list[Tensor]] = []
+
+    def note(optimizer: Any, *_: Any) -> None:
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        noted.append([parameter.grad.clone() for parameter in parameters if parameter.grad is not None])
+
+    for optimizer in policy.configure_optimizers()[0]:
+        optimizer.register_step_pre_hook(note)
+    return noted
+
+
+def update(policy: Any, name: str, number: int, rank: int, ranks: int) -> dict[str, Any]:
+    """Learn from this rank's share of a batch: every ``ranks``-th row, or the rows of every ``ranks``-th env."""
+    make = rollout if policy.on_policy else replay_batch
+    whole = nested.to_tensor(make(np.random.default_rng(number), name))
+    if hasattr(policy, "prepare"):
+        whole = policy.prepare(whole)  # noise is drawn for each row
+    whole = nested.apply(lambda x: x.double() if x.is_floating_point() else x, whole)
+    place = whole["env_id"] if policy.on_policy else torch.arange(BATCH_SIZE)
+    report: dict[str, Any] = policy.learn_mode.forward(nested.index(whole, place % ranks == rank))
+    return report
+
+
+def report(rank: int = 0, ranks: int = 1) -> dict[str, Any]:
+    """Return what every algorithm does, with and without clipping."""
+    clips = {"free": None, "clipped": CLIP}
+    return {f"{name}, {how}": learn(name, rank, ranks, clips[how]) for name in ALGORITHMS for how in clips}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    target, rank, ranks = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    dist.init_process_group("gloo", f"file://{target / 'store'}", timedelta(seconds=60), world_size=ranks, rank=rank)
+    torch.save(report(rank, ranks), target / f"rank_{rank}.pt")
+    dist.destroy_process_group()
