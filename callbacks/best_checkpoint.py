@@ -11,12 +11,15 @@ from lightning.pytorch.callbacks import Checkpoint
 from typing_extensions import override
 
 from lightning_ding.callbacks.folders import checkpoint_folder, save_checkpoint
+from lightning_ding.callbacks.saving_failure import SavingFailure
 
 
 class BestCheckpoint(Checkpoint):
     """Writes a checkpoint when an evaluation is the best so far, of exactly the weights that were evaluated.
 
-    The best score is part of every checkpoint, so a run that goes on does not overwrite a better policy.
+    The best score is part of every checkpoint, so a run that goes on does not overwrite a better policy. If the file
+    cannot be written, an error is logged, the one before stays, and the next evaluation that is better than that one is
+    written; a run whose best policy could not be written ends with an ``OSError``.
 
     Args:
         dirpath: Folder; None means ``checkpoints`` in the logger's folder.
@@ -32,12 +35,14 @@ class BestCheckpoint(Checkpoint):
         self.monitor = monitor
         self.best_model_score = -math.inf
         self.best_model_path = ""
+        self._failure = SavingFailure("best")
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Find the folder."""
         if stage == "fit":
             self._folder = checkpoint_folder(trainer, self.dirpath)
+            self._failure.forget()
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
@@ -50,9 +55,24 @@ class BestCheckpoint(Checkpoint):
             )
         score = float(trainer.callback_metrics[self.monitor])
         if score > self.best_model_score:
-            file = self._folder / f"{self.filename}.ckpt"
-            self.best_model_score, self.best_model_path = score, str(file)
+            self._save(trainer, pl_module, score)
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Let no run look fine whose best policy could not be written."""
+        self._failure.check(left=self.best_model_path)
+
+    def _save(self, trainer: Trainer, pl_module: Any, score: float) -> None:
+        """Write the checkpoint, if the disk takes it; it holds its own score."""
+        file, before = self._folder / f"{self.filename}.ckpt", (self.best_model_score, self.best_model_path)
+        self.best_model_score, self.best_model_path = score, str(file)
+        try:
             save_checkpoint(trainer, file)
+        except OSError as error:
+            self.best_model_score, self.best_model_path = before
+            self._failure.note(trainer, file, pl_module.progress.env_step, error)
+        else:
+            self._failure.forget()
 
     @override
     def state_dict(self) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,3 +45,19 @@ def small() -> dict[str, Any]:
         "eval": {"evaluator": {"n_episode": 2, "eval_freq": 20}},
         "other": {"replay_buffer": {"replay_buffer_size": 500}},
     }
+
+
+@pytest.fixture
+def files_of_at_most() -> Callable[[int], AbstractContextManager[None]]:
+    """Return a context in which no file can get more bytes than that: a disk that is full, as ``OSError`` EFBIG."""
+
+    @contextmanager
+    def limited(size: int) -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limited

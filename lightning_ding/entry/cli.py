@@ -2,6 +2,7 @@
 
     lightning-ding fit --config recipes/configs/dqn_cartpole.yaml
     lightning-ding validate --config recipes/configs/dqn_cartpole.yaml --ckpt_path best.ckpt
+    lightning-ding fit --config recipes/configs/dqn_cartpole.yaml --ckpt_path last
     lightning-ding fit --policy dqn --help
 
 ``policy`` names the algorithm, ``model.cfg`` is its config, ``data`` the datamodule, ``trainer`` Lightning's Trainer.
@@ -21,6 +22,7 @@ import yaml
 from jsonargparse import set_parsing_settings
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
+from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.config import nearest
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.policy import Policy
@@ -91,6 +93,19 @@ class DingCLI(LightningCLI):
             super().instantiate_classes()
         except (ValueError, TypeError, KeyError) as error:
             self.parser.error(str(error.args[0] if error.args else error))
+
+    def before_fit(self) -> None:
+        """Find the checkpoint that ``--ckpt_path last`` means; without one nothing starts."""
+        settings = self.config_init[str(self.subcommand)]
+        if settings.ckpt_path != "last":
+            return
+        savers = [callback for callback in self.trainer.callbacks if isinstance(callback, RunCheckpoint)]  # type: ignore[attr-defined]
+        try:
+            settings.ckpt_path = str((savers or [RunCheckpoint()])[0].find_last(self.trainer))
+        except ValueError as error:
+            self.parser.error(str(error))
+
+    before_validate = before_test = before_fit
 
 
 def policy_class(name: str) -> type[Policy[Any]]:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from lightning_ding.policy import DQNPolicy
 
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
+FilesOfAtMost = Callable[[int], AbstractContextManager[None]]
 
 
 class Scored(Callback):
@@ -118,3 +121,47 @@ def test_evaluation_outside_a_fit_writes_nothing(make_trainer: MakeTrainer, smal
 def test_fast_dev_run_writes_nothing(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
     train(make_trainer, small, BestCheckpoint(tmp_path), fast_dev_run=True)
     assert not list(tmp_path.rglob("*.ckpt"))
+
+
+class FullDisk(BestCheckpoint):
+    """Lets no file have more than some kilobytes in some evaluations."""
+
+    def __init__(self, folder: Path, limited: Any, full_in: set[int]) -> None:
+        super().__init__(folder, monitor="score")
+        self.limited, self.full_in, self.evaluations = limited, full_in, 0
+
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        with self.limited(2_000 if self.evaluations in self.full_in else 10**9):
+            super().on_validation_end(trainer, pl_module)
+        self.evaluations += 1
+
+
+def test_full_disk_leaves_the_best_file_of_before_and_the_next_better_policy_is_written(
+    make_trainer: MakeTrainer,
+    small: Config,
+    tmp_path: Path,
+    files_of_at_most: FilesOfAtMost,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    folder = tmp_path / "here"
+    scored, callback = Scored(1.0, 5.0, 3.0, 2.0), FullDisk(folder, files_of_at_most, {1})
+    with caplog.at_level(logging.ERROR, logger="lightning_ding"):
+        train(make_trainer, small, scored, callback)
+    saved = torch.load(folder / "best.ckpt", weights_only=True)
+    name = "model.encoder.layers.0.weight"
+    assert torch.equal(saved["state_dict"][name], scored.weights[2][name])  # 5 is gone, and 3 is more than 1
+    assert callback.best_model_score == 3
+    assert [file.name for file in folder.iterdir()] == ["best.ckpt"]
+    (record,) = caplog.records
+    assert "THE BEST CHECKPOINT OF ENV STEP 48 WAS NOT WRITTEN" in record.getMessage()
+
+
+def test_run_whose_best_policy_could_not_be_written_ends_with_an_error(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, files_of_at_most: FilesOfAtMost
+) -> None:
+    scored, callback = Scored(1.0, 5.0, 0.5, 0.5), FullDisk(tmp_path, files_of_at_most, {1})
+    with pytest.raises(OSError, match=r"best checkpoint of this run could not be written .*best\.ckpt from before"):
+        train(make_trainer, small, scored, callback)
+    saved = torch.load(tmp_path / "best.ckpt", weights_only=True)
+    name = "model.encoder.layers.0.weight"
+    assert torch.equal(saved["state_dict"][name], scored.weights[0][name])

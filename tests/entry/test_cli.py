@@ -86,6 +86,26 @@ def test_checkpoint_is_validated_and_tested(settings: Config, capsys: pytest.Cap
         assert re.search(rf"{name}\s+│\s+{scores[name]:.6g}", capsys.readouterr().out)
 
 
+def test_last_checkpoint_of_the_runs_folder_is_gone_on_from(settings: Config) -> None:
+    run("fit")
+    run("fit", "--ckpt_path", "last", "--data.max_env_step", "96")
+    files = sorted(Path("runs").rglob("last.ckpt"), key=lambda file: file.stat().st_mtime)
+    assert torch.load(files[-1], weights_only=True)["progress"]["env_step"] == 96
+    assert torch.load(files[-1], weights_only=True)["progress"]["train_iter"] == 20  # 12 before, 4 rounds of 2 since
+    run("validate", "--ckpt_path", "last")
+
+
+@pytest.mark.parametrize("command", ["fit", "validate", "test"])
+def test_last_checkpoint_that_is_not_there_ends_in_one_line_before_anything_starts(
+    settings: Config, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    with pytest.raises(SystemExit) as exit_code:
+        run(command, "--ckpt_path", "last")
+    assert exit_code.value.code == 2
+    assert_one_line(capsys.readouterr().err, 'ckpt_path must not be "last" where no run has left a whole checkpoint')
+    assert [file.name for file in Path().iterdir()] == ["run.yaml"]
+
+
 def test_printed_config_holds_the_settings_and_can_be_fed_back(
     settings: Config, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,65 @@
+"""Trains on two ranks whose disks fail, started by test_on_every_rank.py: python saving_ranks_script.py FOLDER RANK.
+
+The disk of one rank takes no more in the second epoch, and everything in the others. Each rank writes what it saw to
+FOLDER/rank_R.json.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import Trainer
+
+from lightning_ding.callbacks import RunCheckpoint
+from lightning_ding.datamodules import ReplayDataModule
+from lightning_ding.policy import DQNPolicy
+
+CONFIG: dict[str, Any] = {
+    "random_collect_size": 16,
+    "model": {"encoder_hidden_size_list": [16]},
+    "learn": {"update_per_collect": 2, "batch_size": 8},
+    "eval": {"evaluator": {"n_episode": 2, "eval_freq": 20}},
+    "other": {"replay_buffer": {"replay_buffer_size": 500}},
+}
+
+
+class FullDisk(RunCheckpoint):
+    """Lets no file of one rank have more than some kilobytes in the second epoch."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.left: list[list[str]] = []
+
+    def save(self, trainer: Trainer, pl_module: Any) -> None:
+        is_full = trainer.current_epoch == 1 and trainer.global_rank == int(sys.argv[2])
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000 if is_full else hard, hard))
+        super().save(trainer, pl_module)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        trainer.strategy.barrier()
+        self.left.append(sorted(path.name for path in self._folder.iterdir()))
+        trainer.strategy.barrier()
+
+
+def train(folder: Path) -> None:
+    """Fit, and write what this rank saw."""
+    torch.set_num_threads(1)
+    callback = FullDisk(folder / "here")
+    trainer = Trainer(
+        strategy="ddp", accelerator="cpu", devices=2, default_root_dir=folder, callbacks=[callback], max_epochs=3
+    )
+    policy = DQNPolicy(CONFIG)
+    trainer.fit(policy, ReplayDataModule("CartPole-v1", num_envs=2, rounds_per_epoch=2))
+    report = {"left": callback.left, "env_step": policy.progress.env_step}
+    (folder / f"rank_{trainer.global_rank}.json").write_text(json.dumps(report))
+
+
+if __name__ == "__main__":
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    train(Path(sys.argv[1]))

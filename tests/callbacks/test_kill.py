@@ -1,0 +1,45 @@
+"""A run that is killed while it saves leaves a whole checkpoint, from which it goes on."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("killed_script.py")
+
+
+def seen_after_kills(folder: Path, kills: int, seconds: int) -> list[dict[str, Any]]:
+    """Kill runs that go on from each other, and return what was found after each kill and at the end."""
+    command = [sys.executable, str(SCRIPT), str(folder / "here"), str(kills), "0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "not whole" not in done.stderr  # it never has to pass over one
+    seen: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return seen
+
+
+def check(seen: list[dict[str, Any]], kills: int) -> None:
+    assert len(seen) == kills + 1
+    assert all(after["env_step"] > before["env_step"] for before, after in itertools.pairwise(seen))
+    assert all(one["env_step"] == one["progress"] == one["transitions"] for one in seen)  # of one moment, and none lost
+    assert seen[-1]["env_step"] >= seen[-2]["env_step"] + 64
+    assert not seen[-1]["half_written"]
+
+
+def test_run_killed_at_random_moments_of_saving_leaves_a_whole_checkpoint_and_goes_on(tmp_path: Path) -> None:
+    check(seen_after_kills(tmp_path, 8, 120), 8)
+
+
+@pytest.mark.slow
+def test_run_killed_a_hundred_times_while_saving_leaves_a_whole_checkpoint_each_time(tmp_path: Path) -> None:
+    seen = seen_after_kills(tmp_path, 100, 580)
+    check(seen, 100)
+    assert sum(one["half_written"] for one in seen) >= 10  # it was hit in the middle of saving

@@ -1,0 +1,46 @@
+"""Saving on two processes of which one cannot write: no rank waits for ever, and all of them go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightning_ding.checkpoints import verify
+
+SCRIPT = Path(__file__).with_name("saving_ranks_script.py")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_disk_of_one_rank_that_is_full_stops_no_rank_and_leaves_the_checkpoint_of_before(
+    tmp_path: Path, rank: int
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, str(SCRIPT), str(tmp_path), str(rank)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=120)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)  # Lightning's second rank too
+            raise
+    assert process.returncode == 0, output
+    reports = [json.loads((tmp_path / f"rank_{number}.json").read_text()) for number in range(2)]
+    steps = [reports[0]["env_step"]] * 2
+    assert [report["env_step"] for report in reports] == steps
+    first, second, third = reports[1]["left"]
+    assert first == second  # nothing is left of what was begun
+    assert third == [f"last-{steps[0]}", "last.ckpt"]
+    assert verify(tmp_path / "here" / third[0])["world_size"] == 2
+    assert sorted(folder.name for folder in (tmp_path / "here" / third[0]).glob("rank_*")) == ["rank_0", "rank_1"]
+    assert output.count("WAS NOT WRITTEN") == (1 if rank == 0 else 2)
+    assert "File too large" in output
