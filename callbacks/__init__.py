@@ -6,6 +6,7 @@ if __name__ != "lightning_ding.callbacks":  # the folder is also importable from
 from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
 from lightning_ding.callbacks.defaults import default_callbacks
 from lightning_ding.callbacks.final_evaluation import FinalEvaluation
+from lightning_ding.callbacks.interrupt import StopOnSignal
 from lightning_ding.callbacks.max_env_step import StopAtEnvStep
 from lightning_ding.callbacks.max_train_iter import StopAtTrainIter
 from lightning_ding.callbacks.metrics import MetricsLogger
@@ -13,6 +14,7 @@ from lightning_ding.callbacks.progress_bar import EnvStepProgressBar
 from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
 from lightning_ding.callbacks.run_evaluator import RunEvaluator
 from lightning_ding.callbacks.stop_value import StopAtReturn
+from lightning_ding.callbacks.watchdog import Watchdog
 
 __all__ = [
     "BestCheckpoint",
@@ -24,5 +26,7 @@ __all__ = [
     "StopAtEnvStep",
     "StopAtReturn",
     "StopAtTrainIter",
+    "StopOnSignal",
+    "Watchdog",
     "default_callbacks",
 ]

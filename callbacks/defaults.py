@@ -9,12 +9,14 @@ from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 
 from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
 from lightning_ding.callbacks.final_evaluation import FinalEvaluation
+from lightning_ding.callbacks.interrupt import StopOnSignal
 from lightning_ding.callbacks.max_env_step import StopAtEnvStep
 from lightning_ding.callbacks.max_train_iter import StopAtTrainIter
 from lightning_ding.callbacks.metrics import MetricsLogger
 from lightning_ding.callbacks.progress_bar import EnvStepProgressBar
 from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
 from lightning_ding.callbacks.stop_value import StopAtReturn
+from lightning_ding.callbacks.watchdog import Watchdog
 from lightning_ding.worker import with_priority
 
 BEHIND_ALL = 1_000_000
@@ -45,7 +47,8 @@ def default_callbacks(
     for stop, limit in [*stops, (StopAtReturn, stop_value)]:
         if limit is not None:
             callbacks.append(_comes_along(stop(limit)))
-    callbacks.append(_comes_along(with_priority(FinalEvaluation(), BEHIND_ALL)))
+    callbacks.append(_comes_along(Watchdog()))
+    callbacks += [_comes_along(with_priority(last(), BEHIND_ALL)) for last in (FinalEvaluation, StopOnSignal)]
     there = {type(callback) for callback in trainer.callbacks}  # type: ignore[attr-defined]
     return [callback for callback in callbacks if type(callback) not in there]
 

@@ -8,7 +8,7 @@ import lightning_ding.policy  # noqa: F401 - registers the algorithms
 from lightning_ding.registry import POLICY_REGISTRY
 
 ROOT = Path(__file__).parents[1]
-LOW = {"config", "registry", "progress", "nested", "rl", "worker_config"}
+LOW = {"config", "registry", "progress", "nested", "rl", "worker_config", "exit_codes"}
 ALLOWED = {
     "config": set(),
     "registry": {"config"},
@@ -16,12 +16,13 @@ ALLOWED = {
     "nested": set(),
     "worker_config": {"config"},
     "rl": set(),
+    "exit_codes": set(),
     "checkpoints": LOW,
     "model": LOW,
     "envs": LOW,
     "policy": LOW | {"model"},
     "worker": LOW | {"envs", "policy.modes"},
-    "callbacks": LOW | {"checkpoints", "worker", "policy.modes"},
+    "callbacks": LOW | {"__version__", "checkpoints", "worker", "policy.modes"},
     "datamodules": LOW | {"checkpoints", "envs", "worker", "callbacks", "policy.modes"},
     "entry": LOW | {"checkpoints", "model", "envs", "policy", "worker", "callbacks", "datamodules"},
 }  # type: dict[str, set[str]]

@@ -26,6 +26,8 @@ class ISerialEvaluator(Worker):
     config: EvaluatorConfig
     _policy: EvalMode | None = None
     _last_eval_iter: int | None = None
+    steps_made: int = 0
+    """Vector steps or batches so far; a watchdog sees by them that an evaluation goes on."""
 
     @property
     @abstractmethod

@@ -183,6 +183,7 @@ class BattleInteractionSerialEvaluator(ISerialEvaluator):
         everywhere = np.ones(stepper.num_envs, dtype=bool)
         queue.start(stepper, everywhere, again=~everywhere)
         while (is_playing := stepper.is_playing).any():
+            self.steps_made += 1
             rows = np.flatnonzero(is_playing)
             step = stepper.step(gather_actions(stepper.env, players.act(stepper.obs, stepper.active)))
             returns[queue.place[rows]] += step.reward[rows]

@@ -51,6 +51,8 @@ class InteractionSerialEvaluator(ISerialEvaluator):
     """
 
     config_keys: ClassVar[frozenset[str]] = frozenset({"eval_freq", "n_episode", "stop_value", "render", "figure_path"})
+    gives_up: bool = False
+    """Set from another thread, breaks an evaluation off; until it is unset, none runs."""
 
     def __init__(
         self,
@@ -176,7 +178,7 @@ class InteractionSerialEvaluator(ISerialEvaluator):
             policy_kwargs: Arguments of the policy's ``forward``.
 
         Returns:
-            E returns and E lengths in env steps, in the order of ``episodes``.
+            E returns and E lengths in env steps, in the order of ``episodes``; all NaN and 0 if it gave up.
 
         Raises:
             RuntimeError: If there is no env or no policy, or the envs report more faults than there are episodes.
@@ -188,6 +190,8 @@ class InteractionSerialEvaluator(ISerialEvaluator):
             check_can_render(stepper.env)
         plan = EpisodePlan(episodes, stepper, self.seed)
         self._run(stepper, policy, plan, film, policy_kwargs or {})
+        if not plan.monitor.is_finished():
+            return [float("nan")] * len(episodes), [0] * len(episodes)
         self._video = plan.monitor.get_video(MAX_FRAMES)
         return plan.results()
 
@@ -237,7 +241,8 @@ class InteractionSerialEvaluator(ISerialEvaluator):
         obs = stepper.reset(plan.first_seeds())
         totals = np.zeros(stepper.env.num_envs)
         steps = np.zeros(stepper.env.num_envs, dtype=np.int64)
-        while not plan.monitor.is_finished():
+        while not (plan.monitor.is_finished() or self.gives_up):
+            self.steps_made += 1
             stepper.next_seed = plan.next_seeds()
             frames = frames_of(stepper.env) if film else []
             action = actions_of(policy.forward(obs, **policy_kwargs), stepper.env)

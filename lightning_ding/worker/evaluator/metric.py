@@ -173,6 +173,7 @@ class MetricSerialEvaluator(ISerialEvaluator):
         self._meter.reset()
         batches = 0
         for inputs, label in self._share():
+            self.steps_made += 1
             output = self._policy.forward(nested.to_tensor(inputs))
             device = nested.leaves(output)[0].device
             self._meter.update(output, nested.to(nested.to_tensor(label), device))

@@ -1,0 +1,201 @@
+"""End a run well when somebody asks for it with a signal."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from typing_extensions import override
+
+from lightning_ding.callbacks.leaving import leave, show_stacks
+from lightning_ding.callbacks.ranks import any_rank, is_started_by_a_rank, started_here
+from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
+from lightning_ding.callbacks.signals import SignalListener
+from lightning_ding.callbacks.stopping import stop_run
+from lightning_ding.config import require
+from lightning_ding.exit_codes import BY_SIGNAL
+
+logger = logging.getLogger(__name__)
+
+SAME = 1.0  # seconds; Ctrl-C reaches a rank from the terminal and from rank zero
+OTHERS_LEAVE = 4.0  # seconds that a rank gives the one that started it to end it
+
+Knobs = tuple[Any, int | None, int | None]
+
+
+class StopOnSignal(Callback):
+    """Ends the run behind the round in which a signal comes, with a checkpoint but without an evaluation.
+
+    The process ends with 128 + the number of the signal, see :mod:`lightning_ding.exit_codes`, by ``SystemExit`` out of
+    ``fit``. All ranks end together, whichever of them got the signal; those that rank zero has started leave with 0,
+    because Lightning kills everybody when one of them does not. An evaluation under way is broken off, and what it gave
+    counts for nothing (NaN). A second signal ends the process at once. So does the end of ``grace``, after all stacks
+    were written to stderr: the last checkpoint is still there.
+
+    Args:
+        grace: Seconds for the round and the checkpoint, > 0.
+        signals: Which signals; none leaves them to Lightning, which ends a run by SIGTERM without a checkpoint.
+    """
+
+    def __init__(self, grace: float = 25.0, signals: Sequence[int] = (int(signal.SIGTERM), int(signal.SIGINT))) -> None:
+        require(grace > 0, "grace", "> 0", grace)
+        known = signal.valid_signals()
+        require(all(number in known for number in signals), "signals", "numbers of signals of this system", signals)
+        self.grace = grace
+        self.signals = tuple(int(number) for number in signals)
+        self._listener: SignalListener | None = None
+        self._knobs: Knobs | None = None
+        self._forget()
+
+    @override
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Listen, from before the first round on."""
+        self._forget()
+        if stage != "fit":
+            return
+        self._is_started = is_started_by_a_rank(trainer)
+        self._evaluator = getattr(getattr(trainer, "datamodule", None), "evaluator", None)
+        if self.signals and threading.current_thread() is threading.main_thread():
+            self._listener = SignalListener(self.signals, self._hear)
+            self._listener.start()
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take SIGTERM from Lightning, whose handler talks to the other ranks in the middle of whatever they do."""
+        self._others = started_here(trainer)
+        if self._listener is not None:
+            self._listener.take_over()
+        self._decide(trainer)
+
+    @override
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Stop behind this round if a signal has come to any rank."""
+        self._decide(trainer)
+
+    @override
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Break the evaluation off if a signal came just before."""
+        if self._heard:
+            self._break_off(True)
+
+    @override
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stop behind this evaluation if a signal has come to any rank."""
+        if trainer.state.fn == "fit":
+            self._decide(trainer)
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Give the Trainer its settings back."""
+        self._restore(trainer)
+
+    @override
+    def teardown(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        """Leave; everything is saved and closed.
+
+        Raises:
+            SystemExit: If a signal ended the run.
+        """
+        self._listen_no_more()
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._stops_by:
+            self._tell_how_to_go_on(trainer, pl_module.progress.env_step)
+            _wait_for(self._others)
+            raise SystemExit(0 if self._is_started else BY_SIGNAL + self._stops_by)
+
+    @override
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
+        """Give everything back; a deadline that runs goes on."""
+        self._restore(trainer)
+        self._listen_no_more()
+
+    def _forget(self) -> None:
+        """Forget the signal of an earlier fit."""
+        self._heard = self._stops_by = 0
+        self._deadline: threading.Timer | None = None
+        self._others: list[subprocess.Popen[Any]] = []
+        self._evaluator: Any = None
+
+    # ------------------------------------------------------------------ in the listener's thread
+
+    def _hear(self, number: int) -> None:
+        now = time.monotonic()
+        if self._heard:
+            if now - self._heard_at >= SAME:
+                leave(BY_SIGNAL + number, self._others)
+            return
+        self._heard, self._heard_at = number, now
+        self._deadline = threading.Timer(self.grace, self._leave_late)
+        self._deadline.daemon = True
+        self._deadline.start()
+        for other in self._others:
+            other.send_signal(number)
+        self._break_off(True)
+        if not self._is_started:
+            text = "%s: the run ends behind this round, within %g s; the same signal once more ends it at once"
+            logger.warning(text, signal.Signals(number).name, self.grace)
+
+    def _leave_late(self) -> None:
+        logger.error("the round did not end within grace=%g s of the signal; it stands here:", self.grace)
+        show_stacks()
+        if self._is_started:
+            time.sleep(OTHERS_LEAVE)
+        leave(BY_SIGNAL + self._heard, self._others)
+
+    # ------------------------------------------------------------------ in the main thread
+
+    def _decide(self, trainer: Trainer) -> None:
+        if self._stops_by:
+            return
+        self._stops_by = any_rank(trainer, self._heard)
+        if self._stops_by:
+            stop_run(trainer, f"{signal.Signals(self._stops_by).name} came")
+            loop = trainer.fit_loop
+            self._knobs = (trainer.limit_val_batches, loop.min_epochs, loop.epoch_loop.min_steps)
+            trainer.limit_val_batches, loop.min_epochs, loop.epoch_loop.min_steps = 0, None, None
+
+    def _restore(self, trainer: Trainer) -> None:
+        if self._knobs is not None:
+            loop = trainer.fit_loop
+            trainer.limit_val_batches, loop.min_epochs, loop.epoch_loop.min_steps = self._knobs
+            self._knobs = None
+        self._break_off(False)
+
+    def _break_off(self, breaks_off: bool) -> None:
+        """Tell the evaluator to give up its episodes, or to run them again."""
+        if self._evaluator is not None:
+            self._evaluator.gives_up = breaks_off
+
+    def _listen_no_more(self) -> None:
+        if self._listener is not None:
+            self._listener.stop()
+            self._listener = None
+
+    def _tell_how_to_go_on(self, trainer: Trainer, env_step: int) -> None:
+        if not trainer.is_global_zero:
+            return
+        name = signal.Signals(self._stops_by).name
+        saving = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, RunCheckpoint)]
+        file = next((callback.last_model_path for callback in saving if callback.last_model_path), None)
+        if file is not None and Path(file).exists():
+            logger.warning("%s ended the run at env step %d; go on with ckpt_path=%r", name, env_step, file)
+        else:
+            why = "no round was finished" if saving else "there is no RunCheckpoint"
+            logger.warning("%s ended the run at env step %d; nothing was saved: %s", name, env_step, why)
+
+
+def _wait_for(others: Sequence[subprocess.Popen[Any]]) -> None:
+    """Let the ranks that were started here end, so that nobody is left behind."""
+    for other in others:
+        try:
+            other.wait(timeout=OTHERS_LEAVE)
+        except subprocess.TimeoutExpired:
+            other.kill()

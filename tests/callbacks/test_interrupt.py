@@ -1,0 +1,247 @@
+"""Runs in processes of their own that get real signals."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightning import Trainer
+from lightning.pytorch import Callback
+
+from lightning_ding.callbacks import RunCheckpoint, StopOnSignal
+from lightning_ding.datamodules import ReplayDataModule
+from lightning_ding.exit_codes import INTERRUPTED, TERMINATED
+from lightning_ding.policy import DQNPolicy
+from tests.callbacks.ending import Run
+
+MakeTrainer = Callable[..., Trainer]
+Config = dict[str, Any]
+
+ASYNC = {"mode": os.environ.get("E_MODE", "async")}
+TWO_RANKS = {"ranks": 2, "mode": os.environ.get("E_MODE", "async")}
+
+
+def saved_at(folder: Path) -> int:
+    """Return the env step of the only run checkpoint in a folder."""
+    (data,) = (path for path in folder.glob("last-*") if path.is_dir())
+    return int(data.name.removeprefix("last-"))
+
+
+def test_signals_at_random_moments_end_a_run_with_a_checkpoint_from_which_it_goes_on(tmp_path: Path) -> None:
+    moments = random.Random(1)
+    with Run(tmp_path, **ASYNC) as run:
+        run.wait_for_rounds(3)
+        time.sleep(moments.random())
+        run.process.send_signal(signal.SIGTERM)
+        assert run.code() == TERMINATED, run.output
+        assert run.env_step() == saved_at(tmp_path)
+        assert f"go on with ckpt_path='{tmp_path / 'last.ckpt'}'" in run.output
+    saved = saved_at(tmp_path)
+    with Run(tmp_path, resume=str(tmp_path / "last.ckpt"), max_env_step=10_000_000, **ASYNC) as run:
+        run.wait_for_rounds(1)
+        assert run.started_with() == saved
+        time.sleep(moments.random())
+        os.killpg(run.process.pid, signal.SIGINT)  # as a terminal does, to the env processes too
+        assert run.code() == INTERRUPTED, run.output
+    assert saved_at(tmp_path) > saved
+
+
+def test_signals_to_both_or_one_of_two_ranks_end_both_and_the_run_goes_on(tmp_path: Path) -> None:
+    moments = random.Random(2)
+    with Run(tmp_path, **TWO_RANKS) as run:
+        run.wait_for_rounds(3)
+        time.sleep(moments.random())
+        os.killpg(run.process.pid, signal.SIGINT)
+        assert run.code() == INTERRUPTED, run.output
+        assert run.env_step(0) == run.env_step(1) == saved_at(tmp_path)
+    saved = saved_at(tmp_path)
+    with Run(tmp_path, resume=str(tmp_path / "last.ckpt"), **TWO_RANKS) as run:
+        run.wait_for_rounds(1, rank=1)
+        assert run.started_with() == saved
+        time.sleep(moments.random())
+        os.kill(run.pid(1), signal.SIGTERM)
+        assert run.code() == TERMINATED, run.output
+    assert saved_at(tmp_path) > saved
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ten_signals_in_a_row_at_random_moments_each_leave_a_run_that_goes_on(tmp_path: Path, ranks: int) -> None:
+    moments = random.Random(ranks)
+    saved, resume = 0, None
+    for number in range(10):
+        with Run(tmp_path, ranks=ranks, mode="async", resume=resume) as run:
+            run.wait_for_note("start")
+            assert run.started_with() == saved
+            time.sleep(3 * moments.random())
+            to, code = moments.choice(((signal.SIGTERM, TERMINATED), (signal.SIGINT, INTERRUPTED)))
+            where = moments.choice(("group", *range(ranks)))
+            if where == "group" and to == signal.SIGINT:
+                os.killpg(run.process.pid, to)
+            else:
+                os.kill(run.pid(0 if where == "group" else int(where)), to)
+            assert run.code() == code, (number, run.output)
+            saved = run.env_step()
+        resume = str(tmp_path / "last.ckpt") if (tmp_path / "last.ckpt").exists() else None
+        assert saved == 0 or saved_at(tmp_path) == saved
+
+
+@pytest.mark.slow
+def test_checkpoint_is_written_although_it_is_not_due_and_the_evaluation_is_skipped(tmp_path: Path) -> None:
+    with Run(tmp_path, every_n_epochs=1000, check_val_every_n_epoch=1000) as run:
+        run.wait_for_rounds(8)
+        run.process.send_signal(signal.SIGTERM)
+        assert run.code() == TERMINATED, run.output
+        assert saved_at(tmp_path) == run.env_step()
+        assert not [note for note in run.notes() if note.startswith("validation")]
+
+
+@pytest.mark.slow
+def test_evaluation_under_way_is_broken_off_and_what_it_gave_counts_for_nothing(tmp_path: Path) -> None:
+    with Run(tmp_path, fault="slow", rounds_per_epoch=1) as run:
+        run.wait_for_note("validation")
+        time.sleep(0.2)
+        sent = time.monotonic()
+        run.process.send_signal(signal.SIGTERM)
+        assert run.code() == TERMINATED, run.output
+        assert time.monotonic() - sent < 20
+        assert run.env_step() == saved_at(tmp_path)
+        assert list(tmp_path.rglob("best*.ckpt")) == []
+
+
+def test_run_whose_env_hangs_ends_at_the_deadline_with_its_stacks_and_the_last_checkpoint(tmp_path: Path) -> None:
+    with Run(tmp_path, fault="env_hangs", ranks=2, only_rank=1, rounds_per_epoch=1, grace=2.0) as run:
+        run.wait_for_rounds(2)
+        time.sleep(3)  # one rank hangs in its env by now, the other waits for it
+        run.process.send_signal(signal.SIGTERM)
+        assert run.code() == TERMINATED, run.output
+        assert "did not end within grace=2 s" in run.output
+        assert run.output.count("Current thread") == 2  # of both ranks
+        assert "in step" in run.output
+        assert saved_at(tmp_path) > 0
+        assert (tmp_path / "last.ckpt").exists()
+
+
+@pytest.mark.slow
+def test_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
+    with Run(tmp_path, fault="env_hangs", grace=60.0, **ASYNC) as run:
+        run.wait_for_rounds(3)
+        time.sleep(2)
+        run.process.send_signal(signal.SIGINT)
+        run.wait_for(lambda: "once more ends it at once" in run.output)
+        time.sleep(1.5)
+        sent = time.monotonic()
+        run.process.send_signal(signal.SIGINT)
+        assert run.code() == INTERRUPTED, run.output
+        assert time.monotonic() - sent < 20
+
+
+@pytest.mark.slow
+def test_run_without_checkpoints_says_that_nothing_was_saved(tmp_path: Path) -> None:
+    with Run(tmp_path, checkpointing=False) as run:
+        run.wait_for_rounds(2)
+        run.process.send_signal(signal.SIGTERM)
+        assert run.code() == TERMINATED
+        assert "nothing was saved: there is no RunCheckpoint" in run.output
+
+
+class SignalsItself(Callback):
+    """Sends a signal to this process, at the beginning or behind the third round."""
+
+    def __init__(self, number: int, at_start: bool = False) -> None:
+        self.number, self.at_start, self.rounds = number, at_start, 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        if self.at_start:
+            self.send()
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self.rounds += 1
+        if self.rounds == 3:
+            self.send()
+
+    def send(self) -> None:
+        os.kill(os.getpid(), self.number)
+        time.sleep(0.2)  # until the thread has heard it
+
+
+def fit(make_trainer: MakeTrainer, small: Config, *callbacks: Callback, **flags: Any) -> tuple[Trainer, DQNPolicy]:
+    policy = DQNPolicy(small)
+    datamodule = ReplayDataModule("CartPole-v1", num_envs=2, rounds_per_epoch=10, max_env_step=400)
+    trainer = make_trainer(callbacks=list(callbacks), **flags)
+    with pytest.raises(SystemExit) as ended:
+        trainer.fit(policy, datamodule)
+    assert ended.value.code == TERMINATED
+    return trainer, policy
+
+
+def test_signal_ends_the_run_behind_its_round_and_gives_everything_back(
+    make_trainer: MakeTrainer, small: Config
+) -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    trainer, policy = fit(make_trainer, small, SignalsItself(signal.SIGTERM), min_epochs=3)
+    assert policy.progress.env_step == 16 + 3 * 8
+    assert (trainer.limit_val_batches, trainer.fit_loop.min_epochs) == (1.0, 3)
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
+    assert signal.set_wakeup_fd(-1) == -1
+    trainer.validate(policy, ReplayDataModule("CartPole-v1", num_envs=2), verbose=False)
+    assert trainer.callback_metrics["eval/return_mean"] > 0  # evaluations work again
+
+
+def test_signal_before_the_first_round_ends_the_run_with_nothing_to_save(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = SignalsItself(signal.SIGTERM, at_start=True)
+    _, policy = fit(make_trainer, small, first, RunCheckpoint(tmp_path), enable_checkpointing=True)
+    assert policy.progress.env_step == 0
+    assert "nothing was saved: no round was finished" in caplog.text
+    assert list(tmp_path.rglob("*.ckpt")) == []
+
+
+def test_signal_that_is_not_asked_for_does_what_it_did(make_trainer: MakeTrainer, small: Config) -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        datamodule = ReplayDataModule("CartPole-v1", num_envs=2, rounds_per_epoch=10, max_env_step=40)
+        with pytest.raises(SystemExit) as ended:  # Lightning's own, in the middle of the epoch
+            make_trainer(callbacks=[StopOnSignal(signals=()), SignalsItself(signal.SIGTERM)]).fit(
+                DQNPolicy(small), datamodule
+            )
+        assert ended.value.code is None
+        assert heard == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class Fails(Callback):
+    def on_train_batch_end(self, *_: Any) -> None:
+        raise ArithmeticError
+
+
+def test_run_that_fails_gives_the_signals_back(make_trainer: MakeTrainer, small: Config) -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        with pytest.raises(ArithmeticError):
+            make_trainer(callbacks=[Fails()]).fit(DQNPolicy(small), ReplayDataModule("CartPole-v1", num_envs=2))
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.1)
+        assert heard == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"grace": 0.0}, "grace must be > 0, got 0.0"), ({"signals": (1000,)}, r"signals must be .*, got \(1000,\)")],
+)
+def test_arguments_out_of_range_are_refused(arguments: Config, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        StopOnSignal(**arguments)

@@ -1,0 +1,90 @@
+"""Runs in processes of their own that come to a standstill."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from lightning import Trainer
+
+from lightning_ding.callbacks import Watchdog
+from lightning_ding.callbacks.watchdog import counts
+from lightning_ding.datamodules import ReplayDataModule
+from lightning_ding.exit_codes import STALLED
+from lightning_ding.policy import DQNPolicy
+from tests.callbacks.ending import Run
+
+MakeTrainer = Callable[..., Trainer]
+
+
+def test_blocked_queue_ends_the_run_with_all_stacks(tmp_path: Path) -> None:
+    with Run(tmp_path, fault="queue", mode="async", seconds=4.0) as run:
+        assert run.code() == STALLED, run.output
+        assert "no env step and no update for 4 s" in run.output
+        assert "queue.py" in run.output
+        assert "in make_trouble" in run.output
+
+
+@pytest.mark.slow
+def test_main_thread_that_holds_the_interpreter_is_ended_by_faulthandler(tmp_path: Path) -> None:
+    with Run(tmp_path, fault="holds_the_interpreter", seconds=4.0) as run:
+        assert run.code() == 1, run.output
+        assert "Timeout (0:00:06)!" in run.output
+        assert "in make_trouble" in run.output
+
+
+@pytest.mark.slow
+def test_rank_that_waits_for_another_in_a_collective_shows_its_stacks_too(tmp_path: Path) -> None:
+    with Run(tmp_path, fault="queue", ranks=2, only_rank=1, mode="async", seconds=6.0) as run:
+        assert run.code() == STALLED, run.output
+        assert "in make_trouble" in run.output  # of rank one
+        assert run.output.count("Current thread") == 2  # once for each rank, by the watchdog's thread
+
+
+@pytest.mark.slow
+def test_env_that_hangs_while_it_is_collected_from_ends_the_run(tmp_path: Path) -> None:
+    with Run(tmp_path, fault="env_hangs", seconds=4.0) as run:
+        assert run.code() == STALLED, run.output
+        assert "in step" in run.output
+
+
+@pytest.mark.slow
+def test_slow_evaluation_is_no_standstill(tmp_path: Path) -> None:
+    with Run(tmp_path, fault="slow", seconds=5.0, rounds_per_epoch=1) as run:
+        run.wait_for(lambda: sum(note.startswith("validation") for note in run.notes()) >= 2)
+        assert run.process.poll() is None
+
+
+def test_counts_see_collecting_updates_and_every_evaluator() -> None:
+    module = SimpleNamespace(progress=SimpleNamespace(train_iter=1, env_step=2))
+    datamodule = SimpleNamespace(collector=SimpleNamespace(envstep=3), evaluator=SimpleNamespace(steps_made=4))
+    mine: list[Any] = [SimpleNamespace(evaluator=SimpleNamespace(steps_made=5)), SimpleNamespace()]
+    trainer: Any = SimpleNamespace(datamodule=datamodule, callbacks=mine)
+    assert counts(trainer, module) == (1, 2, 3, 4, 5, 0)
+
+
+def test_counts_of_a_real_run_and_its_evaluations_go_up(make_trainer: MakeTrainer, small: dict[str, Any]) -> None:
+    policy, datamodule = DQNPolicy(small), ReplayDataModule("CartPole-v1", num_envs=2, max_env_step=40)
+    trainer = make_trainer()
+    trainer.fit(policy, datamodule)
+    train_iter, env_step, collected, evaluated, *_ = counts(trainer, policy)
+    assert (train_iter, env_step, collected) == (6, 40, 40)
+    assert evaluated >= 8  # no episode of CartPole is shorter
+    assert "watchdog" not in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0])
+def test_time_out_of_range_is_refused(seconds: float) -> None:
+    with pytest.raises(ValueError, match="seconds must be > 0 or None, got"):
+        Watchdog(seconds)
+
+
+def test_no_time_means_no_watch(make_trainer: MakeTrainer, small: dict[str, Any]) -> None:
+    watchdog = Watchdog(None)
+    datamodule = ReplayDataModule("CartPole-v1", num_envs=2, max_env_step=40)
+    make_trainer(callbacks=[watchdog]).fit(DQNPolicy(small), datamodule)
+    assert watchdog._thread is None
