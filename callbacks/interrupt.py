@@ -52,14 +52,19 @@ class StopOnSignal(Callback):
         self.signals = tuple(int(number) for number in signals)
         self._listener: SignalListener | None = None
         self._knobs: Knobs | None = None
-        self._forget()
+        self._heard = self._stops_by = 0
+        self._heard_at = 0.0
+        self._is_started = False
+        self._deadline: threading.Timer | None = None
+        self._others: list[subprocess.Popen[Any]] = []
+        self._evaluator: Any = None
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Listen, from before the first round on."""
-        self._forget()
         if stage != "fit":
             return
+        self._heard, self._stops_by, self._deadline = 0, 0, None
         self._is_started = is_started_by_a_rank(trainer)
         self._evaluator = getattr(getattr(trainer, "datamodule", None), "evaluator", None)
         if self.signals and threading.current_thread() is threading.main_thread():
@@ -103,9 +108,12 @@ class StopOnSignal(Callback):
         Raises:
             SystemExit: If a signal ended the run.
         """
+        if stage != "fit":
+            return
         self._listen_no_more()
         if self._deadline is not None:
             self._deadline.cancel()
+        self._stops_by = self._stops_by or any_rank(trainer, self._heard)  # it may have come behind the last round
         if self._stops_by:
             self._tell_how_to_go_on(trainer, pl_module.progress.env_step)
             _wait_for(self._others)
@@ -116,13 +124,6 @@ class StopOnSignal(Callback):
         """Give everything back; a deadline that runs goes on."""
         self._restore(trainer)
         self._listen_no_more()
-
-    def _forget(self) -> None:
-        """Forget the signal of an earlier fit."""
-        self._heard = self._stops_by = 0
-        self._deadline: threading.Timer | None = None
-        self._others: list[subprocess.Popen[Any]] = []
-        self._evaluator: Any = None
 
     # ------------------------------------------------------------------ in the listener's thread
 

@@ -39,6 +39,8 @@ def leave(code: int, started: Sequence[subprocess.Popen[Any]] = ()) -> NoReturn:
         code: Exit code.
         started: Processes of ranks.
     """
-    for process in [*multiprocessing.active_children(), *started]:
+    for child in multiprocessing.active_children():
+        child.kill()
+    for process in started:
         process.kill()
     os._exit(code)

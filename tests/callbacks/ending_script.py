@@ -145,14 +145,14 @@ def train(folder: Path, options: Options) -> None:
     if options.checkpointing:
         callbacks += [RunCheckpoint(folder, every_n_epochs=options.every_n_epochs)]
     flags: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    ranks = {"strategy": "ddp", "devices": 2} if options.ranks == 2 else {"devices": 1}
+    ranks: dict[str, Any] = {"strategy": "ddp", "devices": 2} if options.ranks == 2 else {"devices": 1}
     trainer = Trainer(
         accelerator="cpu",
         callbacks=callbacks,
         default_root_dir=folder,
         enable_checkpointing=options.checkpointing,
         check_val_every_n_epoch=options.check_val_every_n_epoch,
-        **ranks,  # type: ignore[arg-type]
+        **ranks,
         **flags,
     )
     trainer.fit(policy, datamodule, ckpt_path=options.resume)

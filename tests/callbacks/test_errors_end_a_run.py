@@ -14,24 +14,16 @@ from tests.callbacks.ending import Run
 SOON = 40.0  # seconds, with what two ranks need to start
 
 
-@pytest.mark.parametrize("fault", ["step_raises"])
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["step_raises", "env_raises", "callback_raises"])
 def test_error_leaves_no_process(tmp_path: Path, fault: str) -> None:
     with Run(tmp_path, fault=fault, mode="async") as run:
         assert run.code() == 1, run.output
         assert "ArithmeticError" in run.output
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", ["env_raises", "callback_raises"])
-def test_error_of_env_or_callback_leaves_no_process(tmp_path: Path, fault: str) -> None:
-    with Run(tmp_path, fault=fault, mode="async") as run:
-        assert run.code() == 1, run.output
-        assert "ArithmeticError" in run.output
-
-
-@pytest.mark.parametrize(("fault", "only_rank"), [("step_raises", 1)])
-def test_error_on_one_rank_ends_the_other_soon(tmp_path: Path, fault: str, only_rank: int) -> None:
-    check_lone_error(tmp_path, fault, only_rank)
+def test_error_on_one_rank_ends_the_other_soon(tmp_path: Path) -> None:
+    check_lone_error(tmp_path, "step_raises", only_rank=1)
 
 
 @pytest.mark.slow
