@@ -4,6 +4,8 @@ from lightning_ding.envs.fault import FaultBarrier
 from lightning_ding.envs.normalise import NormaliseObservation, NormaliseReward
 from lightning_ding.envs.pause import Pausable
 from lightning_ding.envs.pettingzoo import PettingZooVectorEnv
+from lightning_ding.envs.plain import NotPlainError, from_plain, to_plain
+from lightning_ding.envs.state import env_state, load_env_state
 from lightning_ding.envs.statistics import RunningStatistics
 from lightning_ding.envs.stepper import EnvStepper, Timestep
 from lightning_ding.envs.vector import make_vector_env
@@ -13,9 +15,14 @@ __all__ = [
     "FaultBarrier",
     "NormaliseObservation",
     "NormaliseReward",
+    "NotPlainError",
     "Pausable",
     "PettingZooVectorEnv",
     "RunningStatistics",
     "Timestep",
+    "env_state",
+    "from_plain",
+    "load_env_state",
     "make_vector_env",
+    "to_plain",
 ]

@@ -104,6 +104,13 @@ class NormaliseObservation(VectorWrapper[Any, Any, Any, Any, Any]):
         """Take the statistics that ``state_dict`` returned."""
         _load(self.statistics, state)
 
+    def episode_state(self) -> dict[str, Any]:
+        """Return what is remembered of the episodes under way: nothing; see ``envs.state``."""
+        return {}
+
+    def load_episode_state(self, state: dict[str, Any]) -> None:
+        """Take what ``episode_state`` returned."""
+
     def _normalise(self, obs: Any, counted: BoolArray) -> Any:
         return self._normalise_part(obs, self.statistics, counted)
 
@@ -195,6 +202,14 @@ class NormaliseReward(VectorWrapper[Any, Any, Any, Any, Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the statistics that ``state_dict`` returned."""
         self.statistics.load_state_dict(state)
+
+    def episode_state(self) -> dict[str, Any]:
+        """Return the discounted returns of the episodes under way, and which envs are being reset."""
+        return {"return": self._return.copy(), "resetting": self._resetting.copy()}
+
+    def load_episode_state(self, state: dict[str, Any]) -> None:
+        """Take what ``episode_state`` returned."""
+        self._return, self._resetting = state["return"].copy(), state["resetting"].copy()
 
 
 def _check_range(clip: float, epsilon: float) -> None:
