@@ -30,12 +30,18 @@ class MetricsLogger(Callback):
         require(allowed, "log_every_n_rounds", ">= 1 or None", log_every_n_rounds)
         self.log_every_n_rounds = log_every_n_rounds
         self._rounds = 0
+        self._goes_on: dict[str, Any] | None = None
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Begin the first interval."""
+        """Begin the first interval, or go on with that of a checkpoint."""
         self._interval = self.log_every_n_rounds or trainer.log_every_n_steps or math.inf  # type: ignore[attr-defined]
         self._mark(pl_module)
+        if self._goes_on is not None:
+            self._rounds, self._env_step = self._goes_on["rounds"], self._goes_on["env_step"]
+            self._train_iter = self._goes_on["train_iter"]
+            self._time -= self._goes_on["seconds"]
+            self._goes_on = None
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -105,6 +111,19 @@ class MetricsLogger(Callback):
         self._time = time.perf_counter()
         self._env_step = pl_module.progress.env_step
         self._train_iter = pl_module.progress.train_iter
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Return where in its interval the run is."""
+        if not hasattr(self, "_time"):
+            return self._goes_on or {}
+        now = {"rounds": self._rounds, "env_step": self._env_step, "train_iter": self._train_iter}
+        return {**now, "seconds": time.perf_counter() - self._time}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take what ``state_dict`` returned."""
+        self._goes_on = state_dict or None
 
 
 def _pop_episodes(trainer: Trainer) -> tuple[list[float], list[int]]:

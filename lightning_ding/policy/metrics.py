@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +35,15 @@ class MeanMetrics:
                 self._counts[name] += 1
             else:
                 self._sums[name], self._counts[name] = value.detach().mean().clone(), 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sums and counts since the last flush, as tensors and builtins."""
+        return {"sums": {name: total.cpu().clone() for name, total in self._sums.items()}, "counts": dict(self._counts)}
+
+    def load_state_dict(self, state: Mapping[str, Any], device: torch.device | str = "cpu") -> None:
+        """Take what ``state_dict`` returned, to a device."""
+        self._sums = {name: total.to(device, copy=True) for name, total in state["sums"].items()}
+        self._counts = dict(state["counts"])
 
     def flush(self) -> dict[str, float]:
         """Return the mean of each name since the last flush in one transfer to the host, and forget the sums."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from gymnasium.vector import VectorEnv
@@ -53,6 +54,31 @@ class ISerialCollector(Worker):
     @abstractmethod
     def pop_episodes(self) -> tuple[list[float], list[int]]:
         """Return the returns and lengths of the episodes that ended since the last call."""
+
+    def pop_dropped_episodes(self) -> list[int]:
+        """Return the ``episode_id`` of the episodes that were dropped for a fault of their env since the last call."""
+        return []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that decides how collecting goes on but the envs' own state, as tensors and builtins.
+
+        Raises:
+            NotImplementedError: If the collector cannot say it.
+        """
+        raise NotImplementedError(f"a {type(self).__name__} does not give its state")
+
+    def load_state_dict(self, state: Mapping[str, Any], goes_on: bool = True) -> None:
+        """Take what ``state_dict`` returned.
+
+        Args:
+            state: Of a collector of the same kind with as many envs.
+            goes_on: Whether the envs are where they were then; if not, what was known of the episodes under way is left
+                out, and ``reset_env`` has to begin new ones.
+
+        Raises:
+            NotImplementedError: If the collector cannot take it.
+        """
+        raise NotImplementedError(f"a {type(self).__name__} does not take a state")
 
     @property
     @abstractmethod

@@ -15,7 +15,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from lightning_ding import nested
-from lightning_ding.envs import EnvStepper
+from lightning_ding.envs import EnvStepper, from_plain, to_plain
 from lightning_ding.policy.modes import CollectMode
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
 from lightning_ding.worker.arguments import check_amount, check_levels_go_on
@@ -125,6 +125,24 @@ class EpisodeSerialCollector(SinglePolicyCollector):
         self._warn_of_old_data()
         self._finish(call)
         return _train_sample(call.policy, episodes) if self.config.get_train_sample else episodes
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the collector, its episodes that are whole, and the steps of those under way."""
+        state = super().state_dict()
+        counted = {"turn": self._turn, "has_warned": self._has_warned, "waiting": [list(q) for q in self._waiting]}
+        under_way = {"has_levels": self._has_levels, "steps": self._table.newest(int(self._length.max()))}
+        return {**state, "episodes": to_plain(counted), "steps": to_plain(under_way)}
+
+    def load_state_dict(self, state: Mapping[str, Any], goes_on: bool = True) -> None:
+        """Take what ``state_dict`` returned; see :class:`ISerialCollector`."""
+        super().load_state_dict(state, goes_on)
+        counted = from_plain(state["episodes"])
+        self._turn, self._has_warned = counted["turn"], counted["has_warned"]
+        self._waiting = [deque(queue) for queue in counted["waiting"]]
+        under_way = from_plain(state["steps"])
+        self._has_levels = under_way["has_levels"]
+        if goes_on:
+            self._table = StepTable.of(under_way["steps"])
 
     def _check_levels(self, level_seeds: Sequence[int] | None) -> None:
         if self._length.any() or any(self._waiting):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.config import require
+from lightning_ding.envs import from_plain, to_plain
 from lightning_ding.policy.modes import CollectMode
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
 from lightning_ding.worker.arguments import check_amount, check_levels_go_on
@@ -28,9 +29,10 @@ class SampleSerialCollector(SinglePolicyCollector):
     What a vector step gives beyond S is kept for the next call; nothing is dropped. Transitions of one env are in the
     order of time, so a buffer can tell which one follows which.
 
-    A step in which an env reports a fault is no transition; with ``env_fault="drop"`` it is left out, and what the
-    episode gave before stays. Sequences for policies with memory are drawn by a sequence buffer, so their
-    ``unroll_len`` must be 1 here.
+    A step in which an env reports a fault is no transition; with ``env_fault="drop"`` it is left out. What the episode
+    gave before is handed over; ``pop_dropped_episodes`` says of which episodes it is, for whoever keeps transitions.
+
+    Sequences for policies with memory are drawn by a sequence buffer, so their ``unroll_len`` must be 1 here.
     """
 
     config_keys: ClassVar[frozenset[str]] = frozenset({"collect_print_freq", "env_fault"})
@@ -96,6 +98,16 @@ class SampleSerialCollector(SinglePolicyCollector):
         data = self._take(wanted if drop_extra else self._kept_count)
         self._finish(call)
         return call.policy.get_train_sample(data)  # type: ignore[no-any-return]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the collector, and what waits for the next call."""
+        return {**super().state_dict(), "kept": to_plain(self._kept)}
+
+    def load_state_dict(self, state: Mapping[str, Any], goes_on: bool = True) -> None:
+        """Take what ``state_dict`` returned; see :class:`ISerialCollector`."""
+        super().load_state_dict(state, goes_on)
+        self._kept = from_plain(state["kept"])
+        self._kept_count = sum(nested.length(part) for part in self._kept)
 
     def _take(self, amount: int) -> Any:
         """Return the oldest transitions and keep the others."""

@@ -15,8 +15,8 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from lightning_ding import nested
-from lightning_ding.config import ConfigLike
-from lightning_ding.envs import EnvStepper, Timestep
+from lightning_ding.config import ConfigLike, require
+from lightning_ding.envs import EnvStepper, Timestep, from_plain, to_plain
 from lightning_ding.policy.modes import CollectMode
 from lightning_ding.worker.actions import actions_of, random_output
 from lightning_ding.worker.arguments import check_level_seeds
@@ -25,6 +25,9 @@ from lightning_ding.worker.collector.report import CollectReport
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
 from lightning_ding.worker_config import CollectorConfig
 
+COUNTED = ("_envstep", "sample", "_episode", "dropped_episode", "_next_episode_id", "_returns", "_lengths")
+COUNTED += ("_dropped_ids",)
+UNDER_WAY = ("_return", "_length", "_faults", "_episode_id")  # of the episodes under way
 MAX_FAULTS = 100  # of one env without anything good between them; one that never recovers would keep us for ever
 
 
@@ -84,6 +87,7 @@ class SinglePolicyCollector(ISerialCollector):
         self._episode = 0
         self.dropped_episode = 0
         """Episodes that a fault of their env ended; they are neither counted nor reported as episodes."""
+        self._dropped_ids: list[int] = []
         self._next_episode_id = 0
         self._returns: list[float] = []
         self._lengths: list[int] = []
@@ -175,6 +179,42 @@ class SinglePolicyCollector(ISerialCollector):
         episodes, self._returns, self._lengths = (self._returns, self._lengths), [], []
         return episodes
 
+    def pop_dropped_episodes(self) -> list[int]:
+        """Return the ``episode_id`` of the episodes that were dropped for a fault of their env since the last call."""
+        dropped, self._dropped_ids = self._dropped_ids, []
+        return dropped
+
+    def skip_episode_ids(self, first: int) -> None:
+        """Let episodes that begin from now on have ids from ``first`` on, or later ones if those are taken."""
+        self._next_episode_id = max(first, self._next_episode_id)
+
+    # ------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return counters, what is not yet handed over, and what is known of the episodes under way."""
+        stepper = self._require_env()
+        under_way = {name: getattr(self, name) for name in UNDER_WAY} | {"stepper": stepper.state_dict()}
+        counted = {name: getattr(self, name) for name in COUNTED}
+        return {"counted": to_plain(counted), "under_way": to_plain(under_way)}
+
+    def load_state_dict(self, state: Mapping[str, Any], goes_on: bool = True) -> None:
+        """Take what ``state_dict`` returned; see :class:`ISerialCollector`.
+
+        Raises:
+            RuntimeError: If there is no env.
+            ValueError: If it is of another number of envs.
+        """
+        stepper = self._require_env()
+        under_way = from_plain(state["under_way"])
+        lengths = under_way.pop("_length")
+        require(len(lengths) == stepper.env.num_envs, "num_envs", f"{len(lengths)}, as saved", stepper.env.num_envs)
+        for name, value in from_plain(state["counted"]).items():
+            setattr(self, name, value)
+        if goes_on:
+            stepper.load_state_dict(under_way.pop("stepper"))
+            for name, value in (under_way | {"_length": lengths}).items():
+                setattr(self, name, value)
+
     # ------------------------------------------------------------------ acting
 
     def _begin(
@@ -259,7 +299,9 @@ class SinglePolicyCollector(ISerialCollector):
         if call.is_recorded:
             self._returns += self._return[whole].tolist()
             self._lengths += self._length[whole].tolist()
-        self.dropped_episode += len(broken)
+        if len(broken):
+            self.dropped_episode += len(broken)
+            self._dropped_ids += self._episode_id[broken].tolist()
         self._faults[whole] = 0
         is_stuck = (self._length[broken] == 0) | self.collects_whole_episodes
         self._faults[broken] = np.where(is_stuck, self._faults[broken] + 1, 1)

@@ -5,7 +5,7 @@ Shapes: N envs, T steps of an episode, L steps of a window, W windows.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -60,6 +60,21 @@ class StepTable:
         steps = slice(self._size - length, self._size)
         episode: dict[str, Any] = nested.apply(lambda x: x[steps, env_id].clone(), self._columns)
         return episode
+
+    def newest(self, amount: int) -> dict[str, Any] | None:
+        """Return a view of the newest steps of all envs, leading axes (time, N); None if there are none."""
+        if not amount or self._columns is None:
+            return None
+        steps: dict[str, Any] = nested.index(self._columns, slice(self._size - amount, self._size))
+        return steps
+
+    @classmethod
+    def of(cls, steps: dict[str, Any] | None) -> StepTable:
+        """Return a table of steps that ``newest`` returned."""
+        table = cls()
+        for number, step in enumerate(nested.unbind(steps) if steps is not None else ()):
+            table.append(cast("dict[str, Any]", step), alive=number)
+        return table
 
     def _make_room(self, alive: int) -> None:
         newest = slice(self._size - alive, self._size)
