@@ -1,6 +1,6 @@
-"""Trains on two ranks whose disks fail, started by test_on_every_rank.py: python saving_ranks_script.py FOLDER RANK.
+"""Trains on two ranks whose disks fail, started by test_on_every_rank.py: python saving_ranks_script.py FOLDER.
 
-The disk of one rank takes no more in the second epoch, and everything in the others. Each rank writes what it saw to
+The disk of rank 0 takes no more in the second epoch, that of rank 1 in the third. Each rank writes what it saw to
 FOLDER/rank_R.json.
 """
 
@@ -30,34 +30,33 @@ CONFIG: dict[str, Any] = {
 
 
 class FullDisk(RunCheckpoint):
-    """Lets no file of one rank have more than some kilobytes in the second epoch."""
+    """Lets no file of one rank have more than some kilobytes in two epochs."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.left: list[list[str]] = []
 
     def save(self, trainer: Trainer, pl_module: Any) -> None:
-        is_full = trainer.current_epoch == 1 and trainer.global_rank == int(sys.argv[2])
+        is_full = trainer.current_epoch == 1 + trainer.global_rank
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         resource.setrlimit(resource.RLIMIT_FSIZE, (2_000 if is_full else hard, hard))
         super().save(trainer, pl_module)
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
         trainer.strategy.barrier()
         self.left.append(sorted(path.name for path in self._folder.iterdir()))
+        report = {"left": self.left, "env_step": pl_module.progress.env_step}
+        (self._folder.parent / f"rank_{trainer.global_rank}.json").write_text(json.dumps(report))
         trainer.strategy.barrier()
 
 
 def train(folder: Path) -> None:
-    """Fit, and write what this rank saw."""
+    """Fit with the settings of Lightning."""
     torch.set_num_threads(1)
     callback = FullDisk(folder / "here")
     trainer = Trainer(
-        strategy="ddp", accelerator="cpu", devices=2, default_root_dir=folder, callbacks=[callback], max_epochs=3
+        strategy="ddp", accelerator="cpu", devices=2, default_root_dir=folder, callbacks=[callback], max_epochs=4
     )
-    policy = DQNPolicy(CONFIG)
-    trainer.fit(policy, ReplayDataModule("CartPole-v1", num_envs=2, rounds_per_epoch=2))
-    report = {"left": callback.left, "env_step": policy.progress.env_step}
-    (folder / f"rank_{trainer.global_rank}.json").write_text(json.dumps(report))
+    trainer.fit(DQNPolicy(CONFIG), ReplayDataModule("CartPole-v1", num_envs=2, rounds_per_epoch=2))
 
 
 if __name__ == "__main__":
