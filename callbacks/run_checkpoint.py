@@ -53,7 +53,7 @@ class RunCheckpoint(FoundByLightning):
         known = '"never" (what False was), "last" (what True was) or "always"'
         require(save_buffer in get_args(SaveBuffer), "save_buffer", known, save_buffer)
         super().__init__(dirpath, every_n_epochs)
-        self.filename = filename
+        self.filename: str = filename
         self.save_buffer: SaveBuffer = save_buffer
         self.keep_last = keep_last
         self._failure = SavingFailure("last")

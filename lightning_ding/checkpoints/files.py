@@ -41,7 +41,7 @@ def save_object(content: Any, file: Path) -> None:
         OSError: If it cannot be written; what is there of it stays.
     """
     with file.open("wb") as opened:
-        tap = _Tap(opened)
+        tap: Any = _Tap(opened)
         torch.save(content, tap)
         if tap.error is not None:
             raise tap.error

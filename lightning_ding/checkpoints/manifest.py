@@ -40,7 +40,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         TornCheckpointError: If there is none that can be read.
     """
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
     except FileNotFoundError as error:
         raise TornCheckpointError(f"{folder} has no {MANIFEST}: it was never complete") from error
     except ValueError as error:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,10 @@ FilesOfAtMost = Callable[[int], AbstractContextManager[None]]
 
 
 def test_saved_object_loads_without_trust_and_is_the_same(tmp_path: Path) -> None:
-    content = {"weights": torch.randn(300, 70), "nested": [1, 2.5, None, "text", {"flags": torch.tensor([True])}]}
+    content: dict[str, Any] = {
+        "weights": torch.randn(300, 70),
+        "nested": [1, 2.5, None, "text", {"flags": torch.tensor([True])}],
+    }
     save_object(content, tmp_path / "file.pt")
     loaded = torch.load(tmp_path / "file.pt", weights_only=True)
     assert torch.equal(loaded["weights"], content["weights"])

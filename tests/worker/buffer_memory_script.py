@@ -55,7 +55,7 @@ def episode(number: int, stacked: bool) -> dict[str, Any]:
     rng = np.random.default_rng(number)
     if stacked:
         frames = rng.integers(255, size=(LENGTH + 4, 84, 84), dtype=np.uint8)
-        obs = np.stack([frames[step : step + 4] for step in range(LENGTH + 1)])
+        obs: Any = np.stack([frames[step : step + 4] for step in range(LENGTH + 1)])
     else:
         obs = rng.random((LENGTH + 1, 1_000), dtype=np.float32)
     columns = {"obs": obs[:-1], "next_obs": obs[1:], "reward": np.zeros(LENGTH, np.float32)}

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, require
@@ -25,6 +24,7 @@ from lightning_ding.worker.buffer.dropped import DroppedRows
 from lightning_ding.worker.buffer.form import Rows
 from lightning_ding.worker.buffer.memory import Memory
 from lightning_ding.worker.buffer.storage import RingStorage
+from lightning_ding.worker.buffer.tensor_file import write_tensors
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
 from lightning_ding.worker_config import ReplayBufferConfig
 
@@ -181,11 +181,15 @@ class StoredBuffer(IBuffer):
             self._load_state(state)
 
     def save_data(self, file: str | Path) -> None:
-        """Write the state to a safetensors file, without a copy in memory."""
+        """Write the state to a safetensors file, without a copy in memory.
+
+        Raises:
+            OSError: If the disk does not take it.
+        """
         with self._lock:
             state = self._state(copy=False)
             header = {"counters": json.dumps(state["counters"]), "rng": json.dumps(state["rng"])}
-            save_file({name: tensor.contiguous() for name, tensor in state["tensors"].items()}, str(file), header)
+            write_tensors(state["tensors"], Path(file), header)
 
     def load_data(self, file: str | Path) -> None:
         """Take the state from a file that ``save_data`` wrote.
