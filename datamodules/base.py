@@ -8,25 +8,24 @@ from __future__ import annotations
 import gc
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
-from lightning.pytorch import Callback, LightningDataModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
 from lightning_ding.callbacks import default_callbacks
 from lightning_ding.config import require
 from lightning_ding.datamodules.normalisers import Normalisers
-from lightning_ding.datamodules.rng import load_rng, save_rng
+from lightning_ding.datamodules.resumable import ResumableDataModule
 from lightning_ding.datamodules.seeds import Seeds
 from lightning_ding.datamodules.stream import Stream
 from lightning_ding.envs import FaultBarrier, make_vector_env
-from lightning_ding.envs.vector import AutoresetName, EnvLike, VectorMode, check_env, seed_envs
+from lightning_ding.envs.vector import AutoresetName, EnvLike, VectorMode, check_env
 from lightning_ding.worker import (
     BaseSerialCommander,
     InteractionSerialEvaluator,
@@ -39,7 +38,7 @@ from lightning_ding.worker import (
 )
 
 
-class CollectingDataModule(LightningDataModule):
+class CollectingDataModule(ResumableDataModule):
     """Collects in envs with the policy that learns, and evaluates it; a subclass says what a round of training is.
 
     What is collected and how much is learned from it stands in the policy's config; here stands where it happens and
@@ -111,25 +110,15 @@ class CollectingDataModule(LightningDataModule):
         self.n_evaluator_episode = n_evaluator_episode
         self.single_observation_space: spaces.Space[Any]
         self.single_action_space: spaces.Space[Any]
-        self.collector: ISerialCollector | None = None
-        self.evaluator: InteractionSerialEvaluator | None = None
-        self._policy: Any = None
         self._envs: list[VectorEnv] = []
         self._collect_kwargs: Mapping[str, Any] = {}
         self._commander: BaseSerialCommander | None = None
-        self._starts = True
-        self._rank_state_is_loaded = False
+        self._dropped_episodes: list[int] = []
         self.norm_obs = norm_obs
         self.norm_reward = norm_reward
         self._normalisers = Normalisers(norm_obs, norm_reward)
-        self.rank_folder: str | None = None
-        """Name of the folder beside the checkpoint being written that holds what each rank keeps for itself."""
 
     # ------------------------------------------------------------------ to implement
-
-    @abstractmethod
-    def _next_round(self) -> Any:
-        """Collect with the newest weights, and return what ``training_step`` learns from."""
 
     @abstractmethod
     def _check_policy(self, policy: Any) -> None:
@@ -142,9 +131,6 @@ class CollectingDataModule(LightningDataModule):
         allowed = '"sync" or "async" with collect.collector.env_fault="drop"'
         require(self.mode != "native", "mode", allowed, self.mode)
         return (*self.wrappers, FaultBarrier)
-
-    def _begin(self) -> None:
-        """Do what comes before the first round of a fit; the envs are reset."""
 
     # ------------------------------------------------------------------ Lightning
 
@@ -173,7 +159,7 @@ class CollectingDataModule(LightningDataModule):
 
     def train_dataloader(self) -> Iterable[Any]:
         """Return the rounds of an epoch (Lightning hook)."""
-        return Stream(self._started_round, self._epoch_length())
+        return Stream(self._started_round, self._epoch.begin(cast(Trainer, self.trainer), self._epoch_length()))
 
     def val_dataloader(self) -> Iterable[dict[str, Tensor]]:
         """Return one evaluation (Lightning hook)."""
@@ -198,50 +184,6 @@ class CollectingDataModule(LightningDataModule):
         for env in envs:
             env.close()
 
-    # ------------------------------------------------------------------ state
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what observations are normalised by, and where the state of the ranks lies (Lightning hook).
-
-        The latter is too large for a ``.ckpt``.
-        """
-        ranks = {"rank_folder": self.rank_folder, "world_size": cast(Trainer, self.trainer).world_size}
-        return {"schema": 2, "normalisers": self._normalisers.state_dict(), **ranks}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what belongs to the policy, and when training goes on this rank's state (Lightning hook)."""
-        if state.get("schema") != 2:
-            raise ValueError(f"the checkpoint's datamodule state must have schema 2, got {state.get('schema')!r}")
-        self._normalisers.load_state_dict(state["normalisers"])
-        trainer = cast(Trainer, self.trainer)
-        if not trainer.training and trainer.state.fn != "fit":
-            return
-        if state["rank_folder"] is not None and state["world_size"] != trainer.world_size:
-            raise ValueError(
-                f"devices must be {state['world_size']}, as many ranks as the checkpoint has data of, got "
-                f"{trainer.world_size}; or go on from a checkpoint without the ranks' data"
-            )
-        folder = None
-        if state["rank_folder"] is not None:
-            folder = Path(str(trainer.ckpt_path)).parent / state["rank_folder"] / f"rank_{trainer.global_rank}"
-        if folder is None or not folder.is_dir():
-            self._miss_rank_state(str(trainer.ckpt_path))
-            return
-        self.load_rank_state(folder)
-
-    def _miss_rank_state(self, checkpoint: str) -> None:
-        """Say what a run misses that goes on without the ranks' state."""
-
-    def save_rank_state(self, folder: Path) -> None:
-        """Write what this rank keeps for itself: random number generators, and what a subclass has."""
-        folder.mkdir(parents=True, exist_ok=True)
-        save_rng(folder / "rng.pt", self._policy.rng)
-
-    def load_rank_state(self, folder: Path) -> None:
-        """Read what ``save_rank_state`` wrote."""
-        self._rank_state_is_loaded = True
-        load_rng(folder / "rng.pt", self._policy.rng)
-
     # ------------------------------------------------------------------ collecting
 
     def pop_episodes(self) -> tuple[list[float], list[int]]:
@@ -252,22 +194,6 @@ class CollectingDataModule(LightningDataModule):
     def collect_kwargs(self) -> Mapping[str, Any]:
         """What the last round's collecting was told, such as ``eps``."""
         return self._collect_kwargs
-
-    def _started_round(self) -> Any:
-        if self._starts:
-            self._start()
-        return self._next_round()
-
-    def _start(self) -> None:
-        """Begin collecting: seed the envs and the exploration."""
-        self._starts = False
-        gc.freeze()  # what is here lives as long as the run; looking through it again and again took 3 % of the time
-        seeds = self._seeds()
-        if not self._rank_state_is_loaded:
-            self._policy.seed(seeds.exploration)
-        seed_envs(self._collector_env, seeds.collector_envs)
-        cast(ISerialCollector, self.collector).reset_env()
-        self._begin()
 
     def _collect(self, amount: int, random: bool = False, **kwargs: Any) -> Any:
         """Return what the collector collects, and count it over all ranks.
@@ -284,6 +210,7 @@ class CollectingDataModule(LightningDataModule):
         told = {} if random else self._collect_kwargs
         train_iter = policy.progress.train_iter
         data = collector.collect(amount, train_iter, random_collect=random, policy_kwargs=told, **kwargs)
+        self._dropped_episodes = collector.pop_dropped_episodes()
         self._normalisers.merge_over_ranks(cast(Trainer, self.trainer).strategy.root_device)
         self._count((np.array([collector.envstep, collector.episode, collector.sample]) - before).tolist())
         return data
@@ -299,9 +226,6 @@ class CollectingDataModule(LightningDataModule):
         progress.episode += counts[1]
         progress.sample += counts[2]
 
-    def _seeds(self) -> Seeds:
-        return Seeds(self.seed, cast(Trainer, self.trainer).global_rank, self._policy.progress.env_step)
-
     def _setup_collector(self, trainer: Trainer) -> None:
         policy = self._policy
         if getattr(get_serial_collector_cls(policy.config.collect.collector), "has_players", False):
@@ -313,11 +237,12 @@ class CollectingDataModule(LightningDataModule):
         plain = self._make_env(self.num_envs, wrappers=self._collector_wrappers())
         env = self._normalisers.wrap_training(plain, policy.get_attribute("discount_factor"))
         self._collector_env = env
+        seen = self._normalisers.state_dict()
         self.collector = create_serial_collector(policy.config.collect.collector, env=env, policy=policy.collect_mode)
+        self._normalisers.load_state_dict(seen)  # it has reset the envs, which are not seeded yet
         command = getattr(policy, "command_mode", None)
         self._commander = BaseSerialCommander(policy=command, progress=policy.progress) if command is not None else None
-        self._starts = True
-        self._rank_state_is_loaded = False
+        self._begin_anew()
 
     def _epoch_length(self) -> int:
         """Return the rounds of an epoch."""

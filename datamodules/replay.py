@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,9 +12,11 @@ from lightning.pytorch import Trainer
 from lightning_ding.config import require
 from lightning_ding.datamodules.base import CollectingDataModule
 from lightning_ding.datamodules.round import ReplayRound
-from lightning_ding.worker import IBuffer, create_buffer, get_serial_collector_cls
+from lightning_ding.worker import IBuffer, create_buffer, get_serial_collector_cls, load_merged
 
 logger = logging.getLogger(__name__)
+
+BUFFER_FILE = "buffer.safetensors"
 
 
 class ReplayDataModule(CollectingDataModule):
@@ -30,15 +33,29 @@ class ReplayDataModule(CollectingDataModule):
 
     # ------------------------------------------------------------------ state
 
-    def save_rank_state(self, folder: Path) -> None:
-        """Write what this rank keeps for itself: buffer, random number generators."""
-        super().save_rank_state(folder)
-        cast(IBuffer, self.buffer).save_data(folder / "buffer.safetensors")
+    def save_rank_state(self, folder: Path, with_buffer: bool = True) -> None:
+        """Write what this rank keeps for itself: buffer, where collecting is, random number generators."""
+        super().save_rank_state(folder, with_buffer)
+        if with_buffer:
+            cast(IBuffer, self.buffer).save_data(folder / BUFFER_FILE)
 
     def load_rank_state(self, folder: Path) -> None:
         """Read what ``save_rank_state`` wrote."""
         super().load_rank_state(folder)
-        cast(IBuffer, self.buffer).load_data(folder / "buffer.safetensors")
+        if (folder / BUFFER_FILE).is_file():
+            cast(IBuffer, self.buffer).load_data(folder / BUFFER_FILE)
+        else:
+            self._miss_rank_state(str(folder))
+
+    def _take_over(self, folders: Sequence[Path]) -> None:
+        files = [folder / BUFFER_FILE for folder in folders if (folder / BUFFER_FILE).is_file()]
+        if not files:
+            self._miss_rank_state(str(folders[0]))
+            return
+        taken, self._first_episode_id = load_merged(cast(IBuffer, self.buffer), files, self._seeds().replay)
+        if taken < len(files):
+            kind = type(self.buffer).__name__
+            logger.warning("a %s cannot be merged: of %d saved ones the first is taken", kind, len(files))
 
     def _miss_rank_state(self, checkpoint: str) -> None:
         logger.warning("no replay data beside %s: going on with an empty buffer", checkpoint)
@@ -67,8 +84,10 @@ class ReplayDataModule(CollectingDataModule):
         return cast(Trainer, self.trainer).strategy.reduce_boolean_decision(decision, all=False)
 
     def _collect_and_push(self, n_sample: int, random: bool = False) -> None:
-        env_step = self._policy.progress.env_step
-        cast(IBuffer, self.buffer).push(self._collect(n_sample, random), env_step)
+        env_step, buffer = self._policy.progress.env_step, cast(IBuffer, self.buffer)
+        buffer.push(self._collect(n_sample, random), env_step)
+        if self._dropped_episodes:  # what they gave before their fault may be part of it
+            buffer.drop_episodes(self._dropped_episodes)
 
     # ------------------------------------------------------------------ setting up
 

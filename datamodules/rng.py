@@ -1,31 +1,30 @@
-"""Saving random number generators as tensors and builtins."""
+"""The state of random number generators as tensors and builtins."""
 
 from __future__ import annotations
 
 import random
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 
 
-def save_rng(file: Path, exploration: np.random.Generator) -> None:
-    """Write the states of python's, numpy's and torch's global generators and of the policy's own."""
+def rng_state(exploration: np.random.Generator) -> dict[str, Any]:
+    """Return the states of python's, numpy's and torch's global generators and of the policy's own."""
     version, words, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    state = {
+    return {
         "python": [version, list(words), gauss],
         "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached],
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         "exploration": exploration.bit_generator.state,
     }
-    torch.save(state, file)
 
 
-def load_rng(file: Path, exploration: np.random.Generator) -> None:
-    """Restore what ``save_rng`` wrote."""
-    state = torch.load(file, weights_only=True)
+def set_rng_state(state: Mapping[str, Any], exploration: np.random.Generator) -> None:
+    """Set the generators to what ``rng_state`` returned."""
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
     name, keys, *rest = state["numpy"]

@@ -9,6 +9,7 @@ from lightning_ding.worker.buffer import (
     SequenceReplayBuffer,
     create_buffer,
     get_buffer_cls,
+    load_merged,
 )
 from lightning_ding.worker.collector import (
     BattleEpisodeSerialCollector,
@@ -78,6 +79,7 @@ __all__ = [
     "get_buffer_cls",
     "get_serial_collector_cls",
     "get_serial_evaluator_cls",
+    "load_merged",
     "merge_hooks",
     "merge_info",
     "register_learner_hook",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.datamodules.base import CollectingDataModule
+from lightning_ding.datamodules.rng import rng_state
 from lightning_ding.policy import Policy, create_policy
 from lightning_ding.registry import POLICY_REGISTRY
 
@@ -63,7 +65,22 @@ def make_policy(name: str, **changes: Any) -> Policy[Any]:
 def make_datamodule(name: str, **arguments: Any) -> CollectingDataModule:
     """Return the datamodule that an algorithm trains on, two envs of its own."""
     datamodule_class = RolloutDataModule if POLICY_REGISTRY.get(name).on_policy else ReplayDataModule
-    return datamodule_class(ALGORITHMS[name].env_id, **{"num_envs": 2, "seed": 3, **arguments})
+    env = arguments.pop("env", ALGORITHMS[name].env_id)
+    return datamodule_class(env, **{"num_envs": 2, "seed": 3, **arguments})
+
+
+def state_of(policy: Any, datamodule: Any) -> dict[str, Any]:
+    """Return everything that decides how a run goes on, as plain values; part by part."""
+    buffer = getattr(datamodule, "buffer", None)
+    state = {
+        "tensors": policy.state_dict(),
+        "optimizers": [optimizer.state_dict() for optimizer in policy._optimizer_list],
+        "schedules": [scheduler.state_dict() for scheduler in policy._scheduler_list],
+        "counters": policy.progress.state_dict(),
+        "buffer": {} if buffer is None else buffer.state_dict(),
+        "generators": rng_state(policy.rng),
+    }
+    return {part: copy.deepcopy(plain(value)) for part, value in state.items()}
 
 
 def plain(value: Any) -> Any:

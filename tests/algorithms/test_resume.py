@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,27 +13,12 @@ from lightning import Trainer
 from lightning.pytorch import Callback
 
 from lightning_ding.callbacks import RunCheckpoint
-from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy, plain
+from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy, plain, state_of
 
 MakeTrainer = Callable[..., Trainer]
 
 EVERY = pytest.mark.parametrize("name", ALGORITHMS)
 BUDGET = 208  # 16 random steps and 24 rounds of 8, or 13 rollouts of 16
-
-
-def state_of(policy: Any, datamodule: Any) -> dict[str, Any]:
-    """Return everything that decides how a run goes on, as plain values; part by part."""
-    buffer = getattr(datamodule, "buffer", None)
-    state = {
-        "tensors": policy.state_dict(),
-        "optimizers": [optimizer.state_dict() for optimizer in policy._optimizer_list],
-        "schedules": [scheduler.state_dict() for scheduler in policy._scheduler_list],
-        "counters": policy.progress.state_dict(),
-        "exploration": policy.rng.bit_generator.state,
-        "buffer": {} if buffer is None else buffer.state_dict(),
-        "torch_rng": torch.get_rng_state(),
-    }
-    return {part: copy.deepcopy(plain(value)) for part, value in state.items()}
 
 
 class AtStart(Callback):

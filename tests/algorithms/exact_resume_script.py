@@ -1,0 +1,149 @@
+"""Trains every algorithm three times: straight, killed half way, and on from its last checkpoint.
+
+For test_exact_resume.py: python -m tests.algorithms.exact_resume_script FOLDER RANKS [NAME...]. Every run has processes
+of its own, forked from this one, which has imported everything and trained nothing. Each rank of a run that ends writes
+what it ended with to FOLDER/NAME/RUN_R.pt.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning import Trainer
+from lightning.pytorch import Callback
+from lightning.pytorch.loggers.logger import DummyLogger
+
+from lightning_ding.callbacks import MetricsLogger, RunCheckpoint
+from lightning_ding.envs import env_state
+from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy, state_of
+
+ROUNDS, EPOCHS, HALF = 4, 6, 3  # rounds of an epoch; an evaluation every second epoch, so none at the half
+PRIORITISED = {"priority": True, "priority_IS_weight": True, "other": {"replay_buffer": {"type": "advanced"}}}
+CASES: dict[str, dict[str, Any]] = {  # what is special: arguments of the datamodule and changes of the config
+    "dqn": {"norm_obs": True, "policy": {"collect": {"n_sample": 7}}},  # two envs give 8
+    "c51": {"env": "MountainCar-v0", "policy": {"nstep": 3}},
+    "qrdqn": {"env": "Acrobot-v1", "num_envs": 3, "policy": PRIORITISED},
+    "rainbow": {},  # prioritised, noisy
+    "ddpg": {"norm_obs": True},  # noise that drifts
+    "td3": {"policy": {"collect": {"n_sample": 5}}},
+    "sac": {"num_envs": 3},
+    "ppo": {"norm_obs": True, "norm_reward": True},
+    "a2c": {"norm_reward": True, "num_envs": 3},
+    "pg": {"num_envs": 3},  # whole episodes
+}
+
+
+class Series(DummyLogger):
+    """Keeps what is logged and is no speed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[tuple[int | None, dict[str, float]]] = []
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        kept = {name: float(value) for name, value in metrics.items() if "per_second" not in name}
+        self.written.append((step, {name: value for name, value in kept.items() if "seconds" not in name}))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+class End(Callback):
+    """Kills the process at the half, or notes what the run ended with."""
+
+    def __init__(self, is_killed: bool) -> None:
+        self.is_killed = is_killed
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
+        if self.is_killed and trainer.current_epoch == HALF:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]
+        self.report = state_of(pl_module, datamodule)
+        self.report["collector"] = datamodule.collector.state_dict()
+        self.report["envs"] = _seeded(env_state(datamodule._collector_env))
+        self.report["memory"] = pl_module.collect_memory()
+        self.report["normalisers"] = datamodule.state_dict()["normalisers"]
+
+
+def _seeded(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of envs without the random numbers of spaces that nobody seeds and nobody draws from."""
+    core = state["core"]["attributes"]
+    vector = {name: core[name] for name in core if not name.startswith("single_") and name != "observation_space"}
+    layers = [layer["attributes"] for env in state["envs"] for layer in env]
+    spaces = ("action_space", "observation_space")
+    envs = [{name: layer[name] for name in layer if name not in spaces} for layer in layers]
+    return {"vector": vector, "envs": envs, "wrappers": [wrapper.get("asked") for wrapper in state["wrappers"]]}
+
+
+def fit(run: str, name: str, folder: Path, ranks: int) -> None:
+    """Make one run of an algorithm on this rank."""
+    for seed in (random.seed, np.random.seed, torch.manual_seed):
+        seed(999 if run == "resumed" else 0)
+    case = dict(CASES[name])
+    policy = make_policy(name, **case.pop("policy", {}))
+    datamodule = make_datamodule(name, rounds_per_epoch=ROUNDS, **case)
+    where, series, end = folder / name / ("straight" if run == "straight" else "killed"), Series(), End(run == "killed")
+    callbacks = [RunCheckpoint(where), MetricsLogger(log_every_n_rounds=3), end]
+    flags: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": False, "check_val_every_n_epoch": 2}
+    flags |= {"strategy": "ddp", "devices": ranks} if ranks > 1 else {}
+    trainer = Trainer(
+        accelerator="cpu", logger=series, max_epochs=EPOCHS, callbacks=callbacks, default_root_dir=where, **flags
+    )
+    file = str(where / "last.ckpt") if run == "resumed" else None
+    trainer.fit(policy, datamodule, ckpt_path=file, weights_only=True)
+    report = {**end.report, "series": series.written, "epochs": trainer.current_epoch}
+    torch.save(report, folder / name / f"{run}_{trainer.global_rank}.pt")
+
+
+def fork(rank: int, ranks: int, port: int, *what: Any) -> int:
+    """Make a run in a process of its own, and return its id."""
+    process = os.fork()
+    if process:
+        return process
+    if ranks > 1:
+        os.environ.update(LOCAL_RANK=str(rank), NODE_RANK="0", WORLD_SIZE=str(ranks))
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    try:
+        fit(*what, ranks)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def run(kind: str, name: str, folder: Path, ranks: int) -> None:
+    """Make one run of an algorithm on all ranks.
+
+    Raises:
+        RuntimeError: If it did not end as it should.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = [fork(rank, ranks, port, kind, name, folder) for rank in range(ranks)]
+    codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
+    wanted = -signal.SIGKILL if kind == "killed" else 0
+    if codes[0] != wanted or (kind != "killed" and any(codes)):
+        raise RuntimeError(f"{name}, {kind}: exit codes {codes}")
+
+
+if __name__ == "__main__":
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    place, number = Path(sys.argv[1]), int(sys.argv[2])
+    for algorithm in sys.argv[3:] or ALGORITHMS:
+        (place / algorithm).mkdir()
+        for way in ("straight", "killed", "resumed"):
+            run(way, algorithm, place, number)

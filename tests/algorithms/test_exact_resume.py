@@ -1,0 +1,90 @@
+"""A run that was killed and goes on from its last checkpoint ends with the bits of one that was not killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.algorithms.exact_resume_script import CASES, EPOCHS, HALF, ROUNDS
+from tests.algorithms.table import ALGORITHMS, plain
+
+Report = dict[str, Any]
+Reports = Callable[[int], dict[str, list[tuple[Report, Report]]]]
+
+EVERY = pytest.mark.parametrize("name", ALGORITHMS)
+RANKS = pytest.mark.parametrize("ranks", [1, 2])
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    """Return a function that runs the script, once for each number of ranks, and returns what each rank wrote."""
+    made: dict[int, dict[str, list[tuple[Report, Report]]]] = {}
+
+    def run(ranks: int) -> dict[str, list[tuple[Report, Report]]]:
+        if ranks not in made:
+            folder = tmp_path_factory.mktemp(f"exact_{ranks}")
+            _run_script(folder, ranks)
+            made[ranks] = {name: _read(folder / name, ranks) for name in ALGORITHMS}
+        return made[ranks]
+
+    return run
+
+
+def _run_script(folder: Path, ranks: int) -> None:
+    command = [sys.executable, "-m", "tests.algorithms.exact_resume_script", str(folder), str(ranks)]
+    flags: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(command, cwd=root, env=environment, start_new_session=True, **flags) as process:
+        try:
+            output, _ = process.communicate(timeout=280)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)  # its ranks too
+            raise
+    assert process.returncode == 0, output
+
+
+def _read(folder: Path, ranks: int) -> list[tuple[Report, Report]]:
+    files = [[folder / f"{run}_{rank}.pt" for run in ("straight", "resumed")] for rank in range(ranks)]
+    return [(torch.load(one, weights_only=True), torch.load(other, weights_only=True)) for one, other in files]
+
+
+def test_every_algorithm_has_a_case() -> None:
+    assert list(CASES) == list(ALGORITHMS)
+
+
+@RANKS
+@EVERY
+def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(name: str, ranks: int, reports: Reports) -> None:
+    for straight, resumed in reports(ranks)[name]:
+        for part in straight:
+            if part != "series":
+                assert plain(resumed[part]) == plain(straight[part]), part
+
+
+@RANKS
+@EVERY
+def test_a_resumed_run_logs_what_was_left_to_log(name: str, ranks: int, reports: Reports) -> None:
+    straight, resumed = reports(ranks)[name][0]
+    left = straight["series"][-len(resumed["series"]) :]
+    assert left == resumed["series"]
+    at_half = straight["counters"]["env_step"] // 2
+    assert resumed["series"][0][0] > at_half - 40 if name == "pg" else resumed["series"][0][0] > at_half
+    assert any("eval/return_mean" in metrics for _, metrics in left)
+    assert any("learn/total_loss" in metrics for _, metrics in left)
+
+
+@EVERY
+def test_runs_trained_in_the_second_half_too(name: str, reports: Reports) -> None:
+    ((straight, _),) = reports(1)[name]
+    assert straight["epochs"] == EPOCHS
+    assert straight["counters"]["train_iter"] >= EPOCHS * ROUNDS
+    assert len(straight["series"]) > EPOCHS - HALF
