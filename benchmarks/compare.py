@@ -68,7 +68,11 @@ def report(results: dict[str, list[Result]], baseline: str, file: Path) -> None:
 def save(results: dict[str, list[Result]], file: Path, **more: Any) -> None:
     """Write every run, the medians, and how and when they were measured, to a JSON file."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    record: dict[str, Any] = {"command": " ".join(sys.argv), "time": time.strftime("%Y-%m-%d %H:%M:%S")}
-    record |= {"machine": platform.processor() or platform.machine(), "python": platform.python_version()}
-    file.write_text(json.dumps({**record, **more, "medians": medians_of(results), "runs": results}, indent=2))
+    file.write_text(json.dumps({**provenance(), **more, "medians": medians_of(results), "runs": results}, indent=2))
     print(f"\nwritten to {file}")
+
+
+def provenance() -> dict[str, str]:
+    """Return by which command, when and on what something was measured."""
+    record = {"command": " ".join(sys.argv), "time": time.strftime("%Y-%m-%d %H:%M:%S")}
+    return record | {"machine": platform.processor() or platform.machine(), "python": platform.python_version()}

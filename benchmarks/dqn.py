@@ -12,22 +12,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from benchmarks import bare_dqn, contest
 from benchmarks.compare import Result
 from benchmarks.workload import W1, DQNWorkload
 
 
-def run_ours(w: DQNWorkload, default_logging: bool = False, compile: bool = False) -> Result:
-    """Train through ``Trainer.fit`` without evaluation; with ``default_logging``, logger and progress bar are on."""
-    from lightning import seed_everything
-
-    from lightning_ding.datamodules import ReplayDataModule
-    from lightning_ding.policy import DQNPolicy
-
-    seed_everything(0)
+def our_config(w: DQNWorkload, compile: bool = False) -> dict[str, Any]:
+    """Return the config of this project's policy."""
     learn = {"update_per_collect": w.updates_per_round, "batch_size": w.batch_size, "learning_rate": w.learning_rate}
-    config = {
+    return {
         "compile": compile,
         "discount_factor": w.gamma,
         "random_collect_size": w.warm_up,
@@ -39,7 +34,17 @@ def run_ours(w: DQNWorkload, default_logging: bool = False, compile: bool = Fals
             "replay_buffer": {"replay_buffer_size": w.buffer_size},
         },
     }
-    policy = DQNPolicy(config)
+
+
+def run_ours(w: DQNWorkload, default_logging: bool = False, compile: bool = False) -> Result:
+    """Train through ``Trainer.fit`` without evaluation; with ``default_logging``, logger and progress bar are on."""
+    from lightning import seed_everything
+
+    from lightning_ding.datamodules import ReplayDataModule
+    from lightning_ding.policy import DQNPolicy
+
+    seed_everything(0)
+    policy = DQNPolicy(our_config(w, compile))
     datamodule = ReplayDataModule(w.env_id, num_envs=w.num_envs, max_env_step=w.env_steps, seed=0)
     return contest.fit(policy, datamodule, default_logging)
 

@@ -13,25 +13,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from benchmarks import bare_sac, contest
 from benchmarks.compare import Result
 from benchmarks.workload import W3, SACWorkload
 
 
-def run_ours(w: SACWorkload, default_logging: bool = False, compile: bool = False) -> Result:
-    """Train through ``Trainer.fit``; with ``default_logging``, logger and progress bar are on."""
-    from lightning import seed_everything
-
-    from lightning_ding.datamodules import ReplayDataModule
-    from lightning_ding.policy import SACPolicy
-
-    seed_everything(0)
+def our_config(w: SACWorkload, compile: bool = False) -> dict[str, Any]:
+    """Return the config of this project's policy."""
     width, layers = w.hidden[0], len(w.hidden)
     actor = {"actor_head_hidden_size": width, "actor_head_layer_num": layers}
     critic = {"critic_head_hidden_size": width, "critic_head_layer_num": layers}
     rates = {"learning_rate_q": w.learning_rate, "learning_rate_alpha": w.learning_rate}
-    config = {
+    return {
         "compile": compile,
         "discount_factor": w.gamma,
         "random_collect_size": w.warm_up,
@@ -48,7 +43,17 @@ def run_ours(w: SACWorkload, default_logging: bool = False, compile: bool = Fals
         "collect": {"n_sample": 1},
         "other": {"replay_buffer": {"replay_buffer_size": w.buffer_size}},
     }
-    policy = SACPolicy(config)
+
+
+def run_ours(w: SACWorkload, default_logging: bool = False, compile: bool = False) -> Result:
+    """Train through ``Trainer.fit``; with ``default_logging``, logger and progress bar are on."""
+    from lightning import seed_everything
+
+    from lightning_ding.datamodules import ReplayDataModule
+    from lightning_ding.policy import SACPolicy
+
+    seed_everything(0)
+    policy = SACPolicy(our_config(w, compile))
     datamodule = ReplayDataModule(w.env_id, num_envs=1, max_env_step=w.env_steps, seed=0)
     return contest.fit(policy, datamodule, default_logging)
 

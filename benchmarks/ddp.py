@@ -1,0 +1,197 @@
+"""What averaging gradients over two processes costs: this project's way, and that of Lightning's stock DDP.
+
+    python -m benchmarks.ddp      # writes docs/results/ddp.json
+
+Each rank does workload W1 (DQN) or W3 (SAC) with envs, buffer and one torch thread of its own; the ranks talk through
+gloo. Both ways run the same policy and losses and differ in the optimisation step alone:
+
+    ours    this project's: a backward for the optimizer's own parameters, then one flat all-reduce of their gradients
+    DDP     that of a plain module with manual optimisation under ``ddp_find_unused_parameters_true``: zero the
+            gradients, ``manual_backward``, step; DDP's reducer averages during the backward, whatever the loss reached
+
+Each also runs *apart*: the same step, with nothing averaged, so that the ranks learn each for itself. Steps are timed
+from zeroing the gradients to the end of the optimizer's step, waiting for the other rank included. What averaging takes
+is the time of the steps less that of the steps apart, and its share is of the time of training, without the start of
+processes. The contestants take turns, three times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import logging
+import time
+import warnings
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch import Callback, Trainer
+
+from benchmarks import dqn, sac
+from benchmarks.compare import Result, in_turn, measure, medians_of, save
+from benchmarks.workload import W1, W3
+from lightning_ding.datamodules import ReplayDataModule
+from lightning_ding.policy import DQNPolicy, Policy, SACPolicy, optimisation
+
+if TYPE_CHECKING:
+    Base = Policy[Any]
+else:
+    Base = object
+
+RANKS = 2
+WAYS = ("ours", "ours, apart", "DDP", "DDP, apart")
+WORKLOADS: dict[str, tuple[Any, type[Policy[Any]], Any]] = {
+    "W1": (W1, DQNPolicy, dqn.our_config),
+    "W3": (W3, SACPolicy, sac.our_config),
+}
+CONTESTANTS = [f"{workload} {way}" for workload in WORKLOADS for way in WAYS]
+
+
+class OurSteps(Base):
+    """Steps as the policy makes them, timed."""
+
+    step_seconds = 0.0
+
+    def optimise(self, loss: Any, index: int = 0, grad_clip_norm: float | None = None) -> Any:
+        """Make a step, and add its seconds."""
+        start = time.perf_counter()
+        norm = super().optimise(loss, index, grad_clip_norm)
+        self.step_seconds += time.perf_counter() - start
+        return norm
+
+
+class StockSteps(Base):
+    """Steps as a plain module with manual optimisation makes them, timed."""
+
+    step_seconds = 0.0
+    is_apart = False
+
+    def optimise(self, loss: Any, index: int = 0, grad_clip_norm: float | None = None) -> Any:
+        """Make a step without clipping, and add its seconds."""
+        start = time.perf_counter()
+        self._optimizer_list[index].zero_grad()
+        strategy: Any = self.trainer.strategy
+        with strategy.block_backward_sync() if self.is_apart else nullcontext():
+            self.manual_backward(loss)
+        wrapped: Any = self.optimizers()
+        (wrapped[index] if isinstance(wrapped, list) else wrapped).step()
+        self.step_seconds += time.perf_counter() - start
+
+
+class Stopwatch(Callback):
+    """Takes the seconds of training, from when all ranks are there, and looks whether they end with one policy."""
+
+    seconds = 0.0
+    ranks_agree = False
+
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Begin (Lightning hook)."""
+        trainer.strategy.barrier()
+        self._start = time.perf_counter()
+
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """End (Lightning hook)."""
+        self.seconds = time.perf_counter() - self._start
+        own = torch.cat([parameter.detach().reshape(-1) for parameter in pl_module.parameters()])
+        all_own = [torch.empty_like(own) for _ in range(RANKS)]
+        dist.all_gather(all_own, own)
+        self.ranks_agree = all(torch.equal(own, other) for other in all_own)
+
+
+def run(contestant: str, env_steps: int | None) -> Result:
+    """Train on this rank, and return seconds, env steps and updates of all ranks, and seconds of steps.
+
+    Args:
+        contestant: One of ``CONTESTANTS``.
+        env_steps: Of each rank; None takes the workload's.
+    """
+    name, _, way = contestant.partition(" ")
+    workload, policy_class, config = WORKLOADS[name]
+    if env_steps is not None:
+        workload = dataclasses.replace(workload, env_steps=env_steps)
+    steps: type = OurSteps if way.startswith("ours") else StockSteps
+    policy: Any = type(policy_class.__name__, (steps, policy_class), {"is_apart": "apart" in way})(config(workload))
+    if way == "ours, apart":
+        optimisation.average_gradients = lambda parameters, loss=None: loss  # type: ignore[assignment]
+    datamodule = ReplayDataModule(
+        workload.env_id, num_envs=getattr(workload, "num_envs", 1), max_env_step=RANKS * workload.env_steps, seed=0
+    )
+    watch = Stopwatch()
+    fit(policy, datamodule, watch, "ddp" if way.startswith("ours") else "ddp_find_unused_parameters_true")
+    progress = {"env_steps": policy.progress.env_step, "updates": policy.progress.train_iter}
+    found = {"step_seconds": policy.step_seconds, "ranks_agree": float(watch.ranks_agree)}
+    return {"seconds": watch.seconds, **progress, **found}
+
+
+def fit(policy: Any, datamodule: Any, watch: Callback, strategy: str) -> None:
+    """Train on two ranks without evaluation; Lightning starts the second."""
+    quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
+    with TemporaryDirectory() as folder:
+        Trainer(
+            accelerator="cpu",
+            devices=RANKS,
+            strategy=strategy,
+            callbacks=watch,
+            default_root_dir=folder,
+            limit_val_batches=0,
+            enable_progress_bar=False,
+            **quiet,
+        ).fit(policy, datamodule)
+
+
+def costs_of(medians: Mapping[str, Result]) -> dict[str, Result]:
+    """Return what averaging costs: milliseconds an update, and its share of the time of training."""
+    costs = {}
+    for name in medians:
+        if f"{name}, apart" in medians:
+            row = medians[name]
+            seconds = row["step_seconds"] - medians[f"{name}, apart"]["step_seconds"]
+            costs[name] = {"ms_per_update": 1e3 * seconds / row["updates"], "share": seconds / row["seconds"]}
+    return costs
+
+
+def main() -> None:
+    """Run one contestant, or all in turn."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", choices=CONTESTANTS, help="run one contestant in this process and print JSON")
+    parser.add_argument("--only", nargs="+", choices=CONTESTANTS, default=CONTESTANTS, help="leave others out")
+    parser.add_argument("--repeats", type=int, default=3, help="turns")
+    parser.add_argument("--env-steps", type=int, help="of each rank; the workload's if it is not given")
+    parser.add_argument("--out", type=Path, default=Path("docs/results/ddp.json"), help="JSON file")
+    options = parser.parse_args()
+    if options.run:
+        torch.set_num_threads(1)
+        warnings.simplefilter("ignore")
+        logging.getLogger("lightning").setLevel(logging.ERROR)
+        result = measure(lambda: run(options.run, options.env_steps))
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            print(json.dumps(result))
+        return
+    length = [] if options.env_steps is None else ["--env-steps", str(options.env_steps)]
+    report(in_turn(["benchmarks.ddp", *length], options.only, options.repeats), options.out)
+
+
+def report(results: dict[str, list[Result]], file: Path) -> None:
+    """Print medians and what averaging costs, and write everything to a JSON file."""
+    medians = medians_of(results)
+    costs = costs_of(medians)
+    print(f"\n{'':>14} {'wall s':>8} {'updates/s':>10} {'steps ms':>9} {'averaging ms':>13} {'share':>6}  ranks")
+    for name, row in medians.items():
+        cost = costs.get(name)
+        averaging = f"{'':>13} {'':>6}" if cost is None else f"{cost['ms_per_update']:13.3f} {cost['share']:6.1%}"
+        agree = "agree" if row["ranks_agree"] else "differ"
+        print(
+            f"{name:>14} {row['seconds']:8.2f} {row['updates_per_second']:10,.0f} "
+            f"{1e3 * row['step_seconds'] / row['updates']:9.3f} {averaging}  {agree}"
+        )
+    save(results, file, costs=costs)
+
+
+if __name__ == "__main__":
+    main()
