@@ -12,6 +12,8 @@ from lightning_ding.policy.ddpg_config import DDPGConfig, TD3Config
 from lightning_ding.policy.dqn import DQNPolicy
 from lightning_ding.policy.dqn_config import DQNConfig
 from lightning_ding.policy.factory import create_policy, get_policy_cls
+from lightning_ding.policy.non_finite import NonFiniteError
+from lightning_ding.policy.non_finite_dump import Dump, load_dump
 from lightning_ding.policy.pg import PGPolicy
 from lightning_ding.policy.pg_config import PGConfig
 from lightning_ding.policy.ppo import PPOPolicy
@@ -36,6 +38,8 @@ __all__ = [
     "DDPGPolicy",
     "DQNConfig",
     "DQNPolicy",
+    "Dump",
+    "NonFiniteError",
     "PGConfig",
     "PGPolicy",
     "PPOConfig",
@@ -54,4 +58,5 @@ __all__ = [
     "TD3Policy",
     "create_policy",
     "get_policy_cls",
+    "load_dump",
 ]

@@ -29,6 +29,8 @@ from lightning_ding.policy.episodes import log_episodes
 from lightning_ding.policy.eval_mode import InEvalMode
 from lightning_ding.policy.metrics import MeanMetrics
 from lightning_ding.policy.modes import CollectMode, EvalMode, LearnMode
+from lightning_ding.policy.non_finite import NonFiniteGuard
+from lightning_ding.policy.non_finite_dump import Update
 from lightning_ding.policy.optimisation import attached_trainer, optimisation_step
 from lightning_ding.policy.rank_statistics import number_of_ranks
 from lightning_ding.policy.round import Batch, Round
@@ -92,7 +94,9 @@ class Policy(PolicyAttributes, Generic[ConfigT]):
         self._scheduler_list: list[LRScheduler] = []
         self._is_built = False
         self._step_directly = False
-        self._compiler = Compiler(self) if self.config.compile else None
+        self.guard = NonFiniteGuard(self, self.config.on_non_finite)
+        """Sees that no update is made of what is not finite."""
+        self._compiler = Compiler(self, self.guard) if self.config.compile else None
         self.save_hyperparameters({"cfg": to_dict(self.config)})
         if model is not None or self._has_shapes() or not self._needs_model():
             self._initialise(model)
@@ -280,7 +284,7 @@ class Policy(PolicyAttributes, Generic[ConfigT]):
     def learn_mode(self) -> LearnMode:
         """What a learner sees."""
         return LearnMode(
-            self._learn,
+            self._learn_and_look,
             self._reset_learn,
             self.__repr__,
             self._monitor_vars_learn,
@@ -316,18 +320,31 @@ class Policy(PolicyAttributes, Generic[ConfigT]):
             self._load_state_dict_eval,
         )
 
+    def _learn_and_look(self, data: Batch | Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Make one update, and see at once whether all was finite, which waits for the device; see ``_learn``."""
+        output = self._learn(data)
+        self.guard.look()
+        return output
+
     def _learn(self, data: Batch | Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Make one update.
 
         Args:
             data: A minibatch, or on-policy a whole rollout, with leading axis B, or a list of B transitions.
+
+        Raises:
+            NonFiniteError: If loss or gradient is not finite, and ``on_non_finite`` of the config says so.
         """
         self._require_field("learn")
         batch = cast(Batch, data if isinstance(data, dict) else nested.stack(cast("Sequence[Any]", data)))
         if not self.training:
             self.train()
+        self.guard.begin(batch)
         output = self._forward_learn(batch)
+        self.guard.end()
         self.progress.train_iter += not self.on_policy  # who learns from a rollout counts its updates itself
+        if "priority" in output and not self.guard.look():  # the buffer waits for them anyway
+            del output["priority"]  # which are not finite either: the transitions keep those they had
         return output
 
     def _collect(self, obs: Any, **kwargs: Any) -> Any:
@@ -416,20 +433,28 @@ class Policy(PolicyAttributes, Generic[ConfigT]):
         Returns:
             The last update's report, without its priorities; Lightning hands it to the callbacks.
         """
+        skipped_before = self.guard.skipped_updates
         if isinstance(batch, (Mapping, Sequence)):
             output = self._learn(batch)
             output.pop("priority", None)
         else:
             batch.prepare(self._prepare_round)
             output = self._learn_at_once(batch) or self._learn_in_turn(batch)
-        self.metrics.add(output)
+        if self.guard.look() or self.config.on_non_finite == "warn":
+            self.metrics.add(output)
+        if self.config.on_non_finite == "skip_update":
+            skipped = self.guard.skipped_updates - skipped_before
+            self.metrics.add({"skipped_updates": torch.tensor(float(skipped))})
         return output
 
     def _learn_at_once(self, batch: Round) -> dict[str, Any] | None:
         """Make all updates of a round in one piece of compiled code; return the last report, None if that cannot be."""
         if self._compiler is None or batch.drawn is None or number_of_ranks() > 1:
             return None
-        return self._forward_round(batch.drawn)
+        self.guard.begin(batch.drawn)
+        output = self._forward_round(batch.drawn)
+        self.guard.end()
+        return output
 
     def _learn_in_turn(self, batch: Round) -> dict[str, Any]:
         for minibatch in batch:
@@ -450,8 +475,8 @@ class Policy(PolicyAttributes, Generic[ConfigT]):
     def optimise(self, loss: Tensor, index: int = 0, grad_clip_norm: float | None = None) -> Tensor | None:
         """Zero, backward, average over ranks, clip and step; see :func:`optimisation_step`."""
         optimizer = self._optimizer_list[index]
-        direct = self._step_directly
-        return optimisation_step(self, optimizer, index, loss, grad_clip_norm, self._fitting_trainer(), direct)
+        trainer, direct = self._fitting_trainer(), self._step_directly
+        return optimisation_step(self, optimizer, index, loss, grad_clip_norm, trainer, direct, self.guard)
 
     def minimise_together(
         self, loss: LossFunction, data: Batch, index: int = 0, grad_clip_norm: float | None = None
@@ -466,8 +491,9 @@ class Policy(PolicyAttributes, Generic[ConfigT]):
         updates = nested.length(data)
         size = max(number for number in range(1, LARGEST_PIECE + 1) if updates % number == 0)
         made = (self._optimizer_list[index], grad_clip_norm, self._fitting_trainer(), self._step_directly)
-        report = None
+        report, before = None, self.progress.train_iter
         for number, piece in enumerate(nested.split(data, size) if size > 1 else ()):
+            self.guard.update = Update(loss, piece, index, grad_clip_norm, before + number * size)
             report = cast(Compiler, self._compiler).minimise(loss, cast(Batch, piece), *made, updates=size)
             if report is None and number == 0:
                 return None
@@ -496,13 +522,16 @@ class Policy(PolicyAttributes, Generic[ConfigT]):
             index: Which optimizer steps; the others' parameters get no gradient.
             grad_clip_norm: Largest norm of the gradient, > 0; None for no limit.
         """
+        whole = self.guard.update
+        self.guard.update = Update(loss, batch, index, grad_clip_norm, self.progress.train_iter)
+        report = None
         if self._compiler is not None:
             made = (batch, self._optimizer_list[index], grad_clip_norm)
-            compiled = self._compiler.minimise(loss, *made, self._fitting_trainer(), self._step_directly)
-            if compiled is not None:
-                return compiled
-        value, report = loss(batch)
-        self.optimise(value, index, grad_clip_norm)
+            report = self._compiler.minimise(loss, *made, self._fitting_trainer(), self._step_directly)
+        if report is None:
+            value, report = loss(batch)
+            self.optimise(value, index, grad_clip_norm)
+        self.guard.update = whole
         return report
 
     def seed(self, seed: int | np.random.SeedSequence) -> None:

@@ -10,7 +10,7 @@ import logging
 import time
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,7 @@ from torch.func import functional_call, grad_and_value
 from torch.optim.adam import adam
 
 from lightning_ding import nested
+from lightning_ding.policy.non_finite import NonFiniteGuard, OnNonFinite
 from lightning_ding.policy.rank_statistics import number_of_ranks, on_all_ranks
 from lightning_ding.policy.trainer_fast_path import count_optimizer_step
 
@@ -40,10 +41,12 @@ class Compiler:
 
     Args:
         module: The policy.
+        guard: Sees what is not finite.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, guard: NonFiniteGuard) -> None:
         self._module = module
+        self._guard = guard
         self._updates: dict[Any, CompiledUpdate] = {}
         self._has_failed = False
         self._checked_for: Any = None
@@ -73,6 +76,9 @@ class Compiler:
             trainer: The Trainer of a fit that goes on; its ``global_step`` is counted. None without one.
             direct: Whether nobody listens to Lightning's hooks of an update, which compiled code cannot call.
             updates: Make so many updates in one piece, which spares the cost of going in and out of compiled code.
+
+        Raises:
+            NonFiniteError: If the guard does.
         """
         if self._has_failed:
             return None
@@ -82,7 +88,8 @@ class Compiler:
                 self._give_up("a callback, a profiler or the precision takes part in each update")
                 return None
         try:
-            report = self._update(loss, optimizer, grad_clip_norm)(batch, updates)
+            update = self._update(loss, optimizer, grad_clip_norm)
+            made = update(batch, updates, self._guard.stopped(update.device))
         except RanksDisagreeError:
             raise
         except Exception as error:  # whatever the compiler stumbles over; an error of the loss itself comes again
@@ -91,19 +98,31 @@ class Compiler:
         if trainer is not None:
             for _ in range(updates or 1):
                 count_optimizer_step(trainer)
-        return report
+        self._guard.take(update.names, made.numbers, made.stopped, optimizer)
+        return made.report
 
     def _update(
         self, loss: LossFunction, optimizer: torch.optim.Optimizer, grad_clip_norm: float | None
     ) -> CompiledUpdate:
         key = (getattr(loss, "__func__", loss), id(optimizer), grad_clip_norm)
         if key not in self._updates:
-            self._updates[key] = CompiledUpdate(self._module, loss, optimizer, grad_clip_norm)
+            self._updates[key] = CompiledUpdate(self._module, loss, optimizer, grad_clip_norm, self._guard.mode)
         return self._updates[key]
 
     def _give_up(self, reason: str) -> None:
         self._has_failed = True
         logger.warning("compile=True, but updates are made eagerly: %s", reason)
+
+
+class Made(NamedTuple):
+    """What compiled code returns of an update, or of U of them."""
+
+    report: dict[str, Any]
+    """What the loss reports, of the last one."""
+    numbers: Tensor
+    """The loss, then the square of the norm of each of P gradients, shape (1 + P,) or (U, 1 + P)."""
+    stopped: Tensor
+    """Whether all further updates are left out, a scalar, 0 or 1."""
 
 
 class CompiledUpdate:
@@ -117,6 +136,8 @@ class CompiledUpdate:
         loss: A function of tensors that reads the parameters from ``module``.
         optimizer: An Adam.
         grad_clip_norm: Largest norm of the gradient, > 0; None for no limit.
+        on_non_finite: ``"warn"`` makes every update; ``"skip_update"`` leaves out those whose loss or gradient is not
+            finite, and ``"raise"`` all behind them too.
 
     Raises:
         TypeError: If the optimizer is another one than Adam, or uses ``amsgrad`` or several groups.
@@ -128,6 +149,7 @@ class CompiledUpdate:
         loss: LossFunction,
         optimizer: torch.optim.Optimizer,
         grad_clip_norm: float | None = None,
+        on_non_finite: OnNonFinite = "raise",
     ) -> None:
         groups = optimizer.param_groups
         if type(optimizer) is not torch.optim.Adam or len(groups) != 1 or groups[0]["amsgrad"]:
@@ -135,10 +157,13 @@ class CompiledUpdate:
         self._optimizer = optimizer
         self._group = groups[0]
         self._clip = grad_clip_norm
+        self._on_non_finite = on_non_finite
         self._caller = _Caller(module, loss)
         names = {parameter: name for name, parameter in self._caller.named_parameters()}
         self._trained = [parameter for parameter in self._group["params"] if parameter.requires_grad]
         self._names = [names[parameter] for parameter in self._trained]
+        self.names = [name.removeprefix("module.") for name in self._names]
+        """Names of the parameters in the module."""
         self._rate: float | None = None
         self._lr = torch.tensor(0.0)
         self._known_state: Any = None
@@ -156,37 +181,48 @@ class CompiledUpdate:
         self.seconds = 0.0
         """Time that compiling has taken so far."""
 
-    def __call__(self, batch: Batch, updates: int | None = None) -> dict[str, Any]:
-        """Make an update, or several on minibatches along a leading axis; return what the loss reports last."""
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return self._trained[0].device
+
+    def __call__(self, batch: Batch, updates: int | None, stopped: Tensor) -> Made:
+        """Make an update, or several on minibatches along a leading axis.
+
+        Args:
+            batch: What the loss gets.
+            updates: How many; None for one on a minibatch without the axis.
+            stopped: Whether to leave them all out, a scalar, 0 or 1.
+        """
         self._take_state()
         shapes = self._known.setdefault(_structure(batch), set())
         shape = tuple(leaf.shape for leaf in nested.leaves(batch))
         if shape in shapes or len(shapes) >= 2:  # the third shape of a structure and all later ones share their code
-            return self._run(batch, updates, is_new=False)
+            return self._run(batch, updates, stopped, is_new=False)
         begin = time.perf_counter()
-        report = self._run(batch, updates, is_new=True)
+        made = self._run(batch, updates, stopped, is_new=True)
         shapes.add(shape)
         self.seconds += time.perf_counter() - begin
-        return report
+        return made
 
-    def _run(self, batch: Batch, updates: int | None, is_new: bool) -> dict[str, Any]:
+    def _run(self, batch: Batch, updates: int | None, stopped: Tensor, is_new: bool) -> Made:
         if number_of_ranks() == 1:
             run = self._whole if updates is None else self._several
-            return run(self._parameters, self._state, self._lr, batch)  # type: ignore[no-any-return]
+            return Made(*run(self._parameters, self._state, self._lr, stopped, batch))
         call = self._together if is_new else _call
-        gradients, report = call(self._first_half, self._parameters, batch)
-        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        gradients, loss, report = call(self._first_half, self._parameters, batch)
+        flat = torch.cat([loss.reshape(1), *(gradient.reshape(-1) for gradient in gradients)])
         dist.all_reduce(flat)
         flat /= dist.get_world_size()
-        parts = flat.split([gradient.numel() for gradient in gradients])
+        loss, *parts = flat.split([1, *(gradient.numel() for gradient in gradients)])
         averaged = [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)]
         try:
-            call(self._second_half, self._parameters, self._state, self._lr, averaged)
+            made = call(self._second_half, self._parameters, self._state, self._lr, stopped, averaged, loss.reshape(()))
         except Exception as error:
             raise RanksDisagreeError(
                 f"compile must be False here: a rank could not compile its step, {error}"
             ) from error
-        return report  # type: ignore[no-any-return]
+        return Made(report, *made)
 
     @staticmethod
     def _together(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -202,30 +238,56 @@ class CompiledUpdate:
 
     # ------------------------------------------------------------------ what is compiled
 
-    def _update(self, parameters: list[Tensor], state: list[list[Tensor]], lr: Tensor, batch: Batch) -> dict[str, Any]:
-        gradients, report = self._gradients(parameters, batch)
-        self._step(parameters, state, lr, gradients)
-        return report
+    def _update(
+        self, parameters: list[Tensor], state: list[list[Tensor]], lr: Tensor, stopped: Tensor, batch: Batch
+    ) -> tuple[dict[str, Any], Tensor, Tensor]:
+        gradients, loss, report = self._gradients(parameters, batch)
+        return report, *self._step(parameters, state, lr, stopped, gradients, loss)
 
-    def _updates(self, parameters: list[Tensor], state: list[list[Tensor]], lr: Tensor, batch: Batch) -> dict[str, Any]:
+    def _updates(
+        self, parameters: list[Tensor], state: list[list[Tensor]], lr: Tensor, stopped: Tensor, batch: Batch
+    ) -> tuple[dict[str, Any], Tensor, Tensor]:
+        table = []
         for number in range(nested.length(batch)):
-            report = self._update(parameters, state, lr, nested.index(batch, number))
-        return report
+            report, numbers, stopped = self._update(parameters, state, lr, stopped, nested.index(batch, number))
+            table.append(numbers)
+        return report, torch.stack(table), stopped
 
-    def _gradients(self, parameters: list[Tensor], batch: Batch) -> tuple[list[Tensor], dict[str, Any]]:
+    def _gradients(self, parameters: list[Tensor], batch: Batch) -> tuple[list[Tensor], Tensor, dict[str, Any]]:
         def loss(named: dict[str, Tensor]) -> Any:
             return functional_call(self._caller, named, (batch,))
 
         named = dict(zip(self._names, parameters, strict=True))
-        gradients, (_, report) = grad_and_value(loss, has_aux=True)(named)
-        return [gradients[name] for name in self._names], report
+        gradients, (value, report) = grad_and_value(loss, has_aux=True)(named)
+        return [gradients[name] for name in self._names], value.detach(), report
 
     @torch.no_grad()
-    def _step(self, parameters: list[Tensor], state: list[list[Tensor]], lr: Tensor, gradients: list[Tensor]) -> None:
+    def _step(
+        self,
+        parameters: list[Tensor],
+        state: list[list[Tensor]],
+        lr: Tensor,
+        stopped: Tensor,
+        gradients: list[Tensor],
+        loss: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        squares = torch.stack([gradient.square().sum() for gradient in gradients])
+        numbers = torch.cat([loss.reshape(1), squares])
+        is_left_out = (stopped > 0) | ~numbers.sum().isfinite()
         if self._clip is not None:
-            norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
-            share = (self._clip / (norm + 1e-6)).clamp(max=1.0)
+            share = (self._clip / (squares.sum().sqrt() + 1e-6)).clamp(max=1.0)
             gradients = [gradient * share for gradient in gradients]
+        if self._on_non_finite == "warn":
+            self._adam(parameters, state, lr, gradients)
+            return numbers, stopped
+        tensors = [*parameters, *(tensor for kind in state for tensor in kind)]
+        before = [tensor.clone() for tensor in tensors]
+        self._adam(parameters, state, lr, gradients)
+        for tensor, old in zip(tensors, before, strict=True):
+            tensor.copy_(torch.where(is_left_out, old, tensor))
+        return numbers, is_left_out.float() if self._on_non_finite == "raise" else stopped
+
+    def _adam(self, parameters: list[Tensor], state: list[list[Tensor]], lr: Tensor, gradients: list[Tensor]) -> None:
         group, (first, second, steps) = self._group, state
         beta1, beta2 = group["betas"]
         fixed = {"beta1": beta1, "beta2": beta2, "weight_decay": group["weight_decay"], "eps": group["eps"]}

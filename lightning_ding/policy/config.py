@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from lightning_ding.config import moved
 from lightning_ding.worker_config import EvaluatorConfig
@@ -23,6 +23,9 @@ class PolicyConfig:
 
     compile: bool = False
     """Compile loss, gradient, clipping and optimizer of an update with torch.compile; eager where that fails."""
+    on_non_finite: Literal["raise", "warn", "skip_update"] = "raise"
+    """What becomes of an update whose loss or gradient is NaN or infinite: it is not made and raises an error; is made
+    with a warning; or is left out, up to 100 times in a row. What reproduces the first one is written in any case."""
 
 
 @dataclass(frozen=True)

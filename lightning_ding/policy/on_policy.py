@@ -133,7 +133,7 @@ class OnPolicyPolicy(Policy[ConfigT]):
         limit: float | None = getattr(self.config.learn, "target_kl", None)
         if limit is None:
             return False
-        moved = torch.stack([one for one in divergences if one is not None]).mean()
+        moved = torch.stack([one for one in divergences if one is not None]).nanmean()  # one left out moved nothing
         return mean_over_ranks(float(moved), self.device) > limit
 
     def _minibatches(self, data: Batch) -> Iterator[Batch]:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
 from lightning.pytorch.strategies import ParallelStrategy
 from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from lightning_ding.policy.trainer_fast_path import count_optimizer_step
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
     from torch.optim import Optimizer
+
+    from lightning_ding.policy.non_finite import NonFiniteGuard
 
 
 def optimisation_step(
@@ -27,8 +30,9 @@ def optimisation_step(
     grad_clip_norm: float | None = None,
     trainer: Trainer | None = None,
     direct: bool = False,
+    guard: NonFiniteGuard | None = None,
 ) -> Tensor | None:
-    """Zero the gradients, backward, average over ranks, clip, step.
+    """Zero the gradients, backward, average over ranks, see that all is finite, clip, step.
 
     DDP's reducer expects one backward for each call of ``training_step`` that reaches every parameter; an update here
     is one of many and may belong to one loss of several. So the backward runs with the reducer off, and the gradients
@@ -44,9 +48,13 @@ def optimisation_step(
         trainer: The Trainer of a fit that goes on; it does the backward and the step, so that hooks, precision and
             ``global_step`` work. None without one.
         direct: Go past Lightning's hooks; see ``trainer_fast_path``.
+        guard: Decides on an update whose loss or gradient is not finite; None makes every update.
 
     Returns:
         The norm of the gradient before clipping, a scalar, or None without clipping.
+
+    Raises:
+        NonFiniteError: If the guard does.
     """
     everything = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     parameters = [parameter for parameter in everything if parameter.requires_grad]
@@ -59,8 +67,20 @@ def optimisation_step(
             backward = loss.backward if direct else functools.partial(module.manual_backward, loss)
             backward(inputs=parameters)  # a loss that passes through another network costs nothing for its weights
     if dist.is_initialized() and dist.get_world_size() > 1:
-        average_gradients(parameters)
-    norm = None if grad_clip_norm is None else torch.nn.utils.clip_grad_norm_(parameters, grad_clip_norm)
+        loss = average_gradients(parameters, loss)
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = None if grad_clip_norm is None else get_total_norm(gradients)
+    if guard is not None and not guard.allows(optimizer, index, loss, gradients, norm):
+        if trainer is not None:
+            count_optimizer_step(trainer)  # as if it had been made, which is what happens on a GPU
+        return norm
+    if norm is not None:
+        clip_grads_with_norm_(parameters, cast(float, grad_clip_norm), norm)
+    _step(module, optimizer, index, trainer, direct)
+    return norm
+
+
+def _step(module: LightningModule, optimizer: Any, index: int, trainer: Trainer | None, direct: bool) -> None:
     if trainer is None:
         optimizer.step()
     elif direct:
@@ -69,27 +89,32 @@ def optimisation_step(
     else:
         wrapped = module.optimizers()
         (wrapped[index] if isinstance(wrapped, list) else wrapped).step()
-    return norm
+    optimizer.__dict__.pop("found_inf", None)  # which a guard may have set for this step
 
 
 @torch.no_grad()
-def average_gradients(parameters: Sequence[Tensor]) -> None:
-    """Average the gradients over all ranks in one all-reduce.
+def average_gradients(parameters: Sequence[Tensor], loss: Tensor) -> Tensor:
+    """Average the gradients and the loss over all ranks in one all-reduce.
 
     A parameter that has no gradient on a rank counts there as zero; one that has none on any rank keeps none.
 
     Args:
         parameters: The same on every rank, in the same order.
+        loss: A scalar.
+
+    Returns:
+        The mean loss, a scalar, detached.
     """
     parts = [torch.zeros_like(p).reshape(-1) if p.grad is None else p.grad.reshape(-1) for p in parameters]
     has_gradient = parts[0].new_tensor([p.grad is not None for p in parameters])
-    flat = torch.cat([*parts, has_gradient])
+    flat = torch.cat([*parts, loss.detach().reshape(1), has_gradient])
     dist.all_reduce(flat)
     flat[: -len(parameters)] /= dist.get_world_size()
-    *means, contributors = flat.split([len(part) for part in parts] + [len(parameters)])
+    *means, mean_loss, contributors = flat.split([*(len(part) for part in parts), 1, len(parameters)])
     for index, (parameter, mean) in enumerate(zip(parameters, means, strict=True)):
         if parameter.grad is not None or contributors[index] > 0:  # the second test waits for the device, and is rare
             parameter.grad = mean.view_as(parameter)
+    return mean_loss.reshape(())
 
 
 def attached_trainer(module: LightningModule) -> Trainer | None:

@@ -54,7 +54,11 @@ def _sums(table: Tensor) -> Tensor:
 
 
 def update_over_ranks(running: RunningMeanStd, x: Tensor) -> None:
-    """Take items of all ranks, shape (B,) on each and B not the same, into running statistics; in the same order."""
+    """Take items of all ranks, shape (B,) on each and B not the same, into running statistics; in the same order.
+
+    Items that are not finite are left out: they would stay in the statistics for ever.
+    """
+    x = x[x.isfinite()]
     if number_of_ranks() == 1:
         running.update(x)
         return

@@ -46,7 +46,7 @@ def categorical_projection(reward: Tensor, discount_t: Tensor, probability_t: Te
     position = ((moved - support[0]) / spacing).clamp(0, last)  # in atoms; clamped here, so no rounding leaves the ends
     lower = position.floor()
     share = position - lower  # of the upper neighbour; 0 for an exact hit, so that nothing is lost or counted twice
-    below = lower.long()
+    below = lower.nan_to_num().long()  # of NaN the share is NaN, but the place has to be one: a GPU does not survive it
     above = (below + 1).clamp(max=last)
     projected = probability_t.new_zeros(probability_t.shape)
     projected = projected.scatter_add(1, below, probability_t * (1 - share))

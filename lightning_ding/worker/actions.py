@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ def actions_of(output: Any, env: VectorEnv) -> Any:
         env: The vector env.
 
     Raises:
-        ValueError: If there are no actions, or their shape is wrong.
+        ValueError: If there are no actions, their shape is wrong, or something that the policy returned is not finite.
     """
     try:
         action = output["action"]
@@ -33,7 +33,31 @@ def actions_of(output: Any, env: VectorEnv) -> Any:
     shape = env.action_space.shape
     if shape is not None and np.shape(action) != shape:  # type: ignore[arg-type]
         raise ValueError(f"the policy must return actions of shape {shape}, got {np.shape(action)}")  # type: ignore[arg-type]
+    check_finite(output)
     return action
+
+
+def check_finite(output: Mapping[str, Any], name_of: Callable[[int], str] = "env {}".format) -> None:
+    """Raise if a policy returned a number that is not finite, before an env or a buffer gets it.
+
+    A ``logit`` may be minus infinity, as those of actions are that are not legal.
+
+    Args:
+        output: What the policy's forward returned, leading axis N.
+        name_of: Returns whose a row is.
+
+    Raises:
+        ValueError: Naming the entry, the first env and what it got.
+    """
+    for name, entry in output.items():
+        for leaf in nested.leaves(entry):
+            values = leaf.numpy(force=True) if isinstance(leaf, torch.Tensor) else np.asarray(leaf)
+            if values.dtype.kind != "f" or np.isfinite(values).all():
+                continue
+            good = np.isfinite(values) | ((values == -np.inf) & (name == "logit"))
+            if not good.all():
+                row = int(np.flatnonzero(~good.reshape(len(good), -1).all(1))[0])
+                raise ValueError(f"the policy gave {name_of(row)} {name!r} that is not finite: {values[row]}")
 
 
 def random_output(env: VectorEnv, obs: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.policy.modes import CollectMode, EvalMode
 from lightning_ding.rl import random_actions
+from lightning_ding.worker.actions import check_finite
 
 ModeT = TypeVar("ModeT", CollectMode, EvalMode)
 BoolArray = NDArray[np.bool_]
@@ -80,7 +81,8 @@ def gather_actions(env: VectorEnv[Any, Any, Any], outputs: Iterable[Output]) -> 
     """Return the actions of all players, leading axes (N, P), zero where nobody acts.
 
     Raises:
-        ValueError: If a policy gave no actions, or of a wrong shape; the message names its players.
+        ValueError: If a policy gave no actions, of a wrong shape, or something that is not finite; the message names
+            its players.
     """
     space: Any = env.action_space
     action: NDArray[Any] = np.zeros(space.shape, space.dtype)
@@ -92,6 +94,7 @@ def gather_actions(env: VectorEnv[Any, Any, Any], outputs: Iterable[Output]) -> 
         expected = (int(np.count_nonzero(rows)), *action.shape[2:])
         if given.shape != expected:
             raise ValueError(f"player {_names(rows)}: the actions must be of shape {expected}, got {given.shape}")
+        check_finite(values, lambda row, rows=rows: "env {}, player {}".format(*np.argwhere(rows)[row]))  # type: ignore[misc]
         action[rows] = given
     return action
 

@@ -26,7 +26,7 @@ Q_LEARNING = ("dqn", "c51", "qrdqn", "rainbow")
 ACTOR_CRITIC = ("ddpg", "td3", "sac")
 # Sections of the workers have tests in tests/worker; a compiled update gives the numbers of an eager one, which
 # tests/policy/test_optimisation.py asserts.
-LEFT_OUT = ("collect.collector.", "eval.evaluator.", "other.replay_buffer.", "compile")
+LEFT_OUT = ("collect.collector.", "eval.evaluator.", "other.replay_buffer.", "compile", "on_non_finite")
 BATCH_SIZE = 16
 
 

@@ -531,6 +531,7 @@ def fingerprint(options: dict[str, Any]) -> list[Any]:
 def test_every_option_stands_in_one_of_the_lists_above() -> None:
     names = [name for name in names_of(DQNConfig()) if not name.startswith(WORKER_SECTIONS)]
     names.remove("compile")  # it must change no number, see test_compiled.py
+    names.remove("on_non_finite")  # see test_non_finite.py
     assert sorted(names) == sorted([*WORKER_OPTIONS, *POLICY_OPTIONS])
 
 

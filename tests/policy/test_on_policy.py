@@ -71,6 +71,7 @@ def nest(name: str, value: Any) -> Config:
 
 
 ELSEWHERE = {"compile": "tests/policy/test_compiled.py", "eval.evaluator": "tests/datamodules/test_rollout.py"}
+ELSEWHERE |= {"on_non_finite": "tests/policy/test_non_finite.py"}
 """Options whose effect is a test of its own."""
 LAYER = {"actor_head_layer_num": 1}
 CRITIC_LAYER = {"critic_head_layer_num": 1}

@@ -212,3 +212,10 @@ def test_quantile_huber_pulls_the_prediction_by_its_level() -> None:
 )
 def test_weighted_mean_weighs_each_item(weight: Any, expected: float) -> None:
     assert weighted_mean(torch.tensor([1.0, 3.0]), weight).item() == expected
+
+
+def test_projection_of_a_reward_that_is_not_a_number_is_none_either() -> None:
+    rewards, discounts = torch.tensor([math.nan, 0.0]), torch.tensor([1.0, 1.0])
+    projected = categorical_projection(rewards, discounts, torch.tensor([[0.25] * 4] * 2), SUPPORT)
+    assert projected[0].isnan().any()
+    assert_close(projected[1], torch.tensor([0.25] * 4))
