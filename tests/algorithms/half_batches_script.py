@@ -84,7 +84,7 @@ def learn(name: str, rank: int, ranks: int, clip: float | None) -> dict[str, Any
     reports = [update(policy, name, number, rank, ranks) for number in range(BATCHES)]
     end = {"weights": {key: x.clone() for key, x in policy.state_dict().items()}, "gradients": gradients}
     if name == "ppo":
-        statistics: Any = policy.return_statistics  # type: ignore[attr-defined]
+        statistics: Any = policy.return_statistics
         end["return_statistics"] = {key: torch.as_tensor(x) for key, x in statistics.state_dict().items()}
     priorities = [report["priority"] for report in reports if "priority" in report]
     return {**end, "priority": torch.stack(priorities) if priorities else torch.empty(0)}

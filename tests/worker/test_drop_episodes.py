@@ -12,13 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_ding.worker import (
-    AdvancedReplayBuffer,
-    EpisodeReplayBuffer,
-    IBuffer,
-    NaiveReplayBuffer,
-    SequenceReplayBuffer,
-)
+from lightning_ding.worker import IBuffer, NaiveReplayBuffer, create_buffer
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 NUM_ENVS = 3
@@ -87,10 +81,8 @@ def transitions(first: int, env_id: list[int], episode: list[int], ends: list[bo
 
 
 def make(kind: str, capacity: int, **config: Any) -> IBuffer:
-    classes = {"naive": NaiveReplayBuffer, "advanced": AdvancedReplayBuffer, "sequence": SequenceReplayBuffer}
-    classes["episode"] = EpisodeReplayBuffer  # type: ignore[assignment]
-    own = {"advanced": {"alpha": 0.0}, "sequence": {"sequence_length": 3, "burn_in": 1}}.get(kind, {})
-    return classes[kind]({"replay_buffer_size": capacity, **own, **config}, seed=0)
+    own: dict[str, Any] = {"advanced": {"alpha": 0.0}, "sequence": {"sequence_length": 3, "burn_in": 1}}
+    return create_buffer({"type": kind, "replay_buffer_size": capacity, **own.get(kind, {}), **config}, seed=0)
 
 
 def numbers(column: torch.Tensor) -> list[int]:
