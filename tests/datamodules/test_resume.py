@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import gymnasium as gym
 import pytest
 import torch
 from lightning import Trainer
@@ -19,21 +21,6 @@ MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 
 
-class AtStart(Callback):
-    """Notes what a run starts with."""
-
-    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]
-        self.weights = torch.nn.utils.parameters_to_vector(pl_module.parameters()).clone()
-        self.optimizer = {
-            k: v["exp_avg"].clone() for k, v in pl_module._optimizer_list[0].state_dict()["state"].items()
-        }
-        self.progress = pl_module.progress.state_dict()
-        self.buffer = datamodule.buffer.state_dict()
-        self.exploration = pl_module.rng.bit_generator.state
-        self.torch_rng = torch.get_rng_state()
-
-
 def first_half(make_trainer: MakeTrainer, small: Config, folder: Path) -> tuple[DQNPolicy, ReplayDataModule]:
     policy, datamodule = DQNPolicy(small), ReplayDataModule("CartPole-v1", num_envs=2, seed=3, max_env_step=200)
     make_trainer(enable_checkpointing=True, callbacks=[RunCheckpoint(folder), BestCheckpoint(folder)]).fit(
@@ -42,43 +29,59 @@ def first_half(make_trainer: MakeTrainer, small: Config, folder: Path) -> tuple[
     return policy, datamodule
 
 
-def go_on(make_trainer: MakeTrainer, small: Config, file: Path, max_env_step: int = 400) -> tuple[AtStart, DQNPolicy]:
+class AtStart(Callback):
+    """Notes the buffer that a run starts with, and whose state the exploration has."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]
+        self.buffer = datamodule.buffer.state_dict()
+        self.exploration = pl_module.rng.bit_generator.state
+
+
+def go_on(
+    make_trainer: MakeTrainer, small: Config, file: Path, max_env_step: int = 400, **arguments: Any
+) -> tuple[AtStart, DQNPolicy, ReplayDataModule]:
     start, policy = AtStart(), DQNPolicy(small)
-    datamodule = ReplayDataModule("CartPole-v1", num_envs=2, seed=3, max_env_step=max_env_step)
+    made = {"num_envs": 2, "seed": 3, "max_env_step": max_env_step, **arguments}
+    datamodule = ReplayDataModule("CartPole-v1", **made)
     trainer = make_trainer(enable_checkpointing=True, callbacks=[start, RunCheckpoint(file.parent)])
     trainer.fit(policy, datamodule, ckpt_path=file)
-    return start, policy
+    return start, policy, datamodule
 
 
-def test_resumed_run_starts_with_weights_optimizer_counters_buffer_and_generators_of_the_first(
-    make_trainer: MakeTrainer, small: Config, tmp_path: Path
-) -> None:
-    policy, datamodule = first_half(make_trainer, small, tmp_path)
-    weights = torch.nn.utils.parameters_to_vector(policy.parameters()).clone()
-    state = {k: v["exp_avg"].clone() for k, v in policy._optimizer_list[0].state_dict()["state"].items()}
-    assert datamodule.buffer is not None
-    buffer, exploration, torch_rng = (
-        datamodule.buffer.state_dict(),
-        policy.rng.bit_generator.state,
-        torch.get_rng_state(),
-    )
-    torch.manual_seed(999)
-    start, resumed = go_on(make_trainer, small, tmp_path / "last.ckpt")
-    assert start.progress["env_step"] == 200
-    torch.testing.assert_close(start.weights, weights, rtol=0, atol=0)
-    torch.testing.assert_close(start.optimizer, state, rtol=0, atol=0)
-    torch.testing.assert_close(start.buffer["tensors"], buffer["tensors"], rtol=0, atol=0)
-    assert start.buffer["counters"] == buffer["counters"]
-    assert start.buffer["rng"] == buffer["rng"]
-    assert start.exploration == exploration
-    assert torch.equal(start.torch_rng, torch_rng)
-    assert resumed.progress.env_step == 400
-    assert resumed.progress.train_iter == 46 + 50  # 23 rounds of 2 updates, then 25: no warm-up a second time
+class Opaque(gym.Wrapper[Any, Any, Any, Any]):
+    """Holds what cannot be read."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.engine = object()
+
+
+class Fails(gym.Wrapper[Any, Any, Any, Any]):
+    """Raises in the sixth step of every other episode."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.steps = self.episodes = 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.steps, self.episodes = 0, self.episodes + 1
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.steps == 6 and self.episodes % 2:
+            raise RuntimeError("the engine stalled")
+        return self.env.step(action)
+
+
+def weights(policy: Any) -> torch.Tensor:
+    return torch.nn.utils.parameters_to_vector(policy.parameters()).detach().clone()
 
 
 def test_resumed_run_that_is_over_does_not_train(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
     first_half(make_trainer, small, tmp_path)
-    _, resumed = go_on(make_trainer, small, tmp_path / "last.ckpt", max_env_step=200)
+    _, resumed, _ = go_on(make_trainer, small, tmp_path / "last.ckpt", max_env_step=200)
     assert (resumed.progress.env_step, resumed.progress.train_iter) == (200, 46)
 
 
@@ -97,7 +100,7 @@ def test_best_score_survives_so_that_a_worse_policy_does_not_replace_it(
 def test_checkpoints_hold_only_tensors_and_builtins(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
     first_half(make_trainer, small, tmp_path)
     files = sorted(tmp_path.rglob("*.ckpt")) + sorted(tmp_path.rglob("*.pt"))
-    assert [file.name for file in files] == ["best.ckpt", "last.ckpt", "rng.pt"]
+    assert [file.name for file in files] == ["best.ckpt", "run.ckpt", "last.ckpt", "collecting.pt", "rng.pt"]
     for file in files:
         torch.load(file, weights_only=True)
 
@@ -112,7 +115,7 @@ def test_checkpoint_without_replay_data_says_so_and_goes_on(
 ) -> None:
     first_half(make_trainer, small, tmp_path)
     with caplog.at_level(logging.WARNING, logger="lightning_ding"):
-        start, resumed = go_on(make_trainer, small, tmp_path / "best.ckpt", max_env_step=300)
+        start, resumed, _ = go_on(make_trainer, small, tmp_path / "best.ckpt", max_env_step=300)
     assert "no replay data beside" in caplog.text
     assert start.buffer["counters"]["count"] == 0
     assert resumed.progress.env_step >= 300
@@ -125,15 +128,135 @@ def test_buffer_of_another_size_is_refused(make_trainer: MakeTrainer, small: Con
         go_on(make_trainer, other, tmp_path / "last.ckpt")
 
 
-def test_replay_data_of_another_number_of_ranks_is_refused(
-    make_trainer: MakeTrainer, small: Config, tmp_path: Path
-) -> None:
+def test_checkpoint_of_another_version_is_refused(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
     first_half(make_trainer, small, tmp_path)
     state = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    state["ReplayDataModule"]["schema"] = 2
+    torch.save(state, tmp_path / "old.ckpt")
+    with pytest.raises(ValueError, match=r"must have schema 3, got 2: it was written by another version"):
+        go_on(make_trainer, small, tmp_path / "old.ckpt")
+
+
+def test_checkpoint_of_ranks_that_kept_no_buffer_goes_on_with_an_empty_one(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy, _ = first_half(make_trainer, small, tmp_path)
+    (tmp_path / "last-200" / "rank_0" / "buffer.safetensors").unlink()
+    start, resumed, _ = go_on(make_trainer, small, tmp_path / "last.ckpt", max_env_step=300)
+    assert "no replay data beside" in caplog.text
+    assert start.buffer["counters"]["count"] == 0
+    assert start.exploration == policy.rng.bit_generator.state
+    assert resumed.progress.env_step >= 300
+
+
+def test_data_of_another_number_of_ranks_is_shared_out(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first_half(make_trainer, small, tmp_path)
+    shutil.copytree(tmp_path / "last-200" / "rank_0", tmp_path / "last-200" / "rank_1")
+    state = torch.load(tmp_path / "last.ckpt", weights_only=True)
     state["ReplayDataModule"]["world_size"] = 2
-    torch.save(state, tmp_path / "last.ckpt")
-    with pytest.raises(ValueError, match=r"devices must be 2, .* got 1"):
-        go_on(make_trainer, small, tmp_path / "last.ckpt")
+    torch.save(state, tmp_path / "two.ckpt")
+    start, resumed, datamodule = go_on(make_trainer, small, tmp_path / "two.ckpt", max_env_step=300)
+    assert "was written by 2 ranks and goes on with 1" in caplog.text
+    assert start.buffer["counters"]["count"] == 400
+    assert resumed.progress.env_step == 304  # there is no second warm-up: 13 rounds of 8
+    tensors = datamodule.buffer.state_dict()["tensors"]  # type: ignore[union-attr]
+    env_of = dict(zip(tensors["column/episode_id"].tolist(), tensors["column/env_id"].tolist(), strict=True))
+    assert sorted(set(env_of.values())) == [0, 1, 2, 3]
+    for episode, env in env_of.items():  # no number of an episode is given out twice
+        assert set(tensors["column/env_id"][tensors["column/episode_id"] == episode].tolist()) == {env}
+
+
+def test_run_that_was_stopped_in_an_epoch_goes_on_with_the_rest_of_it(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    def fit(name: str, rounds: int | None, file: Path | None = None) -> tuple[DQNPolicy, Evaluations]:
+        policy, evaluations = DQNPolicy(small), Evaluations(stop_behind=rounds)
+        datamodule = ReplayDataModule("CartPole-v1", num_envs=2, seed=3, rounds_per_epoch=10)
+        callbacks = [evaluations, RunCheckpoint(tmp_path / name)]
+        trainer = make_trainer(enable_checkpointing=True, callbacks=callbacks, max_epochs=5)
+        trainer.fit(policy, datamodule, ckpt_path=file)
+        return policy, evaluations
+
+    torch.manual_seed(0)
+    straight, all_of_them = fit("straight", None)
+    torch.manual_seed(0)
+    stopped, _ = fit("stopped", 25)
+    assert stopped.progress.env_step == 16 + 25 * 8
+    resumed, rest = fit("stopped", None, tmp_path / "stopped" / "last.ckpt")
+    assert [step for step, _ in all_of_them.seen] == [96, 176, 256, 336, 416]
+    assert rest.seen == all_of_them.seen[2:]
+    assert torch.equal(weights(resumed), weights(straight))
+
+
+class Evaluations(Callback):
+    """Notes when evaluations are and what they give, and stops a run behind some rounds."""
+
+    def __init__(self, stop_behind: int | None) -> None:
+        self.seen: list[tuple[int, float]] = []
+        self.stop_behind = stop_behind
+        self.rounds = 0
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.rounds += 1
+        trainer.should_stop |= self.rounds == self.stop_behind
+
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        self.seen.append((pl_module.progress.env_step, float(trainer.callback_metrics["eval/return_mean"])))
+
+
+def test_env_that_cannot_give_its_state_begins_a_new_episode_and_says_so_once(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fit(budget: int, file: Path | None = None) -> tuple[DQNPolicy, Any, AtStart]:
+        torch.manual_seed(0)
+        policy, start = DQNPolicy(small), AtStart()
+        datamodule = ReplayDataModule("CartPole-v1", num_envs=2, seed=3, wrappers=[Opaque], max_env_step=budget)
+        trainer = make_trainer(enable_checkpointing=True, callbacks=[RunCheckpoint(tmp_path), start])
+        trainer.fit(policy, datamodule, ckpt_path=file)
+        return policy, datamodule, start
+
+    first, before, _ = fit(200)
+    assert not caplog.text
+    exploration, begun = first.rng.bit_generator.state, before.collector._next_episode_id
+    kept = before.buffer.state_dict()
+    _, after, start = fit(400, tmp_path / "last.ckpt")
+    assert caplog.text.count("CartPole-v1: Opaque.engine is a builtins.object") == 1
+    assert start.exploration == exploration
+    for name, tensor in kept["tensors"].items():
+        assert torch.equal(start.buffer["tensors"][name], tensor), name
+    tensors = after.buffer.state_dict()["tensors"]
+    episodes = tensors["column/episode_id"]
+    assert set(episodes[200:202].tolist()) == {begun, begun + 1}
+    assert not set(episodes[200:].tolist()) & set(episodes[:200].tolist())
+
+
+def test_run_goes_on_with_another_number_of_envs_in_new_episodes(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first_half(make_trainer, small, tmp_path)
+    start, resumed, _ = go_on(make_trainer, small, tmp_path / "last.ckpt", num_envs=4)
+    assert "CartPole-v1 must be as many envs as were saved, 2 in 0 vector wrappers, got 4" in caplog.text
+    assert start.buffer["counters"]["count"] == 200
+    assert resumed.progress.env_step == 400
+
+
+def test_transitions_of_an_episode_that_a_fault_broke_off_leave_the_buffer(
+    make_trainer: MakeTrainer, small: Config
+) -> None:
+    config = deep_merge(small, {"collect": {"collector": {"env_fault": "drop"}, "n_sample": 7}})
+    datamodule = ReplayDataModule("CartPole-v1", num_envs=2, seed=3, wrappers=[Fails], max_env_step=200)
+    make_trainer(limit_val_batches=0).fit(DQNPolicy(config), datamodule)
+    collector, buffer = cast(Any, datamodule.collector), cast(Any, datamodule.buffer)
+    assert collector.dropped_episode >= 4
+    drawn = buffer.sample(buffer.count())
+    tensors = buffer.state_dict()["tensors"]
+    lengths = torch.bincount(tensors["column/episode_id"])
+    broken = {episode for episode in range(len(lengths)) if lengths[episode] == 5} - set(collector._episode_id.tolist())
+    assert len(broken) == collector.dropped_episode
+    assert not broken & set(drawn["episode_id"].tolist())
+    assert buffer.count() == len(tensors["column/episode_id"]) - 5 * len(broken)
 
 
 def test_checkpoint_is_evaluated_without_its_replay_data(

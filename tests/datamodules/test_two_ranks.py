@@ -115,7 +115,8 @@ def test_every_rank_keeps_its_data_beside_the_checkpoint(first_run: Reports) -> 
     folders = sorted((file.parent / state["rank_folder"]).iterdir())
     assert [folder.name for folder in folders] == ["rank_0", "rank_1"]
     for folder in folders:
-        assert sorted(content.name for content in folder.iterdir()) == ["buffer.safetensors", "rng.pt"]
+        names = sorted(content.name for content in folder.iterdir())
+        assert names == ["buffer.safetensors", "collecting.pt", "rng.pt"]
 
 
 def test_run_on_two_ranks_goes_on_with_each_ranks_own_data(first_run: Reports, second_run: Reports) -> None:

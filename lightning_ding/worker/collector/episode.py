@@ -138,7 +138,8 @@ class EpisodeSerialCollector(SinglePolicyCollector):
         super().load_state_dict(state, goes_on)
         counted = from_plain(state["episodes"])
         self._turn, self._has_warned = counted["turn"], counted["has_warned"]
-        self._waiting = [deque(queue) for queue in counted["waiting"]]
+        if len(counted["waiting"]) == len(self._waiting):  # else there is no env for them
+            self._waiting = [deque(queue) for queue in counted["waiting"]]
         under_way = from_plain(state["steps"])
         self._has_levels = under_way["has_levels"]
         if goes_on:

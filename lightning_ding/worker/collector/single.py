@@ -202,17 +202,17 @@ class SinglePolicyCollector(ISerialCollector):
 
         Raises:
             RuntimeError: If there is no env.
-            ValueError: If it is of another number of envs.
+            ValueError: If it is of another number of envs, which are to go on.
         """
         stepper = self._require_env()
         under_way = from_plain(state["under_way"])
-        lengths = under_way.pop("_length")
-        require(len(lengths) == stepper.env.num_envs, "num_envs", f"{len(lengths)}, as saved", stepper.env.num_envs)
+        saved, now = len(under_way["_length"]), stepper.env.num_envs
+        require(saved == now or not goes_on, "num_envs", f"{saved}, as saved", now)
         for name, value in from_plain(state["counted"]).items():
             setattr(self, name, value)
         if goes_on:
             stepper.load_state_dict(under_way.pop("stepper"))
-            for name, value in (under_way | {"_length": lengths}).items():
+            for name, value in under_way.items():
                 setattr(self, name, value)
 
     # ------------------------------------------------------------------ acting
