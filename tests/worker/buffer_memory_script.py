@@ -1,7 +1,8 @@
 """Started by test_tensor_file.py: python buffer_memory_script.py KIND MEGABYTES FILE.
 
 Fills a buffer, saves it and loads it into another one, and prints how many megabytes of memory each took at its peak
-beyond what the buffers keep. Pages that are in a file already do not count: the system takes them back when it likes.
+beyond what the buffers keep. Loading maps the file, and its pages do not count: the system takes them back when it
+likes.
 """
 
 from __future__ import annotations
@@ -26,28 +27,28 @@ CLASSES: dict[str, Any] = {
 LENGTH = 100  # steps of an episode
 
 
-def own_memory() -> float:
-    """Return this process's own memory in megabytes."""
-    found = re.search(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())
+def memory(what: str) -> float:
+    """Return what the system says of this process's memory, in megabytes."""
+    found = re.search(rf"{what}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1]) / 1e3
 
 
 def peak_during(action: Callable[[], None]) -> float:
-    """Return the highest own memory while something is done."""
-    peak, is_over = own_memory(), threading.Event()
+    """Return the highest memory that is not a file's while something is done that lets other threads run."""
+    peak, is_over = memory("RssAnon"), threading.Event()
 
     def watch() -> None:
         nonlocal peak
         while not is_over.wait(0.002):
-            peak = max(peak, own_memory())
+            peak = max(peak, memory("RssAnon"))
 
     thread = threading.Thread(target=watch)
     thread.start()
     action()
     is_over.set()
     thread.join()
-    return max(peak, own_memory())
+    return max(peak, memory("RssAnon"))
 
 
 def episode(number: int, stacked: bool) -> dict[str, Any]:
@@ -74,11 +75,12 @@ def main(kind: str, megabytes: int, file: Path) -> None:
         mark = {"env_id": np.zeros(LENGTH, np.int64), "episode_id": np.full(LENGTH, number)}
         source.push([part] if kind == "episode" else part | mark)
     assert source.nbytes >= 0.95e6 * megabytes
-    before = own_memory()
-    saving = peak_during(lambda: source.save_data(file)) - before
+    before = memory("VmHWM")
+    source.save_data(file)
+    saving = memory("VmHWM") - before
     assert file.stat().st_size >= 0.95e6 * megabytes
     target = CLASSES[kind](config, seed=1)
-    before = own_memory()
+    before = memory("RssAnon")
     loading = peak_during(lambda: target.load_data(file)) - before - target.nbytes / 1e6
     assert target.count() == source.count()
     print(f"{saving:.1f} {loading:.1f}")
