@@ -6,8 +6,10 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
+
+from lightning_ding.envs.vector import SEPARATE_ENVS
 
 
 class Pausable(gym.Wrapper[Any, Any, Any, Any]):
@@ -50,7 +52,7 @@ class Pausable(gym.Wrapper[Any, Any, Any, Any]):
 def can_pause(env: VectorEnv) -> bool:
     """Return whether all envs of a vector env are ``Pausable``."""
     envs: Any = env.unwrapped
-    return isinstance(envs, (SyncVectorEnv, AsyncVectorEnv)) and all(envs.call("has_wrapper_attr", "paused"))
+    return isinstance(envs, SEPARATE_ENVS) and all(envs.call("has_wrapper_attr", "paused"))
 
 
 def check_paused(paused: NDArray[np.bool_], ended: NDArray[np.bool_]) -> None:

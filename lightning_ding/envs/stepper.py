@@ -9,13 +9,13 @@ import copy
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.envs.fault import explain_failure
 from lightning_ding.envs.pause import can_pause, check_paused
-from lightning_ding.envs.vector import reset_envs
+from lightning_ding.envs.vector import SEPARATE_ENVS, reset_envs
 
 BoolArray = NDArray[np.bool_]
 
@@ -78,7 +78,7 @@ class EnvStepper:
         self._resetting = np.zeros(env.num_envs, dtype=bool)
         self._paused: BoolArray | None = None
         self._can_pause: bool | None = None
-        self._is_lent = not (isinstance(env, (SyncVectorEnv, AsyncVectorEnv)) and env.copy)
+        self._is_lent = not (isinstance(env, SEPARATE_ENVS) and env.copy)
         """Whether what the env returns is perhaps its own memory, into which it will write again."""
         self._is_float = any(leaf.dtype.kind == "f" for leaf in _space_leaves(env.single_observation_space))
 
@@ -130,7 +130,8 @@ class EnvStepper:
             else:
                 obs = self._reset_rows(obs, ended)
         if self._paused is not None:
-            check_paused(self._paused, ended)
+            faulty = self._abnormal(info, self._paused, ended)  # one whose process died is behind a reset again
+            check_paused(self._paused & ~faulty, ended)
             valid = valid & ~self._paused
         timestep = Timestep(next_obs, reward, terminated, truncated, info, valid, self._abnormal(info, valid, ended))
         if timestep.abnormal is not self._none:
@@ -147,8 +148,8 @@ class EnvStepper:
                 one, because its steps are marked as not valid.
 
         Returns:
-            Whether the envs can be paused, which takes a ``SyncVectorEnv`` or an ``AsyncVectorEnv`` of envs that are
-            all ``Pausable``; if not, nothing has changed.
+            Whether the envs can be paused, which takes a vector env of separate envs (``SEPARATE_ENVS``) that are all
+            ``Pausable``; if not, nothing has changed.
         """
         if self._can_pause is None:
             self._can_pause = can_pause(self.env)
@@ -207,7 +208,7 @@ class EnvStepper:
             raise
 
     def _check_single_resets(self, timestep: Timestep, env_id: int) -> None:
-        knows_mask = isinstance(self.env.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
+        knows_mask = isinstance(self.env.unwrapped, SEPARATE_ENVS)
         if self.mode != AutoresetMode.DISABLED and not knows_mask:
             raise RuntimeError(
                 f"env {env_id} reported a fault without ending its episode, and this vector env cannot reset it alone: "

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lightning_ding.config import require
+from lightning_ding.envs.process import ProcessVectorEnv
+from lightning_ding.envs.process_arguments import OnEnvError
 
+SEPARATE_ENVS = (SyncVectorEnv, AsyncVectorEnv, ProcessVectorEnv)
+"""Vector envs of envs that can be seeded and reset one by one, and asked by ``call``."""
 EnvLike = str | Callable[[], Any]
 VectorMode = Literal["sync", "async", "native"]
+EnvTimeout = float | tuple[float | None, float | None] | None | Literal["default"]
 AutoresetName = Literal["same_step", "next_step", "disabled"]
 AUTORESET_MODES: dict[AutoresetName, AutoresetMode] = {
     "same_step": AutoresetMode.SAME_STEP,
@@ -29,26 +36,33 @@ def make_vector_env(
     wrappers: Sequence[Callable[[Any], Any]] = (),
     env_kwargs: Mapping[str, Any] | None = None,
     autoreset: AutoresetName | None = None,
+    on_env_error: OnEnvError = "raise",
+    env_timeout: EnvTimeout = "default",
 ) -> VectorEnv:
     """Return a gymnasium ``VectorEnv`` whose ``metadata["autoreset_mode"]`` is set.
 
     Args:
         env: A registered gymnasium id, or a callable that returns an env (with ``mode="native"``, a vector env).
         num_envs: How many envs, >= 1.
-        mode: ``"sync"`` steps them in this process, ``"async"`` each in its own, ``"native"`` takes the vector env that
-            the id registers.
+        mode: ``"sync"`` steps them in this process, ``"async"`` each in its own, as a ``ProcessVectorEnv``,
+            ``"native"`` takes the vector env that the id registers.
         seed: Seeds the envs, each differently, and the action space; the envs are reset once for it. None draws seeds.
         wrappers: Applied in order to each env; with ``mode="native"``, vector wrappers applied to the vector env.
         env_kwargs: Arguments of the env.
         autoreset: When an env whose episode ended is reset; None means ``"same_step"``. A native env decides for
             itself, so it takes None only.
+        on_env_error: With ``mode="async"``, whether what goes wrong in an env is raised, or its episode ends with a
+            fault and a new process takes the place of its own.
+        env_timeout: With ``mode="async"``, the seconds in which an env must answer, > 0: a pair for a reset and for a
+            step, or a number for both; None is no limit, ``"default"`` 120 and 60 s.
 
     Returns:
         The vector env; the caller closes it.
 
     Raises:
-        ValueError: If the id is not registered, or an argument is out of its range.
+        ValueError: If the id is not registered, or an argument is out of its range or has no use in the mode.
         TypeError: If what ``env`` makes is no gymnasium env.
+        EnvProcessError: With ``mode="async"``, if an env cannot be made.
 
     Example:
         >>> with_seed = make_vector_env("CartPole-v1", num_envs=2, seed=0)
@@ -60,13 +74,20 @@ def make_vector_env(
     require(mode in get_args(VectorMode), "mode", f"one of {get_args(VectorMode)}", mode)
     allowed = (None,) if mode == "native" else (None, *AUTORESET_MODES)
     require(autoreset in allowed, "autoreset", f"one of {allowed} with mode={mode!r}", autoreset)
+    if mode != "async":
+        require(on_env_error == "raise", "on_env_error", f'"raise" with mode={mode!r}', on_env_error)
+        require(env_timeout == "default", "env_timeout", f'"default" with mode={mode!r}', env_timeout)
     check_env(env)
     if mode == "native":
         vector = _make_native(env, num_envs, wrappers, dict(env_kwargs or {}))
-    else:
+    elif mode == "sync":
         makers = [_Maker(env, tuple(wrappers), dict(env_kwargs or {}))] * num_envs
-        vector_class = SyncVectorEnv if mode == "sync" else AsyncVectorEnv
-        vector = vector_class(makers, autoreset_mode=AUTORESET_MODES[autoreset or "same_step"])
+        vector = SyncVectorEnv(makers, autoreset_mode=AUTORESET_MODES[autoreset or "same_step"])
+    else:
+        spec = gym.spec(env) if isinstance(env, str) else env  # another process may not know what was registered here
+        makers = [_Maker(spec, tuple(wrappers), dict(env_kwargs or {}))] * num_envs
+        autoreset_mode = AUTORESET_MODES[autoreset or "same_step"]
+        vector = ProcessVectorEnv(makers, autoreset_mode, on_env_error=on_env_error, **_timeouts(env_timeout))
     if seed is not None:
         seed_envs(vector, seed)
     return vector
@@ -106,7 +127,7 @@ def reset_envs(env: VectorEnv, seed: list[int | None] | None = None, options: di
         options: What the env knows.
     """
     seeds: Any = seed
-    if seed is not None and not isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)):
+    if seed is not None and not isinstance(env.unwrapped, SEPARATE_ENVS):
         seeds = next((one for one in seed if one is not None), None)
     return env.reset(seed=seeds, options=options)[0]
 
@@ -114,16 +135,28 @@ def reset_envs(env: VectorEnv, seed: list[int | None] | None = None, options: di
 class _Maker:
     """Makes one env; a class, so that it can be sent to another process."""
 
-    def __init__(self, env: EnvLike, wrappers: tuple[Callable[[Any], Any], ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self, env: EnvLike | EnvSpec, wrappers: tuple[Callable[[Any], Any], ...], kwargs: dict[str, Any]
+    ) -> None:
         self.env, self.wrappers, self.kwargs = env, wrappers, kwargs
 
     def __call__(self) -> gym.Env[Any, Any]:
-        env = gym.make(self.env, **self.kwargs) if isinstance(self.env, str) else self.env(**self.kwargs)
+        make = functools.partial(gym.make, self.env) if isinstance(self.env, (str, EnvSpec)) else self.env
+        env = make(**self.kwargs)
         for wrapper in self.wrappers:
             env = wrapper(env)
         if not isinstance(env, gym.Env):
             raise TypeError(f"env_id must make a gymnasium.Env, got {type(env).__name__}")
         return env
+
+
+def _timeouts(env_timeout: EnvTimeout) -> dict[str, Any]:
+    if env_timeout == "default":
+        return {}
+    pair = env_timeout if isinstance(env_timeout, tuple) else (env_timeout, env_timeout)
+    are_good = len(pair) == 2 and all(one is None or (isinstance(one, (int, float)) and one > 0) for one in pair)
+    require(are_good, "env_timeout", '> 0, None, a pair of such or "default"', env_timeout)
+    return dict(zip(("reset_timeout", "step_timeout"), pair, strict=True))
 
 
 def _make_native(

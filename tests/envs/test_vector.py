@@ -9,9 +9,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from lightning_ding.envs import make_vector_env
+from lightning_ding.envs import EnvProcessError, ProcessVectorEnv, make_vector_env
 from lightning_ding.envs.toy import ChainEnv
 from lightning_ding.envs.vector import AutoresetName
 
@@ -52,7 +52,7 @@ def test_make_vector_env_says_the_autoreset_mode_of_a_sync_env(
 def test_make_vector_env_says_the_autoreset_mode_of_an_async_env(make: MakeEnv) -> None:
     env = make("CartPole-v1", num_envs=1, mode="async", autoreset="disabled")
 
-    assert isinstance(env, AsyncVectorEnv)
+    assert isinstance(env, ProcessVectorEnv)
     assert env.metadata["autoreset_mode"] is AutoresetMode.DISABLED
 
 
@@ -207,10 +207,34 @@ def test_make_vector_env_refuses_what_is_neither_id_nor_callable() -> None:
         make_vector_env(3)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
-def test_make_vector_env_refuses_a_callable_that_makes_no_env(mode: Any) -> None:
-    with pytest.raises(TypeError, match=r"env_id must make a gymnasium\.Env, got dict"):
+@pytest.mark.parametrize(("mode", "error"), [("sync", TypeError), ("async", EnvProcessError)])
+def test_make_vector_env_refuses_a_callable_that_makes_no_env(mode: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"env_id must make a gymnasium\.Env, got dict"):
         make_vector_env(dict, mode=mode)
+
+
+@pytest.mark.parametrize(
+    ("argument", "allowed"),
+    [({"on_env_error": "restart"}, 'on_env_error must be "raise"'), ({"env_timeout": 3.0}, "env_timeout must be")],
+)
+@pytest.mark.parametrize("mode", ["sync", "native"])
+def test_make_vector_env_refuses_in_other_modes_what_is_for_processes(mode: Any, argument: Any, allowed: str) -> None:
+    with pytest.raises(ValueError, match=f"{allowed}.* with mode='{mode}', got"):
+        make_vector_env("CartPole-v1", mode=mode, **argument)
+
+
+@pytest.mark.parametrize("env_timeout", [0, -1.0, (1.0, 0.0), (1.0,), "soon"])
+def test_make_vector_env_refuses_timeouts_that_are_none(env_timeout: Any) -> None:
+    with pytest.raises(ValueError, match=r"env_timeout must be > 0, None, a pair of such or .* got"):
+        make_vector_env("CartPole-v1", mode="async", env_timeout=env_timeout)
+
+
+def test_make_vector_env_makes_envs_in_processes_that_are_registered_in_this_one_alone(make: MakeEnv) -> None:
+    gym.register("OnlyHere-v0", ChainEnv)
+    try:
+        assert make("OnlyHere-v0", mode="async").num_envs == 1
+    finally:
+        gym.registry.pop("OnlyHere-v0")
 
 
 def test_make_vector_env_refuses_a_callable_that_makes_no_native_vector_env() -> None:

@@ -1,0 +1,221 @@
+"""One process of envs, seen from its parent: asking it, waiting for its answer, and its end."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from multiprocessing import connection
+from multiprocessing.context import BaseContext
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+from gymnasium.vector.utils import clear_mpi_env_vars
+
+from lightning_ding.envs.process_error import Failure, end_of
+from lightning_ding.envs.process_life import lifeline
+from lightning_ding.envs.process_memory import RESETTING, Block
+from lightning_ding.envs.process_worker import DONE, ERROR, MORE, STEP, serve
+
+Limits = tuple["float | None", "float | None"]
+"""Seconds for an answer, and seconds more for one that has come to a reset behind a step; None is no limit."""
+QUICK = 0.2  # seconds in which the processes are heard in order, before all of them are watched at once
+STALL = 10.0  # seconds in which a message that has begun must go on
+STARTING = "the start of its process"
+AT_ONCE = 0.1  # seconds in which others may tell of their end beside one that has
+
+
+class EnvProcess:
+    """A process with envs of its own.
+
+    What broke is in ``failure``. Behind a death or a hang the process is killed, and neither its pipe nor its memory is
+    used again: a new one takes its place.
+
+    Args:
+        context: How processes are started.
+        env_ids: The envs in it.
+    """
+
+    def __init__(self, context: BaseContext, env_ids: range) -> None:
+        self.env_ids = env_ids
+        self.rows = slice(env_ids.start, env_ids.stop)
+        self.failure: Failure | None = None
+        """What went wrong with the last request."""
+        self.answer: Any = None
+        """What came with the last answer."""
+        self.lost: Failure | None = None
+        """Why the episodes of its envs were lost, if the next step is still to say so."""
+        self.owes = False
+        """Whether an answer is to come."""
+        self.is_alive = False
+        self.block: Block | None = None
+        self._doing = STARTING
+        self._pipe, child_pipe = context.Pipe()
+        self._file = self._pipe.fileno()
+        name = f"envs {env_ids.start}-{env_ids.stop - 1}"
+        self.process: Any = context.Process(  # type: ignore[attr-defined]
+            target=serve, args=(child_pipe, lifeline()), name=name, daemon=True
+        )
+        with clear_mpi_env_vars():
+            self.process.start()
+        child_pipe.close()
+        self.is_alive = self.owes = True
+        self._heard = select.poll()
+        self._heard.register(self._file, select.POLLIN)
+        self._heard.register(self.process.sentinel, select.POLLIN)
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            with socket.socket(fileno=os.dup(self._file)) as end:
+                end.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(STALL), 0))
+
+    def ask(self, doing: str, request: tuple[Any, ...] | None = None) -> None:
+        """Send a request; None is to step with the actions in the shared memory.
+
+        Args:
+            doing: What errors call it.
+            request: Name of a method of ``Worker`` and its arguments.
+        """
+        self.send(doing, None if request is None else ForkingPickler.dumps(request))
+
+    def send(self, doing: str, data: Any) -> None:
+        """Send a request that is pickled already, or None."""
+        self._doing, self.failure, self.answer = doing, None, None
+        self.owes = (
+            True  # before the first byte: whatever breaks in here, no answer is taken for that to another request
+        )
+        try:
+            if data is None:
+                os.write(self._file, STEP)
+            else:
+                os.write(self._file, MORE)
+                self._pipe.send_bytes(data)
+        except OSError:
+            self._has_died()
+
+    def share(self, block: Block) -> None:
+        """Give it the shared memory."""
+        self.ask(STARTING, ("share",))
+        try:
+            with socket.socket(fileno=os.dup(self._file)) as end:
+                socket.send_fds(end, [DONE], [block.file])
+            self.block = block
+        except OSError:
+            self._has_died()
+        finally:
+            block.close_file()
+
+    def hear(self, seconds: float) -> bool:
+        """Wait for the answer or the end of the process and take it; return whether it came in time."""
+        if not self._heard.poll(seconds * 1000):
+            return False
+        self.take()
+        return True
+
+    def take(self) -> None:
+        """Take the answer that is there, or note that the process died."""
+        try:
+            code = os.read(self._file, 1)
+            if code in (MORE, ERROR):
+                self.answer = self._pipe.recv()
+        except (OSError, EOFError):
+            code = b""
+        if code not in (DONE, MORE, ERROR):
+            self._has_died()
+        elif code == ERROR:
+            number, summary, trace = self.answer
+            self.answer = None
+            self.failure = Failure("raised", (self.env_ids[number],), self._now(), summary, trace)
+        self.owes = False
+
+    def is_late(self, seconds: float, limits: Limits) -> bool:
+        """Return whether the answer should have come after so many seconds."""
+        return (limit := self.limit(limits)) is not None and seconds >= limit
+
+    def limit(self, limits: Limits) -> float | None:
+        """Return the seconds that the process has for this answer; more if a reset follows the step."""
+        first, more = limits
+        if first is None or not self._is_resetting_behind_a_step():
+            return first
+        return None if more is None else first + more
+
+    def give_up(self, seconds: float) -> None:
+        """End a process that gave no answer in time."""
+        self.failure = Failure("hung", tuple(self.env_ids), self._now(), f"no answer within {seconds:g} s")
+        self.kill()
+
+    def end(self, seconds: float) -> bool:
+        """Wait for a process that was asked to close, end it if need be, and return whether it ended itself."""
+        if not self.is_alive:
+            return True
+        self.process.join(seconds)
+        ended = self.process.exitcode is not None
+        self.kill()
+        return ended
+
+    def kill(self) -> None:
+        """End the process now; nothing of it is used again."""
+        if not self.is_alive:
+            return
+        self.is_alive = self.owes = False
+        if self.process.exitcode is None:
+            self.process.kill()
+        self.process.join(STALL)
+        self._pipe.close()
+        if self.process.exitcode is not None:
+            self.process.close()
+
+    def sources(self) -> list[Any]:
+        """Return what becomes ready when the process answers or ends."""
+        return [self._pipe, self.process.sentinel]
+
+    def _has_died(self) -> None:
+        self.process.join(1.0)
+        self.failure = Failure("died", tuple(self.env_ids), self._now(), end_of(self.process.exitcode))
+        self.kill()
+
+    def _is_resetting_behind_a_step(self) -> bool:
+        return self._doing == "step()" and self.block is not None and bool(self.block.at[1] == RESETTING)
+
+    def _now(self) -> str:
+        return "the reset() that its step() led to" if self._is_resetting_behind_a_step() else self._doing
+
+
+def gather(processes: Sequence[EnvProcess], limits: Limits, give_up_on: Sequence[str] = ()) -> None:
+    """Wait until every process that owes an answer has given it, has died, or was ended because it gave none.
+
+    Args:
+        processes: Some of them may owe nothing.
+        limits: How long one has.
+        give_up_on: Kinds of failure behind which there is no waiting for the others.
+    """
+    start = time.monotonic()
+    for process in processes:
+        if process.owes and not process.hear(QUICK - min(time.monotonic() - start, QUICK)):
+            break
+        if process.failure is not None and process.failure.kind in give_up_on:
+            break
+    while owing := [process for process in processes if process.owes]:
+        lost = any(p.failure is not None and p.failure.kind in give_up_on for p in processes)
+        passed = time.monotonic() - start
+        for process in [] if lost else owing:
+            if process.is_late(passed, limits):
+                process.give_up(process.limit(limits) or 0.0)
+        owing = [process for process in owing if process.owes]
+        ready = connection.wait(_sources(owing), AT_ONCE if lost else _rest(owing, limits, passed)) if owing else []
+        for process in owing:
+            if any(source in ready for source in process.sources()):
+                process.take()
+        if lost and not ready:
+            return
+
+
+def _sources(processes: Sequence[EnvProcess]) -> list[Any]:
+    return [source for process in processes for source in process.sources()]
+
+
+def _rest(processes: Sequence[EnvProcess], limits: Limits, passed: float) -> float | None:
+    """Return the seconds until the first of them may be late."""
+    all_limits = [limit for process in processes if (limit := process.limit(limits)) is not None]
+    return max(min(all_limits) - passed, 0.0) if all_limits else None
