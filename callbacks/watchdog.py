@@ -52,7 +52,9 @@ class Watchdog(Callback):
             return
         self._is_started = is_started_by_a_rank(trainer)
         self._over = threading.Event()
-        watched = (trainer, pl_module, self.seconds)
+        poll = min(POLL, self.seconds / 4)
+        _arm(self.seconds + 2 * poll)
+        watched = (trainer, pl_module, self.seconds, poll)
         self._thread = threading.Thread(target=self._watch, args=watched, name="watchdog", daemon=True)
         self._thread.start()
 
@@ -72,12 +74,11 @@ class Watchdog(Callback):
             self._thread.join()
             self._thread = None
 
-    def _watch(self, trainer: Trainer, module: Any, seconds: float) -> None:
-        poll = min(POLL, seconds / 4)
+    def _watch(self, trainer: Trainer, module: Any, seconds: float, poll: float) -> None:
         parent, orphaned = os.getppid(), 0.0
         last, still, before = counts(trainer, module), 0.0, time.monotonic()
         while not self._over.wait(poll):
-            faulthandler.dump_traceback_later(seconds + 2 * poll, exit=True, file=STDERR)
+            _arm(seconds + 2 * poll)
             now, counted = time.monotonic(), counts(trainer, module)
             passed, before = min(now - before, 2 * poll), now
             still = still + passed if counted == last else 0.0
@@ -97,6 +98,11 @@ class Watchdog(Callback):
         # the other ranks stand still as well, and write theirs; then the one that started them ends them
         time.sleep(SHOWING + 2 * POLL + (ORPHAN_LEAVES if self._is_started else 0.0) if trainer.world_size > 1 else 0.0)
         leave(STALLED, started_here(trainer))
+
+
+def _arm(seconds: float) -> None:
+    """Let C code write the stacks and end this process, unless this is called again within that time."""
+    faulthandler.dump_traceback_later(seconds, exit=True, file=STDERR)
 
 
 def counts(trainer: Trainer, module: Any) -> tuple[int, ...]:

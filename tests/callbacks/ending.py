@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SCRIPT = Path(__file__).with_name("ending_script.py")
+ROOT = Path(__file__).parents[2]
 PATIENCE = 100.0  # seconds, on a busy machine
 
 
@@ -26,7 +26,8 @@ class Run:
             old.unlink()
         with (folder / "output.txt").open("w") as output:
             self.process = subprocess.Popen(
-                [sys.executable, str(SCRIPT), str(folder), json.dumps(options)],
+                [sys.executable, "-m", "tests.callbacks.ending_script", str(folder), json.dumps(options)],
+                cwd=ROOT,
                 env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": ""},
                 start_new_session=True,
                 stdout=output,

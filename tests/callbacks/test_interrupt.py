@@ -19,7 +19,7 @@ from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.exit_codes import INTERRUPTED, TERMINATED
 from lightning_ding.policy import DQNPolicy
 from tests.callbacks.ending import Run
-from tests.callbacks.ending_script import CONFIG
+from tests.callbacks.ending_run import CONFIG
 
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
@@ -38,7 +38,7 @@ def test_sigterm_ends_a_run_with_a_checkpoint_from_which_it_goes_on(make_trainer
     with Run(tmp_path, **ASYNC) as run:
         run.wait_for_rounds(3)
         time.sleep(random.Random(1).random())
-        os.killpg(run.process.pid, signal.SIGTERM)  # as systemd and SLURM do, to the env processes too
+        run.process.send_signal(signal.SIGTERM)
         assert run.code() == TERMINATED, run.output
         assert run.env_step() == saved_at(tmp_path)
         assert f"go on with ckpt_path='{tmp_path / 'last.ckpt'}'" in run.output
@@ -65,6 +65,15 @@ def test_signals_to_all_or_one_of_two_ranks_end_both_and_the_run_goes_on(tmp_pat
         os.kill(run.pid(1), signal.SIGTERM)
         assert run.code() == TERMINATED, run.output
     assert saved_at(tmp_path) > saved
+
+
+@pytest.mark.slow
+def test_sigterm_to_the_whole_group_ends_the_run_as_one_to_rank_zero_does(tmp_path: Path) -> None:
+    with Run(tmp_path, **ASYNC) as run:
+        run.wait_for_rounds(3)
+        os.killpg(run.process.pid, signal.SIGTERM)  # as systemd and SLURM do, to the env processes too
+        assert run.code() == TERMINATED, run.output
+        assert run.env_step() == saved_at(tmp_path)
 
 
 @pytest.mark.slow
