@@ -25,7 +25,7 @@ from lightning_ding.datamodules.resumable import ResumableDataModule
 from lightning_ding.datamodules.seeds import Seeds
 from lightning_ding.datamodules.stream import Stream
 from lightning_ding.envs import FaultBarrier, make_vector_env
-from lightning_ding.envs.vector import AutoresetName, EnvLike, VectorMode, check_env
+from lightning_ding.envs.vector import AutoresetName, EnvLike, EnvTimeout, VectorMode, check_env
 from lightning_ding.worker import (
     BaseSerialCommander,
     InteractionSerialEvaluator,
@@ -61,6 +61,7 @@ class CollectingDataModule(ResumableDataModule):
         n_evaluator_episode: int | None = None,
         norm_obs: bool = False,
         norm_reward: bool = False,
+        env_timeout: EnvTimeout = "default",
     ) -> None:
         """Say where data comes from and how long a run is; here, so that the command line finds it for every subclass.
 
@@ -84,6 +85,10 @@ class CollectingDataModule(ResumableDataModule):
                 all ranks; evaluations use and do not change them, and checkpoints hold them.
             norm_reward: Divide training rewards by the standard deviation of the discounted return; reported returns
                 stay those of the env. For rollouts only.
+            env_timeout: With ``mode="async"``, seconds in which an env must answer, > 0: a pair for a reset and for a
+                step, or one number for both; None is no limit, ``"default"`` 120 and 60 s. What becomes of an env that
+                does not answer, or whose process dies, says ``collect.collector.env_fault``: the run ends, or the
+                episode is dropped and a new process takes the place of its own.
 
         Raises:
             ValueError: If an argument is out of its range.
@@ -96,7 +101,11 @@ class CollectingDataModule(ResumableDataModule):
         for name, value in (counts | {"n_evaluator_episode": n_evaluator_episode}).items():
             require(value is None or value >= 1, name, ">= 1", value)
         require(seed >= 0, "seed", ">= 0", seed)
+        require(
+            mode == "async" or env_timeout == "default", "env_timeout", '"default" unless mode="async"', env_timeout
+        )
         self.env_id = env_id
+        self.env_timeout: EnvTimeout = env_timeout
         self.num_envs = num_envs
         self.mode: VectorMode = mode
         self.wrappers = tuple(wrappers)
@@ -299,6 +308,8 @@ class CollectingDataModule(ResumableDataModule):
         wrappers: Sequence[Callable[[Any], Any]] | None = None,
     ) -> VectorEnv:
         wrappers = self.wrappers if wrappers is None else wrappers
-        env = make_vector_env(self.env_id, num_envs, self.mode, None, wrappers, self.env_kwargs, autoreset)
+        drops = self.mode == "async" and self._policy.config.collect.collector.env_fault == "drop"
+        processes: dict[str, Any] = {"on_env_error": "restart" if drops else "raise", "env_timeout": self.env_timeout}
+        env = make_vector_env(self.env_id, num_envs, self.mode, None, wrappers, self.env_kwargs, autoreset, **processes)
         self._envs.append(env)
         return env

@@ -35,7 +35,7 @@ def env_state(env: VectorEnv) -> State:
     if _is_asked(core):
         return {"wrappers": [_read_wrapper(one, name) for one in wrappers], "core": _read(core, name), "envs": []}
     if not isinstance(core, SyncVectorEnv):
-        raise NotPlainError(f"{name} is in a {type(core).__name__}, which does not give the state of its envs")
+        raise NotPlainError(f"a {type(core).__name__} does not give the state of its envs")
     envs = [[_read(layer, name) for layer in _chain(one)] for one in core.envs]
     return {"wrappers": [_read_wrapper(one, name) for one in wrappers], "core": _read(core, name), "envs": envs}
 

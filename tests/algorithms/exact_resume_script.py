@@ -94,13 +94,13 @@ def fit(run: str, name: str, folder: Path, ranks: int) -> None:
     case = dict(CASES[name])
     policy = make_policy(name, **case.pop("policy", {}))
     datamodule = make_datamodule(name, rounds_per_epoch=ROUNDS, **case)
-    where, series, end = folder / name / ("straight" if run == "straight" else "killed"), Series(), End(run == "killed")
-    callbacks = [RunCheckpoint(where), MetricsLogger(log_every_n_rounds=3), end]
+    where, series, end = folder / name / "killed", Series(), End(run == "killed")
+    callbacks = [MetricsLogger(log_every_n_rounds=3), end]
+    callbacks += [RunCheckpoint(where, every_n_epochs=HALF)] if run == "killed" else []  # saving must change nothing
     flags: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": False, "check_val_every_n_epoch": 2}
     flags |= {"strategy": "ddp", "devices": ranks} if ranks > 1 else {}
-    trainer = Trainer(
-        accelerator="cpu", logger=series, max_epochs=EPOCHS, callbacks=callbacks, default_root_dir=where, **flags
-    )
+    flags |= {"enable_checkpointing": run == "killed", "default_root_dir": where, "logger": series}
+    trainer = Trainer(accelerator="cpu", max_epochs=EPOCHS, callbacks=callbacks, **flags)
     file = str(where / "last.ckpt") if run == "resumed" else None
     trainer.fit(policy, datamodule, ckpt_path=file, weights_only=True)
     report = {**end.report, "series": series.written, "epochs": trainer.current_epoch}

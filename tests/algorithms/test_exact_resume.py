@@ -76,10 +76,9 @@ def test_a_resumed_run_logs_what_was_left_to_log(name: str, ranks: int, reports:
     straight, resumed = reports(ranks)[name][0]
     left = straight["series"][-len(resumed["series"]) :]
     assert left == resumed["series"]
-    at_half = straight["counters"]["env_step"] // 2
-    assert resumed["series"][0][0] > at_half - 40 if name == "pg" else resumed["series"][0][0] > at_half
+    assert EPOCHS - HALF < len(left) < len(straight["series"])
     assert any("eval/return_mean" in metrics for _, metrics in left)
-    assert any("learn/total_loss" in metrics for _, metrics in left)
+    assert any("learn/total_loss" in metrics or "learn/critic_loss" in metrics for _, metrics in left)
 
 
 @EVERY
@@ -87,4 +86,3 @@ def test_runs_trained_in_the_second_half_too(name: str, reports: Reports) -> Non
     ((straight, _),) = reports(1)[name]
     assert straight["epochs"] == EPOCHS
     assert straight["counters"]["train_iter"] >= EPOCHS * ROUNDS
-    assert len(straight["series"]) > EPOCHS - HALF

@@ -181,9 +181,15 @@ def test_an_env_that_cannot_give_its_state_is_named_with_the_attribute(env: Any,
         env_state(make(env, wraps))
 
 
+def test_a_world_of_box2d_cannot_be_written() -> None:
+    pytest.importorskip("Box2D")
+    with pytest.raises(NotPlainError, match=r"LunarLander-v3: LunarLander.\w+ is a Box2D"):
+        env_state(make("LunarLander-v3"))
+
+
 def test_envs_of_other_kinds_give_no_state() -> None:
     vector = gym.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
-    with pytest.raises(NotPlainError, match=r"CartPole-v1 is in a CartPoleVectorEnv, which does not give the state"):
+    with pytest.raises(NotPlainError, match=r"a CartPoleVectorEnv does not give the state of its envs"):
         env_state(vector)
 
 

@@ -1,0 +1,71 @@
+"""Envs in processes of their own, in a run."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from lightning import Trainer
+
+from lightning_ding.callbacks import RunCheckpoint
+from lightning_ding.config import deep_merge
+from lightning_ding.datamodules import ReplayDataModule
+from lightning_ding.envs.process_error import EnvProcessError
+from lightning_ding.policy import DQNPolicy
+
+MakeTrainer = Callable[..., Trainer]
+
+
+class Hangs(gym.Wrapper[Any, Any, Any, Any]):
+    """Stands still for ever in its seventh step."""
+
+    steps = 0
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.steps == 7:
+            time.sleep(600)
+        return self.env.step(action)
+
+
+def fit(make_trainer: MakeTrainer, config: dict[str, Any], **arguments: Any) -> tuple[DQNPolicy, Any]:
+    policy = DQNPolicy(config)
+    datamodule = ReplayDataModule("CartPole-v1", num_envs=2, mode="async", max_env_step=64, **arguments)
+    make_trainer(limit_val_batches=0).fit(policy, datamodule)
+    return policy, datamodule
+
+
+def test_env_timeout_is_refused_where_there_are_no_processes() -> None:
+    for mode in ("sync", "native"):
+        with pytest.raises(ValueError, match='env_timeout must be "default" unless mode="async", got 5'):
+            ReplayDataModule("CartPole-v1", mode=mode, env_timeout=5)  # type: ignore[arg-type]
+
+
+def test_env_that_does_not_answer_in_time_ends_the_run(make_trainer: MakeTrainer, small: dict[str, Any]) -> None:
+    with pytest.raises(EnvProcessError):
+        fit(make_trainer, small, wrappers=[Hangs], env_timeout=(60, 3))
+
+
+def test_env_that_does_not_answer_in_time_loses_its_episode_if_faults_are_dropped(
+    make_trainer: MakeTrainer, small: dict[str, Any]
+) -> None:
+    config = deep_merge(small, {"collect": {"collector": {"env_fault": "drop"}}})
+    policy, datamodule = fit(make_trainer, config, wrappers=[Hangs], env_timeout=(60, 3))
+    assert policy.progress.env_step >= 64
+    assert datamodule.collector.dropped_episode >= 2
+
+
+def test_envs_in_processes_begin_new_episodes_in_a_resumed_run_which_says_so(
+    make_trainer: MakeTrainer, small: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for max_env_step, file in ((64, None), (96, tmp_path / "last.ckpt")):
+        datamodule = ReplayDataModule("CartPole-v1", num_envs=2, mode="async", max_env_step=max_env_step)
+        trainer = make_trainer(enable_checkpointing=True, callbacks=[RunCheckpoint(tmp_path)], limit_val_batches=0)
+        with caplog.at_level(logging.WARNING, logger="lightning_ding"):
+            trainer.fit(DQNPolicy(small), datamodule, ckpt_path=file)
+    assert caplog.text.count("a ProcessVectorEnv does not give the state of its envs") == 1
