@@ -35,6 +35,9 @@ class ResumableDataModule(ToldTrainer):
     seed: int
     _normalisers: Normalisers
     _collector_env: VectorEnv
+    _rng: dict[str, Any] | None
+    _collecting: dict[str, Any] | None
+    """Of a checkpoint, until the first round."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,9 +131,9 @@ class ResumableDataModule(ToldTrainer):
 
     def load_rank_state(self, folder: Path) -> None:
         """Read what ``save_rank_state`` wrote; envs and collector are put there when collecting begins."""
-        self._rng = torch.load(folder / "rng.pt", weights_only=True)
-        self._collecting = torch.load(folder / "collecting.pt", weights_only=True)
-        set_rng_state(self._rng, self._policy.rng)
+        rng: dict[str, Any] = torch.load(folder / "rng.pt", weights_only=True)
+        self._rng, self._collecting = rng, torch.load(folder / "collecting.pt", weights_only=True)
+        set_rng_state(rng, self._policy.rng)
 
     def _begin_anew(self) -> None:
         """Let the next round be the first of a fit."""
@@ -139,8 +142,7 @@ class ResumableDataModule(ToldTrainer):
         self._forget_rank_state()
 
     def _forget_rank_state(self) -> None:
-        self._rng: dict[str, Any] | None = None
-        self._collecting: dict[str, Any] | None = None
+        self._rng = self._collecting = None
         self._first_episode_id = 0
 
     def _collecting_parts(self) -> tuple[Any, ISerialCollector, VectorEnv, VectorEnv]:

@@ -25,8 +25,8 @@ from gymnasium.wrappers.utils import RunningMeanStd
 
 Coded = Any
 """None, a bool, a number, a string, or a dict with ``kind``; tensors and builtins only."""
-CONSTANT = (type, EnvSpec, logging.Logger, functools.partial, types.ModuleType, types.FunctionType, types.MethodType)
-CONSTANT += (types.BuiltinFunctionType, np.ufunc, np.dtype, torch.dtype, torch.device)
+CONSTANT: tuple[type, ...] = (type, EnvSpec, logging.Logger, functools.partial, types.ModuleType, np.ufunc)
+CONSTANT += (types.FunctionType, types.MethodType, types.BuiltinFunctionType, np.dtype, torch.dtype, torch.device)
 BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 DEPTH = 50

@@ -30,12 +30,12 @@ from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy, sta
 ROUNDS, EPOCHS, HALF = 4, 6, 3  # rounds of an epoch; an evaluation every second epoch, so none at the half
 PRIORITISED = {"priority": True, "priority_IS_weight": True, "other": {"replay_buffer": {"type": "advanced"}}}
 CASES: dict[str, dict[str, Any]] = {  # what is special: arguments of the datamodule and changes of the config
-    "dqn": {"norm_obs": True, "policy": {"collect": {"n_sample": 7}}},  # two envs give 8
+    "dqn": {"norm_obs": True, "num_envs": 3, "policy": {"collect": {"n_sample": 7}}},  # 2 transitions wait at the half
     "c51": {"env": "MountainCar-v0", "policy": {"nstep": 3}},
     "qrdqn": {"env": "Acrobot-v1", "num_envs": 3, "policy": PRIORITISED},
     "rainbow": {},  # prioritised, noisy
     "ddpg": {"norm_obs": True},  # noise that drifts
-    "td3": {"policy": {"collect": {"n_sample": 5}}},
+    "td3": {},
     "sac": {"num_envs": 3},
     "ppo": {"norm_obs": True, "norm_reward": True},
     "a2c": {"norm_reward": True, "num_envs": 3},
@@ -107,7 +107,7 @@ def fit(run: str, name: str, folder: Path, ranks: int) -> None:
     torch.save(report, folder / name / f"{run}_{trainer.global_rank}.pt")
 
 
-def fork(rank: int, ranks: int, port: int, *what: Any) -> int:
+def fork(rank: int, port: int, kind: str, name: str, folder: Path, ranks: int) -> int:
     """Make a run in a process of its own, and return its id."""
     process = os.fork()
     if process:
@@ -116,7 +116,7 @@ def fork(rank: int, ranks: int, port: int, *what: Any) -> int:
         os.environ.update(LOCAL_RANK=str(rank), NODE_RANK="0", WORLD_SIZE=str(ranks))
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     try:
-        fit(*what, ranks)
+        fit(kind, name, folder, ranks)
     except BaseException:
         traceback.print_exc()
         os._exit(1)
@@ -132,7 +132,7 @@ def run(kind: str, name: str, folder: Path, ranks: int) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    processes = [fork(rank, ranks, port, kind, name, folder) for rank in range(ranks)]
+    processes = [fork(rank, port, kind, name, folder, ranks) for rank in range(ranks)]
     codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
     wanted = -signal.SIGKILL if kind == "killed" else 0
     if codes[0] != wanted or (kind != "killed" and any(codes)):

@@ -43,7 +43,7 @@ def fit(make_trainer: MakeTrainer, config: dict[str, Any], **arguments: Any) -> 
 def test_env_timeout_is_refused_where_there_are_no_processes() -> None:
     for mode in ("sync", "native"):
         with pytest.raises(ValueError, match='env_timeout must be "default" unless mode="async", got 5'):
-            ReplayDataModule("CartPole-v1", mode=mode, env_timeout=5)  # type: ignore[arg-type]
+            ReplayDataModule("CartPole-v1", mode=mode, env_timeout=5)
 
 
 def test_env_that_does_not_answer_in_time_ends_the_run(make_trainer: MakeTrainer, small: dict[str, Any]) -> None:

@@ -128,7 +128,7 @@ def test_toy_envs_go_on_where_others_were(env: Any) -> None:
         lambda env: wrappers.FrameStackObservation(env, 3),
         lambda env: wrappers.DelayObservation(env, 2),
         lambda env: wrappers.StickyAction(env, 0.5),
-        lambda env: wrappers.TransformReward(env, lambda reward: 2 * reward),
+        lambda env: wrappers.TransformReward(env, lambda reward: 2 * float(reward)),
     ],
 )
 def test_wrappers_go_on_where_others_were(wrap: Wrap) -> None:

@@ -84,7 +84,8 @@ def test_the_newest_of_each_stay_when_it_is_too_much(tmp_path: Path) -> None:
 
 
 def test_priorities_and_uses_come_along_and_what_was_used_up_does_not(tmp_path: Path) -> None:
-    files, kept = [], {}
+    files: list[Path] = []
+    kept: dict[float, tuple[float, ...]] = {}
     for number in (0, 1):
         buffer = AdvancedReplayBuffer({"replay_buffer_size": 100, "max_use": 3, "alpha": 0.7}, seed=number)
         buffer.push(steps(100 * number, 10))

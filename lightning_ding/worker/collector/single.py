@@ -25,8 +25,8 @@ from lightning_ding.worker.collector.report import CollectReport
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
 from lightning_ding.worker_config import CollectorConfig
 
-COUNTED = ("_envstep", "sample", "_episode", "dropped_episode", "_next_episode_id", "_returns", "_lengths")
-COUNTED += ("_dropped_ids",)
+COUNTED = ["_envstep", "sample", "_episode", "dropped_episode", "_next_episode_id", "_returns", "_lengths"]
+COUNTED += ["_dropped_ids"]
 UNDER_WAY = ("_return", "_length", "_faults", "_episode_id")  # of the episodes under way
 MAX_FAULTS = 100  # of one env without anything good between them; one that never recovers would keep us for ever
 
