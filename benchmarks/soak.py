@@ -142,8 +142,8 @@ def _length(episodes: int, round_steps: float) -> dict[str, Any]:
     return {"seed": 0, "max_env_step": steps, "rounds_per_epoch": max(1, int(steps / round_steps / EVALUATIONS))}
 
 
-def run(part: str, episodes: int, samples: int) -> list[Sample]:
-    """Train, and return what was counted on the way."""
+def run(part: str, episodes: int, samples: int) -> dict[str, Any]:
+    """Train, and return what was counted on the way, and how many episodes faults broke off."""
     policy, datamodule = PARTS[part](episodes)
     sampler = Sampler(episodes, samples)
     with TemporaryDirectory() as folder:
@@ -155,7 +155,8 @@ def run(part: str, episodes: int, samples: int) -> list[Sample]:
             enable_progress_bar=False,
             logger=False,
         ).fit(policy, datamodule)
-    return sampler.samples
+    collector: Any = datamodule.collector
+    return {"samples": list(map(dataclasses.asdict, sampler.samples)), "dropped_episodes": collector.dropped_episode}
 
 
 def main() -> None:
@@ -174,38 +175,41 @@ def main() -> None:
         torch.set_num_threads(1)
         warnings.simplefilter("ignore")
         logging.getLogger("lightning").setLevel(logging.ERROR)
-        samples = run(options.run, lengths[options.run], options.samples)
-        print(json.dumps([dataclasses.asdict(sample) for sample in samples]))
+        print(json.dumps(run(options.run, lengths[options.run], options.samples)))
         return
-    found = {part: in_process(part, sys.argv[1:]) for part in options.only}
-    verdicts = {part: judge(samples, options.bound_mib) for part, samples in found.items()}
-    report(found, verdicts)
-    record = {part: {**verdicts[part], "samples": list(map(dataclasses.asdict, found[part]))} for part in found}
+    record: dict[str, Any] = {}
+    for part in options.only:
+        found = in_process(part, sys.argv[1:])
+        record[part] = {**judge([Sample(**one) for one in found["samples"]], options.bound_mib), **found}
+    report(record)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps({**provenance(), "parts": record}, indent=2))
     print(f"\nwritten to {options.out}")
-    sys.exit(0 if all(verdict["is_flat"] for verdict in verdicts.values()) else 1)
+    sys.exit(0 if all(part["is_flat"] for part in record.values()) else 1)
 
 
-def in_process(part: str, arguments: Sequence[str]) -> list[Sample]:
-    """Return the samples of a part, run in a process of its own."""
+def in_process(part: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """Return what ``run`` gives in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.soak", *arguments, "--run", part]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{part} failed:\n{done.stderr}")
-    return [Sample(**sample) for sample in json.loads(done.stdout.strip().splitlines()[-1])]
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
 
 
-def report(found: dict[str, list[Sample]], verdicts: dict[str, dict[str, Any]]) -> None:
+def report(record: dict[str, Any]) -> None:
     """Print what each part held in the end, and what grew."""
-    print(f"{'':>10} {'episodes':>9} {'MiB':>7} {'grown':>7} {'bytes/episode':>14}  files  threads  processes")
-    for part, samples in found.items():
-        last, verdict = samples[-1], verdicts[part]
-        growth = verdict["growth"]
-        counts = "  ".join(f"{getattr(last, name)} ({growth[name]:+.0f})" for name in COUNTS)
+    print(
+        f"{'':>10} {'episodes':>9} {'dropped':>8} {'MiB':>7} {'grown':>7} {'bytes/episode':>14}  files  threads  processes"
+    )
+    for name, part in record.items():
+        last, growth = part["samples"][-1], part["growth"]
+        counts = "  ".join(f"{last[what]} ({growth[what]:+.0f})" for what in COUNTS)
         print(
-            f"{part:>10} {last.episode:9,} {last.memory_mib:7.1f} {growth['memory_mib']:+7.2f} "
-            f"{verdict['bytes_per_episode']:14.1f}  {counts}  {'flat' if verdict['is_flat'] else 'NOT FLAT'}"
+            f"{name:>10} {last['episode']:9,} {part['dropped_episodes']:8,} {last['memory_mib']:7.1f} "
+            f"{growth['memory_mib']:+7.2f} {part['bytes_per_episode']:14.1f}  {counts}  "
+            f"{'flat' if part['is_flat'] else 'NOT FLAT'}"
         )
 
 

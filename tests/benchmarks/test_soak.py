@@ -46,6 +46,7 @@ def test_hundred_thousand_episodes_leave_nothing_behind(tmp_path: Path) -> None:
     assert set(parts) == {"replay", "episodes", "processes"}
     assert all(part["is_flat"] for part in parts.values())
     assert parts["replay"]["samples"][-1]["episode"] > 95_000
+    assert parts["processes"]["dropped_episodes"] > 50
 
 
 def test_what_stays_the_same_is_flat_however_it_trembles() -> None:
