@@ -12,6 +12,7 @@ from lightning.pytorch import Trainer
 from lightning_ding.config import require
 from lightning_ding.datamodules.base import CollectingDataModule
 from lightning_ding.datamodules.round import ReplayRound
+from lightning_ding.datamodules.seeds import Seeds
 from lightning_ding.worker import IBuffer, create_buffer, get_serial_collector_cls, load_merged
 
 logger = logging.getLogger(__name__)
@@ -47,12 +48,12 @@ class ReplayDataModule(CollectingDataModule):
         else:
             self._miss_rank_state(str(folder))
 
-    def _take_over(self, folders: Sequence[Path]) -> None:
+    def _take_over(self, folders: Sequence[Path], seeds: Seeds) -> None:
         files = [folder / BUFFER_FILE for folder in folders if (folder / BUFFER_FILE).is_file()]
         if not files:
             self._miss_rank_state(str(folders[0]))
             return
-        taken, self._first_episode_id = load_merged(cast(IBuffer, self.buffer), files, self._seeds().replay)
+        taken, self._first_episode_id = load_merged(cast(IBuffer, self.buffer), files, seeds.replay)
         if taken < len(files):
             kind = type(self.buffer).__name__
             logger.warning("a %s cannot be merged: of %d saved ones the first is taken", kind, len(files))

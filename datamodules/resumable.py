@@ -66,8 +66,9 @@ class ResumableDataModule(ToldTrainer):
         """
         evaluator = cast(InteractionSerialEvaluator, self.evaluator).state_dict()
         ranks = {"rank_folder": self.rank_folder, "world_size": cast(Trainer, self.trainer).world_size}
-        own = {"normalisers": self._normalisers.state_dict(), "evaluator": evaluator, "round": self._epoch.round}
-        return {"schema": SCHEMA, **own, **ranks}
+        own = {"normalisers": self._normalisers.state_dict(), "evaluator": evaluator}
+        where = {"round": self._epoch.round, "env_step": self._policy.progress.env_step}
+        return {"schema": SCHEMA, **own, **where, **ranks}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what belongs to the policy, and when training goes on the state of the run (Lightning hook).
@@ -95,9 +96,9 @@ class ResumableDataModule(ToldTrainer):
         elif state["world_size"] == trainer.world_size:
             self.load_rank_state(folder / f"rank_{trainer.global_rank}")
         else:
-            self._share_out(folder, state["world_size"])
+            self._share_out(folder, state["world_size"], state["env_step"])
 
-    def _share_out(self, folder: Path, saved: int) -> None:
+    def _share_out(self, folder: Path, saved: int, env_step: int) -> None:
         """Take over what another number of ranks left: of rank i, or of several of them, what they kept."""
         trainer = cast(Trainer, self.trainer)
         rank, now = trainer.global_rank, trainer.world_size
@@ -107,9 +108,9 @@ class ResumableDataModule(ToldTrainer):
                 "and random numbers begin anew", folder, saved, now,
             )  # fmt: skip
         shares = range(rank, saved, now) if now < saved else [rank % saved]
-        self._take_over([folder / f"rank_{share}" for share in shares])
+        self._take_over([folder / f"rank_{share}" for share in shares], Seeds(self.seed, rank, env_step))
 
-    def _take_over(self, folders: Sequence[Path]) -> None:
+    def _take_over(self, folders: Sequence[Path], seeds: Seeds) -> None:
         """Take over what ranks of a run of another size left in their folders."""
 
     def _miss_rank_state(self, checkpoint: str) -> None:
