@@ -12,7 +12,8 @@ gloo. Both ways run the same policy and losses and differ in the optimisation st
 Each also runs *apart*: the same step, with nothing averaged, so that the ranks learn each for itself. Steps are timed
 from zeroing the gradients to the end of the optimizer's step, waiting for the other rank included. What averaging takes
 is the time of the steps less that of the steps apart, and its share is of the time of training, without the start of
-processes. The contestants take turns, three times.
+processes. Ranks apart wait for each other too, but at the ends of rounds, where env steps are added up; so beside it
+stands by how much the whole training is slower than apart. The contestants take turns, three times.
 """
 
 from __future__ import annotations
@@ -151,13 +152,14 @@ def fit(policy: Any, datamodule: Any, watch: Callback, strategy: str) -> None:
 
 
 def costs_of(medians: Mapping[str, Result]) -> dict[str, Result]:
-    """Return what averaging costs: milliseconds an update, and its share of the time of training."""
+    """Return what averaging costs: milliseconds an update, its share of the time of training, and how much slower."""
     costs = {}
     for name in medians:
         if f"{name}, apart" in medians:
-            row = medians[name]
-            seconds = row["step_seconds"] - medians[f"{name}, apart"]["step_seconds"]
+            row, apart = medians[name], medians[f"{name}, apart"]
+            seconds = row["step_seconds"] - apart["step_seconds"]
             costs[name] = {"ms_per_update": 1e3 * seconds / row["updates"], "share": seconds / row["seconds"]}
+            costs[name]["slower"] = row["seconds"] / apart["seconds"] - 1
     return costs
 
 
@@ -186,10 +188,13 @@ def report(results: dict[str, list[Result]], file: Path) -> None:
     """Print medians and what averaging costs, and write everything to a JSON file."""
     medians = medians_of(results)
     costs = costs_of(medians)
-    print(f"\n{'':>14} {'wall s':>8} {'updates/s':>10} {'steps ms':>9} {'averaging ms':>13} {'share':>6}  ranks")
+    head = f"{'wall s':>8} {'updates/s':>10} {'steps ms':>9} {'averaging ms':>13} {'share':>6} {'slower':>7}"
+    print(f"\n{'':>14} {head}  ranks")
     for name, row in medians.items():
         cost = costs.get(name)
-        averaging = f"{'':>13} {'':>6}" if cost is None else f"{cost['ms_per_update']:13.3f} {cost['share']:6.1%}"
+        averaging = " " * 28
+        if cost is not None:
+            averaging = f"{cost['ms_per_update']:13.3f} {cost['share']:6.1%} {cost['slower']:+7.1%}"
         agree = "agree" if row["ranks_agree"] else "differ"
         print(
             f"{name:>14} {row['seconds']:8.2f} {row['updates_per_second']:10,.0f} "

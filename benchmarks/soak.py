@@ -200,9 +200,7 @@ def in_process(part: str, arguments: Sequence[str]) -> dict[str, Any]:
 
 def report(record: dict[str, Any]) -> None:
     """Print what each part held in the end, and what grew."""
-    print(
-        f"{'':>10} {'episodes':>9} {'dropped':>8} {'MiB':>7} {'grown':>7} {'bytes/episode':>14}  files  threads  processes"
-    )
+    print(f"{'':>10} {'episodes':>9} {'dropped':>8} {'MiB':>7} {'grown':>7} {'bytes/episode':>14}  {'  '.join(COUNTS)}")
     for name, part in record.items():
         last, growth = part["samples"][-1], part["growth"]
         counts = "  ".join(f"{last[what]} ({growth[what]:+.0f})" for what in COUNTS)

@@ -48,6 +48,6 @@ def test_both_ways_do_equal_work_and_only_what_runs_apart_ends_apart(tmp_path: P
 def test_averaging_costs_what_steps_take_longer_than_apart() -> None:
     row = {"seconds": 10.0, "step_seconds": 4.0, "updates": 1000.0}
 
-    costs = costs_of({"W1 ours": row, "W1 ours, apart": {**row, "step_seconds": 3.0}})
+    costs = costs_of({"W1 ours": row, "W1 ours, apart": {**row, "seconds": 8.0, "step_seconds": 3.0}})
 
-    assert costs == {"W1 ours": pytest.approx({"ms_per_update": 1.0, "share": 0.1})}
+    assert costs == {"W1 ours": pytest.approx({"ms_per_update": 1.0, "share": 0.1, "slower": 0.25})}
