@@ -54,11 +54,14 @@ class RunFolder:
         """Give the folder its name, and return it; nothing older is touched unless every byte can be read back.
 
         Args:
-            facts: For the manifest.
+            facts: For the manifest; ``world_size`` of them says how many ranks there are.
 
         Raises:
-            OSError: If it cannot be written, or reads otherwise than it was written.
+            OSError: If it cannot be written, reads otherwise than it was written, or lacks what a rank wrote.
         """
+        ranks, world_size = len(list(self.temporary.glob("rank_*"))), facts["world_size"]
+        if ranks not in (0, world_size):
+            raise OSError(f"{self.parent} must be on a disk that all ranks share, got data of {ranks} of {world_size}")
         saved_at = max([time.time(), *(_saved_at(folder) + 1e-3 for folder in self._all())])
         write_manifest(self.temporary, {**facts, "saved_at": saved_at})
         sync_tree(self.temporary)

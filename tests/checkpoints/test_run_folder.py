@@ -24,7 +24,7 @@ def write(parent: Path, env_step: int) -> RunFolder:
 def publish(parent: Path, env_step: int, keep_last: int = 1, save_buffer: SaveBuffer = "last") -> Path:
     """Write a checkpoint, and return its folder."""
     folder = write(parent, env_step)
-    published = folder.publish({"env_step": env_step})
+    published = folder.publish({"env_step": env_step, "world_size": 1})
     folder.retire_older(keep_last, save_buffer)
     return published
 
@@ -60,9 +60,15 @@ def test_what_reads_otherwise_than_it_was_written_is_not_published(
 
     monkeypatch.setattr("lightning_ding.checkpoints.run_folder.sync_tree", damage)
     with pytest.raises(OSError, match=r"state\.pt has 11 bytes, and had 10"):
-        folder.publish({})
+        folder.publish({"world_size": 1})
     assert not (tmp_path / "last-64").exists()
     assert last_checkpoint(tmp_path) == tmp_path / "last-48" / "run.ckpt"
+
+
+def test_ranks_that_write_to_disks_of_their_own_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="must be on a disk that all ranks share, got data of 1 of 2"):
+        write(tmp_path, 64).publish({"world_size": 2})
+    assert last_checkpoint(tmp_path) is None
 
 
 def test_discarded_checkpoint_leaves_nothing(tmp_path: Path) -> None:
@@ -82,7 +88,7 @@ def test_second_checkpoint_of_one_env_step_stands_beside_the_first_until_it_is_w
     publish(tmp_path, 64)
     folder = write(tmp_path, 64)
     assert last_checkpoint(tmp_path) == tmp_path / "last-64" / "run.ckpt"
-    folder.publish({})
+    folder.publish({"world_size": 1})
     folder.retire_older(1, "last")
     assert names(tmp_path) == ["last-64-2", "last.ckpt"]
     assert last_checkpoint(tmp_path) == tmp_path / "last-64-2" / "run.ckpt"
