@@ -80,7 +80,7 @@ class WordEnv(CountingEnv):
 
     def __init__(self) -> None:
         super().__init__(lengths=(3,))
-        self.observation_space = spaces.Text(9)
+        self.observation_space: Any = spaces.Text(9)
 
     def _observe(self) -> Any:
         return "x" * int(self._step)
@@ -157,12 +157,10 @@ def test_actions_of_another_dtype_reach_the_envs_as_they_are(make: Make) -> None
 
 def test_an_action_that_an_env_keeps_stays_what_it_was(make: Make) -> None:
     class Keeper(CountingEnv):
-        action_space = spaces.Box(-1, 1, (1,), np.float32)
-
         def __init__(self) -> None:
             super().__init__(lengths=(9,))
             self.kept: list[Any] = []
-            self.action_space = Keeper.action_space
+            self.action_space: Any = spaces.Box(-1, 1, (1,), np.float32)
 
         def step(self, action: Any) -> Any:
             self.kept.append(action)

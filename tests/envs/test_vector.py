@@ -230,7 +230,7 @@ def test_make_vector_env_refuses_timeouts_that_are_none(env_timeout: Any) -> Non
 
 
 def test_make_vector_env_makes_envs_in_processes_that_are_registered_in_this_one_alone(make: MakeEnv) -> None:
-    gym.register("OnlyHere-v0", ChainEnv)
+    gym.register("OnlyHere-v0", lambda **_: ChainEnv())
     try:
         assert make("OnlyHere-v0", mode="async").num_envs == 1
     finally:
