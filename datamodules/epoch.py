@@ -4,7 +4,8 @@ Lightning 2.6.6 counts an epoch that ``trainer.should_stop`` cut short as a whol
 length: evaluations would stand elsewhere than in a run that was never stopped. There is no public way to say that an
 epoch goes on, so the counter of ``trainer.fit_loop`` is put back here, and the loader is asked for once more behind the
 rest of the epoch, as with ``reload_dataloaders_every_n_epochs``. A run that Lightning itself sets back into an epoch
-(``max_steps``, a checkpoint of an evaluation) is left to it.
+(``max_steps``, a checkpoint of an evaluation) is left to it, and with ``val_check_interval``, or with a share of the
+batches as limit, a new epoch begins.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class EpochPosition:
         limit = trainer.limit_train_batches
         self._length = min(length, limit) if isinstance(limit, int) else length
         fit_loop: Any = trainer.fit_loop
-        can_resume = limit == 1.0 or isinstance(limit, int)
+        evaluates_at_end = trainer.val_check_interval == 1.0
+        can_resume = evaluates_at_end and (limit == 1.0 or isinstance(limit, int))
         if fit_loop.restarting or not can_resume or self.round >= self._length:
             self.round = 0
         if self._reload_every is not None and not self.round:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import pytest
 from lightning import Trainer
 
@@ -18,24 +16,9 @@ from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.envs.process_error import EnvProcessError
 from lightning_ding.policy import DQNPolicy
+from tests.datamodules.hanging_env import Hangs
 
 MakeTrainer = Callable[..., Trainer]
-
-
-class Hangs(gym.Wrapper[Any, Any, Any, Any]):
-    """Stands still for ever in its seventh step, if no env did so before."""
-
-    def __init__(self, env: gym.Env[Any, Any], mark: Path) -> None:
-        super().__init__(env)
-        self.mark = mark
-        self.steps = 0
-
-    def step(self, action: Any) -> Any:
-        self.steps += 1
-        if self.steps == 7 and not self.mark.exists():
-            self.mark.touch()
-            time.sleep(600)
-        return self.env.step(action)
 
 
 def fit(make_trainer: MakeTrainer, config: dict[str, Any], **arguments: Any) -> tuple[DQNPolicy, Any]:
