@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_ding.worker import IBuffer, NaiveReplayBuffer, create_buffer
+from lightning_ding.worker.buffer import load_merged
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 NUM_ENVS = 3
@@ -236,6 +237,21 @@ def test_dropping_works_through_a_file_and_ends_when_rows_are_overwritten(kind: 
     assert loaded.count() == fresh.count()
     assert not [name for name in loaded.state_dict()["tensors"] if name.startswith("dropped")]
     assert set(numbers(loaded.sample(1, num_batches=40)["episode_id"])) == {2, 3}
+
+
+@pytest.mark.parametrize("kind", ["naive", "advanced"])
+def test_what_was_dropped_does_not_come_back_in_a_buffer_that_takes_over_others(kind: str, tmp_path: Path) -> None:
+    for name, dropped in (("one", 0), ("other", 1)):
+        buffer = make(kind, 4)
+        buffer.push(transitions(0, [0] * 4, [0, 0, 1, 1], [False, True] * 2))
+        buffer.drop_episodes([dropped])
+        buffer.save_data(tmp_path / name)
+
+    merged = make(kind, 4)
+    load_merged(merged, [tmp_path / "one", tmp_path / "other"], np.random.SeedSequence(0))
+
+    assert merged.count() == 4
+    assert sorted(numbers(merged.sample(4)["reward"])) == [0, 1, 2, 3]  # two of either
 
 
 @pytest.mark.parametrize("kind", ["naive", "advanced", "sequence"])

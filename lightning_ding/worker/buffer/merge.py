@@ -84,8 +84,7 @@ def _push(buffer: StoredBuffer, source: StoredBuffer, rows: Rows, moved: dict[st
 
 def _alive(buffer: StoredBuffer) -> Rows:
     """Return the rows that can be drawn, the oldest first."""
-    rows = buffer._storage.newest(buffer._storage.count)
-    return rows[buffer._tree.read(rows) > 0] if isinstance(buffer, AdvancedReplayBuffer) else rows
+    return buffer._drawable(buffer._storage.newest(buffer._storage.count))
 
 
 def _behind(buffer: Any, name: str) -> int:
