@@ -18,6 +18,7 @@ from gymnasium.vector.utils import clear_mpi_env_vars
 from lightning_ding.envs.process_error import Failure, end_of
 from lightning_ding.envs.process_life import lifeline
 from lightning_ding.envs.process_memory import RESETTING, Block
+from lightning_ding.envs.process_signals import sigterm_held_back
 from lightning_ding.envs.process_worker import DONE, ERROR, MORE, STEP, serve
 
 Limits = tuple["float | None", "float | None"]
@@ -59,7 +60,7 @@ class EnvProcess:
         self.process: Any = context.Process(  # type: ignore[attr-defined]
             target=serve, args=(child_pipe, lifeline()), name=name, daemon=True
         )
-        with clear_mpi_env_vars():
+        with clear_mpi_env_vars(), sigterm_held_back():
             self.process.start()
         child_pipe.close()
         self.is_alive = self.owes = True

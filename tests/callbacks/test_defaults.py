@@ -18,6 +18,8 @@ from lightning_ding.callbacks import (
     StopAtEnvStep,
     StopAtReturn,
     StopAtTrainIter,
+    StopOnSignal,
+    Watchdog,
 )
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.envs.toy import CountingEnv
@@ -137,3 +139,21 @@ def test_callback_of_ours_that_the_user_configured_is_not_doubled(make_trainer: 
     kept = [c for c in after(trainer) if isinstance(c, (MetricsLogger, ProgressBar, Checkpoint))]
     assert kept[:3] == own
     assert [type(callback) for callback in kept[3:]] == [BestCheckpoint]  # the one of the two that was missing
+
+
+def test_run_can_be_ended_by_a_signal_and_is_watched(make_trainer: MakeTrainer, small: Config) -> None:
+    trainer = make_trainer()
+    for _ in range(2):
+        fit(trainer, small)
+        assert set(of_kind(trainer, StopOnSignal, Watchdog)) == {StopOnSignal, Watchdog}
+        assert len(of_kind(trainer, StopOnSignal, Watchdog)) == 2
+    (signals,) = (callback for callback in after(trainer) if isinstance(callback, StopOnSignal))
+    (watchdog,) = (callback for callback in after(trainer) if isinstance(callback, Watchdog))
+    assert (signals.grace, watchdog.seconds) == (25.0, 600.0)
+
+
+def test_signals_and_watch_that_the_user_configured_are_kept(make_trainer: MakeTrainer, small: Config) -> None:
+    own = [StopOnSignal(grace=3.0), Watchdog(None)]
+    trainer = make_trainer(callbacks=own)
+    fit(trainer, small)
+    assert [callback for callback in after(trainer) if isinstance(callback, (StopOnSignal, Watchdog))] == own
