@@ -5,9 +5,7 @@ Shapes: N envs.
 
 from __future__ import annotations
 
-import atexit
 import os
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -19,23 +17,16 @@ from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
 from lightning_ding.config import require
-from lightning_ding.envs.process_arguments import (
-    OnEnvError,
-    check_arguments,
-    check_timeouts,
-    seeds_of,
-    start_method,
-    without_mask,
-)
+from lightning_ding.envs.process_arguments import OnEnvError, check_arguments, seeds_of, start_method, without_mask
 from lightning_ding.envs.process_group import EnvProcesses
+from lightning_ding.envs.process_life import close_at_exit
 from lightning_ding.envs.process_link import EnvProcess
-from lightning_ding.envs.process_results import Observations, outcomes
+from lightning_ding.envs.process_results import Observations, outcomes, put_actions
 from lightning_ding.envs.process_space import layout_of
 from lightning_ding.envs.process_supervisor import Supervisor
 
 Info = dict[str, Any]
 Step = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Info]
-_open: weakref.WeakSet[ProcessVectorEnv] = weakref.WeakSet()
 
 
 class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
@@ -94,8 +85,8 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         context: Literal["forkserver", "spawn", "fork"] | None = None,
     ) -> None:
         self.closed = True  # until there is something to close
-        check_arguments(len(env_fns), envs_per_process, on_env_error, restart_budget)
-        check_timeouts(reset_timeout, step_timeout, close_timeout)
+        timeouts = {"reset_timeout": reset_timeout, "step_timeout": step_timeout, "close_timeout": close_timeout}
+        check_arguments(len(env_fns), envs_per_process, on_env_error, restart_budget, timeouts)
         method = start_method(context)
         self.num_envs, self.copy = len(env_fns), copy
         self.on_env_error, self.autoreset_mode = on_env_error, AutoresetMode(autoreset_mode)
@@ -104,7 +95,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         self._processes = EnvProcesses(env_fns, envs_per_process, self.autoreset_mode, method, reset_timeout)
         self.single_observation_space, self.single_action_space, metadata, self.render_mode = self._processes.start()
         self.closed = False
-        _open.add(self)
+        close_at_exit(self)
         self.metadata = {**metadata, "autoreset_mode": self.autoreset_mode}
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
@@ -165,7 +156,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         self._check_steppable()
         failed = self._supervisor.step(actions, self._request(actions), (self._step_timeout, self._reset_timeout))
         same_step = self.autoreset_mode == AutoresetMode.SAME_STEP
-        faults = self._faults_of(failed, same_step)
+        faults = self._observations.of_faults(failed, same_step)
         if failed:
             self._supervisor.survive(failed, list(faults) if same_step else [])
         processes = self._processes.all
@@ -226,20 +217,8 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
             rows = list(iterate(self.action_space, actions))
             require(len(rows) == self.num_envs, "actions", f"{self.num_envs}, one for each env", len(rows))
             return rows
-        for process in self._processes.all:
-            for column, leaf in zip(process.block.action if process.block else [], leaves, strict=False):
-                column[...] = leaf[process.rows]
+        put_actions(self._processes.all, leaves)
         return None
-
-    def _faults_of(self, failed: Sequence[EnvProcess], same_step: bool) -> dict[int, Info]:
-        """Return the infos of the envs whose episodes end with a fault."""
-        faults: dict[int, Info] = {}
-        for process in failed:
-            for env_id in process.env_ids:
-                fault = {"abnormal": True, "fault": process.failure.fault_of(env_id) if process.failure else ""}
-                final = {"final_obs": self._observations.of(env_id), "final_info": fault}
-                faults[env_id] = final if same_step else fault
-        return faults
 
     def _infos(self, processes: Sequence[EnvProcess], faults: dict[int, Info]) -> Info:
         infos: Info = {}
@@ -264,11 +243,3 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         if self.autoreset_mode == AutoresetMode.DISABLED and self._ended.any():
             ended = np.flatnonzero(self._ended).tolist()
             raise RuntimeError(f"without autoreset, envs whose episode ended must be reset before they step: {ended}")
-
-
-def _close_open() -> None:
-    for env in list(_open):
-        env.close()
-
-
-atexit.register(_close_open)  # multiprocessing registered its own before, and so joins its processes after this

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -13,17 +14,6 @@ from lightning_ding.config import require
 
 Info = dict[str, Any]
 OnEnvError = Literal["raise", "restart"]
-
-
-def check_timeouts(reset: float | None, step: float | None, close: float) -> None:
-    """Check deadlines, in seconds.
-
-    Raises:
-        ValueError: If one is not > 0.
-    """
-    for name, seconds in (("reset_timeout", reset), ("step_timeout", step)):
-        require(seconds is None or seconds > 0, name, "> 0 or None", seconds)
-    require(close > 0, "close_timeout", "> 0", close)
 
 
 def start_method(name: str | None) -> str:
@@ -39,8 +29,14 @@ def start_method(name: str | None) -> str:
     return name
 
 
-def check_arguments(num_envs: int, envs_per_process: int, on_env_error: str, restart_budget: int) -> None:
-    """Check how many envs there are, and what becomes of those that fail.
+def check_arguments(
+    num_envs: int,
+    envs_per_process: int,
+    on_env_error: str,
+    restart_budget: int,
+    timeouts: Mapping[str, float | None],
+) -> None:
+    """Check how many envs there are, what becomes of those that fail, and deadlines by name.
 
     Raises:
         ValueError: If something is out of its range.
@@ -49,6 +45,11 @@ def check_arguments(num_envs: int, envs_per_process: int, on_env_error: str, res
     require(envs_per_process >= 1, "envs_per_process", ">= 1", envs_per_process)
     require(on_env_error in get_args(OnEnvError), "on_env_error", f"one of {get_args(OnEnvError)}", on_env_error)
     require(restart_budget >= 0, "restart_budget", ">= 0", restart_budget)
+    for name, seconds in timeouts.items():
+        if name == "close_timeout":
+            require(seconds is not None and seconds > 0, name, "> 0", seconds)
+        else:
+            require(seconds is None or seconds > 0, name, "> 0 or None", seconds)
 
 
 def seeds_of(seed: Any, num_envs: int) -> list[int | None]:

@@ -8,16 +8,22 @@ another parent, and one that was forked would die with the thread that forked it
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import fcntl
 import os
 import select
 import signal
 import threading
+import weakref
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from typing import Any
+
+from lightning_ding.envs.process_signals import stay_on_sigterm
 
 _ends: list[Connection] = []  # the reading and the writing end of this process's lifeline, once it has one
+_open: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def lifeline() -> Connection:
@@ -37,6 +43,19 @@ def _let_go() -> None:
 os.register_at_fork(after_in_child=_let_go)
 
 
+def close_at_exit(env: Any) -> None:
+    """Close an env when Python ends, if it is still there and nobody has."""
+    _open.add(env)
+
+
+def _close_open() -> None:
+    for env in list(_open):
+        env.close()
+
+
+atexit.register(_close_open)  # multiprocessing registered its own before, and so joins its processes after this
+
+
 def settle_in(parent: Connection) -> None:
     """Make this process a child that dies with its parent, lets Ctrl-C go to it, and shows its stacks on SIGUSR1.
 
@@ -44,7 +63,7 @@ def settle_in(parent: Connection) -> None:
         parent: The parent's lifeline.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    stay_on_sigterm()
     faulthandler.enable(file=2)
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
     try:

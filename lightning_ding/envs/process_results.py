@@ -1,4 +1,4 @@
-"""What the processes of a vector env have in their memories, put together.
+"""What the processes of a vector env have in their memories, put together and taken apart.
 
 Shapes: N envs.
 """
@@ -56,6 +56,21 @@ class Observations:
             return deepcopy(self._items[env_id])
         return self._layout.join([leaf[env_id].copy() for leaf in self._leaves])
 
+    def of_faults(self, failed: Sequence[EnvProcess], are_final: bool) -> dict[int, dict[str, Any]]:
+        """Return by env what its info says of a fault that ends its episode.
+
+        Args:
+            failed: Processes with a failure.
+            are_final: Whether the info of the last step is beside that of the first.
+        """
+        faults: dict[int, dict[str, Any]] = {}
+        for process in failed:
+            for env_id in process.env_ids:
+                fault = {"abnormal": True, "fault": process.failure.fault_of(env_id) if process.failure else ""}
+                final = {"final_obs": self.of(env_id), "final_info": fault}
+                faults[env_id] = final if are_final else fault
+        return faults
+
     def _take(self, process: EnvProcess, rows: slice) -> None:
         assert process.block is not None
         first = process.env_ids.start
@@ -64,6 +79,13 @@ class Observations:
         if self._layout is None:
             for number, obs, _, _ in process.answer:
                 self._items[first + number] = obs
+
+
+def put_actions(processes: Sequence[EnvProcess], leaves: Sequence[NDArray[Any]]) -> None:
+    """Write the leaves of actions, each with leading axis N, into the memories of the processes."""
+    for process in processes:
+        for column, leaf in zip(process.block.action if process.block else [], leaves, strict=False):
+            column[...] = leaf[process.rows]
 
 
 def outcomes(processes: Sequence[EnvProcess]) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
