@@ -184,7 +184,8 @@ class CompiledUpdate:
     @property
     def device(self) -> torch.device:
         """Where the parameters are."""
-        return self._trained[0].device
+        device: torch.device = self._trained[0].device
+        return device
 
     def __call__(self, batch: Batch, updates: int | None, stopped: Tensor) -> Made:
         """Make an update, or several on minibatches along a leading axis.
@@ -211,10 +212,10 @@ class CompiledUpdate:
             return Made(*run(self._parameters, self._state, self._lr, stopped, batch))
         call = self._together if is_new else _call
         gradients, loss, report = call(self._first_half, self._parameters, batch)
-        flat = torch.cat([loss.reshape(1), *(gradient.reshape(-1) for gradient in gradients)])
+        flat = torch.cat([*(gradient.reshape(-1) for gradient in gradients), loss.reshape(1)])
         dist.all_reduce(flat)
         flat /= dist.get_world_size()
-        loss, *parts = flat.split([1, *(gradient.numel() for gradient in gradients)])
+        *parts, loss = flat.split([*(gradient.numel() for gradient in gradients), 1])
         averaged = [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)]
         try:
             made = call(self._second_half, self._parameters, self._state, self._lr, stopped, averaged, loss.reshape(()))

@@ -171,7 +171,7 @@ class NonFiniteGuard:
         update = self.update
         if update is None:  # somebody calls ``optimise`` by himself
             return Update(None, {}, index, None, self._policy.progress.train_iter)
-        return update if update.loss is not None else update._replace(index=index)
+        return update if update.loss is not None else update._replace(optimizer=index)
 
     def _first_bad(self, optimizer: Optimizer) -> str | None:
         names = {id(parameter): name for name, parameter in self._policy.named_parameters()}
@@ -203,7 +203,7 @@ class NonFiniteGuard:
         """
         looks_at_once = self._looks_at_once(numbers, optimizer)
         assert self.update is not None
-        index = self.update.index
+        index = self.update.optimizer
         if looks_at_once and math.isfinite(numbers.sum().item()):
             if self._in_a_row:
                 self._in_a_row.pop(index, None)
@@ -235,7 +235,7 @@ class NonFiniteGuard:
         was_clean = self.is_clean
         for place, (one, is_bad) in enumerate(zip(unseen, bad, strict=True)):
             if not is_bad:
-                self._in_a_row.pop(one.update.index, None)
+                self._in_a_row.pop(one.update.optimizer, None)
                 continue
             loss, *squares = one.numbers.tolist()
             names = [name for name, square in zip(one.parameters, squares, strict=True) if not math.isfinite(square)]
@@ -252,7 +252,7 @@ class NonFiniteGuard:
         """Raise, or return whether the step is made."""
         self.is_clean = False
         self._bad += 1
-        in_a_row = self._in_a_row[update.index] = self._in_a_row.get(update.index, 0) + 1
+        in_a_row = self._in_a_row[update.optimizer] = self._in_a_row.get(update.optimizer, 0) + 1
         gives_up = self.mode == "skip_update" and in_a_row >= MAX_SKIPPED
         raises = self.mode == "raise" or gives_up
         message = self._describe(update, loss, norm, parameter)
@@ -274,10 +274,9 @@ class NonFiniteGuard:
 
     def _describe(self, update: Update, loss: float, norm: float | None, parameter: str | None) -> str:
         name = f" ({update.loss_name})" if update.loss_name else ""
-        what = (
-            f"update {update.number}: the loss{name} of optimizer {update.index} is {loss:g}, the norm of its gradient "
-        )
-        what += "not known or not finite" if norm is None else f"{norm:g}"
+        size = "not finite or not known" if norm is None else f"{norm:g}"
+        what = f"update {update.number}: the loss{name} of optimizer {update.optimizer} is {loss:g}, the norm of its "
+        what += f"gradient {size}"
         return what if parameter is None else f"{what}, first of all that of {parameter}"
 
     def _dump(self, update: Update, message: str, is_exact: bool) -> tuple[Path | None, str]:
@@ -286,7 +285,7 @@ class NonFiniteGuard:
         folder = dump_folder(self._policy, self.folder, update.number)
         try:
             write_dump(folder, self._policy, update, message, is_exact)
-        except OSError as error:  # a full disk must not hide what happened
+        except Exception as error:  # a full disk, or whatever else, must not hide what happened
             return None, f"; what reproduces it could not be written: {error}"
         return folder, f"; what reproduces it lies in {folder}, see lightning_ding.policy.load_dump"
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from lightning_ding.config import to_dict
+from lightning_ding.config import require, to_dict
 from lightning_ding.registry import POLICY_REGISTRY
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Update(NamedTuple):
     """The loss; None if all that is known is what the learner got."""
     batch: Any
     """What the loss, or the learner, got."""
-    index: int
+    optimizer: int
     """Which optimizer steps."""
     grad_clip_norm: float | None
     number: int
@@ -68,7 +68,9 @@ class Dump:
 
         Raises:
             NonFiniteError: With the numbers of the first time.
+            ValueError: If nobody knows what the update was made from, as ``optimise`` was called by hand.
         """
+        require(bool(self.batch), "batch", "that of a learn_mode.forward or of a minimise", self.batch)
         if self.loss_name is None:
             return self.policy.learn_mode.forward(self.batch)
         loss = getattr(self.policy, self.loss_name)
@@ -154,7 +156,7 @@ def write_dump(folder: Path, policy: Policy[Any], update: Update, message: str, 
         "in_evaluation": [name for name, module in policy.named_modules() if not module.training],
         "progress": policy.progress.state_dict() | {"train_iter": update.number},
         "loss_name": name if is_own else None,
-        "index": update.index,
+        "index": update.optimizer,
         "grad_clip_norm": update.grad_clip_norm,
         "rng": {"exploration": policy.rng.bit_generator.state, "torch": torch.get_rng_state()},
         "versions": {
@@ -169,8 +171,9 @@ def write_dump(folder: Path, policy: Policy[Any], update: Update, message: str, 
     (folder / "message.txt").write_text(f"{message}\n")
 
 
-def _own(leaf: Tensor) -> Tensor:
-    return leaf.detach().cpu().clone(memory_format=torch.contiguous_format)  # safetensors takes no views
+def _own(leaf: Any) -> Tensor:
+    """Return a copy with memory of its own, as safetensors takes no views."""
+    return torch.as_tensor(leaf).detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
 def _flat(data: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:

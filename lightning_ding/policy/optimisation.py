@@ -110,7 +110,8 @@ def average_gradients(parameters: Sequence[Tensor], loss: Tensor) -> Tensor:
     flat = torch.cat([*parts, loss.detach().reshape(1), has_gradient])
     dist.all_reduce(flat)
     flat[: -len(parameters)] /= dist.get_world_size()
-    *means, mean_loss, contributors = flat.split([*(len(part) for part in parts), 1, len(parameters)])
+    sizes = [*(len(part) for part in parts), 1, len(parameters)]
+    *means, mean_loss, contributors = cast("tuple[Tensor, ...]", flat.split(sizes))
     for index, (parameter, mean) in enumerate(zip(parameters, means, strict=True)):
         if parameter.grad is not None or contributors[index] > 0:  # the second test waits for the device, and is rare
             parameter.grad = mean.view_as(parameter)

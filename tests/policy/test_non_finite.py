@@ -165,7 +165,7 @@ class Rooted(nn.Module):
 @pytest.mark.parametrize("clip", [None, 0.5])
 def test_a_gradient_that_is_not_finite_is_seen_where_the_loss_is(mode: str, clip: float | None) -> None:
     torch.manual_seed(0)
-    policy = DQNPolicy({"on_non_finite": mode, "learn": {"grad_clip_norm": clip}}, model=Rooted())
+    policy: Any = DQNPolicy({"on_non_finite": mode, "learn": {"grad_clip_norm": clip}}, model=Rooted())
     policy.learn_mode.forward(batch_for("dqn"))
     policy.model.root.data.zero_()
     before = state_of(policy)
@@ -199,9 +199,11 @@ def test_the_error_says_which_loss_and_update_and_where_the_rest_lies(tmp_path: 
 def test_a_loss_that_a_user_optimises_by_hand_is_seen_too() -> None:
     policy = trained("dqn")
     before = state_of(policy)
-    with pytest.raises(NonFiniteError, match="the loss of optimizer 0 is nan"):
+    with pytest.raises(NonFiniteError, match="the loss of optimizer 0 is nan") as caught:
         policy.optimise(sum(weight.sum() for weight in policy.model.parameters()) * NAN)
     assert equal(state_of(policy), before)
+    with pytest.raises(ValueError, match="batch must be that of a learn_mode"):
+        load_dump(caught.value.folder).repeat()  # type: ignore[arg-type]
 
 
 def test_an_option_that_is_unknown_is_refused() -> None:
@@ -322,7 +324,12 @@ def test_a_dump_makes_the_same_update_again(name: str, mode: str, tmp_path: Path
     policy = trained(name, mode, updates=2, learn=learn)
     made: list[Any] = []
     meet = policy.guard._meet
-    policy.guard._meet = lambda *args, **kwargs: (made.append(args[1:4]), meet(*args, **kwargs))[1]
+
+    def note(*args: Any, **kwargs: Any) -> Any:
+        made.append(args[1:4])
+        return meet(*args, **kwargs)
+
+    policy.guard._meet = note
     bad = too_large("dqn") if name == "dqn" else with_bad(batch_for(name), "reward", NAN)
     if mode == "raise":
         with pytest.raises(NonFiniteError):
@@ -337,7 +344,7 @@ def test_a_dump_makes_the_same_update_again(name: str, mode: str, tmp_path: Path
     for _ in range(2):  # the first time has changed nothing
         with pytest.raises(NonFiniteError) as again:
             dump.repeat()
-        assert np.array_equal((again.value.loss, again.value.norm), (loss, norm), equal_nan=True)
+        assert (again.value.loss, again.value.norm) == pytest.approx((loss, norm), rel=0, abs=0, nan_ok=True)
         assert again.value.parameter == parameter
         assert again.value.folder is None
         assert f"_{again.value.update}_" in folder.name
@@ -368,7 +375,7 @@ def test_a_dump_keeps_the_noise_of_the_moment() -> None:
 
 
 def test_a_dump_of_a_network_of_ones_own_needs_it() -> None:
-    policy = DQNPolicy({"on_non_finite": "raise"}, model=Rooted())
+    policy: Any = DQNPolicy({"on_non_finite": "raise"}, model=Rooted())
     policy.model.root.data.zero_()
     with pytest.raises(NonFiniteError) as caught:
         policy.learn_mode.forward(batch_for("dqn"))
