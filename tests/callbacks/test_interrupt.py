@@ -24,8 +24,8 @@ from tests.callbacks.ending_run import CONFIG
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 
-ASYNC = {"mode": os.environ.get("E_MODE", "async")}
-TWO_RANKS = {"ranks": 2, "mode": os.environ.get("E_MODE", "async")}
+ASYNC = {"mode": "async"}
+TWO_RANKS = {"ranks": 2, "mode": "async"}
 
 
 def saved_at(folder: Path) -> int:
