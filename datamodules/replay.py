@@ -13,7 +13,7 @@ from lightning_ding.config import require
 from lightning_ding.datamodules.base import CollectingDataModule
 from lightning_ding.datamodules.round import ReplayRound
 from lightning_ding.datamodules.seeds import Seeds
-from lightning_ding.worker import IBuffer, create_buffer, get_serial_collector_cls, load_merged
+from lightning_ding.worker import IBuffer, create_buffer, get_serial_collector_cls, load_merged, next_episode_id
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +62,11 @@ class ReplayDataModule(CollectingDataModule):
         logger.warning("no replay data beside %s: going on with an empty buffer", checkpoint)
 
     # ------------------------------------------------------------------ a round
+
+    def _begin_anew(self) -> None:
+        super()._begin_anew()
+        if self.buffer is not None:  # of an earlier fit; an episode that is dropped must be the only one of its id
+            self._first_episode_id = next_episode_id(self.buffer)
 
     def _next_round(self) -> ReplayRound:
         """Collect ``n_sample`` transitions, or more at first, and draw the minibatches of a round."""

@@ -10,6 +10,7 @@ from lightning_ding.worker.buffer import (
     create_buffer,
     get_buffer_cls,
     load_merged,
+    next_episode_id,
 )
 from lightning_ding.worker.collector import (
     BattleEpisodeSerialCollector,
@@ -82,6 +83,7 @@ __all__ = [
     "load_merged",
     "merge_hooks",
     "merge_info",
+    "next_episode_id",
     "register_learner_hook",
     "sort_callbacks",
     "to_tensor_transitions",

@@ -226,6 +226,20 @@ def test_fit_twice_goes_on_with_buffer_and_counters(make_trainer: MakeTrainer, s
     assert policy.progress.env_step == len(columns(datamodule)["reward"]) == 200
 
 
+def test_episodes_of_a_second_fit_have_ids_that_the_kept_buffer_does_not_know(
+    make_trainer: MakeTrainer, small: Config
+) -> None:
+    policy, data = DQNPolicy(small), ReplayDataModule("CartPole-v1", num_envs=2, rounds_per_epoch=4, seed=0)
+    make_trainer(max_epochs=1).fit(policy, data)
+    assert data.buffer is not None
+    pushed = data.buffer.count()
+    first = data.buffer.sample(pushed)["episode_id"]
+    make_trainer(max_epochs=1).fit(policy, data)
+    every = torch.as_tensor(data.buffer.sample(data.buffer.count())["episode_id"])
+    again = every[torch.isin(every, torch.as_tensor(first))]
+    assert (pushed, len(every), len(again)) == (48, 80, 48)
+
+
 def test_second_fit_of_a_trainer_has_the_budget_of_its_own_datamodule(make_trainer: MakeTrainer, small: Config) -> None:
     policy, trainer = DQNPolicy(small), make_trainer(limit_val_batches=0)
     for max_env_step in (100, 200):

@@ -4,7 +4,7 @@ from lightning_ding.worker.buffer.advanced import AdvancedReplayBuffer
 from lightning_ding.worker.buffer.base import IBuffer
 from lightning_ding.worker.buffer.episode import EpisodeReplayBuffer
 from lightning_ding.worker.buffer.factory import create_buffer, get_buffer_cls
-from lightning_ding.worker.buffer.merge import load_merged
+from lightning_ding.worker.buffer.merge import load_merged, next_episode_id
 from lightning_ding.worker.buffer.naive import NaiveReplayBuffer
 from lightning_ding.worker.buffer.sequence import SequenceReplayBuffer
 
@@ -17,4 +17,5 @@ __all__ = [
     "create_buffer",
     "get_buffer_cls",
     "load_merged",
+    "next_episode_id",
 ]

@@ -42,7 +42,12 @@ def load_merged(buffer: IBuffer, files: Sequence[Path], seed: np.random.SeedSequ
         _merge(buffer, [_load(buffer, file) for file in taken])  # type: ignore[arg-type]
     if isinstance(buffer, StoredBuffer):
         buffer._rng = np.random.default_rng(seed)
-    return len(taken), _behind(buffer, "episode_id")
+    return len(taken), next_episode_id(buffer)
+
+
+def next_episode_id(buffer: IBuffer) -> int:
+    """Return the first episode id that no transition of a buffer has."""
+    return _behind(buffer, "episode_id")
 
 
 def _load(like: Any, file: Path) -> StoredBuffer:
