@@ -1,11 +1,11 @@
-# make train | test | check | test-slow | bench | learn | docs | coverage | clean
+# make train | test | check | test-slow | bench | soak | learn | docs | coverage | clean
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test test-slow check format bench learn docs coverage clean
+.PHONY: train test test-slow check format bench soak learn docs coverage clean
 
 train: $(READY)  ## train DQN on CartPole-v1
 	$(BIN)/python recipes/dqn.py
@@ -28,6 +28,11 @@ bench: $(READY)  ## speed beside bare loops and peers
 	$(BIN)/python -m benchmarks.ppo
 	$(BIN)/python -m benchmarks.sac
 	$(BIN)/python -m benchmarks.buffers
+	$(BIN)/python -m benchmarks.envs
+	$(BIN)/python -m benchmarks.ddp
+
+soak: $(READY)  ## whether long runs leak
+	$(BIN)/python -m benchmarks.soak
 
 learn: $(READY)  ## how every algorithm learns, beside Stable-Baselines3; hours
 	$(PIP) -e '.[bench,box2d]'

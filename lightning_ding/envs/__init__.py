@@ -5,8 +5,7 @@ from lightning_ding.envs.normalise import NormaliseObservation, NormaliseReward
 from lightning_ding.envs.pause import Pausable
 from lightning_ding.envs.pettingzoo import PettingZooVectorEnv
 from lightning_ding.envs.plain import NotPlainError, from_plain, to_plain
-from lightning_ding.envs.process import ProcessVectorEnv
-from lightning_ding.envs.process_error import EnvProcessError
+from lightning_ding.envs.process import EnvProcessError, ProcessVectorEnv
 from lightning_ding.envs.state import env_state, load_env_state
 from lightning_ding.envs.statistics import RunningStatistics
 from lightning_ding.envs.stepper import EnvStepper, Timestep

@@ -13,7 +13,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from lightning_ding.config import require
 from lightning_ding.envs.process import ProcessVectorEnv
-from lightning_ding.envs.process_arguments import OnEnvError
+from lightning_ding.envs.process.arguments import OnEnvError
 
 SEPARATE_ENVS = (SyncVectorEnv, AsyncVectorEnv, ProcessVectorEnv)
 """Vector envs of envs that can be seeded and reset one by one, and asked by ``call``."""

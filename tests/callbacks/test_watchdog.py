@@ -43,7 +43,7 @@ def test_rank_that_waits_for_another_in_a_collective_shows_its_stacks_too(tmp_pa
         assert run.code() == STALLED, run.output
         assert "in make_trouble" in run.output  # of rank one
         assert run.output.count("in _watch") >= 2  # the watchdog's thread of each rank
-        assert "process_worker.py" in run.output  # the env processes too
+        assert "process/worker.py" in run.output  # the env processes too
 
 
 @pytest.mark.slow

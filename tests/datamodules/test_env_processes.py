@@ -14,7 +14,7 @@ from lightning import Trainer
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.envs.process_error import EnvProcessError
+from lightning_ding.envs import EnvProcessError
 from lightning_ding.policy import DQNPolicy
 from tests.datamodules.hanging_env import Hangs
 

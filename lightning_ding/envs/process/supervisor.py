@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from lightning_ding.envs.process_arguments import OnEnvError
-from lightning_ding.envs.process_faults import Faults
-from lightning_ding.envs.process_group import FATAL, EnvProcesses, error_of
-from lightning_ding.envs.process_link import EnvProcess, Limits
+from lightning_ding.envs.process.arguments import OnEnvError
+from lightning_ding.envs.process.faults import Faults
+from lightning_ding.envs.process.group import FATAL, EnvProcesses, error_of
+from lightning_ding.envs.process.link import EnvProcess, Limits
 
 Info = dict[str, Any]
 log = logging.getLogger(__name__)

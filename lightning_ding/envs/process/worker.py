@@ -20,9 +20,9 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from lightning_ding.envs.process_life import settle_in
-from lightning_ding.envs.process_memory import RESETTING, STEPPING, Block
-from lightning_ding.envs.process_space import Layout, layout_of
+from lightning_ding.envs.process.life import settle_in
+from lightning_ding.envs.process.memory import RESETTING, STEPPING, Block
+from lightning_ding.envs.process.space import Layout, layout_of
 
 STEP, MORE, DONE, ERROR = b"s", b"+", b".", b"!"
 Info = dict[str, Any]

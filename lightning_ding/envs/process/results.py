@@ -13,8 +13,8 @@ import numpy as np
 from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
-from lightning_ding.envs.process_link import EnvProcess
-from lightning_ding.envs.process_space import layout_of
+from lightning_ding.envs.process.link import EnvProcess
+from lightning_ding.envs.process.space import layout_of
 
 
 class Observations:

@@ -17,13 +17,13 @@ from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
 from lightning_ding.config import require
-from lightning_ding.envs.process_arguments import OnEnvError, check_arguments, seeds_of, start_method, without_mask
-from lightning_ding.envs.process_group import EnvProcesses
-from lightning_ding.envs.process_life import close_at_exit
-from lightning_ding.envs.process_link import EnvProcess
-from lightning_ding.envs.process_results import Observations, outcomes, put_actions
-from lightning_ding.envs.process_space import layout_of
-from lightning_ding.envs.process_supervisor import Supervisor
+from lightning_ding.envs.process.arguments import OnEnvError, check_arguments, seeds_of, start_method, without_mask
+from lightning_ding.envs.process.group import EnvProcesses
+from lightning_ding.envs.process.life import close_at_exit
+from lightning_ding.envs.process.link import EnvProcess
+from lightning_ding.envs.process.results import Observations, outcomes, put_actions
+from lightning_ding.envs.process.space import layout_of
+from lightning_ding.envs.process.supervisor import Supervisor
 
 Info = dict[str, Any]
 Step = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Info]

@@ -15,10 +15,10 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from lightning_ding.envs.process_error import EnvProcessError, Failure
-from lightning_ding.envs.process_link import STARTING, EnvProcess, Limits, gather
-from lightning_ding.envs.process_memory import Block
-from lightning_ding.envs.process_space import layout_of
+from lightning_ding.envs.process.error import EnvProcessError, Failure
+from lightning_ding.envs.process.link import STARTING, EnvProcess, Limits, gather
+from lightning_ding.envs.process.memory import Block
+from lightning_ding.envs.process.space import layout_of
 
 START_SECONDS = 120.0  # until a process can be asked for anything; most of it is what Python imports
 FATAL = ("died", "hung")

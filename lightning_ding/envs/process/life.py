@@ -20,7 +20,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-from lightning_ding.envs.process_signals import stay_on_sigterm
+from lightning_ding.envs.process.signals import stay_on_sigterm
 
 _ends: list[Connection] = []  # the reading and the writing end of this process's lifeline, once it has one
 _open: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -15,11 +15,11 @@ from typing import Any
 
 from gymnasium.vector.utils import clear_mpi_env_vars
 
-from lightning_ding.envs.process_error import Failure, end_of
-from lightning_ding.envs.process_life import lifeline
-from lightning_ding.envs.process_memory import RESETTING, Block
-from lightning_ding.envs.process_signals import sigterm_held_back
-from lightning_ding.envs.process_worker import DONE, ERROR, MORE, STEP, serve
+from lightning_ding.envs.process.error import Failure, end_of
+from lightning_ding.envs.process.life import lifeline
+from lightning_ding.envs.process.memory import RESETTING, Block
+from lightning_ding.envs.process.signals import sigterm_held_back
+from lightning_ding.envs.process.worker import DONE, ERROR, MORE, STEP, serve
 
 Limits = tuple["float | None", "float | None"]
 """Seconds for an answer, and seconds more for one that has come to a reset behind a step; None is no limit."""
