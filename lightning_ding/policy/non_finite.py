@@ -109,6 +109,7 @@ class NonFiniteGuard:
         self._learn = 0
         self._unseen: list[_Unseen] = []
         self._stopped: Tensor | None = None
+        self._found = torch.zeros(())  # 0 as long as nothing is bad
 
     def begin(self, batch: Any) -> None:
         """Note that learning from a batch begins."""
@@ -123,7 +124,7 @@ class NonFiniteGuard:
     # ------------------------------------------------------------------ eager updates
 
     def allows(
-        self, optimizer: Optimizer, index: int, loss: Tensor, gradients: Sequence[Tensor], norm: Tensor | None
+        self, optimizer: Optimizer, index: int, loss: Tensor, gradients: list[Tensor], norm: Tensor | None
     ) -> bool:
         """Return whether the optimizer may step, or let it find out by itself.
 
@@ -143,11 +144,12 @@ class NonFiniteGuard:
         if norm is not None:
             is_good = math.isfinite(loss.item() + norm.item())
         else:
-            is_good = _note_bad([*gradients, loss.detach()], torch.zeros(())).item() == 0
+            is_good = math.isfinite(loss.item()) and _note_bad(gradients, self._found).item() == 0
         if is_good:
             if self._in_a_row:
                 self._in_a_row.pop(index, None)
             return True
+        self._found = torch.zeros(())
         size = float(get_total_norm(gradients)) if norm is None else norm.item()
         return self._meet(self._current(index), loss.item(), size, self._first_bad(optimizer), is_exact=True)
 
@@ -156,7 +158,7 @@ class NonFiniteGuard:
         return loss.device.type == "cpu" or not can_wait
 
     def _leave_it_to(
-        self, optimizer: Any, index: int, loss: Tensor, gradients: Sequence[Tensor], norm: Tensor | None
+        self, optimizer: Any, index: int, loss: Tensor, gradients: list[Tensor], norm: Tensor | None
     ) -> None:
         if len(self._unseen) >= MAX_UNSEEN:
             self.look()
@@ -290,12 +292,15 @@ class NonFiniteGuard:
         return folder, f"; what reproduces it lies in {folder}, see lightning_ding.policy.load_dump"
 
 
-@torch.no_grad()
+_ONE = torch.ones(())
+
+
 def _note_bad(tensors: list[Tensor], found: Tensor) -> Tensor:
     """Set ``found`` to 1 if a tensor holds something that is not finite, and return it.
 
     This is the function of ``GradScaler``; it takes 10 us for the gradients of a small network where a norm takes 40
     (torch 2.13, CPU). It also multiplies the tensors by what they are to be scaled with, here 1.
     """
-    torch._amp_foreach_non_finite_check_and_unscale_(tensors, found, torch.ones((), device=found.device))
+    one = _ONE if found.device.type == "cpu" else torch.ones((), device=found.device)
+    torch._amp_foreach_non_finite_check_and_unscale_(tensors, found, one)
     return found
