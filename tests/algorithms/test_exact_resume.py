@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests import processes
 from tests.algorithms.exact_resume_script import CASES, EPOCHS, HALF, ROUNDS
 from tests.algorithms.table import ALGORITHMS, plain
 
@@ -31,25 +28,11 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     def run(ranks: int) -> dict[str, list[tuple[Report, Report]]]:
         if ranks not in made:
             folder = tmp_path_factory.mktemp(f"exact_{ranks}")
-            _run_script(folder, ranks)
+            processes.run("-m", "tests.algorithms.exact_resume_script", folder, ranks, timeout=280)
             made[ranks] = {name: _read(folder / name, ranks) for name in ALGORITHMS}
         return made[ranks]
 
     return run
-
-
-def _run_script(folder: Path, ranks: int) -> None:
-    command = [sys.executable, "-m", "tests.algorithms.exact_resume_script", str(folder), str(ranks)]
-    flags: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    root = Path(__file__).parents[2]
-    with subprocess.Popen(command, cwd=root, env=environment, start_new_session=True, **flags) as process:
-        try:
-            output, _ = process.communicate(timeout=280)
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)  # its ranks too
-            raise
-    assert process.returncode == 0, output
 
 
 def _read(folder: Path, ranks: int) -> list[tuple[Report, Report]]:

@@ -6,10 +6,6 @@ whole episodes, weigh equally in the gradient, whatever the number of their rows
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +13,7 @@ import torch
 
 from tests.algorithms import half_batches_script
 from tests.algorithms.table import ALGORITHMS
+from tests.processes import run_two_ranks
 
 Reports = list[dict[str, Any]]
 EVERY = pytest.mark.parametrize("name", [f"{name}, {clip}" for name in ALGORITHMS for clip in ("free", "clipped")])
@@ -27,24 +24,7 @@ EXACT: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-9}
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     """Return what each of two ranks reports."""
     folder = tmp_path_factory.mktemp("half_batches")
-    command = [sys.executable, "-m", "tests.algorithms.half_batches_script", str(folder)]
-    processes = [
-        subprocess.Popen(
-            [*command, str(rank), "2"],
-            cwd=Path(__file__).parents[2],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        outputs = [process.communicate(timeout=120)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    run_two_ranks("-m", "tests.algorithms.half_batches_script", folder)
     return [torch.load(folder / f"rank_{rank}.pt", weights_only=True) for rank in range(2)]
 
 

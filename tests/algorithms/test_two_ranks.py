@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +9,7 @@ import torch
 
 from tests.algorithms.table import ALGORITHMS
 from tests.algorithms.two_ranks_script import NORMALISED, ROUNDS
+from tests.processes import run
 
 Reports = list[dict[str, Any]]
 
@@ -24,21 +20,7 @@ EVERY = pytest.mark.parametrize("name", ALGORITHMS)
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     """Run the script to its end, once for all algorithms, and return what each rank wrote."""
     folder = tmp_path_factory.mktemp("two_ranks")
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.algorithms.two_ranks_script", str(folder)],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        try:
-            output, _ = process.communicate(timeout=280)
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)  # Lightning's second rank too
-            raise
-    assert process.returncode == 0, output
+    run("-m", "tests.algorithms.two_ranks_script", folder, timeout=280)
     return [torch.load(folder / f"rank_{rank}.pt", weights_only=True) for rank in range(2)]
 
 

@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 from lightning_ding.checkpoints import verify
+from tests.processes import run
 
 SCRIPT = Path(__file__).with_name("saving_ranks_script.py")
 
 
 def test_disk_of_one_rank_that_is_full_stops_no_rank_and_leaves_the_checkpoint_of_before(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(tmp_path)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        try:
-            output, _ = process.communicate(timeout=120)
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)  # Lightning's second rank too
-            raise
-    assert process.returncode == 0, output
+    output = run(SCRIPT, tmp_path)
     reports = [json.loads((tmp_path / f"rank_{number}.json").read_text()) for number in range(2)]
     assert reports[0] == reports[1]
     last = f"last-{reports[0]['env_step']}"

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +12,7 @@ from lightning import Trainer
 
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
+from tests.processes import run
 
 MakeTrainer = Callable[..., Trainer]
 Reports = list[dict[str, Any]]
@@ -27,22 +24,7 @@ N_EPISODE = 5
 
 def train_on_two_ranks(folder: Path, max_env_step: int, *checkpoint: str) -> Reports:
     """Run the script to its end, and return what each rank wrote."""
-    command = [sys.executable, str(SCRIPT), str(folder), str(max_env_step), *checkpoint]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        command,
-        env=environment,
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        try:
-            output, _ = process.communicate(timeout=120)
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)  # Lightning's second rank too
-            raise
-    assert process.returncode == 0, output
+    run(SCRIPT, folder, max_env_step, *checkpoint)
     return [torch.load(folder / f"rank_{rank}.pt", weights_only=True) for rank in range(2)]
 
 
@@ -112,7 +94,7 @@ def test_evaluation_on_two_ranks_gives_what_one_rank_gets_from_the_same_checkpoi
 def test_every_rank_keeps_its_data_beside_the_checkpoint(first_run: Reports) -> None:
     file = Path(checkpoint_of(first_run))
     state = torch.load(file, weights_only=True)["ReplayDataModule"]
-    folders = sorted((file.parent / state["rank_folder"]).iterdir())
+    folders = sorted((file.parent / state["rank_folder"]).glob("rank_*"))
     assert [folder.name for folder in folders] == ["rank_0", "rank_1"]
     for folder in folders:
         names = sorted(content.name for content in folder.iterdir())

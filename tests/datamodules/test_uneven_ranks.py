@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests import processes
 from tests.datamodules.uneven_ranks_script import LENGTHS, RETURN_MEAN, RETURNS
 
 Reports = list[dict[str, Any]]
 
 SCRIPT = Path(__file__).with_name("uneven_ranks_script.py")
 LAUNCHERS = {
-    "lightning": [sys.executable],
-    "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
+    "lightning": [],
+    "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
 }
 RUNS = ("sample, max_env_step", "episode, max_env_step", "replay, stop_value", "replay, EarlyStopping")
 EVERY = pytest.mark.parametrize("run", RUNS)
@@ -27,20 +24,7 @@ EVERY = pytest.mark.parametrize("run", RUNS)
 
 def train(launcher: str, folder: Path) -> Reports:
     """Run the script to its end, and return what each rank wrote."""
-    with subprocess.Popen(
-        [*LAUNCHERS[launcher], str(SCRIPT), str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        try:
-            output, _ = process.communicate(timeout=120)
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)  # the ranks too
-            raise
-    assert process.returncode == 0, output
+    processes.run(*LAUNCHERS[launcher], SCRIPT, folder)
     return [torch.load(folder / f"rank_{rank}.pt", weights_only=True) for rank in range(2)]
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ from lightning_ding.envs import EnvStepper, NormaliseObservation, NormaliseRewar
 from lightning_ding.envs.toy import CountingEnv
 from lightning_ding.policy.random import random_collect_mode
 from lightning_ding.worker import SampleSerialCollector
+from tests.processes import run_two_ranks
 
 MODES = [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED]
 LENGTHS = [(1,), (2, 4), (5, 3, 1)]  # of the episodes of env 0, 1, 2
@@ -402,22 +400,7 @@ def test_reward_that_is_infinite_is_not_hidden_by_the_clip() -> None:
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Return what each of two ranks reports."""
     folder, script = tmp_path_factory.mktemp("ranks"), Path(__file__).with_name("normalise_ranks_script.py")
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(folder), str(rank), "2"],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        outputs = [process.communicate(timeout=120)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    run_two_ranks(script, folder)
     return [json.loads((folder / f"rank_{rank}.json").read_text()) for rank in range(2)]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import pytest
 import torch
 
 from lightning_ding.policy import NonFiniteError, load_dump
+from tests.processes import run_two_ranks
 
 
 @pytest.fixture(scope="module")
@@ -18,12 +17,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each rank found."""
     folder = tmp_path_factory.mktemp("ranks")
     script = Path(__file__).with_name("non_finite_ranks_script.py")
-    processes = [subprocess.Popen([sys.executable, str(script), str(folder), str(rank)]) for rank in range(2)]
-    try:
-        assert [process.wait(timeout=140) for process in processes] == [0, 0]
-    finally:
-        for process in processes:
-            process.kill()
+    run_two_ranks(script, folder, timeout=140)
     return [torch.load(folder / f"rank_{rank}.pt", weights_only=True) for rank in range(2)]
 
 

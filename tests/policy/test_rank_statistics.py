@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +18,7 @@ from lightning_ding.policy.rank_statistics import (
     update_over_ranks,
 )
 from lightning_ding.rl import RunningMeanStd
+from tests.processes import run_two_ranks
 
 SCRIPT = Path(__file__).with_name("rank_statistics_script.py")
 Reports = list[dict[str, Any]]
@@ -30,22 +28,7 @@ Reports = list[dict[str, Any]]
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     """Return what each of two ranks found."""
     folder = tmp_path_factory.mktemp("ranks")
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(folder), str(rank), "2"],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        outputs = [process.communicate(timeout=120)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    run_two_ranks(SCRIPT, folder)
     return [torch.load(folder / f"rank_{rank}.pt", weights_only=True) for rank in range(2)]
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.processes import run_two_ranks
 
 SCRIPT = Path(__file__).with_name("evaluator_ranks_script.py")
 
@@ -23,22 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ranks(folder: Path) -> list[dict[str, Any]]:
     """Return what each of two ranks reports."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(folder), str(rank), "2"],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        outputs = [process.communicate(timeout=120)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    run_two_ranks(SCRIPT, folder)
     return [json.loads((folder / f"rank_{rank}.json").read_text()) for rank in range(2)]
 
 

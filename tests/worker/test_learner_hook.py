@@ -598,8 +598,8 @@ def test_callbacks_of_a_run_without_priorities_stay_as_lightning_orders_them(
     trainer = fit(make_trainer, small, *given, enable_checkpointing=True, logger=False)
 
     kinds = [type(callback).__name__ for callback in trainer.callbacks]  # type: ignore[attr-defined]
-    own = ["MetricsLogger", "StopAtTrainIter", "FinalEvaluation", "BestCheckpoint", "RunCheckpoint"]
-    assert kinds == ["CountEvaluations", "StopLate", *own]
+    own = ["MetricsLogger", "StopAtTrainIter", "Watchdog", "FinalEvaluation", "StopOnSignal"]
+    assert kinds == ["CountEvaluations", "StopLate", *own, "BestCheckpoint", "RunCheckpoint"]
 
 
 def test_final_evaluation_follows_a_callback_that_ends_the_run_late(
