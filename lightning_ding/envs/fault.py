@@ -9,18 +9,22 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, VectorEnv
+from numpy.typing import NDArray
 
 from lightning_ding.config import require
 
 Info = dict[str, Any]
 
+LARGEST = float(np.finfo(np.float32).max)
+
 
 class FaultBarrier(gym.Wrapper[Any, Any, Any, Any]):
     """Turns what goes wrong in an env into the end of an episode.
 
-    A fault is an exception, or an observation or a reward that is not finite. A step with a fault returns the last
-    good observation, reward 0, ``truncated`` and ``{"abnormal": True, "fault": "<ExceptionType>: <message>"}``; a reset
-    with a fault is tried again. What ends a process, such as KeyboardInterrupt, is no fault.
+    A fault is an exception, or an observation or a reward that is not finite or too large for float32. A step with a
+    fault returns the last good observation, reward 0, ``truncated`` and ``{"abnormal": True, "fault":
+    "<ExceptionType>: <message>"}``; a reset with a fault is tried again. What ends a process, such as
+    KeyboardInterrupt, is no fault.
 
     Args:
         env: Any env.
@@ -122,12 +126,27 @@ def _is_dead(envs: AsyncVectorEnv, env_id: int) -> bool:
     return envs.parent_pipes[env_id] is not None and not process.is_alive()
 
 
+def fits_float32(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which numbers are finite and stay so as float32, in which transitions are kept."""
+    fits: NDArray[np.bool_] = np.isfinite(values) if values.dtype.itemsize <= 4 else np.abs(values) <= LARGEST
+    return fits
+
+
+def what_is_wrong(values: NDArray[Any]) -> str:
+    """Return what is wrong with numbers of which not all fit into float32."""
+    if not np.isfinite(values).all():
+        return "not finite"
+    return f"too large for float32, in which it is kept (allowed: -{LARGEST:.2e} to {LARGEST:.2e})"
+
+
 def _check(what: str, value: Any) -> None:
-    """Raise if a number in ``value`` is not finite."""
+    """Raise if a number in ``value`` is not finite, or would not be as float32."""
     if isinstance(value, dict):
         value = tuple(value.values())
     if isinstance(value, tuple):
         for part in value:
             _check(what, part)
-    elif np.asarray(value).dtype.kind == "f" and not np.isfinite(value).all():
-        raise FloatingPointError(f"the {what} is not finite: {value}")
+        return
+    values = np.asarray(value)
+    if values.dtype.kind == "f" and not fits_float32(values).all():
+        raise FloatingPointError(f"the {what} is {what_is_wrong(values)}: {value}")

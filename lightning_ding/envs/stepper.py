@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from lightning_ding import nested
-from lightning_ding.envs.fault import explain_failure
+from lightning_ding.envs.fault import explain_failure, fits_float32, what_is_wrong
 from lightning_ding.envs.pause import can_pause, check_paused
 from lightning_ding.envs.vector import SEPARATE_ENVS, reset_envs
 
@@ -102,7 +102,7 @@ class EnvStepper:
             action: Leading axis N. Where an env is only being reset its action is ignored.
 
         Raises:
-            ValueError: If a reward or an observation is not finite; the message names the env.
+            ValueError: If a reward or an observation is not finite or too large for float32; the message names the env.
             RuntimeError: Before the first reset or behind a step that raised; if an env ends an episode while it is
                 paused, reports a fault without ending its episode and cannot be reset alone, or its process died. What
                 an env raises comes out as it is.
@@ -216,9 +216,9 @@ class EnvStepper:
             )
 
     def _check(self, timestep: Timestep, obs: Any, action: Any) -> None:
-        finite = np.isfinite(timestep.reward)
-        if not finite.all():
-            _raise("a reward", timestep.reward, finite, action)
+        fits = fits_float32(timestep.reward)
+        if not fits.all():
+            _raise("a reward", timestep.reward, fits, action)
         self._check_obs(timestep.next_obs, action)
         if obs is not timestep.next_obs:  # some of them are the first ones of new episodes
             self._check_obs(obs, None)
@@ -226,8 +226,8 @@ class EnvStepper:
     def _check_obs(self, obs: Any, action: Any) -> None:
         if self._is_float:
             for leaf in nested.leaves(obs):
-                if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
-                    _raise("an observation", leaf, np.isfinite(leaf).reshape(len(leaf), -1).all(1), action)
+                if leaf.dtype.kind == "f" and not fits_float32(leaf).all():
+                    _raise("an observation", leaf, fits_float32(leaf).reshape(len(leaf), -1).all(1), action)
 
 
 def _copy(data: Any) -> Any:
@@ -238,10 +238,11 @@ def _flags(info: Any, none: BoolArray) -> BoolArray:
     return np.asarray(info["abnormal"]).astype(bool) if "abnormal" in info else none.copy()
 
 
-def _raise(what: str, values: NDArray[Any], finite: BoolArray, action: Any) -> None:
-    env_id = int(np.flatnonzero(~finite)[0])
+def _raise(what: str, values: NDArray[Any], fits: Any, action: Any) -> None:
+    env_id = int(np.flatnonzero(~fits)[0])
     did = "after reset" if action is None else f"after action {nested.index(action, env_id)}"
-    raise ValueError(f"env {env_id} gave {what} that is not finite {did}: {values[env_id]}")
+    wrong = what_is_wrong(values[env_id])
+    raise ValueError(f"env {env_id} gave {what} that is {wrong} {did}: {values[env_id]}")
 
 
 def _space_leaves(space: Any) -> list[Any]:

@@ -45,6 +45,8 @@ class FaultyEnv(CountingEnv):
             return obs + np.float32(np.nan), reward
         if self.kind == "reward":
             return obs, np.inf
+        if self.kind == "large reward":
+            return obs, 1e39
         if self.kind == "death":
             os._exit(3)
         raise self.kind("it broke")
@@ -93,6 +95,17 @@ def test_fault_barrier_makes_a_fault_the_end_of_the_episode(kind: Any, fault: st
 
     assert obs.tolist() == [0, 0, 1]  # the last good one
     assert rest == [0.0, False, True, {"abnormal": True, "fault": fault}]
+
+
+def test_fault_barrier_takes_a_reward_that_would_be_infinite_as_float32_for_a_fault() -> None:
+    env = barrier([(0, 1)], "large reward")
+    env.reset()
+
+    _, reward, terminated, truncated, info = env.step(0)
+
+    assert (reward, terminated, truncated) == (0.0, False, True)
+    allowed = "(allowed: -3.40e+38 to 3.40e+38): 1e+39"
+    assert info["fault"] == f"FloatingPointError: the reward is too large for float32, in which it is kept {allowed}"
 
 
 def test_fault_barrier_starts_a_new_episode_behind_a_fault() -> None:

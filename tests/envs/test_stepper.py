@@ -264,6 +264,43 @@ def test_env_stepper_names_the_env_behind_an_observation_that_is_not_finite(
         run_poisoned(stepper)
 
 
+class DoubleEnv(PoisonedEnv):
+    """A PoisonedEnv whose observations are float64."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        shape = self.observation_space.shape
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, shape, np.float64)  # type: ignore[arg-type]
+
+    def poison(self, obs: Any) -> Any:
+        return obs.astype(np.float64) + (self.bad_obs if self.is_there() else 0.0)
+
+
+@pytest.mark.parametrize("value", [1e39, -1e200])
+def test_env_stepper_refuses_a_reward_that_would_be_infinite_as_float32(value: float) -> None:
+    stepper = poisoned(AutoresetMode.SAME_STEP, place=(1, 1), bad_reward=value)
+
+    with pytest.raises(ValueError, match=r"env 1 gave a reward that is too large for float32.*3\.40e\+38.* action 3"):
+        run_poisoned(stepper)
+
+
+@pytest.mark.parametrize("value", [1e39, -1e200, np.nan, np.inf])
+def test_env_stepper_refuses_an_observation_that_would_not_be_finite_as_float32(value: float) -> None:
+    stepper = EnvStepper(SyncVectorEnv([functools.partial(DoubleEnv, 0, place=(0, 1), bad_obs=value)]))
+    stepper.reset()
+
+    with pytest.raises(ValueError, match=r"env 0 gave an observation that is (too large for float32|not finite)"):
+        stepper.step(np.array([0]))
+
+
+def test_env_stepper_lets_the_largest_float32_pass() -> None:
+    largest = float(np.finfo(np.float32).max)
+    stepper = EnvStepper(SyncVectorEnv([functools.partial(DoubleEnv, 0, place=(0, 1), bad_obs=-largest)]))
+    stepper.reset()
+
+    assert stepper.step(np.array([0])).next_obs.min() == -largest
+
+
 def test_env_stepper_checks_final_observations(each_mode: AutoresetMode) -> None:
     stepper = poisoned(each_mode, place=(0, 2), bad_obs=np.nan)
 
