@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import subprocess
 import threading
@@ -40,12 +41,12 @@ class StopOnSignal(Callback):
     were written to stderr: the last checkpoint is still there.
 
     Args:
-        grace: Seconds for the round and the checkpoint, > 0.
+        grace: Seconds for the round and the checkpoint, > 0 and finite.
         signals: Which signals; none leaves them to Lightning, which ends a run by SIGTERM without a checkpoint.
     """
 
     def __init__(self, grace: float = 25.0, signals: Sequence[int] = (int(signal.SIGTERM), int(signal.SIGINT))) -> None:
-        require(grace > 0, "grace", "> 0", grace)
+        require(0 < grace < math.inf, "grace", "> 0 and finite", grace)
         known = signal.valid_signals()
         require(all(number in known for number in signals), "signals", "numbers of signals of this system", signals)
         self.grace = grace
@@ -62,9 +63,10 @@ class StopOnSignal(Callback):
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Listen, from before the first round on."""
+        self._forget_deadline()
         if stage != "fit":
             return
-        self._heard, self._stops_by, self._deadline = 0, 0, None
+        self._heard, self._stops_by = 0, 0
         self._is_started = is_started_by_a_rank(trainer)
         self._evaluator = getattr(getattr(trainer, "datamodule", None), "evaluator", None)
         if self.signals and threading.current_thread() is threading.main_thread():
@@ -111,8 +113,7 @@ class StopOnSignal(Callback):
         if stage != "fit":
             return
         self._listen_no_more()
-        if self._deadline is not None:
-            self._deadline.cancel()
+        self._forget_deadline()
         self._stops_by = self._stops_by or any_rank(trainer, self._heard)  # it may have come behind the last round
         if self._stops_by:
             self._tell_how_to_go_on(trainer, pl_module.progress.env_step)
@@ -121,9 +122,15 @@ class StopOnSignal(Callback):
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
-        """Give everything back; a deadline that runs goes on."""
+        """Give everything back.
+
+        With several ranks a deadline that runs goes on: Lightning may wait for them in vain from here on, and then
+        nobody could catch the exception anyway.
+        """
         self._restore(trainer)
         self._listen_no_more()
+        if trainer.world_size == 1:
+            self._forget_deadline()
 
     # ------------------------------------------------------------------ in the listener's thread
 
@@ -145,7 +152,7 @@ class StopOnSignal(Callback):
             logger.warning(text, signal.Signals(number).name, self.grace)
 
     def _leave_late(self) -> None:
-        logger.error("the round did not end within grace=%g s of the signal; it stands here:", self.grace)
+        logger.error("the run did not end within grace=%g s of the signal; it stands here:", self.grace)
         show_stacks()
         if self._is_started:
             time.sleep(OTHERS_LEAVE)
@@ -179,6 +186,11 @@ class StopOnSignal(Callback):
         if self._listener is not None:
             self._listener.stop()
             self._listener = None
+
+    def _forget_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
     def _tell_how_to_go_on(self, trainer: Trainer, env_step: int) -> None:
         if not trainer.is_global_zero:

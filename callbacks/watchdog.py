@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import math
 import os
 import threading
 import time
@@ -32,15 +33,16 @@ class Watchdog(Callback):
     and ends the process with 1; its ``dump_traceback_later`` is in use while this is. Under DDP each rank watches
     itself, and a rank that another one has started leaves some seconds after that one is gone.
 
-    Time in which the process was stopped (Ctrl-Z) does not count, but for an interpreter that is held.
+    Time in which the process was stopped (Ctrl-Z) does not count for the thread, but it does for ``faulthandler``: a
+    process that was stopped for longer than ``seconds`` may be ended, with 1, as soon as it goes on.
 
     Args:
-        seconds: Longest time without an env step or an update, of training or of an evaluation, > 0. It has to be
+        seconds: Longest time without an env step or an update, of training or of an evaluation, > 0 and finite. It has to be
             longer than a single env step, update, checkpoint, compilation or callback ever takes. None for no watch.
     """
 
     def __init__(self, seconds: float | None = 600.0) -> None:
-        require(seconds is None or seconds > 0, "seconds", "> 0 or None", seconds)
+        require(seconds is None or 0 < seconds < math.inf, "seconds", "> 0 and finite, or None", seconds)
         self.seconds = seconds
         self._thread: threading.Thread | None = None
 

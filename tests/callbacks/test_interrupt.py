@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -228,8 +229,29 @@ def test_signal_that_is_not_asked_for_does_what_it_did(make_trainer: MakeTrainer
 
 
 class Fails(Callback):
+    """Fails behind the first round, if asked for with a signal to this process just before."""
+
+    def __init__(self, number: int | None = None) -> None:
+        self.number = number
+
     def on_train_batch_end(self, *_: Any) -> None:
+        if self.number is not None:
+            os.kill(os.getpid(), self.number)
+            time.sleep(0.2)
         raise ArithmeticError
+
+
+def test_process_that_catches_the_exception_of_a_run_outlives_the_grace_of_its_signal(
+    make_trainer: MakeTrainer, small: Config
+) -> None:
+    stop = StopOnSignal(grace=30.0)
+    with pytest.raises(ArithmeticError):
+        make_trainer(callbacks=[stop, Fails(signal.SIGTERM)]).fit(
+            DQNPolicy(small), ReplayDataModule("CartPole-v1", num_envs=2)
+        )
+    assert stop._heard == signal.SIGTERM
+    timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+    assert all(timer.finished.is_set() for timer in timers)
 
 
 def test_run_that_fails_gives_the_signals_back(make_trainer: MakeTrainer, small: Config) -> None:
@@ -247,7 +269,11 @@ def test_run_that_fails_gives_the_signals_back(make_trainer: MakeTrainer, small:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"grace": 0.0}, "grace must be > 0, got 0.0"), ({"signals": (1000,)}, r"signals must be .*, got \(1000,\)")],
+    [
+        ({"grace": 0.0}, "grace must be > 0 and finite, got 0.0"),
+        ({"grace": float("inf")}, "grace must be > 0 and finite, got inf"),
+        ({"signals": (1000,)}, r"signals must be .*, got \(1000,\)"),
+    ],
 )
 def test_arguments_out_of_range_are_refused(arguments: Config, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -78,9 +78,9 @@ def test_counts_of_a_real_run_and_its_evaluations_go_up(make_trainer: MakeTraine
     assert "watchdog" not in {thread.name for thread in threading.enumerate()}
 
 
-@pytest.mark.parametrize("seconds", [0.0, -1.0])
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf")])
 def test_time_out_of_range_is_refused(seconds: float) -> None:
-    with pytest.raises(ValueError, match="seconds must be > 0 or None, got"):
+    with pytest.raises(ValueError, match="seconds must be > 0 and finite, or None, got"):
         Watchdog(seconds)
 
 
