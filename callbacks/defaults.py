@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar, RichProgressBar, TQDMProgressBar
+from lightning.pytorch.callbacks import ProgressBar, RichProgressBar, TQDMProgressBar
 
-from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
+from lightning_ding.callbacks.bring_checkpoints import bring_checkpoints
 from lightning_ding.callbacks.final_evaluation import FinalEvaluation
 from lightning_ding.callbacks.interrupt import StopOnSignal
 from lightning_ding.callbacks.max_env_step import StopAtEnvStep
 from lightning_ding.callbacks.max_train_iter import StopAtTrainIter
 from lightning_ding.callbacks.metrics import MetricsLogger
 from lightning_ding.callbacks.progress_bar import EnvStepProgressBar
-from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
 from lightning_ding.callbacks.stop_value import StopAtReturn
 from lightning_ding.callbacks.watchdog import Watchdog
 from lightning_ding.worker import with_priority
@@ -27,9 +26,9 @@ def default_callbacks(
 ) -> list[Callback]:
     """Return what a run needs and the Trainer does not have, and take out of it what Lightning put there by itself.
 
-    A progress bar or a checkpoint callback that Lightning made with all its defaults gives way to ours; one that the
-    user configured stays, and then ours is not added. With ``enable_progress_bar=False`` or
-    ``enable_checkpointing=False`` there is none of either kind.
+    A progress bar that Lightning made with all its defaults gives way to ours; one that the user configured stays, and
+    then ours is not added. With ``enable_progress_bar=False`` there is none. Of checkpoints see
+    :func:`~lightning_ding.callbacks.bring_checkpoints.bring_checkpoints`.
 
     Args:
         trainer: Its ``callbacks`` are changed.
@@ -42,15 +41,15 @@ def default_callbacks(
         trainer.callbacks.remove(callback)  # type: ignore[attr-defined]
     callbacks: list[Callback] = [MetricsLogger()]
     callbacks += _in_place_of(trainer, ProgressBar, (RichProgressBar, TQDMProgressBar), [EnvStepProgressBar()])
-    callbacks += _in_place_of(trainer, Checkpoint, (ModelCheckpoint,), [BestCheckpoint(), RunCheckpoint()])
+    bring_checkpoints(trainer)
     stops: list[tuple[Any, Any]] = [(StopAtEnvStep, max_env_step), (StopAtTrainIter, max_train_iter)]
     for stop, limit in [*stops, (StopAtReturn, stop_value)]:
         if limit is not None:
             callbacks.append(_comes_along(stop(limit)))
     callbacks.append(_comes_along(Watchdog()))
     callbacks += [_comes_along(with_priority(last(), BEHIND_ALL)) for last in (FinalEvaluation, StopOnSignal)]
-    there = {type(callback) for callback in trainer.callbacks}  # type: ignore[attr-defined]
-    return [callback for callback in callbacks if type(callback) not in there]
+    there = trainer.callbacks  # type: ignore[attr-defined]
+    return [callback for callback in callbacks if not any(isinstance(one, type(callback)) for one in there)]
 
 
 def _comes_along(callback: Callback) -> Callback:

@@ -29,7 +29,7 @@ from lightning_ding.policy.eval_mode import InEvalMode
 from lightning_ding.policy.metrics import MeanMetrics
 from lightning_ding.policy.modes import CollectMode, EvalMode, LearnMode
 from lightning_ding.policy.non_finite import NonFiniteGuard
-from lightning_ding.policy.optimisation import attached_trainer
+from lightning_ding.policy.optimisation import attached_trainer, warn_of_other_rates
 from lightning_ding.policy.rank_statistics import number_of_ranks
 from lightning_ding.policy.round import Batch, Round
 from lightning_ding.policy.trainer_fast_path import nobody_listens
@@ -417,8 +417,10 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
         return self._forward_eval(obs)["action"]
 
     def on_train_start(self) -> None:
-        """See whether updates can do without Lightning's hooks (Lightning hook)."""
+        """See whether updates can do without Lightning's hooks, and which learning rates go on (Lightning hook)."""
         self._step_directly = nobody_listens(self.trainer, self)
+        if self.trainer.ckpt_path is not None and self.trainer.is_global_zero:
+            warn_of_other_rates(self._optimizer_list)
 
     def training_step(self, batch: Round | Batch | Sequence[Mapping[str, Any]], batch_idx: int) -> dict[str, Any]:
         """Make one update for each minibatch of a round, and report the last one (Lightning hook).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from lightning_ding.policy.non_finite import NonFiniteGuard
+
+logger = logging.getLogger(__name__)
 
 
 def optimisation_step(
@@ -116,6 +119,16 @@ def average_gradients(parameters: Sequence[Tensor], loss: Tensor) -> Tensor:
         if parameter.grad is not None or contributors[index] > 0:  # the second test waits for the device, and is rare
             parameter.grad = mean.view_as(parameter)
     return mean_loss.reshape(())
+
+
+def warn_of_other_rates(optimizers: Sequence[Optimizer]) -> None:
+    """Say which optimizers go on with the learning rate of a checkpoint where the config has another one."""
+    for index, optimizer in enumerate(optimizers):
+        group, asked = optimizer.param_groups[0], optimizer.defaults["lr"]
+        loaded = group.get("initial_lr", group["lr"])  # the former where there is a schedule
+        if loaded != asked:
+            text = "optimizer %d goes on with the learning rate %g of the checkpoint, not with %g of the config"
+            logger.warning(text, index, loaded, asked)
 
 
 def attached_trainer(module: LightningModule) -> Trainer | None:

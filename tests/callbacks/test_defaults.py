@@ -71,16 +71,25 @@ def test_bar_that_the_user_configured_is_kept(make_trainer: MakeTrainer, small: 
     assert [callback for callback in trainer.callbacks if isinstance(callback, ProgressBar)] == [own]  # type: ignore[attr-defined]
 
 
-def test_checkpoint_that_the_user_configured_is_kept_and_works(
+def test_checkpoint_that_the_user_configured_is_kept_and_works_beside_the_one_to_go_on_from(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path
 ) -> None:
     own = ModelCheckpoint(tmp_path / "own", monitor="eval/return_mean", mode="max", filename="{step}")
     trainer = make_trainer(enable_checkpointing=True, callbacks=[own])
     fit(trainer, small)
-    assert of_kind(trainer, Checkpoint) == [ModelCheckpoint]
+    assert of_kind(trainer, Checkpoint) == [ModelCheckpoint, RunCheckpoint]
     assert own.best_model_score is not None
     assert own.best_model_score >= trainer.callback_metrics["eval/return_mean"]
     assert Path(own.best_model_path).is_file()
+
+
+def test_subclass_of_a_callback_that_comes_along_takes_its_place(make_trainer: MakeTrainer, small: Config) -> None:
+    class Patient(Watchdog):
+        pass
+
+    trainer = make_trainer(callbacks=[Patient(), type("Polite", (StopOnSignal,), {})()])
+    fit(trainer, small)
+    assert [kind.__name__ for kind in of_kind(trainer, Watchdog, StopOnSignal)] == ["Patient", "Polite"]
 
 
 def test_early_stopping_of_the_user_works(make_trainer: MakeTrainer, small: Config) -> None:

@@ -91,6 +91,19 @@ def test_last_of_a_trainer_with_default_callbacks_is_where_the_earlier_run_ended
     assert [type(callback) for callback in second.checkpoint_callbacks] == [BestCheckpoint, RunCheckpoint]
 
 
+@pytest.mark.parametrize(("save_last", "name"), [(None, "last.ckpt"), (True, "run.ckpt")])
+def test_last_of_a_run_with_a_checkpoint_callback_of_the_user_is_where_it_ended(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, save_last: bool | None, name: str
+) -> None:
+    def trainer() -> Trainer:
+        own = ModelCheckpoint(monitor="eval/return_mean", mode="max", save_last=save_last)
+        return make_trainer(enable_checkpointing=True, callbacks=[own])
+
+    assert fit(trainer(), small, 64) == 0
+    assert (tmp_path / "checkpoints" / name).is_file()
+    assert fit(trainer(), small, 96, ckpt_path="last") == 64
+
+
 def test_nothing_of_lightnings_own_saving_is_left() -> None:
     hooks = {name for name in vars(ModelCheckpoint) if hasattr(Callback, name) and not name.startswith("__")}
     assert {"setup", "on_train_epoch_end", "on_exception", "state_dict"} <= hooks
