@@ -14,7 +14,7 @@ from lightning_ding.callbacks.folders import checkpoint_folder
 from lightning_ding.callbacks.last_for_lightning import FoundByLightning
 from lightning_ding.callbacks.on_every_rank import on_every_rank, write_lightning_file
 from lightning_ding.callbacks.saving_failure import SavingFailure
-from lightning_ding.checkpoints import RUN_FILE, RunFolder, SaveBuffer, sync_tree
+from lightning_ding.checkpoints import RUN_FILE, RunFolder, SaveBuffer, TornCheckpointError, sync_tree
 from lightning_ding.config import require
 
 logger = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ class RunCheckpoint(FoundByLightning):
     def _retire_older(self, folder: RunFolder) -> None:
         try:
             folder.retire_older(self.keep_last, self.save_buffer)
-        except OSError as error:
+        except (OSError, TornCheckpointError) as error:
             logger.warning("older checkpoints could not be removed from %s: %s", self._folder, error)
 
     @override

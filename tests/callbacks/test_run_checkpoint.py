@@ -237,6 +237,18 @@ def test_older_checkpoint_that_cannot_be_removed_is_no_failure_of_the_new_one(
     assert "could not be removed" in caplog.text
 
 
+def test_older_checkpoint_that_cannot_be_read_does_not_end_the_run(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(make_trainer, small, RunCheckpoint(tmp_path), max_epochs=1)
+    (tmp_path / "last-32" / "manifest.json").write_text("")
+    callback = Noting(tmp_path, keep_last=2)
+    train(make_trainer, small, callback, max_epochs=3)
+    assert callback.epochs == [0, 1, 2]
+    assert last_checkpoint(tmp_path) == tmp_path / "last-64" / "run.ckpt"
+    assert "older checkpoints could not be removed" in caplog.text
+
+
 def test_callback_tells_where_the_checkpoint_lies(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
     callback = RunCheckpoint()
     train(make_trainer, small, callback, max_epochs=1)
