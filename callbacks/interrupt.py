@@ -9,13 +9,14 @@ import subprocess
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
-from lightning_ding.callbacks.leaving import leave, show_stacks
+from lightning_ding.callbacks.leaving import BACKSTOP, leave, leave_within, show_stacks
 from lightning_ding.callbacks.ranks import any_rank, is_started_by_a_rank, started_here
 from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
 from lightning_ding.callbacks.signals import SignalListener
@@ -145,17 +146,22 @@ class StopOnSignal(Callback):
         self._deadline.daemon = True
         self._deadline.start()
         for other in self._others:
-            other.send_signal(number)
+            with suppress(OSError, ValueError):
+                other.send_signal(number)
         self._break_off(True)
-        if not self._is_started:
-            text = "%s: the run ends behind this round, within %g s; the same signal once more ends it at once"
-            logger.warning(text, signal.Signals(number).name, self.grace)
+        if not self._is_started:  # in another thread: this one has to hear the next signal even if nobody reads stderr
+            threading.Thread(target=self._say_what_comes, args=(number,), daemon=True).start()
+
+    def _say_what_comes(self, number: int) -> None:
+        text = "%s: the run ends behind this round, within %g s; the same signal once more ends it at once"
+        logger.warning(text, signal.Signals(number).name, self.grace)
 
     def _leave_late(self) -> None:
+        waits = OTHERS_LEAVE if self._is_started else 0.0
+        leave_within(BACKSTOP + waits, BY_SIGNAL + self._heard, self._others)
         logger.error("the run did not end within grace=%g s of the signal; it stands here:", self.grace)
         show_stacks()
-        if self._is_started:
-            time.sleep(OTHERS_LEAVE)
+        time.sleep(waits)
         leave(BY_SIGNAL + self._heard, self._others)
 
     # ------------------------------------------------------------------ in the main thread

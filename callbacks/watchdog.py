@@ -13,7 +13,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
-from lightning_ding.callbacks.leaving import SHOWING, STDERR, leave, show_stacks
+from lightning_ding.callbacks.leaving import BACKSTOP, SHOWING, STDERR, leave, leave_within, show_stacks
 from lightning_ding.callbacks.ranks import is_started_by_a_rank, started_here
 from lightning_ding.config import require
 from lightning_ding.exit_codes import ORPHANED, STALLED
@@ -37,8 +37,9 @@ class Watchdog(Callback):
     process that was stopped for longer than ``seconds`` may be ended, with 1, as soon as it goes on.
 
     Args:
-        seconds: Longest time without an env step or an update, of training or of an evaluation, > 0 and finite. It has to be
-            longer than a single env step, update, checkpoint, compilation or callback ever takes. None for no watch.
+        seconds: Longest time without an env step or an update, of training or of an evaluation, > 0 and finite. It has
+            to be longer than a single env step, update, checkpoint, compilation or callback ever takes. None for no
+            watch.
     """
 
     def __init__(self, seconds: float | None = 600.0) -> None:
@@ -89,17 +90,21 @@ class Watchdog(Callback):
                 self._leave(trainer, seconds)
             orphaned += passed if self._is_started and os.getppid() != parent else 0.0
             if orphaned >= ORPHAN_LEAVES:
+                leave_within(BACKSTOP, ORPHANED)
                 logger.error("the process of rank zero is gone")
                 leave(ORPHANED)
         faulthandler.cancel_dump_traceback_later()
 
     def _leave(self, trainer: Trainer, seconds: float) -> None:
-        faulthandler.cancel_dump_traceback_later()
+        # the other ranks stand still as well, and write theirs; then the one that started them ends them
+        waits = SHOWING + 2 * POLL + (ORPHAN_LEAVES if self._is_started else 0.0) if trainer.world_size > 1 else 0.0
+        started = started_here(trainer)
+        leave_within(BACKSTOP + waits, STALLED, started)
+        _arm(2 * BACKSTOP + waits)
         logger.error("no env step and no update for %g s; the run stands here:", seconds)
         show_stacks()
-        # the other ranks stand still as well, and write theirs; then the one that started them ends them
-        time.sleep(SHOWING + 2 * POLL + (ORPHAN_LEAVES if self._is_started else 0.0) if trainer.world_size > 1 else 0.0)
-        leave(STALLED, started_here(trainer))
+        time.sleep(waits)
+        leave(STALLED, started)
 
 
 def _arm(seconds: float) -> None:

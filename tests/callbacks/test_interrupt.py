@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -158,6 +160,34 @@ def test_run_without_checkpoints_says_that_nothing_was_saved(tmp_path: Path) -> 
         run.process.send_signal(signal.SIGTERM)
         assert run.code() == TERMINATED
         assert "nothing was saved: there is no RunCheckpoint" in run.output
+
+
+STDERR_THAT_NOBODY_READS = """
+import logging, os, signal, sys, threading
+from lightning_ding.callbacks.interrupt import StopOnSignal
+from lightning_ding.callbacks.signals import SignalListener
+logging.basicConfig()
+stop = StopOnSignal(grace=float(sys.argv[1]))
+SignalListener(stop.signals, stop._hear).start()
+print("ready", flush=True)
+while True:
+    logging.getLogger("main").warning("y" * 1000)
+"""
+
+
+@pytest.mark.parametrize(("grace", "signals"), [pytest.param(1.0, 1, marks=pytest.mark.slow), (60.0, 2)])
+def test_run_whose_stderr_nobody_reads_ends_with_its_grace_or_a_second_signal(grace: float, signals: int) -> None:
+    command = [sys.executable, "-c", STDERR_THAT_NOBODY_READS, str(grace)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            for _ in range(signals):
+                time.sleep(1.5)  # by now the pipe is full
+                process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=20) == TERMINATED
+        finally:
+            process.kill()
 
 
 class SignalsItself(Callback):
