@@ -53,6 +53,7 @@ class ReplayDataModule(CollectingDataModule):
         if not files:
             self._miss_rank_state(str(folders[0]))
             return
+        cast(IBuffer, self.buffer).clear()  # of what an earlier fit collected
         taken, self._first_episode_id = load_merged(cast(IBuffer, self.buffer), files, seeds.replay)
         if taken < len(files):
             kind = type(self.buffer).__name__
@@ -60,6 +61,7 @@ class ReplayDataModule(CollectingDataModule):
 
     def _miss_rank_state(self, checkpoint: str) -> None:
         logger.warning("no replay data beside %s: going on with an empty buffer", checkpoint)
+        cast(IBuffer, self.buffer).clear()  # of what an earlier fit collected
 
     # ------------------------------------------------------------------ a round
 

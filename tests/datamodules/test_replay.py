@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -13,6 +13,7 @@ from lightning import Trainer
 from lightning.pytorch import Callback
 from lightning.pytorch.plugins.precision import MixedPrecision
 
+from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.envs.toy import ChainEnv, CountingEnv
@@ -459,3 +460,30 @@ def test_buffer_of_sequences_is_refused_for_a_policy_that_learns_from_transition
     policy = DQNPolicy(deep_merge(small, {"other": {"replay_buffer": {"type": kind, **more}}}))
     with pytest.raises(ValueError, match=f"other.replay_buffer.type must be one .* such as 'naive', .* got '{kind}'"):
         make_trainer().fit(policy, ReplayDataModule("CartPole-v1", num_envs=2, max_train_iter=2))
+
+
+class CountAtStart(Callback):
+    """Notes how many transitions a run starts with."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        self.count = trainer.datamodule.buffer.count()  # type: ignore[attr-defined]
+
+
+def test_a_resumed_fit_of_a_datamodule_that_collected_before_starts_with_the_empty_buffer_it_announces(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy, datamodule = DQNPolicy(small), ReplayDataModule("CartPole-v1", num_envs=2, max_env_step=100)
+    first = RunCheckpoint(tmp_path, save_buffer="never")
+    make_trainer(enable_checkpointing=True, callbacks=[first], limit_val_batches=0).fit(policy, datamodule)
+    collected = cast(Any, datamodule.buffer).count()
+    datamodule.max_env_step, start = 148, CountAtStart()
+
+    make_trainer(callbacks=[start], limit_val_batches=0).fit(policy, datamodule, ckpt_path=tmp_path / "last.ckpt")
+
+    assert "going on with an empty buffer" in caplog.text
+    assert (collected >= 100, start.count) == (True, 0)
+    buffer = cast(Any, datamodule.buffer)
+    tensors = buffer.state_dict()["tensors"]
+    pairs = set(zip(tensors["column/episode_id"].tolist(), tensors["column/env_id"].tolist(), strict=True))
+    assert len(pairs) == len({episode for episode, _ in pairs}) >= 2  # no id is given out twice
+    assert buffer.count() == policy.progress.env_step - collected
