@@ -29,6 +29,12 @@ logger = logging.getLogger(__name__)
 SAME = 1.0  # seconds; Ctrl-C reaches a rank from the terminal and from rank zero
 OTHERS_LEAVE = 4.0  # seconds that a rank gives the one that started it to end it
 
+WHAT_ENDS = {  # by stage
+    "fit": "the run ends behind this round",
+    "validate": "the evaluation is broken off",
+    "test": "the evaluation is broken off",
+}
+
 Knobs = tuple[Any, int | None, int | None]
 
 
@@ -38,8 +44,9 @@ class StopOnSignal(Callback):
     The process ends with 128 + the number of the signal, see :mod:`lightning_ding.exit_codes`, by ``SystemExit`` out of
     ``fit``. All ranks end together, whichever of them got the signal; those that rank zero has started leave with 0,
     because Lightning kills everybody when one of them does not. An evaluation under way is broken off, and what it gave
-    counts for nothing (NaN). A second signal ends the process at once. So does the end of ``grace``, after all stacks
-    were written to stderr: the last checkpoint is still there.
+    counts for nothing (NaN); ``trainer.validate`` and ``trainer.test`` end in the same way. A second signal ends the
+    process at once. So does the end of ``grace``, after all stacks were written to stderr: the last checkpoint is still
+    there.
 
     Args:
         grace: Seconds for the round and the checkpoint, > 0 and finite.
@@ -55,6 +62,7 @@ class StopOnSignal(Callback):
         self._listener: SignalListener | None = None
         self._knobs: Knobs | None = None
         self._heard = self._stops_by = 0
+        self._what_ends = WHAT_ENDS["fit"]
         self._heard_at = 0.0
         self._is_started = False
         self._deadline: threading.Timer | None = None
@@ -65,9 +73,9 @@ class StopOnSignal(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Listen, from before the first round on."""
         self._forget_deadline()
-        if stage != "fit":
+        if stage not in WHAT_ENDS:
             return
-        self._heard, self._stops_by = 0, 0
+        self._heard, self._stops_by, self._what_ends = 0, 0, WHAT_ENDS[stage]
         self._is_started = is_started_by_a_rank(trainer)
         self._evaluator = getattr(getattr(trainer, "datamodule", None), "evaluator", None)
         if self.signals and threading.current_thread() is threading.main_thread():
@@ -77,9 +85,7 @@ class StopOnSignal(Callback):
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take SIGTERM from Lightning, whose handler talks to the other ranks in the middle of whatever they do."""
-        self._others = started_here(trainer)
-        if self._listener is not None:
-            self._listener.take_over()
+        self._take_over(trainer)
         self._decide(trainer)
 
     @override
@@ -90,8 +96,15 @@ class StopOnSignal(Callback):
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Break the evaluation off if a signal came just before."""
+        if trainer.state.fn != "fit":
+            self._take_over(trainer)
         if self._heard:
             self._break_off(True)
+
+    @override
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Break the evaluation off if a signal came just before."""
+        self.on_validation_start(trainer, pl_module)
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -111,13 +124,13 @@ class StopOnSignal(Callback):
         Raises:
             SystemExit: If a signal ended the run.
         """
-        if stage != "fit":
+        if stage not in WHAT_ENDS:
             return
         self._listen_no_more()
         self._forget_deadline()
         self._stops_by = self._stops_by or any_rank(trainer, self._heard)  # it may have come behind the last round
         if self._stops_by:
-            self._tell_how_to_go_on(trainer, pl_module.progress.env_step)
+            self._tell_what_ended(trainer, pl_module, stage)
             _wait_for(self._others)
             raise SystemExit(0 if self._is_started else BY_SIGNAL + self._stops_by)
 
@@ -153,8 +166,8 @@ class StopOnSignal(Callback):
             threading.Thread(target=self._say_what_comes, args=(number,), daemon=True).start()
 
     def _say_what_comes(self, number: int) -> None:
-        text = "%s: the run ends behind this round, within %g s; the same signal once more ends it at once"
-        logger.warning(text, signal.Signals(number).name, self.grace)
+        text = "%s: %s, within %g s; the same signal once more ends it at once"
+        logger.warning(text, signal.Signals(number).name, self._what_ends, self.grace)
 
     def _leave_late(self) -> None:
         waits = OTHERS_LEAVE if self._is_started else 0.0
@@ -175,6 +188,11 @@ class StopOnSignal(Callback):
             loop = trainer.fit_loop
             self._knobs = (trainer.limit_val_batches, loop.min_epochs, loop.epoch_loop.min_steps)
             trainer.limit_val_batches, loop.min_epochs, loop.epoch_loop.min_steps = 0, None, None
+
+    def _take_over(self, trainer: Trainer) -> None:
+        self._others = started_here(trainer)
+        if self._listener is not None:
+            self._listener.take_over()
 
     def _restore(self, trainer: Trainer) -> None:
         if self._knobs is not None:
@@ -198,10 +216,15 @@ class StopOnSignal(Callback):
             self._deadline.cancel()
             self._deadline = None
 
-    def _tell_how_to_go_on(self, trainer: Trainer, env_step: int) -> None:
-        if not trainer.is_global_zero:
-            return
-        name = signal.Signals(self._stops_by).name
+    def _tell_what_ended(self, trainer: Trainer, module: Any, stage: str) -> None:
+        if trainer.is_global_zero:
+            name = signal.Signals(self._stops_by).name
+            if stage == "fit":
+                self._tell_how_to_go_on(trainer, name, module.progress.env_step)
+            else:
+                logger.warning("%s ended the evaluation; there is nothing to save", name)
+
+    def _tell_how_to_go_on(self, trainer: Trainer, name: str, env_step: int) -> None:
         saving = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, RunCheckpoint)]
         file = next((callback.last_model_path for callback in saving if callback.last_model_path), None)
         if file is not None and Path(file).exists():

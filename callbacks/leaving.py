@@ -68,8 +68,9 @@ def leave(code: int, started: Sequence[subprocess.Popen[Any]] = ()) -> NoReturn:
         started: Processes of ranks.
     """
     try:
-        for kill in [process.kill for process in (*multiprocessing.active_children(), *started)]:
+        processes: list[Any] = [*multiprocessing.active_children(), *started]
+        for process in processes:
             with suppress(OSError, ValueError):
-                kill()
+                process.kill()
     finally:
         os._exit(code)

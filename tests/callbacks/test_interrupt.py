@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 from lightning import Trainer
 from lightning.pytorch import Callback
@@ -241,6 +242,35 @@ def test_signal_before_the_first_round_ends_the_run_with_nothing_to_save(
     assert policy.progress.env_step == 0
     assert "nothing was saved: no round was finished" in caplog.text
     assert list(tmp_path.rglob("*.ckpt")) == []
+
+
+class SignalsDuringEvaluation(Callback):
+    def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+    on_test_start = on_validation_start
+
+
+class SlowSteps(gym.Wrapper[Any, Any, Any, Any]):
+    def step(self, action: Any) -> Any:
+        time.sleep(0.2)
+        return self.env.step(action)
+
+
+@pytest.mark.parametrize("function", ["validate", "test"])
+def test_signal_breaks_an_evaluation_without_training_off(
+    make_trainer: MakeTrainer, small: Config, function: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    datamodule = ReplayDataModule(lambda: SlowSteps(gym.make("CartPole-v1")), num_envs=2, max_env_step=40)
+    small["eval"]["evaluator"]["n_episode"] = 1000
+    stop = StopOnSignal()
+    trainer, begun = make_trainer(callbacks=[stop, SignalsDuringEvaluation()]), time.monotonic()
+    with pytest.raises(SystemExit) as ended:
+        getattr(trainer, function)(DQNPolicy(small), datamodule, verbose=False)
+    assert ended.value.code == TERMINATED
+    assert stop._heard == signal.SIGTERM
+    assert time.monotonic() - begun < 30
+    assert "SIGTERM ended the evaluation; there is nothing to save" in caplog.text
 
 
 def test_signal_that_is_not_asked_for_does_what_it_did(make_trainer: MakeTrainer, small: Config) -> None:
