@@ -45,7 +45,7 @@ def restore_collecting(
         None; or why the episodes cannot go on. Then everything but them is restored, and ``collector.reset_env`` has to
         begin new ones.
     """
-    missing: str | None = state["missing"]
+    missing: str | None = state["missing"] or _other_collector(state["collector"], collector)
     policy.metrics.load_state_dict(state["metrics"], policy.device)
     if missing is None:
         try:
@@ -58,3 +58,10 @@ def restore_collecting(
     if missing is None:
         policy.load_collect_memory(state["memory"])
     return missing
+
+
+def _other_collector(saved: Mapping[str, Any] | None, collector: ISerialCollector) -> str | None:
+    """Return in words that a collector of another kind was saved; None if not, or if its state does not say it."""
+    name = type(collector).__name__
+    was = name if saved is None else saved.get("class", name)
+    return None if was == name else f"the collector was a {was}, now it is a {name}"

@@ -24,12 +24,13 @@ def rng_state(exploration: np.random.Generator) -> dict[str, Any]:
 
 
 def set_rng_state(state: Mapping[str, Any], exploration: np.random.Generator) -> None:
-    """Set the generators to what ``rng_state`` returned."""
+    """Set the generators to what ``rng_state`` returned; of CUDA devices those that are there as well."""
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
     name, keys, *rest = state["numpy"]
     np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
     torch.set_rng_state(state["torch"])
-    if state["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda"])
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for device, saved in zip(range(devices), state["cuda"], strict=False):
+        torch.cuda.set_rng_state(saved, device)
     exploration.bit_generator.state = state["exploration"]

@@ -4,8 +4,9 @@ from lightning_ding.envs.fault import FaultBarrier
 from lightning_ding.envs.normalise import NormaliseObservation, NormaliseReward
 from lightning_ding.envs.pause import Pausable
 from lightning_ding.envs.pettingzoo import PettingZooVectorEnv
-from lightning_ding.envs.plain import NotPlainError, from_plain, to_plain
+from lightning_ding.envs.plain import from_plain, to_plain
 from lightning_ding.envs.process import EnvProcessError, ProcessVectorEnv
+from lightning_ding.envs.shared import NotPlainError
 from lightning_ding.envs.state import env_state, load_env_state
 from lightning_ding.envs.statistics import RunningStatistics
 from lightning_ding.envs.stepper import EnvStepper, Timestep

@@ -8,16 +8,18 @@ data, see :func:`~lightning_ding.envs.plain.to_plain`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
-from lightning_ding.envs.plain import NotPlainError, from_plain, to_plain
+from lightning_ding.envs.made import check_made_alike, how_it_was_made
+from lightning_ding.envs.plain import from_plain, to_plain
+from lightning_ding.envs.shared import Met, NotPlainError
 
 State = dict[str, Any]
-HOW_IT_WAS_MADE = frozenset({"_saved_kwargs"})
+HOW_IT_WAS_MADE = frozenset({"_saved_kwargs", "render_mode"})
 READ_ELSEWHERE = frozenset({"env_fns", "envs"})  # of a SyncVectorEnv
 
 
@@ -32,12 +34,17 @@ def env_state(env: VectorEnv) -> State:
     """
     *wrappers, core = _chain(env)
     name = _name_of(core)
-    if _is_asked(core):
-        return {"wrappers": [_read_wrapper(one, name) for one in wrappers], "core": _read(core, name), "envs": []}
-    if not isinstance(core, SyncVectorEnv):
+    if not _is_asked(core) and not isinstance(core, SyncVectorEnv):
         raise NotPlainError(f"a {type(core).__name__} does not give the state of its envs")
-    envs = [[_read(layer, name) for layer in _chain(one)] for one in core.envs]
-    return {"wrappers": [_read_wrapper(one, name) for one in wrappers], "core": _read(core, name), "envs": envs}
+    envs = _envs_in(core)
+    met = Met([env, *wrappers, core, *(layer for one in envs for layer in _chain(one))])
+    state: State = {"made": how_it_was_made([env, *envs])}
+    state["envs"] = [[_read(layer, name, met) for layer in _chain(one)] for one in envs]
+    with met.copies():  # of a SyncVectorEnv, the observations that it got last: it takes others at the next step
+        state["core"] = _read(core, name, met)
+    state["wrappers"] = [_read_wrapper(one, name, met) for one in wrappers]
+    met.check_memory()
+    return state
 
 
 def load_env_state(env: VectorEnv, state: State) -> None:
@@ -52,19 +59,27 @@ def load_env_state(env: VectorEnv, state: State) -> None:
     """
     *wrappers, core = _chain(env)
     name = _name_of(core)
-    envs = core.envs if isinstance(core, SyncVectorEnv) and not _is_asked(core) else []
+    envs = _envs_in(core)
     if len(wrappers) != len(state["wrappers"]) or len(envs) != len(state["envs"]):
         was = f"{len(state['envs'])} in {len(state['wrappers'])} vector wrappers"
         raise NotPlainError(f"{name} must be as many envs as were saved, {was}, got {len(envs)} in {len(wrappers)}")
-    for one, saved in zip(envs, state["envs"], strict=True):
-        layers = list(_chain(one))
+    chains = [list(_chain(one)) for one in envs]
+    for layers, saved in zip(chains, state["envs"], strict=True):
         if len(layers) != len(saved):
             raise NotPlainError(f"{name} must be in {len(saved) - 1} wrappers, as when saved, got {len(layers) - 1}")
+    check_made_alike(state.get("made", []), how_it_was_made([env, *envs]), name)
+    made: dict[int, Any] = {}
+    for layers, saved in zip(chains, state["envs"], strict=True):
         for layer, below in zip(layers, saved, strict=True):
-            _write(layer, below, name)
-    _write(core, state["core"], name)
+            _write(layer, below, name, made)
+    _write(core, state["core"], name, made)
     for wrapper, saved in zip(wrappers, state["wrappers"], strict=True):
-        _write(wrapper, saved, name)
+        _write(wrapper, saved, name, made)
+
+
+def _envs_in(core: Any) -> Sequence[Any]:
+    """Return the envs that are read one by one."""
+    return core.envs if isinstance(core, SyncVectorEnv) and not _is_asked(core) else ()
 
 
 def _chain(env: Any) -> Iterator[Any]:
@@ -86,14 +101,14 @@ def _is_asked(layer: Any) -> bool:
     return callable(getattr(layer, "state_dict", None)) and callable(getattr(layer, "load_state_dict", None))
 
 
-def _read_wrapper(wrapper: Any, name: str) -> State:
+def _read_wrapper(wrapper: Any, name: str, met: Met) -> State:
     if hasattr(wrapper, "episode_state"):
         state = to_plain(wrapper.episode_state(), f"{name}: episode_state() of {type(wrapper).__name__}")
         return {"class": type(wrapper).__name__, "asked": state}
-    return _read(wrapper, name)
+    return _read(wrapper, name, met)
 
 
-def _read(layer: Any, name: str) -> State:
+def _read(layer: Any, name: str, met: Met) -> State:
     path = f"{name}: {type(layer).__name__}"
     state: State = {"class": type(layer).__name__}
     if _is_asked(layer):
@@ -102,10 +117,10 @@ def _read(layer: Any, name: str) -> State:
     below = list(_chain(layer))
     own = {key: value for key, value in vars(layer).items() if key not in passed_over}
     own = {key: value for key, value in own.items() if not any(value is one for one in below)}
-    return {**state, "attributes": {key: to_plain(value, f"{path}.{key}") for key, value in own.items()}}
+    return {**state, "attributes": {key: to_plain(value, f"{path}.{key}", met) for key, value in own.items()}}
 
 
-def _write(layer: Any, state: State, name: str) -> None:
+def _write(layer: Any, state: State, name: str, made: dict[int, Any]) -> None:
     path = f"{name}: {type(layer).__name__}"
     if state["class"] != type(layer).__name__:
         raise NotPlainError(f"{path} was a {state['class']} when saved")
@@ -114,6 +129,6 @@ def _write(layer: Any, state: State, name: str) -> None:
         load(from_plain(state["asked"], None, path))
         return
     for key, coded in state["attributes"].items():
-        value = from_plain(coded, vars(layer).get(key), f"{path}.{key}")
+        value = from_plain(coded, vars(layer).get(key), f"{path}.{key}", made)
         if value is not vars(layer).get(key):
             object.__setattr__(layer, key, value)

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import enum
+import functools
 import io
 import random
+import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -28,6 +30,10 @@ class Cart:
 class Pair(NamedTuple):
     left: int
     right: tuple[int, ...]
+
+
+def counter(held: Any) -> Any:
+    return lambda: held
 
 
 def through_a_file(value: Any, there: Any = None) -> Any:
@@ -139,6 +145,16 @@ def test_what_is_constant_is_taken_from_what_is_there() -> None:
         (np.zeros(2, dtype=[("a", int)]), "value is an array of records"),
         (np.array([object()]), r"value\[0\] is a builtins.object"),
         (iter([1]), "value is a builtins.list_iterator"),
+        (np.ma.array([1, 2], mask=[False, True]), "value is a numpy.ma"),
+        (np.random.default_rng(1).random, "value is a method of a numpy.random._generator.Generator"),
+        ([].append, "value is a method of a builtins.list"),
+        (Cart(1.0).__repr__, r"value is a method of a .*Cart"),
+        (functools.partial(print, [1]), "value is a functools.partial of a builtins.list"),
+        (functools.partial([1].append, 1), "value is a functools.partial of what is a method of a builtins.list"),
+        (counter([1]), "value is a function that holds a builtins.list"),
+        (counter(np.zeros(1)), "value is a function that holds a numpy.ndarray"),
+        (counter(counter({})), "value is a function that holds what is a function that holds a builtins.dict"),
+        (lambda count=[0]: count, "value is a function that holds a builtins.list"),
         (Cart(object()), r"value.speed is a builtins.object"),  # type: ignore[arg-type]
     ],
 )
@@ -160,3 +176,17 @@ def test_a_file_names_no_class_but_those_of_data() -> None:
         from_plain(coded)
     with pytest.raises(NotPlainError, match=r"value was a not_loaded.Thing, which is not there now"):
         from_plain({**coded, "class": ["not_loaded", "Thing"]})
+
+
+def test_functions_that_hold_what_cannot_change_are_constant() -> None:
+    fixed = np.arange(3)
+    fixed.flags.writeable = False
+    value = [counter(1.5), counter(fixed), functools.partial(max, 1, 2), "a".join, dict.fromkeys, counter(counter("a"))]
+    assert all(back is one for back, one in zip(through_a_file(value, value), value, strict=True))
+
+
+def test_millions_of_bytes_take_no_time_worth_speaking_of() -> None:
+    value = bytes(range(256)) * 40_000
+    began = time.process_time()
+    assert from_plain(to_plain(value)) == value
+    assert time.process_time() - began < 0.1

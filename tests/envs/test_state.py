@@ -1,15 +1,16 @@
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import wrappers
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from lightning_ding.envs import (
     EnvStepper,
@@ -64,6 +65,64 @@ class Composite(CountingEnv):
         self.env = CountingEnv()
 
 
+class Board(gym.Env[Any, Any]):
+    """Shows a row of its board, which has two names, and so has the list of its moves."""
+
+    def __init__(self, is_view: bool = False, gain: float = 1.0, render_mode: str | None = None) -> None:
+        self.observation_space = gym.spaces.Box(-1e9, 1e9, (4,), np.float64)
+        self.action_space = gym.spaces.Discrete(2)
+        self.render_mode, self.gain = render_mode, gain
+        self.board = np.zeros(4)
+        self.row = self.board[:2] if is_view else self.board
+        self.moves: list[int] = []
+        self.named = {"moves": self.moves}
+        self.draw = self.observe  # a method of its own
+
+    def observe(self) -> Any:
+        return np.resize(self.row, 4)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.board[:] = self.np_random.random(4)
+        self.moves.clear()
+        return self.draw(), {}
+
+    def step(self, action: Any) -> Any:
+        self.board += self.gain
+        self.moves.append(int(action))
+        count = len(self.named["moves"])
+        return self.draw(), float(count), count == 9, False, {}
+
+
+class Draws(Board):
+    """Its random numbers are known by a method alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.random = np.random.default_rng(7).random
+
+
+class Shares(gym.Wrapper[Any, Any, Any, Any]):
+    """Knows the board of what it wraps, and a list that all envs have."""
+
+    ALL: ClassVar[list[int]] = []
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.seen, self.all = env.unwrapped.board, self.ALL  # type: ignore[attr-defined]
+
+    def step(self, action: Any) -> Any:
+        obs, _, *rest = self.env.step(action)
+        self.all.append(1)
+        return (obs, float(self.seen.sum() + len(self.all)), *rest)
+
+
+class Times(gym.Wrapper[Any, Any, Any, Any]):
+    def __init__(self, env: gym.Env[Any, Any], by: float) -> None:
+        super().__init__(env)
+        self.by = by
+
+
 def make(env: Any, wraps: tuple[Wrap, ...] = (), autoreset: AutoresetName = "same_step", seed: int = 1) -> VectorEnv:
     vector = make_vector_env(env, 3, wrappers=wraps, autoreset=autoreset)
     vector.reset(seed=seed)
@@ -86,6 +145,14 @@ def through_a_file(value: Any) -> Any:
     torch.save(value, file)
     file.seek(0)
     return torch.load(file, weights_only=True)
+
+
+def settings(env: Any) -> str:
+    """Return what all layers of an env hold, but for what gymnasium keeps when it is asked for a spec."""
+    layers = [vars(env.envs[0]), vars(env.envs[0].unwrapped)]
+    return str([{key: one for key, one in held.items() if key != "_cached_spec"} for held in layers])
+        [{key: one for key, one in held.items() if key != "_cached_spec"} for held in (vars(env.envs[0]), unwrapped)]
+    )
 
 
 def check_goes_on(first: VectorEnv, second: VectorEnv, before: int = 23, steps: int = 60) -> None:
@@ -196,7 +263,7 @@ def test_envs_of_other_kinds_give_no_state() -> None:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (lambda: make("Acrobot-v1"), "was a CartPoleEnv when saved"),
+        (lambda: make("Acrobot-v1"), "was made with 3 of .CartPole-v1., {}, now with 3 of .Acrobot-v1., {}"),
         (lambda: make("CartPole-v1", (FaultBarrier,)), "must be in 3 wrappers, as when saved, got 4"),
         (
             lambda: make_vector_env("CartPole-v1", 2),
@@ -207,3 +274,81 @@ def test_envs_of_other_kinds_give_no_state() -> None:
 def test_a_state_of_other_envs_is_refused(other: Callable[[], VectorEnv], message: str) -> None:
     with pytest.raises(NotPlainError, match=message):
         load_env_state(other(), env_state(make("CartPole-v1")))
+
+
+@pytest.mark.parametrize("wraps", [(), (Shares,)], ids=["one_layer", "several_layers_and_envs"])
+def test_what_has_two_names_is_one_thing_again(wraps: Any) -> None:
+    first, second = make(Board, wraps), make(Board, wraps, seed=2)
+    actions = np.zeros(3, dtype=np.int64)
+    for _ in range(3):
+        first.step(actions)
+    load_env_state(second, through_a_file(env_state(first)))
+    boards = [env.unwrapped for env in second.envs]  # type: ignore[attr-defined]
+    assert all(board.row is board.board and board.named["moves"] is board.moves for board in boards)
+    assert boards[0].board is not boards[1].board
+    if wraps:
+        assert len({id(env.all) for env in second.envs}) == 1  # type: ignore[attr-defined]
+        assert len(second.envs[0].all) == len(Shares.ALL) > 0  # type: ignore[attr-defined]
+        Shares.ALL.clear()
+        for env in second.envs:  # type: ignore[attr-defined]
+            env.all.clear()
+    assert [part.tolist() for part in second.step(actions)[:2]] == [part.tolist() for part in first.step(actions)[:2]]
+
+
+def test_a_view_of_another_array_is_refused() -> None:
+    with pytest.raises(NotPlainError, match=r"Board: Board.row shares memory with Board: Board.board"):
+        env_state(make(functools.partial(Board, is_view=True)))
+
+
+def test_a_method_of_a_generator_is_refused() -> None:
+    with pytest.raises(NotPlainError, match=r"Draws.random is a method of a numpy.random._generator.Generator"):
+        env_state(make(Draws))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (make_vector_env("CartPole-v1"), make_vector_env("CartPole-v0"),
+         "'CartPole-v1', {}.*now with.*'CartPole-v0', {}"),
+        (
+            make_vector_env(Board, env_kwargs={"gain": 1.0}),
+            make_vector_env(Board, env_kwargs={"gain": 5.0}),
+            r"gain: 1.0.*now with.*gain: 5.0",
+        ),
+        (
+            make_vector_env(Board, wrappers=[functools.partial(Times, by=1.0)]),
+            make_vector_env(Board, wrappers=[functools.partial(Times, by=2.0)]),
+            r"by: 1.0.*now with.*by: 2.0",
+        ),
+        (
+            SyncVectorEnv([lambda: gym.make("CartPole-v1", max_episode_steps=50)]),
+            SyncVectorEnv([lambda: gym.make("CartPole-v1", max_episode_steps=60)]),
+            r"TimeLimit was made with {max_episode_steps: 50}, now with {max_episode_steps: 60}",
+        ),
+        (
+            SyncVectorEnv([lambda: gym.make("Pendulum-v1", g=10.0)]),
+            SyncVectorEnv([lambda: gym.make("Pendulum-v1", g=9.0)]),
+            r"Pendulum-v1 {g: 10.0}, now with Pendulum-v1 {g: 9.0}",
+        ),
+        (
+            make_vector_env(Board, autoreset="same_step"),
+            make_vector_env(Board, autoreset="disabled"),
+            r"autoreset was made with .*SAME_STEP.*now with .*DISABLED",
+        ),
+    ],
+)  # fmt: skip
+def test_envs_that_were_made_in_another_way_keep_their_settings(old: VectorEnv, new: VectorEnv, message: str) -> None:
+    old.reset(seed=1)
+    new.reset(seed=1)
+    before = settings(new)
+    with pytest.raises(NotPlainError, match=message):
+        load_env_state(new, env_state(old))
+    assert settings(new) == before
+
+
+def test_envs_that_are_shown_now_go_on_and_are_shown() -> None:
+    old, new = make(Board), make_vector_env(Board, 3, env_kwargs={"render_mode": "rgb_array"})
+    new.reset(seed=2)
+    load_env_state(new, env_state(old))
+    assert [env.render_mode for env in new.envs] == ["rgb_array"] * 3  # type: ignore[attr-defined]
+    assert new.envs[0].board.tolist() == old.envs[0].board.tolist()  # type: ignore[attr-defined]

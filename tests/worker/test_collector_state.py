@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import functools
 import io
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lightning_ding import nested
+from lightning_ding.datamodules.rank_state import read_collecting, restore_collecting
+from lightning_ding.datamodules.rng import rng_state, set_rng_state
 from lightning_ding.envs import FaultBarrier, Pausable, env_state, load_env_state
 from lightning_ding.envs.toy import CountingEnv
 from lightning_ding.policy.modes import CollectMode
@@ -23,6 +27,7 @@ from lightning_ding.worker import (
     SampleSerialCollector,
 )
 
+KINDS: list[Any] = [SampleSerialCollector, EpisodeSerialCollector]
 LENGTHS = [(7,), (5, 3), (4, 9, 2)]
 MODES = [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED]
 each_mode = pytest.mark.parametrize("mode", MODES)
@@ -122,6 +127,32 @@ def test_without_the_envs_counters_and_what_waits_go_on_and_episodes_begin_anew(
     for episode in range(begun, int(ids.max()) + 1):  # of episodes under way there is nothing left
         mine = steps[ids == episode][:, 2].tolist()
         assert mine == list(range(len(mine)))
+
+
+@pytest.mark.parametrize("kinds", [KINDS, KINDS[::-1]], ids=lambda kinds: kinds[0].__name__)
+def test_a_collector_of_another_kind_begins_new_episodes_and_keeps_the_counters(kinds: Any) -> None:
+    env, other_env = envs(), envs()
+    saved, other = kinds[0](env=env, policy=policy()), kinds[1](env=other_env, policy=policy())
+    saved.collect(5)
+    old: Any = SimpleNamespace(collect_memory=dict, metrics=SimpleNamespace(state_dict=dict))
+    state = through_a_file(read_collecting(old, saved, env, envs()))
+    new: Any = SimpleNamespace(device="cpu", metrics=SimpleNamespace(load_state_dict=lambda *_: None))
+    missing = restore_collecting(state, new, other, other_env, envs())
+    assert missing == f"the collector was a {kinds[0].__name__}, now it is a {kinds[1].__name__}"
+    other.reset_env()
+    assert other.envstep == saved.envstep > 0
+    assert len(other.collect(5)) > 0
+
+
+def test_random_states_of_cuda_devices_that_are_not_there_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = rng_state(np.random.default_rng(0)) | {"cuda": [torch.zeros(16), torch.ones(16)]}
+    taken: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda one, device: taken.append((one.tolist(), int(device))))
+    monkeypatch.setattr(torch.cuda, "set_rng_state_all", lambda every: taken.extend([(one, 0) for one in every]))
+    set_rng_state(state, np.random.default_rng(1))
+    assert taken == [([0.0] * 16, 0)]
 
 
 def test_a_state_of_another_number_of_envs_is_refused_if_they_are_to_go_on() -> None:

@@ -71,7 +71,7 @@ class ISerialCollector(Worker):
         """Take what ``state_dict`` returned.
 
         Args:
-            state: Of a collector of the same kind with as many envs.
+            state: Of a collector of the same kind with as many envs; of another kind only if nothing goes on.
             goes_on: Whether the envs are where they were then; if not, what was known of the episodes under way is left
                 out, and ``reset_env`` has to begin new ones.
 

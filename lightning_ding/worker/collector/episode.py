@@ -136,6 +136,8 @@ class EpisodeSerialCollector(SinglePolicyCollector):
     def load_state_dict(self, state: Mapping[str, Any], goes_on: bool = True) -> None:
         """Take what ``state_dict`` returned; see :class:`ISerialCollector`."""
         super().load_state_dict(state, goes_on)
+        if "episodes" not in state:  # of a collector of another kind
+            return
         counted = from_plain(state["episodes"])
         self._turn, self._has_warned = counted["turn"], counted["has_warned"]
         if len(counted["waiting"]) == len(self._waiting):  # else there is no env for them

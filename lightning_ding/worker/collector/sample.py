@@ -106,6 +106,8 @@ class SampleSerialCollector(SinglePolicyCollector):
     def load_state_dict(self, state: Mapping[str, Any], goes_on: bool = True) -> None:
         """Take what ``state_dict`` returned; see :class:`ISerialCollector`."""
         super().load_state_dict(state, goes_on)
+        if "kept" not in state:  # of a collector of another kind
+            return
         self._kept = from_plain(state["kept"])
         self._kept_count = sum(nested.length(part) for part in self._kept)
 

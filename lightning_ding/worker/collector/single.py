@@ -195,7 +195,7 @@ class SinglePolicyCollector(ISerialCollector):
         stepper = self._require_env()
         under_way = {name: getattr(self, name) for name in UNDER_WAY} | {"stepper": stepper.state_dict()}
         counted = {name: getattr(self, name) for name in COUNTED}
-        return {"counted": to_plain(counted), "under_way": to_plain(under_way)}
+        return {"class": type(self).__name__, "counted": to_plain(counted), "under_way": to_plain(under_way)}
 
     def load_state_dict(self, state: Mapping[str, Any], goes_on: bool = True) -> None:
         """Take what ``state_dict`` returned; see :class:`ISerialCollector`.
