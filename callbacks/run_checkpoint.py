@@ -15,6 +15,7 @@ from lightning_ding.callbacks.last_for_lightning import FoundByLightning
 from lightning_ding.callbacks.on_every_rank import on_every_rank, write_lightning_file
 from lightning_ding.callbacks.saving_failure import SavingFailure
 from lightning_ding.checkpoints import RUN_FILE, RunFolder, SaveBuffer, TornCheckpointError, sync_tree
+from lightning_ding.checkpoints.manifest import MANIFEST
 from lightning_ding.config import require
 
 logger = logging.getLogger(__name__)
@@ -64,6 +65,8 @@ class RunCheckpoint(FoundByLightning):
         if stage == "fit":
             self._folder = checkpoint_folder(trainer, self.dirpath)
             self._failure.forget()
+            if trainer.ckpt_path is None and not self.last_model_path and trainer.is_global_zero:
+                self._warn_of_another_run()
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
@@ -129,6 +132,11 @@ class RunCheckpoint(FoundByLightning):
             write_lightning_file(trainer, folder.temporary / RUN_FILE)
         finally:
             datamodule.rank_folder = None
+
+    def _warn_of_another_run(self) -> None:
+        if any(self._folder.glob(f"{self.filename}-*/{MANIFEST}")):
+            text = "%s holds checkpoints of another run, and those of this one take their place; go on from them with "
+            logger.warning(text + 'ckpt_path="last", or take another dirpath', self._folder)
 
     def _retire_older(self, folder: RunFolder) -> None:
         try:

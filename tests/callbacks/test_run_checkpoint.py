@@ -264,3 +264,13 @@ def test_fast_dev_run_writes_no_run(make_trainer: MakeTrainer, small: Config, tm
 def test_saving_every_zero_epochs_is_refused() -> None:
     with pytest.raises(ValueError, match="every_n_epochs must be >= 1, got 0"):
         RunCheckpoint(every_n_epochs=0)
+
+
+def test_new_run_in_the_folder_of_another_says_whose_place_it_takes(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="lightning_ding"):
+        train(make_trainer, small, RunCheckpoint(tmp_path), max_epochs=1)
+        assert "another run" not in caplog.text
+        train(make_trainer, small, RunCheckpoint(tmp_path), max_epochs=1)
+    assert f"{tmp_path} holds checkpoints of another run" in caplog.text
