@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, Literal, get_args
 
 import gymnasium as gym
@@ -82,7 +83,7 @@ def make_vector_env(
         vector = _make_native(env, num_envs, wrappers, dict(env_kwargs or {}))
     elif mode == "sync":
         makers = [_Maker(env, tuple(wrappers), dict(env_kwargs or {}))] * num_envs
-        vector = SyncVectorEnv(makers, autoreset_mode=AUTORESET_MODES[autoreset or "same_step"])
+        vector = _SyncVectorEnv(makers, autoreset_mode=AUTORESET_MODES[autoreset or "same_step"])
     else:
         spec = gym.spec(env) if isinstance(env, str) else env  # another process may not know what was registered here
         makers = [_Maker(spec, tuple(wrappers), dict(env_kwargs or {}))] * num_envs
@@ -130,6 +131,15 @@ def reset_envs(env: VectorEnv, seed: list[int | None] | None = None, options: di
     if seed is not None and not isinstance(env.unwrapped, SEPARATE_ENVS):
         seeds = next((one for one in seed if one is not None), None)
     return env.reset(seed=seeds, options=options)[0]
+
+
+class _SyncVectorEnv(SyncVectorEnv):
+    """Keeps the last observation of an episode from an env that writes its next one into the same memory."""
+
+    def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
+        if "final_obs" in env_info:  # added before the env is reset
+            env_info = {**env_info, "final_obs": deepcopy(env_info["final_obs"])}
+        return super()._add_info(vector_infos, env_info, env_num)
 
 
 class _Maker:

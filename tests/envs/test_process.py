@@ -199,6 +199,48 @@ def test_an_observation_that_is_not_in_the_space_is_an_error(make: Make) -> None
         make([Wide]).reset()
 
 
+class Giver(CountingEnv):
+    """Observes what it is given, in a space that it is given."""
+
+    def __init__(self, space: Any, given: Any) -> None:
+        super().__init__(lengths=(9,))
+        self.observation_space, self.given = space, given
+
+    def _observe(self) -> Any:
+        return self.given
+
+
+@pytest.mark.parametrize(
+    ("space", "given"),
+    [
+        (spaces.Box(0, 255, (2,), np.uint8), np.array([1.7, 300.0])),
+        (spaces.Box(0, 255, (2,), np.uint8), np.array([1, 300])),
+        (spaces.Discrete(5), 1.9),
+    ],
+)
+def test_a_number_that_the_space_cannot_hold_is_an_error_as_in_one_process(make: Make, space: Any, given: Any) -> None:
+    with pytest.raises(TypeError, match="Cannot cast"):
+        SyncVectorEnv([functools.partial(Giver, space, given)]).reset()
+    with pytest.raises(EnvProcessError, match=r"env 0 failed in reset\(\): .*TypeError: Cannot cast"):
+        make([functools.partial(Giver, space, given)]).reset()
+
+
+@pytest.mark.parametrize(
+    ("space", "given"),
+    [
+        (spaces.Box(-1, 1, (2,), np.float32), np.array([0.1, 0.2])),
+        (spaces.Box(-1, 1, (), np.float32), 0.3),
+        (spaces.Discrete(5), 3),
+        (spaces.Discrete(5), np.int32(3)),
+        (spaces.MultiBinary(2), np.array([True, False])),
+    ],
+)
+def test_a_number_of_a_kind_that_the_space_holds_is_taken(make: Make, space: Any, given: Any) -> None:
+    sync = SyncVectorEnv([functools.partial(Giver, space, given)])
+
+    assert_same(make([functools.partial(Giver, space, given)]).reset(), sync.reset())
+
+
 # ------------------------------------------------------------------ talking to the envs
 
 

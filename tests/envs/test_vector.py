@@ -12,7 +12,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lightning_ding.envs import EnvProcessError, ProcessVectorEnv, make_vector_env
-from lightning_ding.envs.toy import ChainEnv
+from lightning_ding.envs.toy import ChainEnv, CountingEnv
 from lightning_ding.envs.vector import AutoresetName
 
 MakeEnv = Callable[..., VectorEnv]
@@ -70,6 +70,31 @@ def test_make_vector_env_refuses_an_autoreset_mode_for_a_native_env(make: MakeEn
 
 def test_make_vector_env_resets_in_the_same_step_if_nothing_is_said(make: MakeEnv) -> None:
     assert make("CartPole-v1").metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+
+
+class ViewEnv(CountingEnv):
+    """A CountingEnv that writes all observations into the same memory."""
+
+    def __init__(self) -> None:
+        super().__init__(lengths=(2,))
+        self.memory = np.zeros(3, dtype=np.float32)
+
+    def _observe(self) -> Any:
+        self.memory[...] = super()._observe()
+        return self.memory
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_make_vector_env_keeps_the_last_observation_of_an_env_that_writes_into_its_memory(
+    make: MakeEnv, mode: str
+) -> None:
+    env = make(ViewEnv, mode=mode)
+    env.reset()
+    env.step(np.array([0]))
+    obs, _, _, _, info = env.step(np.array([0]))
+
+    assert obs.tolist() == [[0, 1, 0]]
+    assert info["final_obs"][0].tolist() == [0, 0, 2]
 
 
 def test_make_vector_env_makes_as_many_envs_as_asked(make: MakeEnv) -> None:

@@ -11,6 +11,7 @@ import os
 import socket
 import traceback
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -179,7 +180,7 @@ class Worker:
             block.reward[number], block.terminated[number], block.truncated[number] = reward, terminated, truncated
             self._ended[number] = bool(terminated or truncated)
             if self._ended[number] and self._mode == AutoresetMode.SAME_STEP:
-                final = (obs, info)
+                final = (deepcopy(obs), info)  # the env may write its next observation into the same memory
                 obs, info = self._reset_one(number, None)
         self._keep(number, obs, info, final)
 
@@ -197,7 +198,10 @@ class Worker:
             for column, leaf in zip(self._block.obs, self._observations.split(obs), strict=True):
                 if np.shape(leaf) != column.shape[1:]:
                     raise ValueError(f"an observation must be in {self._observations.space}, got {obs!r}")
-                column[number] = leaf
+                if getattr(leaf, "dtype", None) == column.dtype:
+                    column[number] = leaf
+                else:
+                    np.copyto(column[number, ...], leaf, casting="same_kind")
         if info or final is not None or self._observations is None:
             self._seen.append((number, left, info, final))
 
