@@ -151,8 +151,6 @@ def settings(env: Any) -> str:
     """Return what all layers of an env hold, but for what gymnasium keeps when it is asked for a spec."""
     layers = [vars(env.envs[0]), vars(env.envs[0].unwrapped)]
     return str([{key: one for key, one in held.items() if key != "_cached_spec"} for held in layers])
-        [{key: one for key, one in held.items() if key != "_cached_spec"} for held in (vars(env.envs[0]), unwrapped)]
-    )
 
 
 def check_goes_on(first: VectorEnv, second: VectorEnv, before: int = 23, steps: int = 60) -> None:
