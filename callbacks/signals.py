@@ -22,6 +22,9 @@ class SignalListener:
     another rank in a collective does not get there. But the number of the signal is written to a socket at once
     (``signal.set_wakeup_fd``), and a thread reads it there.
 
+    Behind a fit that failed ``signal.getsignal`` still gives the handler of this class, because Lightning puts back
+    what it found, behind its last hook; the first signal then brings the old handler back and goes to it.
+
     Args:
         signals: Numbers of the signals; their handlers are replaced while this listens. One that is ignored stays so,
             as SIGINT is in what a shell runs in the background.
