@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -282,3 +283,55 @@ def test_command_line_chooses_rollouts_for_an_on_policy_policy(tmp_path: Path, m
     main(["fit", "--policy", "ppo", "--config", "run.yaml"])
     assert len(seen) == 2
     assert seen[0]._policy.progress.env_step == 48
+
+
+# Faults
+
+
+class Fails(gym.Wrapper[Any, Any, Any, Any]):
+    """Raises in the sixth step of every episode whose number ``every`` divides."""
+
+    def __init__(self, env: gym.Env[Any, Any], every: int = 2) -> None:
+        super().__init__(env)
+        self.steps = self.episodes = 0
+        self.every = every
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.steps, self.episodes = 0, self.episodes + 1
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.steps == 6 and self.episodes % self.every == 0:
+            raise RuntimeError("the engine stalled")
+        return self.env.step(action)
+
+
+DROP: Config = {"collect": {"collector": {"env_fault": "drop"}}}
+
+
+def test_episodes_that_a_fault_broke_off_are_left_out_of_the_rollout_that_is_learned_from(
+    make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken: set[int] = set()
+    collect = RolloutDataModule._collect
+
+    def note(self: Any, *args: Any, **kwargs: Any) -> Any:
+        data = collect(self, *args, **kwargs)
+        broken.update(set(self._dropped_episodes) & set(data["episode_id"].tolist()))
+        return data
+
+    monkeypatch.setattr(RolloutDataModule, "_collect", note)
+    rollouts = fit(make_trainer, ppo(DROP, {"collect": {"n_sample": 48}}), num_envs=2, wrappers=[Fails], rounds=1)
+    (data,) = rollouts.data
+    assert len(broken) >= 1  # collected, with some rows
+    assert not broken & set(data["episode_id"].tolist())
+    assert len(data["episode_id"]) >= 48
+    for env_id in (0, 1):  # in the order of time
+        episodes = data["episode_id"][data["env_id"] == env_id].tolist()
+        assert episodes == sorted(episodes)
+
+
+def test_envs_that_fail_in_every_episode_end_the_run(make_trainer: MakeTrainer) -> None:
+    with pytest.raises(RuntimeError, match="there are no 24 transitions of episodes that no fault of an env broke off"):
+        fit(make_trainer, ppo(DROP), num_envs=2, wrappers=[partial(Fails, every=1)])
