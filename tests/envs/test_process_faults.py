@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import math
 import multiprocessing
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -32,6 +35,26 @@ SAID = {
     "kill": "its process was ended by SIGKILL",
     "hang": "no answer within 1 s",
 }
+
+STOPPED = """
+import functools
+import time
+import numpy as np
+from lightning_ding.envs import ProcessVectorEnv
+from lightning_ding.envs.toy import CountingEnv
+
+class Busy(CountingEnv):
+    def step(self, action):
+        for _ in range(60):
+            time.sleep(0.01)
+        return super().step(action)
+
+envs = ProcessVectorEnv([functools.partial(Busy, number) for number in range(2)], step_timeout=3.0, context="fork")
+envs.reset()
+print("steps", flush=True)
+print(envs.step(np.zeros(2, dtype=np.int64))[0].tolist())
+envs.close()
+"""
 
 
 @pytest.fixture
@@ -201,6 +224,29 @@ def test_an_info_that_cannot_be_sent_is_an_error_of_its_env(make: Make) -> None:
         envs.step(zeros(envs))
 
 
+class TwoError(Exception):
+    """Is pickled, but cannot be unpickled: what it is given is not what it keeps."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_an_info_that_cannot_be_unpickled_is_an_error_of_its_env_and_nothing_more(make: Make, together: int) -> None:
+    class Telling(FaultyEnv):
+        def step(self, action: Any) -> Any:
+            return *super().step(action)[:4], {"error": TwoError(1, 2)}
+
+    envs = make([good(0), good(1), Telling], envs_per_process=together)
+    envs.reset()
+
+    with pytest.raises(EnvProcessError, match=r"env 2 failed in step\(\): its answer cannot be unpickled: TypeError"):
+        envs.step(zeros(envs))
+    start = time.monotonic()
+    assert envs.reset()[0].tolist() == [[0, 1, 0], [1, 1, 0], [0, 1, 0]]
+    assert time.monotonic() - start < 10
+
+
 def test_a_call_that_was_broken_off_is_not_answered_later(make: Make) -> None:
     class Slow(CountingEnv):
         def step(self, action: Any) -> Any:
@@ -223,6 +269,64 @@ def test_a_call_that_was_broken_off_is_not_answered_later(make: Make) -> None:
     assert envs.get_attr("number") == (0, 1)
     assert envs.reset()[0].tolist() == [[0, 1, 0], [1, 1, 0]]
     assert envs.step(zeros(envs))[0].tolist() == [[0, 1, 1], [1, 1, 1]]
+
+
+def test_the_last_action_is_told_when_actions_are_a_tuple(make: Make) -> None:
+    envs = make([good(0), faulty("raise", (0, 1), number=1)])
+    envs.reset(seed=5)
+
+    with pytest.raises(EnvProcessError, match=r"it broke \(last reset with seed 6, last action 3\)"):
+        envs.step((2, 3))
+
+
+def test_an_answer_that_is_there_is_not_late(make: Make) -> None:
+    class Slow(CountingEnv):
+        def step(self, action: Any) -> Any:
+            time.sleep(1.0)
+            return super().step(action)
+
+    envs = make([functools.partial(Slow, 0), good(1), good(2)], step_timeout=0.15)
+    envs.reset()
+
+    with pytest.raises(EnvProcessError) as caught:
+        envs.step(zeros(envs))
+    assert caught.value.env_ids == (0,)
+
+
+def test_time_in_which_all_processes_are_stopped_does_not_count() -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "steps\n"
+    time.sleep(0.3)
+    os.killpg(parent.pid, signal.SIGSTOP)
+    time.sleep(3.0)
+    os.killpg(parent.pid, signal.SIGCONT)
+
+    assert parent.communicate(timeout=60)[0] == "[[0.0, 0.0, 1.0], [1.0, 0.0, 1.0]]\n"
+
+
+@pytest.mark.parametrize("seconds", [math.inf, 1e9])
+def test_deadlines_may_be_as_far_as_one_likes(make: Make, seconds: float) -> None:
+    class Slow(CountingEnv):
+        def step(self, action: Any) -> Any:
+            time.sleep(0.4)
+            return super().step(action)
+
+    envs = make([Slow], step_timeout=seconds, reset_timeout=seconds, close_timeout=seconds)
+    envs.reset()
+
+    assert envs.step(zeros(envs))[0].tolist() == [[0, 0, 1]]
+
+
+def test_a_reset_before_a_step_is_not_taken_for_one_behind_it(make: Make) -> None:
+    envs = make([good(0)], step_timeout=0.5)
+    envs.reset()
+    os.kill(envs._processes.all[0].process.pid, signal.SIGSTOP)
+
+    with pytest.raises(EnvProcessError, match=r"env 0 failed in step\(\): no answer within 0.5 s"):
+        envs.step(zeros(envs))
 
 
 # ------------------------------------------------------------------ survived

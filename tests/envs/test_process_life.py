@@ -20,10 +20,14 @@ from lightning_ding.envs.toy import CountingEnv
 
 ROOT = Path(__file__).parents[2]
 PARENT = """
-import sys
-from lightning_ding.envs import ProcessVectorEnv
-from tests.envs.hanging import HangingEnv
 import multiprocessing
+import os
+import signal
+import sys
+import time
+from multiprocessing import forkserver
+from lightning_ding.envs import EnvProcessError, ProcessVectorEnv
+from tests.envs.hanging import HangingEnv
 import numpy as np
 
 if __name__ == "__main__":
@@ -31,6 +35,14 @@ if __name__ == "__main__":
     envs.set_attr("how", sys.argv[2])
     envs.reset()
     print(*[process.pid for process in multiprocessing.active_children()], flush=True)
+    if sys.argv[2] == "lose the fork server":
+        os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
+        start = time.monotonic()
+        try:
+            envs.step(np.zeros(2, dtype=np.int64))
+        except EnvProcessError as error:
+            print(type(error).__name__, time.monotonic() - start, flush=True)
+        time.sleep(60)
     if sys.argv[2] != "end":
         envs.step(np.zeros(2, dtype=np.int64))
 """
@@ -74,6 +86,20 @@ def test_no_process_outlives_a_parent_that_is_killed(tmp_path: Path, context: st
     parent.wait()
 
     assert wait_for(lambda: not any(lives(pid) for pid in children), seconds=5)
+
+
+def test_processes_whose_fork_server_is_dead_are_ended_at_once(tmp_path: Path) -> None:
+    parent, children = start_parent(tmp_path, "forkserver", "lose the fork server")
+
+    assert parent.stdout is not None
+    name, seconds = parent.stdout.readline().split()
+    assert name == "EnvProcessError"
+    assert float(seconds) < 5
+    assert len(children) == 2
+    assert wait_for(lambda: not any(lives(pid) for pid in children), seconds=5)
+    assert parent.poll() is None
+    parent.kill()
+    parent.wait()
 
 
 def test_a_script_that_forgets_to_close_its_envs_ends_and_leaves_no_process(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ class Failure:
     kind: Literal["raised", "died", "hung"]
     """Only behind ``"raised"`` is the process still there."""
     env_ids: tuple[int, ...]
-    """The env that raised; otherwise all that were in the process."""
+    """The env that raised, if that is known; otherwise all that were in the process."""
     doing: str
     """What the process was doing, e.g. ``"step()"``."""
     summary: str

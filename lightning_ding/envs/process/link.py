@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import struct
 import time
+import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing import connection
 from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
@@ -17,7 +20,7 @@ from gymnasium.vector.utils import clear_mpi_env_vars
 
 from lightning_ding.envs.process.error import Failure, end_of
 from lightning_ding.envs.process.life import lifeline
-from lightning_ding.envs.process.memory import RESETTING, Block
+from lightning_ding.envs.process.memory import RESETTING, STEPPING, Block
 from lightning_ding.envs.process.signals import sigterm_held_back
 from lightning_ding.envs.process.worker import DONE, ERROR, MORE, STEP, serve
 
@@ -27,6 +30,9 @@ QUICK = 0.2  # seconds in which the processes are heard in order, before all of 
 STALL = 10.0  # seconds in which a message that has begun must go on
 STARTING = "the start of its process"
 AT_ONCE = 0.1  # seconds in which others may tell of their end beside one that has
+SLICE = 0.5  # seconds of one wait; when one takes much longer, this process was stopped, and others perhaps with it
+LONGEST = 3600.0  # seconds; the system takes no number for granted
+UNKNOWN = 255  # exit code, also of a process that lives, when the fork server that would know is dead
 
 
 class EnvProcess:
@@ -67,6 +73,8 @@ class EnvProcess:
         self._heard = select.poll()
         self._heard.register(self._file, select.POLLIN)
         self._heard.register(self.process.sentinel, select.POLLIN)
+        self._speaks = select.poll()
+        self._speaks.register(self._file, select.POLLIN)
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             with socket.socket(fileno=os.dup(self._file)) as end:
                 end.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(STALL), 0))
@@ -83,6 +91,8 @@ class EnvProcess:
     def send(self, doing: str, data: Any) -> None:
         """Send a request that is pickled already, or None."""
         self._doing, self.failure, self.answer = doing, None, None
+        if self.block is not None:
+            self.block.at[1] = STEPPING  # until the process says otherwise; it may have been resetting before
         self.owes = (
             True  # before the first byte: whatever breaks in here, no answer is taken for that to another request
         )
@@ -116,23 +126,19 @@ class EnvProcess:
 
     def take(self) -> None:
         """Take the answer that is there, or note that the process died."""
+        code, data = b"", None
         try:
-            code = os.read(self._file, 1)
+            if self._speaks.poll(0):  # or only its end was seen, and reading would wait
+                code = os.read(self._file, 1)
             if code in (MORE, ERROR):
-                self.answer = self._pipe.recv()
+                data = self._pipe.recv_bytes()
         except (OSError, EOFError):
             code = b""
         if code not in (DONE, MORE, ERROR):
             self._has_died()
-        elif code == ERROR:
-            number, summary, trace = self.answer
-            self.answer = None
-            self.failure = Failure("raised", (self.env_ids[number],), self._now(), summary, trace)
+        elif data is not None:
+            self._unpickle(code, data)
         self.owes = False
-
-    def is_late(self, seconds: float, limits: Limits) -> bool:
-        """Return whether the answer should have come after so many seconds."""
-        return (limit := self.limit(limits)) is not None and seconds >= limit
 
     def limit(self, limits: Limits) -> float | None:
         """Return the seconds that the process has for this answer; more if a reset follows the step."""
@@ -150,7 +156,7 @@ class EnvProcess:
         """Wait for a process that was asked to close, end it if need be, and return whether it ended itself."""
         if not self.is_alive:
             return True
-        self.process.join(seconds)
+        self.process.join(min(seconds, LONGEST))
         ended = self.process.exitcode is not None
         self.kill()
         return ended
@@ -160,8 +166,9 @@ class EnvProcess:
         if not self.is_alive:
             return
         self.is_alive = self.owes = False
-        if self.process.exitcode is None:
-            self.process.kill()
+        if self.process.exitcode in (None, UNKNOWN):
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGKILL)
         self.process.join(STALL)
         self._pipe.close()
         if self.process.exitcode is not None:
@@ -170,6 +177,20 @@ class EnvProcess:
     def sources(self) -> list[Any]:
         """Return what becomes ready when the process answers or ends."""
         return [self._pipe, self.process.sentinel]
+
+    def _unpickle(self, code: bytes, data: bytes) -> None:
+        try:
+            answer = ForkingPickler.loads(data)
+        except Exception as error:  # classes of envs may raise anything when they are put together again
+            summary = f"its answer cannot be unpickled: {type(error).__name__}: {error}"
+            trace = "".join(traceback.format_exception(error))
+            self.failure = Failure("raised", tuple(self.env_ids), self._now(), summary, trace)
+            return
+        if code == MORE:
+            self.answer = answer
+        else:
+            number, summary, trace = answer
+            self.failure = Failure("raised", (self.env_ids[number],), self._now(), summary, trace)
 
     def _has_died(self) -> None:
         self.process.join(1.0)
@@ -197,26 +218,29 @@ def gather(processes: Sequence[EnvProcess], limits: Limits, give_up_on: Sequence
             break
         if process.failure is not None and process.failure.kind in give_up_on:
             break
+    passed = min(time.monotonic() - start, QUICK)
     while owing := [process for process in processes if process.owes]:
         lost = any(p.failure is not None and p.failure.kind in give_up_on for p in processes)
-        passed = time.monotonic() - start
-        for process in [] if lost else owing:
-            if process.is_late(passed, limits):
-                process.give_up(process.limit(limits) or 0.0)
-        owing = [process for process in owing if process.owes]
-        ready = connection.wait(_sources(owing), AT_ONCE if lost else _rest(owing, limits, passed)) if owing else []
+        ready, seconds = _wait(owing, AT_ONCE if lost else _rest(owing, limits, passed))
+        passed += seconds
         for process in owing:
             if any(source in ready for source in process.sources()):
                 process.take()
+            elif not lost and (limit := process.limit(limits)) is not None and passed >= limit:
+                process.give_up(limit)
         if lost and not ready:
             return
 
 
-def _sources(processes: Sequence[EnvProcess]) -> list[Any]:
-    return [source for process in processes for source in process.sources()]
+def _wait(processes: Sequence[EnvProcess], seconds: float) -> tuple[list[Any], float]:
+    """Wait until one of them answers or ends; return what is ready and the seconds that count for deadlines."""
+    start = time.monotonic()
+    ready = connection.wait([source for process in processes for source in process.sources()], seconds)
+    passed = time.monotonic() - start
+    return ready, passed if passed < seconds + SLICE else seconds / 2
 
 
-def _rest(processes: Sequence[EnvProcess], limits: Limits, passed: float) -> float | None:
-    """Return the seconds until the first of them may be late."""
+def _rest(processes: Sequence[EnvProcess], limits: Limits, passed: float) -> float:
+    """Return the seconds until the first of them may be late, not more than a slice."""
     all_limits = [limit for process in processes if (limit := process.limit(limits)) is not None]
-    return max(min(all_limits) - passed, 0.0) if all_limits else None
+    return min(max(min(all_limits, default=SLICE + passed) - passed, 0.0), SLICE)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -42,7 +43,7 @@ class Supervisor:
         self._restarts = on_env_error == "restart"
         self._give_up_on = () if self._restarts else FATAL
         self._limits: Limits = (reset_timeout, None)
-        self._last_actions: Any = None
+        self._last_action: Callable[[int], Any] | None = None
 
     def reset(self, chosen: Sequence[int], seeds: Sequence[int | None], options: Info | None) -> None:
         """Reset some envs; a process that fails is replaced until it does not.
@@ -52,7 +53,7 @@ class Supervisor:
         """
         for env_id in chosen:
             self.faults.seeded(env_id, seeds[env_id])
-        self._last_actions = None
+        self._last_action = None
         asked = [process for process in self._processes.all if _chosen_in(process, chosen)]
         failed = self._reset(asked, chosen, seeds, options)
         why = {process.env_ids: process.failure for process in failed}
@@ -70,7 +71,7 @@ class Supervisor:
             rows: Actions by env; None if they are in the shared memory.
             limits: How long a process has.
         """
-        self._last_actions = actions
+        self._last_action = functools.partial(_row, actions) if rows is None else rows.__getitem__
         processes = self._processes.all
         asked = [process for process in processes if process.is_alive and process.lost is None]
         data = [None if rows is None else ForkingPickler.dumps(("step", rows[process.rows])) for process in asked]
@@ -149,8 +150,8 @@ class Supervisor:
         told = {}
         for env_id in (env_id for process in failed for env_id in process.env_ids):
             told[env_id] = self.faults.last_reset(env_id)
-            if self._last_actions is not None:
-                told[env_id] += f", last action {_row(self._last_actions, env_id)}"
+            if self._last_action is not None:
+                told[env_id] += f", last action {self._last_action(env_id)}"
         return told
 
 
@@ -159,8 +160,9 @@ def _chosen_in(process: EnvProcess, chosen: Sequence[int]) -> list[int]:
 
 
 def _row(actions: Any, env_id: int) -> Any:
+    """Return the action of one env from a batch whose leaves are what the space says, each with a leading axis N."""
     if isinstance(actions, dict):
         return {name: _row(below, env_id) for name, below in actions.items()}
-    if isinstance(actions, tuple):
+    if isinstance(actions, (tuple, list)):
         return tuple(_row(below, env_id) for below in actions)
     return actions[env_id]
