@@ -11,6 +11,7 @@ from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 from typing_extensions import override
 
+from lightning_ding.callbacks.logging_metrics import write_metrics
 from lightning_ding.config import require
 
 
@@ -84,8 +85,7 @@ class MetricsLogger(Callback):
         metrics |= {f"buffer/{name}": value for name, value in pop_buffer_metrics().items()}
         self._mark(pl_module)
         trainer.callback_metrics.update({name: torch.tensor(float(value)) for name, value in metrics.items()})
-        for logger in trainer.loggers:
-            logger.log_metrics(metrics, step=progress.env_step)
+        write_metrics(trainer, metrics, progress.env_step)
 
     def _over_ranks(
         self, trainer: Trainer, learn: dict[str, float], returns: list[float], lengths: list[int]

@@ -9,6 +9,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from typing_extensions import override
 
+from lightning_ding.callbacks.logging_metrics import write_metrics
 from lightning_ding.callbacks.stopping import stop_run
 from lightning_ding.worker import ISerialEvaluator
 
@@ -39,8 +40,7 @@ class RunEvaluator(Callback):
         numbers = {name: float(value) for name, value in info.items() if isinstance(value, Real)}
         metrics = {f"{self.name}/{name}": numbers[name] for name in numbers if name not in ("train_iter", "envstep")}
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in metrics.items()})
-        for logger in trainer.loggers:
-            logger.log_metrics(metrics, step=progress.env_step)
+        write_metrics(trainer, metrics, progress.env_step)
         if stop and trainer.state.fn == "fit":
             stop_run(trainer, f"{self.name} reached its stop_value")
 
