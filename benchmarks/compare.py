@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import platform
 import resource
+import shlex
 import statistics
 import subprocess
 import sys
@@ -74,5 +75,6 @@ def save(results: dict[str, list[Result]], file: Path, **more: Any) -> None:
 
 def provenance() -> dict[str, str]:
     """Return by which command, when and on what something was measured."""
-    record = {"command": " ".join(sys.argv), "time": time.strftime("%Y-%m-%d %H:%M:%S")}
+    command = shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
+    record = {"command": command, "time": time.strftime("%Y-%m-%d %H:%M:%S")}
     return record | {"machine": platform.processor() or platform.machine(), "python": platform.python_version()}
