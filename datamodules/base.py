@@ -224,6 +224,10 @@ class CollectingDataModule(ResumableDataModule):
         self._count((np.array([collector.envstep, collector.episode, collector.sample]) - before).tolist())
         return data
 
+    def _on_any_rank(self, decision: bool) -> bool:
+        """Return the same on all ranks: whether it holds on one of them."""
+        return cast(Trainer, self.trainer).strategy.reduce_boolean_decision(decision, all=False)
+
     def _count(self, counts: list[int]) -> None:
         """Add this rank's env steps, episodes and samples to the run's, over all ranks."""
         trainer = cast(Trainer, self.trainer)

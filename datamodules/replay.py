@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from lightning.pytorch import Trainer
-
 from lightning_ding.config import require
 from lightning_ding.datamodules.base import CollectingDataModule
 from lightning_ding.datamodules.round import ReplayRound
@@ -86,10 +84,6 @@ class ReplayDataModule(CollectingDataModule):
         is_empty = cast(IBuffer, self.buffer).count() == 0
         if warm_up and self._on_any_rank(is_empty):
             self._collect_and_push(warm_up, random=self._policy.progress.env_step == 0)
-
-    def _on_any_rank(self, decision: bool) -> bool:
-        """Return the same on all ranks: whether it holds on one of them."""
-        return cast(Trainer, self.trainer).strategy.reduce_boolean_decision(decision, all=False)
 
     def _collect_and_push(self, n_sample: int, random: bool = False) -> None:
         env_step, buffer = self._policy.progress.env_step, cast(IBuffer, self.buffer)

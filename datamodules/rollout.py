@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
-from lightning.pytorch import Trainer
 
 from lightning_ding import nested
 from lightning_ding.config import require
@@ -66,10 +65,6 @@ class RolloutDataModule(CollectingDataModule):
         episodes = rollout["episode_id"]
         kept = ~torch.isin(episodes, torch.tensor(self._dropped_episodes, device=episodes.device))
         return cast("dict[str, Any]", nested.index(rollout, kept))
-
-    def _on_any_rank(self, decision: bool) -> bool:
-        """Return the same on all ranks: whether it holds on one of them."""
-        return cast(Trainer, self.trainer).strategy.reduce_boolean_decision(decision, all=False)
 
     def _check_policy(self, policy: Any) -> None:
         """Raise if the policy learns from replay, or is not told how much to collect.

@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from lightning_ding import nested
+from lightning_ding.envs.fault import fits_float32, what_is_wrong
 
 BoolArray = NDArray[np.bool_]
 
@@ -130,10 +131,11 @@ class BattleStepper:
 
 def _check_finite(what: str, data: Any, envs: BoolArray) -> None:
     for leaf in nested.leaves(data):
-        if leaf.dtype.kind != "f" or np.isfinite(leaf).all():
+        if leaf.dtype.kind != "f" or fits_float32(leaf).all():
             continue
-        wrong = np.argwhere(~np.isfinite(leaf))
+        wrong = np.argwhere(~fits_float32(leaf))
         wrong = wrong[envs[wrong[:, 0]]]  # one that was stopped for it may still show what it showed then
         if len(wrong):
             env_id, player = wrong[0, :2]
-            raise ValueError(f"env {env_id}, player {player}: the {what} is not finite: {leaf[env_id, player]}")
+            value = leaf[env_id, player]
+            raise ValueError(f"env {env_id}, player {player}: the {what} is {what_is_wrong(value)}: {value}")

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.config import require
+from lightning_ding.envs.fault import fits_float32, what_is_wrong
 from lightning_ding.envs.games import Game, Moment, make_game
 
 BoolArray = NDArray[np.bool_]
@@ -280,5 +281,5 @@ def _put(arrays: Any, where: tuple[int, int], value: Any) -> None:
 
 def _check_finite(what: str, value: Any) -> None:
     for leaf in nested.leaves(value):
-        if leaf is not None and not np.isfinite(leaf).all():
-            raise FloatingPointError(f"the {what} is not finite: {leaf}")
+        if leaf is not None and not fits_float32(np.asarray(leaf)).all():
+            raise FloatingPointError(f"the {what} is {what_is_wrong(np.asarray(leaf))}: {leaf}")

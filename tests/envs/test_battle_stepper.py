@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
-from lightning_ding.envs import PettingZooVectorEnv
+from lightning_ding.envs import PettingZooVectorEnv, battle_stepper
 from lightning_ding.envs.battle_stepper import BattleStepper
 from lightning_ding.envs.toy import CountingEnv
 from lightning_ding.envs.toy_games import RelayGame
@@ -88,6 +88,13 @@ def test_what_is_not_finite_raises_with_env_and_player(bad: str, monkeypatch: py
     with pytest.raises(ValueError, match=f"env 1, player 0: the {bad} is not finite: .*(nan|inf)"):
         stepper.step(idle(stepper))
     assert stepper.obs is None
+
+
+def test_reward_that_would_be_infinite_as_it_is_kept_raises() -> None:
+    reward = np.array([[1.0, 2.0], [3.0, 1e39]])
+    with pytest.raises(ValueError, match=r"env 1, player 1: the reward is too large for float32, .*: 1e\+39"):
+        battle_stepper._check_finite("reward", reward, EVERYWHERE)
+    battle_stepper._check_finite("reward", reward, np.array([True, False]))
 
 
 def test_games_can_be_started_anew_after_one_showed_something_infinite() -> None:
