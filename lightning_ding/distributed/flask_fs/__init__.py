@@ -1,0 +1,7 @@
+"""Control over HTTP, tensors in files on a disk that all machines share.
+
+``FileStore`` and ``read_token`` need nothing more than the project; ``flask_fs.server`` and ``flask_fs.channel`` need
+Flask, waitress and requests.
+"""
+
+NEEDS_FLASK = "flask_fs needs Flask, waitress and requests: pip install lightning_ding[flask]"

@@ -1,0 +1,144 @@
+"""Blocks of tensors as files in one directory on a disk that all machines share."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from lightning_ding.config import require
+from lightning_ding.distributed.channel import KINDS, Block, Kind, Store
+from lightning_ding.distributed.errors import Refusal
+from lightning_ding.distributed.wire import read_block, write_block
+
+NAME = re.compile(r"[0-9a-f]{32}")
+SUFFIX = ".safetensors"
+
+
+class FileStore(Store):
+    """Keeps each block in a file of its own: ``folder/kind/<random name>.safetensors``.
+
+    A block appears when it is whole. It survives the death of every process, but not a power cut.
+
+    Args:
+        folder: Made if it is not there.
+        max_bytes: A block may have to be read.
+
+    Raises:
+        ValueError: If ``max_bytes`` is not positive.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int = 2_000_000_000) -> None:
+        require(max_bytes > 0, "max_bytes", "> 0", max_bytes)
+        for kind in KINDS:
+            (folder / kind).mkdir(parents=True, exist_ok=True)
+        self.folder = folder.resolve()
+        self.max_bytes = max_bytes
+
+    @override
+    def put(self, kind: Kind, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> dict[str, str]:
+        require(kind in KINDS, "kind", f"one of {KINDS}", kind)
+        handle = {"kind": str(kind), "name": secrets.token_hex(16)}
+        write_block(self._file(handle), tensors, metadata)
+        return handle
+
+    @override
+    def get(self, handle: Any) -> Block:
+        return read_block(self._file(handle), self.max_bytes)
+
+    @override
+    def delete(self, handle: Any) -> None:
+        self._file(handle).unlink(missing_ok=True)
+
+    @override
+    def move(self, handle: Any, file: Path) -> None:
+        source = self._file(handle)
+        try:
+            if not stat.S_ISREG(source.lstat().st_mode):
+                raise Refusal(403, f"{source.name} is no plain file")
+            _move(source, file)
+        except FileNotFoundError as error:
+            if source.exists():  # then it is the other one's directory
+                raise
+            raise Refusal(404, f"there is no {source.name}") from error
+
+    def sweep(self, max_age: float, kinds: Iterable[Kind] = ("batch", "priority")) -> int:
+        """Delete what nobody has fetched, and half-written files of processes that died.
+
+        Args:
+            max_age: Seconds since a file was last written to, by the clocks of this machine and the disk's, that are
+                perhaps some seconds apart.
+            kinds: Whose blocks are deleted too; half-written files are of every kind.
+
+        Returns:
+            How many files that were.
+        """
+        require(max_age >= 0, "max_age", ">= 0 seconds", max_age)
+        oldest = time.time() - max_age
+        found = [file for kind in KINDS for file in self._directory(kind).glob(f".*{SUFFIX}.tmp")]
+        found += [file for kind in kinds for file in self._directory(kind).glob(f"*{SUFFIX}")]
+        return sum(_delete_if_older(file, oldest) for file in found)
+
+    def _directory(self, kind: str) -> Path:
+        """Return a kind's directory, once it is sure that it has not been replaced by a link that leads out."""
+        directory = self.folder / kind
+        if directory.is_symlink():
+            raise Refusal(403, f"{kind} leads out of the store")
+        return directory
+
+    def _file(self, handle: Any) -> Path:
+        """Return the file of a handle.
+
+        Raises:
+            Refusal: If the handle is none (400), or leads out of the store (403).
+        """
+        if not isinstance(handle, Mapping) or set(handle) != {"kind", "name"}:
+            raise Refusal(400, f"a handle must have a kind and a name, got {_short(handle)}")
+        kind, name = handle["kind"], handle["name"]
+        for part in (kind, name):
+            if isinstance(part, str) and any(character in part for character in "./\\\0"):
+                raise Refusal(403, f"a handle must not hold a path, got {_short(part)}")
+        if kind not in KINDS:
+            raise Refusal(400, f"kind must be one of {KINDS}, got {_short(kind)}")
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise Refusal(400, f"name must be 32 hexadecimal digits, got {_short(name)}")
+        return self._directory(kind) / f"{name}{SUFFIX}"
+
+
+def _short(value: Any) -> str:
+    return repr(value)[:100]
+
+
+def _move(source: Path, file: Path) -> None:
+    try:
+        os.replace(source, file)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        temporary = file.with_name(f".{file.name}.tmp")
+        try:
+            shutil.copyfile(source, temporary)
+            os.replace(temporary, file)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        source.unlink()
+
+
+def _delete_if_older(file: Path, oldest: float) -> bool:
+    try:
+        if file.lstat().st_mtime > oldest:
+            return False
+        file.unlink()
+    except FileNotFoundError:  # its reader was there at the same time
+        return False
+    return True
