@@ -24,7 +24,8 @@ ALLOWED = {
     "worker": LOW | {"envs", "policy.modes"},
     "callbacks": LOW | {"__version__", "checkpoints", "worker", "policy.modes"},
     "datamodules": LOW | {"checkpoints", "envs", "worker", "callbacks", "policy.modes"},
-    "entry": LOW | {"checkpoints", "model", "envs", "policy", "worker", "callbacks", "datamodules"},
+    "distributed": LOW | {"__version__", "checkpoints", "envs", "policy", "worker", "callbacks", "datamodules"},
+    "entry": LOW | {"checkpoints", "model", "envs", "policy", "worker", "callbacks", "datamodules", "distributed"},
 }  # type: dict[str, set[str]]
 
 

@@ -4,8 +4,10 @@
     lightning-ding validate --config recipes/configs/dqn_cartpole.yaml --ckpt_path best.ckpt
     lightning-ding fit --config recipes/configs/dqn_cartpole.yaml --ckpt_path last
     lightning-ding fit --policy dqn --help
+    lightning-ding parallel --config recipes/configs/parallel_dqn_cartpole.yaml
 
 ``policy`` names the algorithm, ``model.cfg`` is its config, ``data`` the datamodule, ``trainer`` Lightning's Trainer.
+``parallel``, ``coordinator``, ``learner`` and ``collector`` are of :mod:`lightning_ding.entry.parallel`.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY
 
 DEFAULT_POLICY = "dqn"
+DISTRIBUTED = ("parallel", "coordinator", "learner", "collector")
 UNKNOWN_OPTION = re.compile(
     r"unrecognized arguments: --([\w.]+)|(?:[Gg]roup '([\w.]+)' )?does not accept option '([\w.]+)'"
 )
@@ -158,6 +161,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Without the program's name; None takes ``sys.argv``.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and given[0] in DISTRIBUTED:
+        import_module("lightning_ding.entry.parallel").main(given)
+        return
     DingParser.made.clear()
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     try:

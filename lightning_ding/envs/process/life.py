@@ -66,6 +66,15 @@ def settle_in(parent: Connection) -> None:
     stay_on_sigterm()
     faulthandler.enable(file=2)
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
+    die_with(parent)
+
+
+def die_with(parent: Connection) -> None:
+    """Let the kernel end this process as soon as its parent is gone.
+
+    Args:
+        parent: The parent's lifeline.
+    """
     try:
         _ask_kernel(parent)
     except (AttributeError, OSError):  # not Linux

@@ -1,0 +1,104 @@
+"""A learner and a collector that reach the coordinator over HTTP, and share a folder with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning_ding.config import ConfigLike, resolve
+from lightning_ding.distributed.channel import Channel
+from lightning_ding.distributed.comm_collector import BaseCommCollector
+from lightning_ding.distributed.comm_learner import BaseCommLearner
+from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY
+
+NOT_OURS = ("type", "import_names")  # of the section that names the class
+
+
+def whole_config(cfg: Any) -> ParallelConfig:
+    """Return the config of the run from what a worker is made with, with or without the ``type`` of the worker."""
+    if isinstance(cfg, Mapping):
+        cfg = {key: value for key, value in cfg.items() if key not in NOT_OURS}
+    return resolve(ParallelConfig, cfg)
+
+
+def flask_channel(cfg: ParallelConfig, host: str | None, port: int | None) -> Channel:
+    """Return the way to the coordinator.
+
+    Args:
+        cfg: Of the run.
+        host: Where the coordinator listens; None takes what it has written into the folder of the run.
+        port: The same.
+
+    Raises:
+        ImportError: If the packages of this transport are not there.
+        ValueError: If only one of ``host`` and ``port`` is given, or there is no such token file.
+    """
+    if (host is None) != (port is None):
+        raise ValueError(f"host and port must be given together or not at all, got {host!r} and {port!r}")
+    try:
+        from lightning_ding.distributed.flask_fs.channel import FlaskChannel
+        from lightning_ding.distributed.flask_fs.token import read_token
+    except ModuleNotFoundError as error:
+        raise missing_extra("flask", error) from error
+    at, system = cfg.system.coordinator, cfg.system
+    token, folder = read_token(at.token_file), Path(cfg.main.exp_name)
+    return FlaskChannel(folder, host, port, token, at.channel, system.reconnect_timeout, at.max_block)
+
+
+def missing_extra(extra: str, error: ModuleNotFoundError) -> ImportError:
+    """Return the error that says how to install what a transport needs."""
+    return ImportError(f"this transport needs {error.name!r}: pip install 'lightning_ding[{extra}]'")
+
+
+@COMM_LEARNER_REGISTRY.register("flask_fs")
+class FlaskFileSystemLearner(BaseCommLearner):
+    """A comm learner over HTTP and a shared folder.
+
+    Args:
+        cfg: Of the whole run.
+        channel: The way to the coordinator, None for the one that the config describes.
+        host: Where the coordinator listens; None takes what it has written into the folder of the run.
+        port: The same.
+    """
+
+    def __init__(
+        self,
+        cfg: ConfigLike[ParallelConfig] = None,
+        channel: Channel | None = None,
+        *,
+        host: str | None = None,
+        port: int | None = None,
+    ) -> None:
+        self._address = (host, port)
+        super().__init__(whole_config(cfg), channel)
+
+    def _make_channel(self) -> Channel:
+        return flask_channel(self.config, *self._address)
+
+
+@COMM_COLLECTOR_REGISTRY.register("flask_fs")
+class FlaskFileSystemCollector(BaseCommCollector):
+    """A comm collector over HTTP and a shared folder.
+
+    Args:
+        cfg: Of the whole run.
+        channel: The way to the coordinator, None for the one that the config describes.
+        host: Where the coordinator listens; None takes what it has written into the folder of the run.
+        port: The same.
+    """
+
+    def __init__(
+        self,
+        cfg: ConfigLike[ParallelConfig] = None,
+        channel: Channel | None = None,
+        *,
+        host: str | None = None,
+        port: int | None = None,
+    ) -> None:
+        self._address = (host, port)
+        super().__init__(whole_config(cfg), channel)
+
+    def _make_channel(self) -> Channel:
+        return flask_channel(self.config, *self._address)

@@ -1,0 +1,125 @@
+"""The coordinator's process, when workers reach it over HTTP."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.coordinator import Coordinator
+from lightning_ding.distributed.workers import missing_extra
+from lightning_ding.exit_codes import BY_SIGNAL, GIVEN_UP
+
+LOOK = 0.5  # seconds between two looks for a signal
+REPORT = 10.0  # seconds between two lines about how far the run is
+EVERYWHERE = ("0.0.0.0", "::", "")  # addresses to listen at which nobody can be called by
+
+logger = logging.getLogger(__name__)
+
+
+class CannotStartError(ValueError):
+    """Something is wrong with the config or the folder, and another attempt would find the same."""
+
+
+def coordinate(cfg: ParallelConfig, resume: bool = False) -> int:
+    """Be the coordinator until the run is over, or a SIGTERM comes.
+
+    Args:
+        cfg: Of the run.
+        resume: Go on with the run in ``main.exp_name``.
+
+    Returns:
+        The exit code: 0 when the run is over, 3 if it was given up, 143 after SIGTERM; then ``resume`` goes on.
+
+    Raises:
+        CannotStartError: If the folder holds another run, or another coordinator works in it, a token is missing, or
+            the packages of this transport are.
+    """
+    folder = Path(cfg.main.exp_name)
+    with _folder_to_itself(folder), _signals() as heard:
+        try:
+            coordinator, server = _make(cfg, folder, resume)
+        except (ValueError, ImportError, OSError) as error:
+            raise CannotStartError(str(error)) from error
+        try:
+            coordinator.start()
+            server.start()
+            _write_address(folder / "coordinator.json", cfg.system.coordinator.host, server.port)
+            _wait(coordinator, heard)
+        finally:
+            coordinator.close()
+            server.close()
+    if coordinator.error is not None:
+        logger.error("the run was given up: %s", coordinator.error)
+        return GIVEN_UP
+    return BY_SIGNAL + heard[0] if heard else 0
+
+
+def _make(cfg: ParallelConfig, folder: Path, resume: bool) -> tuple[Coordinator, Any]:
+    try:
+        from lightning_ding.distributed.flask_fs.server import FlaskServer
+        from lightning_ding.distributed.flask_fs.store import FileStore
+        from lightning_ding.distributed.flask_fs.token import read_token
+    except ModuleNotFoundError as error:
+        raise missing_extra("flask", error) from error
+    at = cfg.system.coordinator
+    coordinator = Coordinator(cfg, FileStore(folder / "data", at.max_block), resume=resume)
+    token = read_token(at.token_file)
+    return coordinator, FlaskServer(coordinator.handle, at.host, at.port, token, at.channel, at.max_message)
+
+
+def _wait(coordinator: Coordinator, heard: list[int]) -> None:
+    reported = time.monotonic()
+    while not heard and not coordinator.wait(LOOK):
+        if time.monotonic() - reported >= REPORT:
+            reported = time.monotonic()
+            logger.info("%s", json.dumps(coordinator.status()))
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect the signals that ask for the end."""
+    heard: list[int] = []
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+
+    wanted = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, hear) for number in wanted}
+    try:
+        yield heard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _folder_to_itself(folder: Path) -> Iterator[IO[str]]:
+    """Keep a second coordinator out of a folder; the kernel forgets it with the process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "coordinator.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CannotStartError(
+                f"another coordinator works in {str(folder)!r}; choose another main.exp_name"
+            ) from error
+        (folder / "coordinator.json").unlink(missing_ok=True)  # of one that is gone, whose port may be another's now
+        yield file
+
+
+def _write_address(file: Path, host: str, port: int) -> None:
+    named = socket.getfqdn() if host in EVERYWHERE else host
+    temporary = file.with_suffix(".tmp")
+    temporary.write_text(json.dumps({"host": named, "port": port, "pid": os.getpid()}))
+    temporary.replace(file)
