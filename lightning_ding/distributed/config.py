@@ -71,10 +71,12 @@ class LeagueConfig:
     """Share of collecting tasks against a player that moves at random."""
     win_rate: float = 0.7
     """Share of games that must be won against a player for it to count as beaten."""
+    task_episodes: int = 400
+    """Games of a collecting task; the next task may have another opponent."""
 
     def __post_init__(self) -> None:
-        require(self.snapshot_interval >= 1, "league.snapshot_interval", ">= 1", self.snapshot_interval)
-        require(self.max_players >= 1, "league.max_players", ">= 1", self.max_players)
+        for name in ("snapshot_interval", "max_players", "task_episodes"):
+            require(getattr(self, name) >= 1, f"league.{name}", ">= 1", getattr(self, name))
         for name in ("self_play", "random_play", "win_rate"):
             require(0 <= getattr(self, name) <= 1, f"league.{name}", "in [0, 1]", getattr(self, name))
         total = self.self_play + self.random_play

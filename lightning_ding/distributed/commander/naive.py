@@ -1,0 +1,42 @@
+"""A commander for tests: tasks with constant names, one after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typing_extensions import override
+
+from lightning_ding.distributed.commander.base import BaseParallelCommander, TaskInfo
+from lightning_ding.registry import PARALLEL_COMMANDER_REGISTRY
+
+POLICY_ID = "policy_test"
+BUFFER_ID = "buffer_test"
+
+
+@PARALLEL_COMMANDER_REGISTRY.register("naive")
+class NaiveParallelCommander(BaseParallelCommander):
+    """Hands out tasks as long as there is room, without evaluations, and waits for nothing."""
+
+    @override
+    def get_collector_task(self) -> TaskInfo | None:
+        if not self.collector_task_space.has_room:
+            return None
+        task_id = self._next_task_id("collector_task")
+        self.collector_task_space.take(task_id)
+        return self._collector_task(task_id, BUFFER_ID, [POLICY_ID], [True], n_episode=None, evaluates=False)
+
+    @override
+    def get_learner_task(self) -> TaskInfo | None:
+        if not self.learner_task_space.has_room:
+            return None
+        task_id = self._next_task_id("learner_task")
+        self.learner_task_space.take(task_id)
+        return self._learner_task(task_id, POLICY_ID, BUFFER_ID, resume=False)
+
+    @override
+    def needed_policies(self) -> set[str]:
+        return {POLICY_ID}
+
+    @override
+    def collect_setting(self, env_step: int) -> dict[str, Any]:
+        return {"eps": 0.9}

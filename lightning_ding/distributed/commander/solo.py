@@ -1,0 +1,157 @@
+"""One learner, whose policy collectors collect with and evaluate from time to time."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from lightning_ding.config import ConfigLike, require
+from lightning_ding.distributed.commander.base import BaseParallelCommander, TaskInfo
+from lightning_ding.distributed.config import LeagueConfig, ParallelConfig
+from lightning_ding.registry import PARALLEL_COMMANDER_REGISTRY
+
+logger = logging.getLogger(__name__)
+
+
+@PARALLEL_COMMANDER_REGISTRY.register("solo")
+class SoloParallelCommander(BaseParallelCommander):
+    """The learner's task comes first: it names the policy and the buffer, and they keep their names to the end.
+
+    A learner that failed, or left before its end, is followed by one that goes on from its last checkpoint.
+
+    The run is over when the learner is done, or when an evaluation's mean return reaches ``main.env.stop_value``.
+    Evaluations are ``eval_interval`` seconds apart, and begin when there are weights that were learned.
+    """
+
+    collector_type: ClassVar[str] = "zergling"
+    has_league: ClassVar[bool] = False
+
+    def __init__(self, cfg: ConfigLike[ParallelConfig] = None) -> None:
+        super().__init__(cfg)
+        commander, kind = self.config.system.coordinator.commander, self.config.system.collector.type
+        require(commander.learner_task_space == 1, "commander.learner_task_space", "1, as there is one policy to learn",
+                commander.learner_task_space)  # fmt: skip
+        require(kind == self.collector_type, "system.collector.type", f"{self.collector_type!r} with this commander",
+                kind)  # fmt: skip
+        is_used = self.has_league or commander.league == LeagueConfig()
+        require(is_used, "commander.league", "left alone without a league", commander.league)
+        self._policy_id: str | None = None
+        self._buffer_id: str | None = None
+        self._newest_version = 0
+        self._evaluation: str | None = None  # task id of the one under way
+        self._evaluated_at = time.monotonic()
+
+    # ------------------------------------------------------------------ tasks
+
+    @override
+    def get_learner_task(self) -> TaskInfo | None:
+        if not self.learner_task_space.has_room:
+            return None
+        resume = self._policy_id is not None
+        if not resume:
+            name = uuid.uuid4().hex[:12]
+            self._policy_id, self._buffer_id = f"policy_{name}", f"buffer_{name}"
+        task_id = self._next_task_id("learner_task")
+        self.learner_task_space.take(task_id)
+        return self._learner_task(task_id, str(self._policy_id), str(self._buffer_id), resume)
+
+    @override
+    def get_collector_task(self) -> TaskInfo | None:
+        if self._policy_id is None or self._buffer_id is None:
+            return None
+        if self.evaluation_is_due():
+            self._evaluation = self._next_task_id("evaluator_task")
+            self._evaluated_at = time.monotonic()
+            return self._evaluation_task(self._evaluation, self._policy_id, self._buffer_id)
+        if not self.collector_task_space.has_room:
+            return None
+        task_id = self._next_task_id("collector_task")
+        self.collector_task_space.take(task_id)
+        return self._collecting_task(task_id, self._policy_id, self._buffer_id)
+
+    @override
+    def evaluation_is_due(self) -> bool:
+        interval = self.config.system.coordinator.commander.eval_interval
+        if interval is None or self._evaluation is not None or self._newest_version <= 0:
+            return False
+        return time.monotonic() - self._evaluated_at >= interval
+
+    @override
+    def needed_policies(self) -> set[str]:
+        return set() if self._policy_id is None else {self._policy_id}
+
+    @override
+    def wants_snapshot(self, policy_id: str, version: int) -> str | None:
+        if policy_id == self._policy_id:
+            self._newest_version = max(self._newest_version, version)
+        return None
+
+    # ------------------------------------------------------------------ what becomes of them
+
+    @override
+    def finish_collector_task(self, task_id: str, info: Mapping[str, Any]) -> bool:
+        if task_id != self._evaluation:
+            return super().finish_collector_task(task_id, info)
+        self._evaluation = None
+        if not info.get("collector_done", False):  # it was broken off
+            self._evaluate_soon()
+            return False
+        logger.info(
+            "evaluation of version %s: mean return %.3f, standard deviation %.3f, %d episodes",
+            *(info["train_iter"], info["reward_mean"], info["reward_std"], info["real_episode_count"]),
+        )
+        return self._is_over(task_id, info)
+
+    @override
+    def notify_fail_collector_task(self, task_id: str) -> None:
+        if task_id == self._evaluation:
+            self._evaluation = None
+            self._evaluate_soon()
+        super().notify_fail_collector_task(task_id)
+
+    # ------------------------------------------------------------------ state
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {
+            "policy_id": self._policy_id,
+            "buffer_id": self._buffer_id,
+            "newest_version": self._newest_version,
+            "evaluation": self._evaluation,
+            "since_evaluation": time.monotonic() - self._evaluated_at,
+        }
+
+    @override
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._policy_id, self._buffer_id = state["policy_id"], state["buffer_id"]
+        self._newest_version = state["newest_version"]
+        self._evaluation = state["evaluation"]
+        self._evaluated_at = time.monotonic() - state["since_evaluation"]
+
+    # ------------------------------------------------------------------ for subclasses
+
+    def _collecting_task(self, task_id: str, policy_id: str, buffer_id: str) -> TaskInfo:
+        return self._collector_task(task_id, buffer_id, [policy_id], [True], n_episode=None, evaluates=False)
+
+    def _evaluation_task(self, task_id: str, policy_id: str, buffer_id: str) -> TaskInfo:
+        n_episode = self.config.main.env.n_evaluator_episode
+        return self._collector_task(task_id, buffer_id, [policy_id], [True], n_episode, evaluates=True)
+
+    def _is_over(self, task_id: str, info: Mapping[str, Any]) -> bool:
+        """Return whether the run ends with an evaluation."""
+        return self._reaches_stop_value(info)
+
+    def _reaches_stop_value(self, info: Mapping[str, Any]) -> bool:
+        stop_value = self.config.main.env.stop_value
+        return stop_value is not None and info["train_iter"] > 0 and info["reward_mean"] >= stop_value
+
+    def _evaluate_soon(self) -> None:
+        """Let an evaluation that came to nothing be made up for as soon as there is a collector."""
+        interval = self.config.system.coordinator.commander.eval_interval
+        self._evaluated_at = time.monotonic() - (interval or 0.0)
