@@ -1,0 +1,107 @@
+"""What runs in Ray's processes: the coordinator, which answers calls, and workers, which make them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning_ding.distributed.channel import Handler, Message
+from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.errors import Refusal
+from lightning_ding.distributed.ray import import_ray
+from lightning_ding.distributed.ray.store import RayStore
+
+
+class Door:
+    """Answers calls of ``RayChannel`` with what a handler says, and sees to the blocks that come and go with them.
+
+    Args:
+        handler: ``Coordinator.handle``.
+        store: The coordinator's.
+    """
+
+    def __init__(self, handler: Handler, store: RayStore) -> None:
+        self._handler = handler
+        self._store = store
+
+    def answer(self, name: str, message: Message, parcel: Mapping[str, Any]) -> dict[str, Any]:
+        """Return ``{"reply", "refs"}``, or ``{"refused": [status, reason]}`` for what is not taken.
+
+        Args:
+            name: Of the message.
+            message: What it says.
+            parcel: ``refs``: what is behind the handles in it; ``deleted``: names of blocks that the sender deleted.
+        """
+        self._store.release(parcel["deleted"])
+        new: list[dict[str, Any]] = []
+        try:
+            new = self._store.adopt(message, parcel["refs"])
+            reply = self._handler(name, message)
+        except Refusal as refusal:
+            for handle in new:
+                self._store.delete(handle)
+            return {"refused": [refusal.status, refusal.reason]}
+        self._store.release(handle["name"] for handle in new if handle["kind"] == "data")  # it comes again, or is moved
+        return {"reply": reply, "refs": self._store.refs_of(reply)}
+
+
+class CoordinatorActor:
+    """The coordinator; started anew by Ray, it takes up the run that its folder holds.
+
+    Args:
+        cfg: Of the run, with an absolute ``exp_name``.
+        resume: Take up the run that the folder holds at the first start, too.
+    """
+
+    def __init__(self, cfg: ParallelConfig, resume: bool = False) -> None:
+        from lightning_ding.distributed.coordinator import Coordinator
+
+        again = import_ray().get_runtime_context().was_current_actor_reconstructed
+        self._folder = Path(cfg.main.exp_name)
+        store = RayStore(self._folder / "data", cfg.system.coordinator.max_block)
+        self._coordinator = Coordinator(cfg, store, resume=bool(resume or again))
+        self._coordinator.start()
+        self._door = Door(self._coordinator.handle, store)
+
+    def handle(self, name: str, message: Message, parcel: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer a call of ``RayChannel``; see ``Door``."""
+        return self._door.answer(name, message, parcel)
+
+    def outcome(self, timeout: float) -> dict[str, Any] | None:
+        """Wait for the end of the run, and return ``{"error", "result"}`` of it; None if it still goes on.
+
+        Args:
+            timeout: Seconds to wait at most.
+        """
+        if not self._coordinator.wait(timeout):
+            return None
+        self._coordinator.close()
+        written = self._folder / "result.json"
+        result = json.loads(written.read_text()) if written.exists() else self._coordinator.status()
+        return {"error": self._coordinator.error, "result": result}
+
+    def close(self) -> None:
+        """Write down what there is to write, and end."""
+        self._coordinator.close()
+
+
+class WorkerActor:
+    """A learner or a collector.
+
+    Args:
+        cfg: Of the run, with an absolute ``exp_name``.
+        role: ``"learner"`` or ``"collector"``.
+    """
+
+    def __init__(self, cfg: ParallelConfig, role: str) -> None:
+        self._cfg = cfg
+        self._role = role
+
+    def run(self) -> int:
+        """Do tasks until the run is over, and return the exit code; called again when Ray started this actor anew."""
+        from lightning_ding.distributed.ray.workers import RayCollector, RayLearner
+
+        worker = RayLearner(self._cfg) if self._role == "learner" else RayCollector(self._cfg)
+        return int(worker.start())

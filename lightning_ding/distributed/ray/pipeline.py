@@ -1,0 +1,181 @@
+"""A whole distributed run over Ray: on this machine, or on a cluster."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lightning_ding.config import ConfigLike, require, resolve
+from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.ray import COORDINATOR, import_ray, namespace_of
+from lightning_ding.distributed.ray.actors import CoordinatorActor, WorkerActor
+
+logger = logging.getLogger(__name__)
+
+OBJECT_STORE = 256 * 1024**2  # bytes of memory for blocks on this machine; Ray spills to the disk what goes beyond
+START_TIMEOUT = 120.0  # seconds for the coordinator to answer for the first time
+LOOK = 1.0  # seconds between two looks at the workers
+GOODBYE = 20.0  # seconds that workers have to end when the run is over
+
+
+def run_on_ray(cfg: ConfigLike[ParallelConfig], resume: bool = False) -> dict[str, Any]:
+    """Run a coordinator, a learner and collectors as Ray's actors until the run is over.
+
+    Ray starts an actor that died anew, the coordinator any number of times and a worker ``system.restarts`` times. The
+    folder of the run must lie on a disk that all machines of the cluster share. Whoever reaches Ray's ports can run
+    code there: it asks for no token.
+
+    Args:
+        cfg: Of the run; ``system.ray_address`` None starts Ray on this machine, unless this process has it already.
+        resume: Go on with the run in ``main.exp_name``.
+
+    Returns:
+        What the coordinator writes into ``result.json``.
+
+    Raises:
+        ImportError: If Ray is not installed.
+        ValueError: If the learner is to have several ranks, which actors cannot.
+        RuntimeError: If the run was given up, or a worker died too often.
+    """
+    cfg = resolve(ParallelConfig, cfg)
+    multi_gpu = cfg.system.learner.multi_gpu
+    require(not multi_gpu, "system.learner.multi_gpu", 'False in an actor; start the ranks with "torchrun"', multi_gpu)
+    cfg = replace(cfg, main=replace(cfg.main, exp_name=str(Path(cfg.main.exp_name).resolve())))
+    with connected_to_ray(cfg):
+        run = _Run(cfg, resume)
+        try:
+            return run.wait()
+        finally:
+            run.close()
+
+
+@contextmanager
+def connected_to_ray(cfg: ParallelConfig) -> Iterator[Any]:
+    """Connect to a cluster or start Ray on this machine, and undo it at the end, unless it was so before.
+
+    Raises:
+        ImportError: If Ray is not installed.
+    """
+    ray = import_ray()
+    if ray.is_initialized():
+        yield ray
+        return
+    quiet = {"log_to_driver": False, "logging_level": logging.WARNING, "namespace": namespace_of(cfg.main.exp_name)}
+    if cfg.system.ray_address is not None:
+        ray.init(cfg.system.ray_address, **quiet)
+    else:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        cpus = cfg.system.collector.num + 2  # as many as actors, however few this machine has: they mostly wait
+        ray.init(num_cpus=cpus, include_dashboard=False, object_store_memory=OBJECT_STORE, **quiet)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+class _Run:
+    """The actors of one run."""
+
+    def __init__(self, cfg: ParallelConfig, resume: bool) -> None:
+        self._ray = import_ray()
+        self._cfg = cfg
+        self._coordinator = self._start_coordinator(resume)
+        self._actors: dict[str, Any] = {}
+        self._runs: dict[Any, str] = {}
+        self._failures: dict[str, int] = {}
+
+    def wait(self) -> dict[str, Any]:
+        """Start the workers, wait for the end of the run and return its result."""
+        self._ray.get(self._coordinator.outcome.remote(0.0), timeout=START_TIMEOUT)  # raises what its start raises
+        roles = ["learner", *["collector"] * self._cfg.system.collector.num]
+        for number, role in enumerate(roles):
+            self._start_worker(f"{role} {number}", role)
+        while (outcome := self._outcome()) is None:
+            self._look_at_workers()
+        if outcome["error"] is not None:
+            raise RuntimeError(f"the run was given up: {outcome['error']}")
+        result: dict[str, Any] = outcome["result"]
+        return result
+
+    def close(self) -> None:
+        """Let the workers end, and end those that do not."""
+        if self._runs:
+            self._ray.wait(list(self._runs), num_returns=len(self._runs), timeout=GOODBYE)
+        for actor in [*self._actors.values(), self._coordinator]:
+            self._ray.kill(actor)
+
+    def _start_coordinator(self, resume: bool) -> Any:
+        calls = max(64, 4 * self._cfg.system.collector.num)  # at a time; those of workers without a task wait
+        options = {"name": COORDINATOR, "namespace": namespace_of(self._cfg.main.exp_name), "num_cpus": 1}
+        actor = self._ray.remote(CoordinatorActor)
+        return actor.options(**options, max_restarts=-1, max_concurrency=calls).remote(self._cfg, resume)
+
+    def _start_worker(self, name: str, role: str) -> None:
+        restarts = self._cfg.system.restarts
+        options = {"num_cpus": 1, "max_restarts": restarts, "max_task_retries": restarts}
+        if role == "learner":
+            options["num_gpus"] = _gpus(self._cfg.system.learner.trainer)
+        self._actors[name] = self._ray.remote(WorkerActor).options(**options).remote(self._cfg, role)
+        self._run(name)
+
+    def _run(self, name: str) -> None:
+        self._runs[self._actors[name].run.remote()] = name
+
+    def _outcome(self) -> dict[str, Any] | None:
+        """Return what became of the run; None while it goes on, or its coordinator is being started anew."""
+        errors = self._ray.exceptions
+        try:
+            outcome: dict[str, Any] | None = self._ray.get(self._coordinator.outcome.remote(LOOK), timeout=30 * LOOK)
+        except errors.ActorUnavailableError as error:
+            logger.warning("the coordinator is not there: %s", type(error).__name__)
+            time.sleep(LOOK)
+            return None
+        except errors.GetTimeoutError:
+            logger.warning("the coordinator does not answer")
+            return None
+        return outcome
+
+    def _look_at_workers(self) -> None:
+        """Let workers run again that ended before the run did."""
+        if not self._runs:
+            return
+        ended, _ = self._ray.wait(list(self._runs), num_returns=len(self._runs), timeout=0)
+        for ref in ended:
+            name = self._runs.pop(ref)
+            reason = self._why(ref)
+            if reason is None:
+                continue
+            self._failures[name] = self._failures.get(name, 0) + 1
+            if self._failures[name] > self._cfg.system.restarts:
+                raise RuntimeError(f"{name} ended more than {self._cfg.system.restarts} times: {reason}")
+            logger.warning("%s is started again: %s", name, reason)
+            self._run(name)
+
+    def _why(self, ref: Any) -> str | None:
+        """Return why a worker ended; None if the coordinator had told it to.
+
+        Raises:
+            RuntimeError: If Ray does not start it anew any more.
+        """
+        errors = self._ray.exceptions
+        try:
+            code = self._ray.get(ref)
+        except errors.RayActorError as error:
+            raise RuntimeError(f"a worker died more than {self._cfg.system.restarts} times") from error
+        except errors.RayTaskError as error:
+            return str(error).strip().splitlines()[-1]
+        return None if code == 0 else f"exit code {code}"
+
+
+def _gpus(trainer: dict[str, Any]) -> int:
+    """Return how many GPUs a learner is to be given, by the arguments of its Trainer."""
+    if trainer.get("accelerator") not in ("gpu", "cuda"):
+        return 0
+    devices = trainer.get("devices", 1)
+    return devices if isinstance(devices, int) else 1
