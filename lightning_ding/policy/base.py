@@ -478,12 +478,15 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the counters (Lightning hook)."""
         checkpoint["progress"] = self.progress.state_dict()
+        checkpoint["non_finite"] = self.guard.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the counters (Lightning hook)."""
         if "progress" not in checkpoint:
             raise KeyError(f"the checkpoint holds no progress; {nearest('progress', checkpoint)}")
         self.progress.load_state_dict(checkpoint["progress"])
+        if "non_finite" in checkpoint:  # older ones do not hold it
+            self.guard.load_state_dict(checkpoint["non_finite"])
 
 
 def plain_shape(shape: Any) -> Any:

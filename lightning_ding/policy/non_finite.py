@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -110,6 +110,15 @@ class NonFiniteGuard:
         self._unseen: list[_Unseen] = []
         self._stopped: Tensor | None = None
         self._found = torch.zeros(())  # 0 as long as nothing is bad
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what it has counted; everything there is has to be looked at before, see :meth:`look`."""
+        return {"skipped_updates": self.skipped_updates, "bad": self._bad, "in_a_row": dict(self._in_a_row)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on counting where another guard was."""
+        self.skipped_updates, self._bad = state["skipped_updates"], state["bad"]
+        self._in_a_row = dict(state["in_a_row"])
 
     def begin(self, batch: Any) -> None:
         """Note that learning from a batch begins."""

@@ -231,6 +231,21 @@ def test_a_good_update_between_begins_the_count_anew() -> None:
     assert policy.guard.skipped_updates == 198
 
 
+def test_a_run_that_is_taken_up_again_goes_on_counting() -> None:
+    first, bad = make("dqn", "skip_update"), with_bad(batch_for("dqn"), "reward", NAN)
+    for _ in range(60):
+        first.learn_mode.forward(bad)
+    checkpoint: Config = {}
+    first.on_save_checkpoint(checkpoint)
+    second = make("dqn", "skip_update")
+    second.on_load_checkpoint(checkpoint)
+    assert second.guard.skipped_updates == 60
+    for _ in range(39):
+        second.learn_mode.forward(bad)
+    with pytest.raises(NonFiniteError, match="and so were the 99 before it"):
+        second.learn_mode.forward(bad)
+
+
 def test_skipping_is_counted_for_each_optimizer() -> None:
     policy = make("sac", "skip_update")
     actor_loss = policy.actor_loss
