@@ -5,3 +5,5 @@ Flask, waitress and requests.
 """
 
 NEEDS_FLASK = "flask_fs needs Flask, waitress and requests: pip install lightning_ding[flask]"
+CHANNEL_HEADER = "X-Lightning-Ding-Channel"
+"""Header that says which run a message is for."""
