@@ -1,0 +1,135 @@
+"""Collecting and evaluating in games of two players."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from typing_extensions import override
+
+from lightning_ding import nested
+from lightning_ding.config import require
+from lightning_ding.distributed.collector.base import BaseParallelCollector, Collected, Message
+from lightning_ding.distributed.collector.weights import Weights
+from lightning_ding.envs import PettingZooVectorEnv
+from lightning_ding.policy.factory import create_policy
+from lightning_ding.policy.random import random_collect_mode, random_eval_mode
+from lightning_ding.registry import PARALLEL_COLLECTOR_REGISTRY
+from lightning_ding.worker import BattleInteractionSerialEvaluator, BattleSampleSerialCollector
+
+RANDOM = "random"  # path of a player that moves at random
+MAX_FAULTS = 100  # of a game without a finished episode between them
+
+
+@PARALLEL_COLLECTOR_REGISTRY.register("marine")
+class MarineParallelCollector(BaseParallelCollector):
+    """The main player meets an opponent, in ``env.env_id``, a ``module:function`` that makes a PettingZoo env.
+
+    Players that learn get newer weights during the task, and their transitions go into one message; two of the same
+    policy act with the same network. The others' weights are loaded once. A task with one path plays against a random
+    player. Arguments as of the base class.
+    """
+
+    _env: PettingZooVectorEnv | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._result = {"wins": 0, "draws": 0, "losses": 0}
+
+    @override
+    def get_finish_info(self) -> Message:
+        opponent = (*self.config.policy_update_path, RANDOM)[1]
+        return {**super().get_finish_info(), "result": dict(self._result), "opponent": opponent}
+
+    @override
+    def _setup(self, seeds: list[np.random.SeedSequence]) -> None:
+        config = self.config
+        require(config.env.mode == "sync", "env.mode", '"sync" in games', config.env.mode)
+        self._env = env = self._make_env(seeds[0])
+        paths, flags = list(config.policy_update_path), list(config.policy_update_flag)
+        if len(paths) == 1:
+            paths, flags = [*paths, RANDOM], [*flags, False]
+        require(len(paths) == env.num_players, "policy_update_path", f"{env.num_players} policies", paths)
+        known: dict[tuple[str, bool], Any] = {}
+        for path, learns, seed in zip(paths, flags, seeds[1].spawn(len(paths)), strict=True):
+            if (path, learns) not in known:
+                known[path, learns] = self._make_player(path, learns, seed)
+        modes = [known[path, learns] for path, learns in zip(paths, flags, strict=True)]
+        if config.eval_flag:
+            seed_of_games = int(seeds[2].generate_state(1)[0])
+            self._evaluator = BattleInteractionSerialEvaluator(env=env, policy=modes, seed=seed_of_games)
+        else:
+            self._collector = BattleSampleSerialCollector({"env_fault": config.env_fault}, env=env, policy=modes)
+
+    @override
+    def _collect_once(self, random: bool, setting: Mapping[str, Any]) -> Collected:
+        collector = self._collector
+        data, games = collector.collect(
+            self.config.n_sample, self.version, drop_extra=False, random_collect=random, policy_kwargs=setting
+        )
+        self._count_results([game["eval_episode_return"] for game in games[0]])
+        together = nested.concatenate([of_player for of_player in data if of_player is not None])
+        return Collected(together, *collector.pop_episodes(), collector.pop_dropped_episodes())
+
+    @override
+    def _evaluate(self) -> None:
+        returns, lengths = self._evaluator.run(range(self.config.n_episode or 0))
+        self._count_results(returns[0])
+        self._tally.add_episodes(returns[0])
+        self._tally.step += sum(lengths)
+
+    @override
+    def _counts(self) -> tuple[int, int]:
+        return self._collector.envstep, self._collector.episode
+
+    @override
+    def _close_env(self) -> None:
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()
+
+    def _make_env(self, seed: np.random.SeedSequence) -> PettingZooVectorEnv:
+        config = self.config
+        num_envs = config.env.evaluator_env_num if config.eval_flag else config.env.collector_env_num
+        make = functools.partial(find_function(config.env.env_id), **config.env.env_kwargs)
+        max_faults = MAX_FAULTS if config.env_fault == "drop" else 0
+        return PettingZooVectorEnv(make, num_envs, rotate_seats=True, seed=seed, max_faults=max_faults)
+
+    def _make_player(self, path: str, learns: bool, seed: np.random.SeedSequence) -> Any:
+        """Return the mode of a player, and note whose weights it needs."""
+        env, config = self._env, self.config
+        assert env is not None
+        if path == RANDOM:
+            require(not learns, "policy_update_flag", "false for a random player", learns)
+            make = random_eval_mode if config.eval_flag else random_collect_mode
+            return make(env.single_action_space, seed)
+        policy = create_policy(config.policy, enable_field=["eval" if config.eval_flag else "collect"])
+        policy.build(env.single_observation_space, env.single_action_space)
+        policy.seed(seed)
+        mode: Any = policy.eval_mode if config.eval_flag else policy.collect_mode
+        self._weights.append(Weights(path, self._fetch, mode, config.update_policy_second, is_renewed=learns))
+        if config.eval_flag:
+            return mode._replace(forward=self._ticking(mode.forward))
+        mode.set_attribute("collect_data", learns)
+        return mode._replace(process_transition=self._ticking(mode.process_transition))
+
+    def _count_results(self, returns: list[float]) -> None:
+        for value in returns:
+            self._result["wins" if value > 0 else "losses" if value < 0 else "draws"] += 1
+
+
+def find_function(name: str) -> Callable[..., Any]:
+    """Return the function that ``module:function`` names.
+
+    Raises:
+        ValueError: If it has another form, or there is no such function.
+        ImportError: If there is no such module.
+    """
+    module, _, function = name.partition(":")
+    require(bool(module and function), "env.env_id", "module:function of a PettingZoo env", name)
+    found = getattr(importlib.import_module(module), function, None)
+    require(callable(found), "env.env_id", f"the name of a function in {module}", name)
+    return found  # type: ignore[return-value]

@@ -1,0 +1,88 @@
+"""Collecting and evaluating with one policy in many envs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+from typing_extensions import override
+
+from lightning_ding.config import require
+from lightning_ding.distributed.collector.base import BaseParallelCollector, Collected
+from lightning_ding.distributed.collector.weights import Weights
+from lightning_ding.envs import FaultBarrier, make_vector_env
+from lightning_ding.policy.factory import create_policy
+from lightning_ding.registry import PARALLEL_COLLECTOR_REGISTRY
+from lightning_ding.worker import InteractionSerialEvaluator, SampleSerialCollector
+
+
+@PARALLEL_COLLECTOR_REGISTRY.register("zergling")
+class ZerglingParallelCollector(BaseParallelCollector):
+    """One policy, many envs; episodes go on from one message to the next.
+
+    A message holds all that its vector steps gave, ``n_sample`` transitions or a few more, so that nothing is left
+    behind that weights before the last ones gave. Arguments as of the base class.
+    """
+
+    _env: VectorEnv | None = None
+
+    @override
+    def _setup(self, seeds: list[np.random.SeedSequence]) -> None:
+        config = self.config
+        require(len(config.policy_update_path) == 1, "policy_update_path", "one policy", config.policy_update_path)
+        field = "eval" if config.eval_flag else "collect"
+        policy = create_policy(config.policy, enable_field=[field])
+        self._env = env = self._make_env(seeds[0])
+        policy.build(env.single_observation_space, env.single_action_space)
+        policy.seed(seeds[1])
+        mode: Any = policy.eval_mode if config.eval_flag else policy.collect_mode
+        self._weights = [Weights(config.policy_update_path[0], self._fetch, mode, config.update_policy_second)]
+        if config.eval_flag:
+            ticking = mode._replace(forward=self._ticking(mode.forward))
+            seed = int(seeds[2].generate_state(1)[0])
+            self._evaluator = InteractionSerialEvaluator(env=env, policy=ticking, seed=seed)
+        else:
+            ticking = mode._replace(process_transition=self._ticking(mode.process_transition))
+            self._collector = SampleSerialCollector({"env_fault": config.env_fault}, env=env, policy=ticking)
+
+    @override
+    def _collect_once(self, random: bool, setting: Mapping[str, Any]) -> Collected:
+        collector = self._collector
+        data = collector.collect(
+            self.config.n_sample, self.version, drop_extra=False, random_collect=random, policy_kwargs=setting
+        )
+        return Collected(data, *collector.pop_episodes(), collector.pop_dropped_episodes())
+
+    @override
+    def _evaluate(self) -> None:
+        returns, lengths = self._evaluator.run(range(self.config.n_episode or 0))
+        self._tally.add_episodes(returns)
+        self._tally.step += sum(lengths)
+
+    @override
+    def _counts(self) -> tuple[int, int]:
+        return self._collector.envstep, self._collector.episode
+
+    @override
+    def _close_env(self) -> None:
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()
+
+    def _make_env(self, seed: np.random.SeedSequence) -> VectorEnv:
+        config, env = self.config, self.config.env
+        drops = config.env_fault == "drop" and not config.eval_flag
+        allowed = '"sync" or "async" with env_fault="drop"'
+        require(env.mode != "native" or not drops, "env.mode", allowed, env.mode)
+        return make_vector_env(
+            env.env_id,
+            env.evaluator_env_num if config.eval_flag else env.collector_env_num,
+            env.mode,
+            seed,
+            (FaultBarrier,) if drops else (),
+            env.env_kwargs,
+            "disabled" if config.eval_flag and env.mode != "native" else None,
+            on_env_error="restart" if drops and env.mode == "async" else "raise",
+        )
