@@ -46,7 +46,7 @@ class CommWorker:
     called or answers come: a worker that hangs loses its task to another one.
 
     Args:
-        channel: The way to the coordinator; who made it closes it. Calls are made one at a time.
+        channel: The way to the coordinator, for several threads at once; who made it closes it.
         role: ``"collector"`` or ``"learner"``.
         stall_timeout: Seconds without a tick or an answer after which it counts as hung, > 0; None for never.
     """
@@ -72,7 +72,6 @@ class CommWorker:
         self._exit_code = 0
         self._lost: Task | None = None
         self._last_tick = time.monotonic()
-        self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._heart: threading.Thread | None = None
 
@@ -87,7 +86,7 @@ class CommWorker:
         """
         resource = {"cpu": os.cpu_count() or 1, "gpu": torch.cuda.device_count()}
         about = {"worker_id": self.worker_id, "role": self.role, "version": __version__, "schema": SCHEMA}
-        answer = self._send("connect", {**about, "resource": resource})
+        answer = self.channel.call("connect", {**about, "resource": resource})
         self._lease = float(answer["lease"])
         self._is_connected = True
         if self._heart is None:
@@ -107,7 +106,7 @@ class CommWorker:
             CoordinatorGoneError: If it could not be reached for too long.
         """
         try:
-            answer = self._send(name, {**self._about(self.task), **fields})
+            answer = self.channel.call(name, {**self._about(self.task), **fields})
         except LeaseLostError:
             self._drop()
             raise
@@ -215,7 +214,7 @@ class CommWorker:
 
     def _say_goodbye(self) -> None:
         try:
-            self._send("disconnect", {"worker_id": self.worker_id})
+            self.channel.call("disconnect", {"worker_id": self.worker_id})
         except (Refusal, CoordinatorGoneError) as error:
             logger.info("%s could not say goodbye: %s", self.role, error)
 
@@ -226,10 +225,6 @@ class CommWorker:
     def _about(self, task: Task | None) -> Message:
         about: Message = {"worker_id": self.worker_id}
         return about if task is None else {**about, "task_id": task.task_id, "run_id": task.run_id}
-
-    def _send(self, name: str, message: Message) -> Message:
-        with self._lock:
-            return self.channel.call(name, message)
 
     # ------------------------------------------------------------------ heartbeats
 
@@ -247,7 +242,7 @@ class CommWorker:
 
     def _beat_once(self, task: Task | None) -> None:
         try:
-            answer = self._send("heartbeat", self._about(task))
+            answer = self.channel.call("heartbeat", self._about(task))
         except LeaseLostError:
             self._lost = task
         except Exception as error:  # the next one may get through, and the worker's own calls say what is wrong

@@ -17,8 +17,8 @@ class Weights:
 
     Args:
         path: Policy id.
-        fetch: Called with a policy id and the number of a publication, returns ``model``, ``iter`` and ``serial`` of the
-            newest weights, or None if they are no newer.
+        fetch: Called with a policy id and the number of a publication, returns ``model``, ``iter`` and ``serial``
+            of the newest weights, or None if they are no newer.
         mode: Of the policy that gets them.
         update_second: Seconds between two looks, at least.
         is_renewed: Whether newer ones than the first are wanted.
