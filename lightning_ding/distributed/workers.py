@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning_ding.config import ConfigLike, resolve
+from lightning_ding.config import ConfigLike, require, resolve
 from lightning_ding.distributed.channel import Channel
 from lightning_ding.distributed.comm_collector import BaseCommCollector
 from lightning_ding.distributed.comm_learner import BaseCommLearner
@@ -32,24 +32,17 @@ def flask_channel(cfg: ParallelConfig, host: str | None, port: int | None) -> Ch
         port: The same.
 
     Raises:
-        ImportError: If the packages of this transport are not there.
-        ValueError: If only one of ``host`` and ``port`` is given, or there is no such token file.
+        ImportError: If the packages of this transport are not there; the message says how to get them.
+        ValueError: If only one of ``host`` and ``port`` is given, or the token is too short.
+        OSError: If the token's file cannot be read.
     """
-    if (host is None) != (port is None):
-        raise ValueError(f"host and port must be given together or not at all, got {host!r} and {port!r}")
-    try:
-        from lightning_ding.distributed.flask_fs.channel import FlaskChannel
-        from lightning_ding.distributed.flask_fs.token import read_token
-    except ModuleNotFoundError as error:
-        raise missing_extra("flask", error) from error
+    require((host is None) == (port is None), "host and port", "given together or not at all", (host, port))
+    from lightning_ding.distributed.flask_fs.channel import FlaskChannel  # it needs an extra
+    from lightning_ding.distributed.flask_fs.token import read_token
+
     at, system = cfg.system.coordinator, cfg.system
     token, folder = read_token(at.token_file), Path(cfg.main.exp_name)
     return FlaskChannel(folder, host, port, token, at.channel, system.reconnect_timeout, at.max_block)
-
-
-def missing_extra(extra: str, error: ModuleNotFoundError) -> ImportError:
-    """Return the error that says how to install what a transport needs."""
-    return ImportError(f"this transport needs {error.name!r}: pip install 'lightning_ding[{extra}]'")
 
 
 @COMM_LEARNER_REGISTRY.register("flask_fs")

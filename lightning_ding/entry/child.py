@@ -18,6 +18,7 @@ FIRST_WAIT, LONGEST_WAIT = 0.2, 5.0  # seconds between a death and the next star
 LONG_LIFE = 30.0  # seconds after which a death counts as the first one
 WORTH_SHOWING = re.compile(r"^[-\d]+ [:\d,]+ (?:(?:WARNING|ERROR|CRITICAL) .*|INFO lightning_ding\.entry\.\S+ .*)")
 LAST_LINES = 15
+PROGRAM = "lightning_ding.entry.roles"
 
 
 class Child:
@@ -25,7 +26,7 @@ class Child:
 
     Args:
         name: Of the role and its number, for messages and the log.
-        arguments: Of ``python -m lightning_ding.entry.roles``.
+        arguments: Of :mod:`lightning_ding.entry.roles`.
         log: File to which its output is added.
     """
 
@@ -50,7 +51,7 @@ class Child:
     def start(self) -> None:
         """Start the process."""
         end = lifeline().fileno()
-        command = [sys.executable, "-m", "lightning_ding.entry.roles", *self.arguments, "--lifeline", str(end)]
+        command = [sys.executable, "-m", PROGRAM, *self.arguments, "--lifeline", str(end)]
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
                 command,

@@ -17,7 +17,6 @@ from typing import IO, Any
 
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator import Coordinator
-from lightning_ding.distributed.workers import missing_extra
 from lightning_ding.exit_codes import BY_SIGNAL, GIVEN_UP
 
 LOOK = 0.5  # seconds between two looks for a signal
@@ -66,12 +65,10 @@ def coordinate(cfg: ParallelConfig, resume: bool = False) -> int:
 
 
 def _make(cfg: ParallelConfig, folder: Path, resume: bool) -> tuple[Coordinator, Any]:
-    try:
-        from lightning_ding.distributed.flask_fs.server import FlaskServer
-        from lightning_ding.distributed.flask_fs.store import FileStore
-        from lightning_ding.distributed.flask_fs.token import read_token
-    except ModuleNotFoundError as error:
-        raise missing_extra("flask", error) from error
+    from lightning_ding.distributed.flask_fs.server import FlaskServer  # it needs an extra
+    from lightning_ding.distributed.flask_fs.store import FileStore
+    from lightning_ding.distributed.flask_fs.token import read_token
+
     at = cfg.system.coordinator
     coordinator = Coordinator(cfg, FileStore(folder / "data", at.max_block), resume=resume)
     token = read_token(at.token_file)

@@ -21,7 +21,7 @@ from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.entry.config_file import check
 from lightning_ding.entry.roles import Parser
 from lightning_ding.entry.roles import main as be_role
-from lightning_ding.entry.supervisor import RunFailedError, Supervisor
+from lightning_ding.entry.supervisor import Supervisor
 
 
 def parallel_pipeline(cfg: ConfigLike[ParallelConfig] = None, resume: bool = False) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def parallel_pipeline(cfg: ConfigLike[ParallelConfig] = None, resume: bool = Fal
 
     Raises:
         ValueError: If the config is wrong, or ``main.exp_name`` holds another run.
-        RunFailedError: If the run was given up.
+        RuntimeError: If the run was given up.
         SystemExit: After SIGTERM or Ctrl-C, with 128 + the number of the signal.
     """
     cfg = resolve(ParallelConfig, cfg)
@@ -45,7 +45,7 @@ def parallel_pipeline(cfg: ConfigLike[ParallelConfig] = None, resume: bool = Fal
     if cfg.system.transport == "ray":
         from lightning_ding.distributed.ray.pipeline import run_on_ray
 
-        return run_on_ray(cfg)
+        return run_on_ray(cfg, resume)
     return Supervisor(cfg, resume).run()
 
 
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> None:
         result = parallel_pipeline(cfg, options.resume)
     except (ValueError, ImportError) as error:
         parser.error(str(error))
-    except RunFailedError as error:
+    except RuntimeError as error:
         print("error:", error, file=sys.stderr)
         raise SystemExit(1) from error
     print(json.dumps(result, indent=1))

@@ -118,7 +118,7 @@ def _run(role: str, cfg: ParallelConfig, options: argparse.Namespace) -> int:
     create = create_comm_learner if role == "learner" else create_comm_collector
     try:
         worker = create(cfg, host=options.host, port=options.port)
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, OSError) as error:
         raise CannotStartError(str(error)) from error
     return int(worker.start() or 0)
 

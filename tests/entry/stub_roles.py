@@ -1,0 +1,50 @@
+"""Stands in for lightning_ding.entry.roles: does at each start what ``plan.json`` in the folder of the run says.
+
+A plan is a list for each role, one entry a start, of: an exit code, ``"work"`` (until a signal, the coordinator until
+there is a file ``end``), ``"kill"`` (itself), ``"stubborn"`` (SIGTERM does nothing), ``"finish"`` (write the result).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from lightning_ding.envs.process.life import die_with
+
+
+def main() -> int:
+    role, file = sys.argv[1], Path(sys.argv[3])
+    parent = Connection(int(sys.argv[sys.argv.index("--lifeline") + 1]), writable=False)
+    die_with(parent)
+    folder = file.parent
+    starts = folder / f"starts-{role}"
+    with starts.open("a") as log:
+        log.write(" ".join(sys.argv[1:]) + f" pid={os.getpid()}\n")
+    plan = json.loads((folder / "plan.json").read_text())[role]
+    action = plan[min(len(starts.read_text().splitlines()), len(plan)) - 1]
+    print(f"2026-01-01 00:00:00,000 WARNING stub: {role} does {action}", flush=True)
+    if isinstance(action, int):
+        return action
+    if action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if action == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        (folder / "is-stubborn").touch()
+    if action == "finish":
+        time.sleep(0.5)
+        (folder / "result.json").write_text('{"env_step": 7}')
+        return 0
+    for _ in range(600):
+        if role == "coordinator" and (folder / "end").exists():
+            return 0
+        time.sleep(0.1)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""Processes of a distributed run are started again and end together; what they do is a stub's."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_ding.config import resolve
+from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.entry import child, supervisor
+from lightning_ding.entry.supervisor import RunFailedError, Supervisor
+from tests import processes
+
+Run = Callable[..., dict[str, Any]]
+WORK = {"coordinator": ["finish"], "learner": ["work"], "collector": ["work"]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(child, "PROGRAM", "tests.entry.stub_roles")
+    monkeypatch.setattr(supervisor, "LEAVE", 1.0)
+    monkeypatch.syspath_prepend(processes.ROOT)
+    return tmp_path / "run"
+
+
+def run(folder: Path, restarts: int = 2, resume: bool = False, **plan: list[Any]) -> dict[str, Any]:
+    system = {"restarts": restarts, "collector": {"num": 1}}
+    cfg = resolve(ParallelConfig, {"main": {"exp_name": str(folder)}, "system": system})
+    made = Supervisor(cfg, resume)
+    (folder / "plan.json").write_text(json.dumps(WORK | plan))
+    return made.run()
+
+
+def starts(folder: Path, role: str) -> list[str]:
+    return (folder / f"starts-{role}").read_text().splitlines()
+
+
+def alive(folder: Path) -> list[int]:
+    """Return the processes that were started and are still there."""
+    pids = [
+        int(line.partition("pid=")[2]) for file in folder.glob("starts-*") for line in file.read_text().splitlines()
+    ]
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_run_ends_with_its_result_and_leaves_no_process(folder: Path) -> None:
+    assert run(folder) == {"env_step": 7}
+    assert [len(starts(folder, role)) for role in WORK] == [1, 1, 1]
+    assert alive(folder) == []
+
+
+@pytest.mark.parametrize("death", ["kill", 1, 125])
+def test_worker_that_dies_is_started_again(folder: Path, death: Any) -> None:
+    system = {"collector": [death, "work"], "coordinator": ["work"]}
+    threading.Timer(0.0, _finish_when, (folder, lambda: len(starts(folder, "collector")) == 2)).start()
+    assert run(folder, **system) == {"env_step": 8}
+    assert len(starts(folder, "collector")) == 2
+
+
+def test_coordinator_that_dies_is_started_again_and_resumes_what_it_had_saved(folder: Path) -> None:
+    run(folder, coordinator=["kill", "finish"])
+    assert ["--resume" in line for line in starts(folder, "coordinator")] == [False, False]
+    other = folder.with_name("other")
+    (other / "coordinator").mkdir(parents=True)
+    (other / "coordinator" / "state.json").touch()
+    run(other, resume=True, coordinator=["kill", "finish"])
+    assert ["--resume" in line for line in starts(other, "coordinator")] == [True, True]
+
+
+def test_process_that_dies_too_often_ends_the_run_with_its_last_line(folder: Path) -> None:
+    with pytest.raises(RunFailedError, match=r"learner-0 ended with exit code 1 after 2 restarts, see .*does 1"):
+        run(folder, coordinator=["work"], learner=[1])
+    assert len(starts(folder, "learner")) == 3
+    assert alive(folder) == []
+
+
+@pytest.mark.parametrize("code", [2, 3])
+def test_process_that_would_end_in_the_same_way_is_not_started_again(folder: Path, code: int) -> None:
+    with pytest.raises(RunFailedError, match=f"coordinator-0 ended with exit code {code}, see"):
+        run(folder, coordinator=[code])
+    assert len(starts(folder, "coordinator")) == 1
+
+
+def test_worker_that_was_told_to_go_is_started_again_only_with_a_new_coordinator(folder: Path) -> None:
+    assert run(folder, collector=[0]) == {"env_step": 7}
+    assert len(starts(folder, "collector")) == 1
+    other = folder.with_name("other")
+    threading.Timer(0.0, _kill_when, (other, lambda: len(starts(other, "collector")) == 1)).start()
+    run(other, collector=[0], coordinator=["work", "finish"])
+    assert len(starts(other, "collector")) >= 2
+
+
+def test_warnings_and_errors_come_to_stderr_with_the_role(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run(folder)
+    assert "collector-0: 2026-01-01 00:00:00,000 WARNING stub: collector does work" in capfd.readouterr().err
+    assert "collector does work" in (folder / "logs" / "collector-0.log").read_text()
+
+
+def test_process_that_does_not_end_is_killed(folder: Path) -> None:
+    began = time.monotonic()
+    run(folder, learner=["stubborn"])
+    assert time.monotonic() - began < 10
+    assert alive(folder) == []
+
+
+def test_run_over_without_a_result_is_a_failure(folder: Path) -> None:
+    with pytest.raises(RunFailedError, match="left no result"):
+        run(folder, coordinator=[0])
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from tests.entry import test_supervisor
+from lightning_ding.entry import child
+child.PROGRAM = "tests.entry.stub_roles"
+test_supervisor.run(Path(sys.argv[1]), coordinator=["work"], learner=["stubborn"])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_process_outlives_the_one_that_started_it(folder: Path, number: int) -> None:
+    with processes.start(["-c", SCRIPT, folder], start_new_session=True) as process:
+        wait_until(lambda: (folder / "is-stubborn").exists() and len(alive(folder)) == 3)
+        process.send_signal(number)
+        if number != signal.SIGKILL:
+            time.sleep(0.5)
+            process.send_signal(number)  # waits no longer
+        code = process.wait(30)
+    assert code == (-number if number == signal.SIGKILL else 128 + number)
+    wait_until(lambda: alive(folder) == [])
+
+
+def _finish_when(folder: Path, condition: Callable[[], bool]) -> None:
+    wait_until(lambda: (folder / "starts-collector").exists() and condition())
+    (folder / "result.json").write_text('{"env_step": 8}')
+    (folder / "end").touch()
+
+
+def _kill_when(folder: Path, condition: Callable[[], bool]) -> None:
+    wait_until(lambda: (folder / "starts-collector").exists() and condition())
+    time.sleep(0.5)
+    os.kill(int(starts(folder, "coordinator")[0].partition("pid=")[2]), signal.SIGKILL)
