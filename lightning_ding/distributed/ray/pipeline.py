@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from lightning_ding.config import ConfigLike, require, resolve
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.ray import COORDINATOR, import_ray, namespace_of
 from lightning_ding.distributed.ray.actors import CoordinatorActor, WorkerActor
+from lightning_ding.exit_codes import BY_SIGNAL
 
 logger = logging.getLogger(__name__)
 
@@ -42,17 +46,20 @@ def run_on_ray(cfg: ConfigLike[ParallelConfig], resume: bool = False) -> dict[st
         ImportError: If Ray is not installed.
         ValueError: If the learner is to have several ranks, which actors cannot.
         RuntimeError: If the run was given up, or a worker died too often.
+        SystemExit: After SIGTERM or Ctrl-C, with 128 + the number of the signal; then ``resume`` goes on.
     """
     cfg = resolve(ParallelConfig, cfg)
     multi_gpu = cfg.system.learner.multi_gpu
     require(not multi_gpu, "system.learner.multi_gpu", 'False in an actor; start the ranks with "torchrun"', multi_gpu)
     cfg = replace(cfg, main=replace(cfg.main, exp_name=str(Path(cfg.main.exp_name).resolve())))
-    with connected_to_ray(cfg):
+    with connected_to_ray(cfg), _ending_on_signals():
         run = _Run(cfg, resume)
         try:
-            return run.wait()
+            result = run.wait()
+            run.let_end()
         finally:
             run.close()
+    return result
 
 
 @contextmanager
@@ -79,6 +86,28 @@ def connected_to_ray(cfg: ParallelConfig) -> Iterator[Any]:
         ray.shutdown()
 
 
+@contextmanager
+def _ending_on_signals() -> Iterator[None]:
+    """Leave by ``SystemExit`` at the first SIGTERM or Ctrl-C; other threads than the main one cannot hear them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        for heard in before:  # a second one shall not disturb the leaving
+            signal.signal(heard, signal.SIG_IGN)
+        raise SystemExit(BY_SIGNAL + number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 class _Run:
     """The actors of one run."""
 
@@ -103,10 +132,13 @@ class _Run:
         result: dict[str, Any] = outcome["result"]
         return result
 
-    def close(self) -> None:
-        """Let the workers end, and end those that do not."""
+    def let_end(self) -> None:
+        """Wait for the workers, who have been told that the run is over."""
         if self._runs:
             self._ray.wait(list(self._runs), num_returns=len(self._runs), timeout=GOODBYE)
+
+    def close(self) -> None:
+        """End all actors that still live."""
         for actor in [*self._actors.values(), self._coordinator]:
             self._ray.kill(actor)
 

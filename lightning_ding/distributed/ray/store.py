@@ -25,7 +25,7 @@ from lightning_ding.distributed.wire import flatten, read_block, write_block
 logger = logging.getLogger(__name__)
 
 FETCH_TIMEOUT = 60.0  # seconds for a block of another machine
-KEPT: dict[str, int] = {"data": 32, "batch": 32, "priority": 32, "policy": 4}
+KEPT: dict[str, int] = {"data": 32, "batch": 64, "priority": 32, "policy": 4}
 """Blocks of a kind to which a process holds on; older ones are those that nobody came back for."""
 
 Refs = dict[str, list[Any]]
@@ -122,13 +122,17 @@ class RayStore(Store):
         Raises:
             Refusal: If weights are not to be had any more (404), are too large (413) or of another form (422).
         """
-        new = [handle for handle in handles_in(message) if handle["name"] in refs]
-        new = [handle for handle in new if handle["name"] not in self._refs[handle["kind"]]]
-        for handle in new:
-            self._hold(handle, refs[handle["name"]][0])
-            if self._keeps(handle["kind"]):
-                block = self.get(handle)
-                self._keep(handle, *block)
+        new = []
+        for handle in handles_in(message):
+            kind, name = handle["kind"], handle["name"]
+            is_known = name in self._refs[kind]
+            if name not in refs or (is_known and self._keeps(kind)):
+                continue
+            self._hold(handle, refs[name][0])  # also of a known one: the coordinator may have put it anew
+            if self._keeps(kind):
+                self._keep_adopted(handle)
+            if not is_known:
+                new.append(handle)
         return new
 
     def release(self, names: Iterable[str]) -> None:
@@ -165,6 +169,13 @@ class RayStore(Store):
         except (errors.ObjectStoreFullError, errors.OutOfDiskError) as error:
             raise OSError(f"Ray has no room for a {handle['kind']} block: {error}") from error
         self._hold(handle, ref)
+
+    def _keep_adopted(self, handle: Mapping[str, str]) -> None:
+        try:
+            self._keep(handle, *self.get(handle))
+        except (Refusal, OSError):
+            self.release([handle["name"]])
+            raise
 
     def _hold(self, handle: Mapping[str, str], ref: Any) -> None:
         kind = handle["kind"]

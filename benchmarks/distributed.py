@@ -1,0 +1,220 @@
+"""Distributed runs: throughput and policy lag by the number of collectors, and what each transport costs.
+
+    python -m benchmarks.distributed                      # everything; writes docs/results/distributed.json
+    python -m benchmarks.distributed --only transports    # the cost of each transport alone
+
+    throughput   env steps a second of 1, 2, 4 and 8 collectors with 4 envs each, over each transport, beside a DQN
+                 learner that learns and publishes meanwhile. A step of an env sleeps 5 ms, so a collector takes at
+                 most 200 a second, and waits rather than computes.
+    transports   microseconds per transition of blocks of 64, from the collector into the coordinator's journal
+    rllib        env steps a second of as many env runners of RLlib with as many of the same envs; needs "ray[rllib]"
+
+Each contestant runs in a process of its own, which ends before the next begins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.compare import provenance
+from benchmarks.transports import BLOCKS, ROWS, TRANSPORTS, cost, serve
+from benchmarks.waiting import ENV_ID, ENVS, run_rllib
+
+COLLECTORS = (1, 2, 4, 8)
+START_TIMEOUT = 240.0  # seconds until every collector has sent something
+LONGEST = 600.0  # seconds of one contestant
+PARTS = ("throughput", "transports", "rllib")
+
+
+def config_of(transport: str, collectors: int, folder: str) -> dict[str, Any]:
+    """Return the config of a run that goes on until it is told to end."""
+    policy = {
+        "type": "dqn",
+        "random_collect_size": 0,
+        "model": {"encoder_hidden_size_list": [16], "dueling": False},
+        "learn": {"update_per_collect": 4, "batch_size": 32},
+        "collect": {"n_sample": ROWS},
+        "eval": {"evaluator": {"eval_freq": 1_000_000}},
+        "other": {"replay_buffer": {"replay_buffer_size": 20_000}},
+    }
+    env = {"env_id": ENV_ID, "collector_env_num": ENVS, "evaluator_env_num": 1, "n_evaluator_episode": 1}
+    return {
+        "main": {"exp_name": folder, "policy": policy, "env": env},
+        "system": {
+            "transport": transport,
+            "coordinator": {"commander": {"collector_task_space": collectors, "eval_interval": None}},
+            "learner": {"validate": False},
+            "collector": {"num": collectors},
+        },
+    }
+
+
+def run_throughput(transport: str, collectors: int, seconds: float) -> dict[str, float]:
+    """Return the env steps a second of a run in full swing, and what its coordinator counts then."""
+    with TemporaryDirectory() as folder:
+        config = config_of(transport, collectors, folder)
+        file = Path(folder) / "config.json"  # JSON is YAML
+        file.write_text(json.dumps(config))
+        command = [sys.executable, "-m", "lightning_ding.entry.cli", "parallel", "--config", str(file)]
+        log = (Path(folder) / "log").open("w+")
+        with log, subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True) as process:
+            try:
+                return _watch(config, process, seconds)
+            except BaseException:
+                log.seek(0)
+                print(log.read()[-3000:], file=sys.stderr)
+                raise
+            finally:
+                _end(process)
+
+
+def _watch(config: dict[str, Any], process: subprocess.Popen[bytes], seconds: float) -> dict[str, float]:
+    """Return what happens in a run between the moment when all its collectors work and some seconds later."""
+    ask = _connect(config, process)
+    deadline = time.monotonic() + START_TIMEOUT
+    wanted = config["system"]["collector"]["num"]
+    while _working(status := ask("status")) < wanted or status["train_iter"] == 0:
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"the run does not get going: {status}")
+        time.sleep(0.25)
+    time.sleep(2.0)
+    first, start = ask("status"), time.perf_counter()
+    lags = []
+    for _ in range(8):
+        time.sleep(seconds / 8)
+        last = ask("status")
+        lags.append(float(last["policy_lag"]))
+    passed = time.perf_counter() - start
+    steps, updates = last["env_step"] - first["env_step"], last["train_iter"] - first["train_iter"]
+    ask("shutdown")
+    lag = {"policy_lag": statistics.mean(lags), "policy_lag_max": max(lags)}
+    return {"seconds": passed, "env_steps_per_second": steps / passed, "updates_per_second": updates / passed, **lag}
+
+
+def _connect(config: dict[str, Any], process: subprocess.Popen[bytes]) -> Callable[..., dict[str, Any]]:
+    """Return a function that asks the coordinator, once it is there."""
+    from lightning_ding.config import resolve
+    from lightning_ding.distributed.config import ParallelConfig
+
+    cfg = resolve(ParallelConfig, config)
+    if cfg.system.transport == "flask_fs":
+        from lightning_ding.distributed.workers import flask_channel
+
+        return flask_channel(cfg, None, None).call
+    from lightning_ding.distributed.ray.workers import ray_channel
+
+    deadline = time.monotonic() + START_TIMEOUT
+    while True:
+        try:
+            return ray_channel(cfg).call
+        except ConnectionError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise
+            time.sleep(1.0)
+
+
+def _working(status: dict[str, Any]) -> int:
+    """Return how many collectors have sent data."""
+    return int(status["collectors_at_work"])
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(60.0)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        try:
+            process.wait(30.0)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def contestants(parts: list[str]) -> list[list[str]]:
+    """Return what is to be run, as the arguments of ``--run``."""
+    runs = {
+        "transports": [["transports", transport] for transport in TRANSPORTS],
+        "throughput": [["throughput", transport, str(n)] for transport in TRANSPORTS for n in COLLECTORS],
+        "rllib": [["rllib", "-", str(n)] for n in COLLECTORS],
+    }
+    return [run for part in parts for run in runs[part]]
+
+
+def run(what: list[str], seconds: float) -> dict[str, float]:
+    """Run one contestant in this process."""
+    if what[0] == "transports":
+        return cost(what[1])
+    if what[0] == "rllib":
+        return run_rllib(int(what[2]), seconds)
+    return run_throughput(what[1], int(what[2]), seconds)
+
+
+def in_own_process(what: list[str], seconds: float) -> dict[str, Any]:
+    """Run one contestant in a process of its own; of RLlib, which may be missing, say why it is not there."""
+    command = [sys.executable, "-m", "benchmarks.distributed", "--seconds", str(seconds), "--run", *what]
+    threads = {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, env={**os.environ, **threads})
+    if done.returncode == 0:
+        result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        return result
+    if what[0] != "rllib":
+        raise RuntimeError(f"{' '.join(what)} failed:\n{done.stderr[-5000:]}")
+    return {"skipped": done.stderr.strip().splitlines()[-1]}
+
+
+def show(what: list[str], result: dict[str, Any]) -> str:
+    """Return a line of the table."""
+    if what[0] == "transports":
+        costs = "  ".join(f"{size} {result[f'{size}_us']:8.1f} us" for size in BLOCKS)
+        return f"{what[1]:>10}  {costs}  per transition"
+    if "skipped" in result:
+        return f"{what[0]:>10}  skipped: {result['skipped']}"
+    name = what[1] if what[0] == "throughput" else what[0]
+    lag = f"  policy lag {result['policy_lag']:6.1f} updates" if "policy_lag" in result else ""
+    return f"{name:>10}  {what[2]} collectors  {result['env_steps_per_second']:8.1f} env steps/s{lag}"
+
+
+def ratios(results: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """Return how many times the env steps a second of one collector each number of collectors takes."""
+    speeds = {key: row["env_steps_per_second"] for key, row in results.items() if "env_steps_per_second" in row}
+    ones = {key: f"{key.rsplit(' ', 1)[0]} 1" for key in speeds}
+    return {key: speed / speeds[ones[key]] for key, speed in speeds.items() if ones[key] in speeds}
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", choices=PARTS, nargs="+", default=list(PARTS))
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement of throughput")
+    parser.add_argument("--output", type=Path, default=Path("docs/results/distributed.json"))
+    parser.add_argument("--run", nargs="+", help="run one contestant and print its result")
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve is not None:
+        serve(arguments.serve)
+        return
+    if arguments.run is not None:
+        print(json.dumps(run(arguments.run, arguments.seconds)))
+        return
+    results = {}
+    for what in contestants(arguments.only):
+        results[" ".join(what)] = result = in_own_process(what, arguments.seconds)
+        print(show(what, result), flush=True)
+    record = {**provenance(), "cores": os.cpu_count(), "results": results, "ratios_to_one": ratios(results)}
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(record, indent=2))
+    print(f"\nwritten to {arguments.output}")
+
+
+if __name__ == "__main__":
+    main()

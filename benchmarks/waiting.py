@@ -1,0 +1,64 @@
+"""An env that waits rather than computes, and what RLlib collects from it; used by ``benchmarks.distributed``."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+ENVS = 4  # of each collector
+SLEEP = 0.005  # seconds of an env's step
+LENGTH = 200  # steps of an episode
+ENV_ID = "benchmarks.waiting:Waiting-v0"
+
+
+class Waiting(gym.Env[Any, Any]):
+    """An env whose step takes 5 ms and computes nothing; an episode has 200 steps."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (4,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, config: Any = None) -> None:
+        self._length = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        super().reset(seed=seed)
+        self._length = 0
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Sleep and return the same observation again."""
+        time.sleep(SLEEP)
+        self._length += 1
+        return np.zeros(4, np.float32), 1.0, False, self._length == LENGTH, {}
+
+
+gym.register("Waiting-v0", Waiting)
+
+
+def run_rllib(collectors: int, seconds: float) -> dict[str, float]:
+    """Return the env steps a second that RLlib's env runners take, with weights synchronised between two samples."""
+    import ray
+    from ray.rllib.algorithms.dqn import DQNConfig
+
+    ray.init(num_cpus=collectors + 1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    config = DQNConfig().environment(Waiting).framework("torch")
+    config = config.env_runners(num_env_runners=collectors, num_envs_per_env_runner=ENVS, rollout_fragment_length=16)
+    algorithm = config.build_algo()
+    group: Any = algorithm.env_runner_group
+    steps, start = 0, 0.0
+    for number in range(1_000_000):
+        if number == 3:  # the first ones start envs
+            steps, start = 0, time.perf_counter()
+        elif number > 3 and time.perf_counter() - start > seconds:
+            break
+        group.sync_weights()
+        sampled = group.foreach_env_runner(lambda runner: runner.sample(), local_env_runner=False)
+        steps += sum(len(episode) for episodes in sampled for episode in episodes)
+    passed = time.perf_counter() - start
+    algorithm.stop()
+    ray.shutdown()
+    return {"seconds": passed, "env_steps_per_second": steps / passed}

@@ -1,0 +1,40 @@
+"""One Ray for all tests of this folder, and an actor in the coordinator's place."""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.distributed.ray.stand_in import StandIn
+
+
+@pytest.fixture(scope="session")
+def ray() -> Iterator[Any]:
+    """Return the module, connected to a small Ray on this machine."""
+    module = pytest.importorskip("ray")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    small = {"num_cpus": 3, "object_store_memory": 100_000_000, "include_dashboard": False}
+    module.init(**small, log_to_driver=False, logging_level=logging.ERROR)
+    yield module
+    module.shutdown()
+
+
+@pytest.fixture(scope="session")
+def namespace() -> str:
+    """Return a namespace for the actors of these tests."""
+    return f"tests-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def stand_in(ray: Any, namespace: str, tmp_path: Path) -> Iterator[Any]:
+    """Return an actor called "coordinator", which Ray starts anew when it dies."""
+    options = {"name": "coordinator", "namespace": namespace, "num_cpus": 1, "max_concurrency": 4}
+    actor = ray.remote(StandIn).options(**options, max_restarts=-1).remote(tmp_path)
+    yield actor
+    ray.kill(actor)

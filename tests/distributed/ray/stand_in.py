@@ -1,0 +1,73 @@
+"""A stand-in for the coordinator's actor."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lightning_ding.distributed.channel import KINDS
+from lightning_ding.distributed.errors import Refusal
+from lightning_ding.distributed.ray.actors import Door
+from lightning_ding.distributed.ray.store import RayStore
+
+
+class StandIn:
+    """Does with blocks what a coordinator does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = RayStore(folder)
+        self.door = Door(self.said, self.store)
+        self.weights: Any = None
+
+    def handle(self, name: str, message: Any, parcel: Any) -> Any:
+        return self.door.answer(name, message, parcel)
+
+    def said(self, name: str, message: Any) -> Any:
+        answer: Any = getattr(self, name)(message)
+        return answer
+
+    def echo(self, message: Any) -> Any:
+        return message
+
+    def pid(self, message: Any) -> Any:
+        return {"pid": os.getpid()}
+
+    def refuse(self, message: Any) -> Any:
+        raise Refusal(message["status"], "because")
+
+    def defect(self, message: Any) -> Any:
+        raise ZeroDivisionError("a defect")
+
+    def journal(self, message: Any) -> Any:
+        self.store.move(message["data_id"], self.folder / "journal.safetensors")
+        return {"accepted": True}
+
+    def not_yet(self, message: Any) -> Any:
+        return {"accepted": False, "wait": 0.1}
+
+    def learned(self, message: Any) -> Any:
+        handle = message["info"]["priority_info"]
+        total = float(self.store.get(handle).tensors["priority"].sum())
+        self.store.delete(handle)
+        return {"sum": total}
+
+    def batch(self, message: Any) -> Any:
+        return {"data": self.store.put("batch", {"obs": torch.arange(message["rows"])})}
+
+    def publish(self, message: Any) -> Any:
+        self.weights = message["data_id"]
+        (self.folder / "weights").write_text(self.weights["name"])
+        return {"serial": 0}
+
+    def newest(self, message: Any) -> Any:
+        name = (self.folder / "weights").read_text()
+        handle = {"kind": "policy", "name": name}
+        self.store.get(handle)
+        return {"handle": handle}
+
+    def held(self, message: Any) -> Any:
+        return {kind: self.store.held(kind) for kind in KINDS}

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from lightning_ding.distributed.errors import CoordinatorGoneError, LeaseLostError, Refusal
+from lightning_ding.distributed.ray.channel import RayChannel
+
+
+@pytest.fixture
+def channel(stand_in: Any, namespace: str) -> RayChannel:
+    return RayChannel(namespace, reconnect_timeout=60.0)
+
+
+def test_answers_and_refusals_come_through(channel: RayChannel) -> None:
+    assert channel.call("echo", {"n": 1, "rows": [1.5, None, "x"]}) == {"n": 1, "rows": [1.5, None, "x"]}
+    assert channel.call("echo") == {}
+    with pytest.raises(Refusal, match="422: because") as refused:
+        channel.call("refuse", {"status": 422})
+    assert refused.value.status == 422
+    with pytest.raises(LeaseLostError, match="409: because"):
+        channel.call("refuse", {"status": 409})
+    with pytest.raises(ZeroDivisionError, match="a defect"):  # not tried again
+        channel.call("defect")
+
+
+def test_data_that_was_accepted_is_held_by_nobody(channel: RayChannel, tmp_path: Any) -> None:
+    from lightning_ding.distributed.wire import read_block
+
+    handle = channel.store.put("data", {"x": torch.arange(3)})
+
+    assert channel.call("journal", {"data_id": handle})["accepted"]
+
+    assert read_block(tmp_path / "journal.safetensors", 10_000).tensors["x"].tolist() == [0, 1, 2]
+    assert channel.store.held("data") == 0
+    assert channel.call("held")["data"] == 0
+
+
+def test_data_that_was_not_accepted_is_held_by_the_collector_alone_and_can_be_sent_again(channel: RayChannel) -> None:
+    message = {"data_id": channel.store.put("data", {"x": torch.arange(3)})}
+
+    assert not channel.call("not_yet", message)["accepted"]
+    assert (channel.store.held("data"), channel.call("held")["data"]) == (1, 0)
+    with pytest.raises(Refusal):
+        channel.call("refuse", {**message, "status": 409})
+    assert (channel.store.held("data"), channel.call("held")["data"]) == (1, 0)
+    assert channel.call("journal", message)["accepted"]
+    assert (channel.store.held("data"), channel.call("held")["data"]) == (0, 0)
+
+
+def test_priorities_in_the_info_of_a_message_arrive(channel: RayChannel) -> None:
+    handle = channel.store.put("priority", {"priority": torch.tensor([0.5, 1.5])})
+
+    assert channel.call("learned", {"info": {"learner_step": 3, "priority_info": handle}}) == {"sum": 2.0}
+    assert channel.call("held")["priority"] == 0
+
+
+def test_batch_is_held_until_the_learner_deletes_it(channel: RayChannel) -> None:
+    handle = channel.call("batch", {"rows": 4})["data"]
+    assert channel.store.get(handle).tensors["obs"].tolist() == [0, 1, 2, 3]
+    assert channel.call("held")["batch"] == 1
+
+    channel.store.delete(handle)
+
+    assert channel.store.held("batch") == 0
+    assert channel.call("held")["batch"] == 0
+
+
+def test_refused_weights_leave_nothing_behind(channel: RayChannel, tmp_path: Any) -> None:
+    handle = channel.store.put("policy", {"w": torch.zeros(2)})
+
+    with pytest.raises(LeaseLostError):
+        channel.call("refuse", {"status": 409, "data_id": handle})
+
+    assert channel.call("held")["policy"] == 0
+    assert list((tmp_path / "policy").iterdir()) == []
+
+
+def test_weights_outlive_the_learner_and_the_coordinator_and_calls_go_on(
+    ray: Any, channel: RayChannel, namespace: str
+) -> None:
+    class Learner:
+        def publish(self) -> None:
+            way = RayChannel(namespace, 60.0)
+            way.call("publish", {"data_id": way.store.put("policy", {"w": torch.full((40_000,), 2.0)})})
+
+    learner = ray.remote(Learner).remote()
+    ray.get(learner.publish.remote())
+    ray.kill(learner)
+    first = channel.call("newest")["handle"]
+    assert channel.store.get(first).tensors["w"].sum().item() == 80_000
+    pid = channel.call("pid")["pid"]
+
+    ray.kill(ray.get_actor("coordinator", namespace), no_restart=False)
+
+    handle = channel.call("newest")["handle"]
+    assert handle == first
+    assert channel.call("pid")["pid"] != pid
+    assert RayChannel(namespace, 60.0).call("newest")["handle"] == first
+    assert channel.store.get(first).tensors["w"].sum().item() == 80_000
+
+
+def test_coordinator_that_is_not_there_is_looked_for_as_long_as_told(ray: Any, namespace: str) -> None:
+    start = time.monotonic()
+
+    with pytest.raises(CoordinatorGoneError, match="no answer to 'echo' from the actor 'nobody'"):
+        RayChannel(namespace, reconnect_timeout=0.5, name="nobody").call("echo")
+
+    assert 0.2 < time.monotonic() - start < 20

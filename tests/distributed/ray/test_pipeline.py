@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_ding.config import resolve
+from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.ray import import_ray, namespace_of
+from lightning_ding.distributed.ray.pipeline import run_on_ray
+from lightning_ding.distributed.ray.store import RayStore
+from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY
+
+
+def tiny(folder: Path, **system: Any) -> dict[str, Any]:
+    """Return the config of a run that is over within seconds."""
+    policy = {
+        "type": "dqn",
+        "random_collect_size": 16,
+        "model": {"encoder_hidden_size_list": [16], "dueling": False},
+        "learn": {"update_per_collect": 2, "batch_size": 8},
+        "collect": {"n_sample": 16},
+        "eval": {"evaluator": {"n_episode": 2, "eval_freq": 20}},
+        "other": {"replay_buffer": {"replay_buffer_size": 500}},
+    }
+    env = {"env_id": "CartPole-v1", "collector_env_num": 2, "evaluator_env_num": 2, "n_evaluator_episode": 2}
+    main = {"exp_name": str(folder), "policy": policy, "env": env, "max_train_iter": 40}
+    coordinator = {"lease": 5.0, "commander": {"collector_task_space": 1, "eval_interval": None}}
+    return {
+        "main": main,
+        "system": {"transport": "ray", "coordinator": coordinator, "collector": {"num": 1}, **system},
+    }
+
+
+def test_import_needs_no_ray_and_what_needs_it_says_how_to_get_it() -> None:
+    code = """
+import sys
+sys.modules["ray"] = None
+import lightning_ding.distributed
+import lightning_ding.distributed.ray.workers
+from lightning_ding.distributed.ray.pipeline import run_on_ray
+from lightning_ding.distributed.ray.store import RayStore
+for call in (run_on_ray, RayStore):
+    try:
+        call()
+    except ImportError as error:
+        assert str(error) == 'the transport "ray" needs Ray: pip install lightning_ding[ray]', error
+    else:
+        raise AssertionError(call)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_ray_is_not_imported_before_it_is_needed() -> None:
+    code = "import sys, lightning_ding.distributed.ray.pipeline as _; assert 'ray' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_workers_are_registered_by_the_name_of_the_transport() -> None:
+    assert COMM_LEARNER_REGISTRY.get("ray").__name__ == "RayLearner"
+    assert COMM_COLLECTOR_REGISTRY.get("ray").__name__ == "RayCollector"
+
+
+def test_runs_of_two_folders_have_two_namespaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert namespace_of("a") == namespace_of(str(tmp_path / "a"))
+    assert namespace_of("a") != namespace_of("b")
+
+
+def test_several_ranks_in_an_actor_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"system\.learner\.multi_gpu must be False in an actor"):
+        run_on_ray(tiny(tmp_path, learner={"multi_gpu": True}))
+
+
+@pytest.mark.slow
+def test_run_on_ray_ends_with_a_result_and_leaves_no_actor(ray: Any, tmp_path: Path) -> None:
+    result = run_on_ray(tiny(tmp_path))
+
+    assert result["train_iter"] >= 40
+    assert result["env_step"] >= 16
+    with pytest.raises(ValueError, match="coordinator"):
+        ray.get_actor("coordinator", namespace_of(str(tmp_path)))
+    assert ray.is_initialized()  # it was so before
+    assert RayStore().held("data") == 0
+    assert import_ray() is ray
+    assert (tmp_path / "result.json").exists()
+
+
+@pytest.mark.slow
+def test_run_that_cannot_work_ends_with_the_reason(ray: Any, tmp_path: Path) -> None:
+    config = tiny(tmp_path)
+    config["main"]["env"]["env_id"] = "NoSuchEnv-v0"
+    config["system"]["coordinator"]["max_failures"] = 2
+
+    with pytest.raises(RuntimeError, match=r"the run was given up: .*NoSuchEnv"):
+        run_on_ray(resolve(ParallelConfig, config))

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lightning_ding.distributed.errors import Refusal
+from lightning_ding.distributed.ray.block import pack
+from lightning_ding.distributed.ray.store import KEPT, RayStore
+from lightning_ding.distributed.wire import read_block
+
+NAME = "0" * 32
+
+
+@pytest.fixture
+def store(ray: Any) -> RayStore:
+    return RayStore()
+
+
+def test_block_comes_back_with_its_values_forms_and_metadata(store: RayStore) -> None:
+    tensors = {
+        "obs": {"image": np.arange(6, dtype=np.uint8).reshape(2, 3), "speed": torch.tensor([0.5, -1.0])},
+        "half": torch.tensor([[1.5]], dtype=torch.bfloat16),
+        "is_last": torch.tensor([True, False]),
+        "number": torch.tensor(7),
+        "nothing": torch.zeros(0, 4),
+    }
+
+    block = store.get(store.put("data", tensors, {"by": "test"}))
+
+    assert block.metadata == {"by": "test"}
+    assert block.tensors["obs"]["image"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert block.tensors["obs"]["speed"].tolist() == [0.5, -1.0]
+    assert block.tensors["is_last"].tolist() == [True, False]
+    assert block.tensors["number"].item() == 7
+    assert block.tensors["number"].shape == ()
+    assert block.tensors["nothing"].shape == (0, 4)
+    assert block.tensors["half"].dtype == torch.bfloat16
+    assert block.tensors["half"].tolist() == [[1.5]]
+
+
+def test_writing_into_a_block_does_not_change_it_for_others(store: RayStore) -> None:
+    source = torch.zeros(3)
+    handle = store.put("batch", {"x": source})
+
+    source += 1
+    store.get(handle).tensors["x"].add_(2)
+
+    assert store.get(handle).tensors["x"].tolist() == [0, 0, 0]
+
+
+def test_part_of_a_tensor_is_put_without_the_rest(store: RayStore) -> None:
+    handle = store.put("data", {"x": torch.arange(12).reshape(3, 4)[:, 1:3].t()})
+
+    assert store.get(handle).tensors["x"].tolist() == [[1, 5, 9], [2, 6, 10]]
+
+
+def test_deleted_block_is_not_there(store: RayStore) -> None:
+    handle = store.put("data", {"x": torch.zeros(3)})
+
+    store.delete(handle)
+    store.delete(handle)
+
+    with pytest.raises(Refusal, match="404: there is no data block"):
+        store.get(handle)
+
+
+def test_moved_block_lies_in_the_file_alone(store: RayStore, tmp_path: Path) -> None:
+    handle = store.put("data", {"obs": {"x": torch.tensor([1.0, 2.0])}}, {"seq": "3"})
+
+    store.move(handle, tmp_path / "0.safetensors")
+
+    block = read_block(tmp_path / "0.safetensors", 10_000)
+    assert block.tensors["obs"]["x"].tolist() == [1.0, 2.0]
+    assert block.metadata == {"seq": "3"}
+    assert store.held("data") == 0
+
+
+def test_block_that_cannot_be_moved_stays(store: RayStore, tmp_path: Path) -> None:
+    handle = store.put("data", {"x": torch.tensor([4.0])})
+
+    with pytest.raises(OSError, match="No such file"):
+        store.move(handle, tmp_path / "missing" / "0.safetensors")
+
+    assert store.get(handle).tensors["x"].tolist() == [4.0]
+
+
+@pytest.mark.parametrize(
+    "handle",
+    [
+        None,
+        "data",
+        {"kind": "data"},
+        {"kind": "code", "name": NAME},
+        {"kind": "data", "name": "../../x"},
+        {"kind": "data", "name": NAME.replace("0", "X")},
+        {"kind": "data", "name": 3},
+        {"kind": ["data"], "name": NAME},
+        {"kind": "data", "name": NAME, "more": 1},
+    ],
+)
+def test_what_is_no_handle_is_refused(store: RayStore, tmp_path: Path, handle: Any) -> None:
+    for act in (store.get, store.delete, lambda it: store.move(it, tmp_path / "x")):
+        with pytest.raises(Refusal, match="400: a handle must be"):
+            act(handle)
+
+
+def test_handle_of_another_kind_is_refused(store: RayStore) -> None:
+    handle = store.put("data", {"x": torch.zeros(1)})
+
+    with pytest.raises(Refusal, match="404"):
+        store.get({**handle, "kind": "batch"})
+
+
+def test_kind_that_is_none_is_an_error(store: RayStore) -> None:
+    with pytest.raises(ValueError, match="kind must be one of data, batch, priority, policy, got 'code'"):
+        store.put("code", {})  # type: ignore[arg-type]
+
+
+def _broken(**changes: Any) -> dict[str, Any]:
+    return {**pack("data", {"x": torch.zeros(2)}, {}), **changes}
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("text", "is no data block"),
+        (_broken(kind="policy"), "is no data block"),
+        (_broken(form={"x": ("float32", (3,))}), "must have 12 bytes, got 8"),
+        (_broken(form={"x": ("float99", (2,))}), "no tensor of bytes with a known dtype"),
+        (_broken(form={"x": ("Tensor", (2,))}), "no tensor of bytes with a known dtype"),
+        (_broken(form={"x": ("float32", (-1, -2))}), "has another form"),
+        (_broken(data={"x": np.zeros(2)}, form={"x": ("float64", (2,))}), "no tensor of bytes"),
+        (_broken(form={}), "lacks the form or the data"),
+        (_broken(form={"x/": ("float32", (2,))}, data={"x/": np.zeros(8, np.uint8)}), "has another form"),
+    ],
+)
+def test_object_of_another_form_is_refused(ray: Any, store: RayStore, value: Any, reason: str) -> None:
+    handle = {"kind": "data", "name": NAME}
+    store.adopt({"data_id": handle}, {NAME: [ray.put(value)]})
+
+    with pytest.raises(Refusal, match=f"422: .*{reason}"):
+        store.get(handle)
+
+
+def test_too_large_block_is_refused(ray: Any) -> None:
+    store = RayStore(max_bytes=100)
+
+    assert store.get(store.put("data", {"x": torch.zeros(25)})).tensors["x"].shape == (25,)
+    with pytest.raises(Refusal, match=r"413: .* has 104 bytes, more than 100"):
+        store.get(store.put("data", {"x": torch.zeros(26)}))
+
+
+def test_blocks_that_nobody_came_for_are_forgotten_from_the_oldest(store: RayStore) -> None:
+    handles = [store.put("batch", {"x": torch.tensor(i)}) for i in range(KEPT["batch"] + 2)]
+
+    assert store.held("batch") == KEPT["batch"]
+    with pytest.raises(Refusal, match="404"):
+        store.get(handles[1])
+    assert store.get(handles[2]).tensors["x"].item() == 2
+
+
+def test_weights_of_the_coordinator_are_all_kept_and_outlive_its_process(ray: Any, tmp_path: Path) -> None:
+    before, number = RayStore(tmp_path), KEPT["policy"] + 2
+    handles = [before.put("policy", {"w": torch.tensor([float(i)])}, {"version": str(i)}) for i in range(number)]
+
+    after = RayStore(tmp_path)  # knows no references, as the one of a process that was started anew
+
+    for i, handle in enumerate(handles):
+        assert before.get(handle).tensors["w"].item() == i
+        assert after.get(handle).tensors["w"].item() == i
+        assert after.get(handle).metadata == {"version": str(i)}
+    after.delete(handles[0])
+    with pytest.raises(Refusal, match="404: there is no policy block"):
+        RayStore(tmp_path).get(handles[0])
+
+
+def test_block_whose_process_died_is_lost_not_waited_for(ray: Any, store: RayStore) -> None:
+    class Putter:
+        def __init__(self) -> None:
+            self.store = RayStore()
+
+        def put(self) -> Any:
+            message = {"data_id": self.store.put("data", {"x": torch.zeros(50_000)})}
+            return message, self.store.refs_of(message)
+
+    actor = ray.remote(Putter).remote()
+    message, refs = ray.get(actor.put.remote())
+    store.adopt(message, refs)
+
+    ray.kill(actor)
+
+    with pytest.raises(Refusal, match=r"404: the data block \w+ is lost"):
+        _get_until_refused(store, message["data_id"])
+
+
+def _get_until_refused(store: RayStore, handle: Any) -> None:
+    """Return after ten seconds: Ray does not hear of a death at once."""
+    for _ in range(100):
+        store.get(handle)
+        time.sleep(0.1)
