@@ -10,17 +10,15 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
-from multiprocessing.connection import Connection
 from pathlib import Path
-
-from lightning_ding.envs.process.life import die_with
 
 
 def main() -> int:
     role, file = sys.argv[1], Path(sys.argv[3])
-    parent = Connection(int(sys.argv[sys.argv.index("--lifeline") + 1]), writable=False)
-    die_with(parent)
+    lifeline = int(sys.argv[sys.argv.index("--lifeline") + 1])
+    threading.Thread(target=lambda: os.read(lifeline, 1) or os._exit(9), daemon=True).start()
     folder = file.parent
     starts = folder / f"starts-{role}"
     with starts.open("a") as log:
