@@ -67,7 +67,7 @@ class StopOnSignal(Callback):
         self._is_started = False
         self._deadline: threading.Timer | None = None
         self._others: list[subprocess.Popen[Any]] = []
-        self._evaluator: Any = None
+        self._may_give_up: list[Any] = []
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -77,7 +77,9 @@ class StopOnSignal(Callback):
             return
         self._heard, self._stops_by, self._what_ends = 0, 0, WHAT_ENDS[stage]
         self._is_started = is_started_by_a_rank(trainer)
-        self._evaluator = getattr(getattr(trainer, "datamodule", None), "evaluator", None)
+        datamodule = getattr(trainer, "datamodule", None)
+        waiting = (getattr(datamodule, "evaluator", None), datamodule)
+        self._may_give_up = [one for one in waiting if hasattr(one, "gives_up")]
         if self.signals and threading.current_thread() is threading.main_thread():
             self._listener = SignalListener(self.signals, self._hear)
             self._listener.start()
@@ -202,9 +204,9 @@ class StopOnSignal(Callback):
         self._break_off(False)
 
     def _break_off(self, breaks_off: bool) -> None:
-        """Tell the evaluator to give up its episodes, or to run them again."""
-        if self._evaluator is not None:
-            self._evaluator.gives_up = breaks_off
+        """Tell the evaluator to give up its episodes, and whoever waits for data to wait no longer; or to go on."""
+        for one in self._may_give_up:
+            one.gives_up = breaks_off
 
     def _listen_no_more(self) -> None:
         if self._listener is not None:

@@ -83,6 +83,7 @@ class MetricsLogger(Callback):
             metrics["collect/dropped_episode"] = collector.dropped_episode
         pop_buffer_metrics = getattr(getattr(getattr(trainer, "datamodule", None), "buffer", None), "pop_metrics", dict)
         metrics |= {f"buffer/{name}": value for name, value in pop_buffer_metrics().items()}
+        metrics |= getattr(getattr(trainer, "datamodule", None), "pop_metrics", dict)()
         self._mark(pl_module)
         trainer.callback_metrics.update({name: torch.tensor(float(value)) for name, value in metrics.items()})
         write_metrics(trainer, metrics, progress.env_step)

@@ -64,7 +64,7 @@ class ResumableDataModule(ToldTrainer):
 
         The latter is too large for a ``.ckpt``.
         """
-        evaluator = cast(InteractionSerialEvaluator, self.evaluator).state_dict()
+        evaluator = self.evaluator.state_dict() if self.evaluator is not None else None
         ranks = {"rank_folder": self.rank_folder, "world_size": cast(Trainer, self.trainer).world_size}
         own = {"normalisers": self._normalisers.state_dict(), "evaluator": evaluator}
         where = {"round": self._epoch.round, "env_step": self._policy.progress.env_step}
@@ -86,7 +86,8 @@ class ResumableDataModule(ToldTrainer):
         trainer = cast(Trainer, self.trainer)
         if not trainer.training and trainer.state.fn != "fit":
             return
-        cast(InteractionSerialEvaluator, self.evaluator).load_state_dict(state["evaluator"])
+        if self.evaluator is not None and state["evaluator"] is not None:
+            self.evaluator.load_state_dict(state["evaluator"])
         self._epoch.resume(state["round"])
         folder = None
         if state["rank_folder"] is not None:

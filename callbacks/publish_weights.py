@@ -1,0 +1,58 @@
+"""Let those who collect have the weights of the policy that learns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lightning.pytorch import Callback, Trainer
+from typing_extensions import override
+
+from lightning_ding.config import require
+
+
+class WeightPublisher(Callback):
+    """Hands the weights that collecting needs to a function: at the start, every so many rounds, and at the end.
+
+    The function gets ``{"model": flat tensors by name, on the CPU, "iter": updates that they have seen}``. The tensors
+    are those that are trained on, where that is on the CPU, so they have to be copied or written before it returns.
+    Only rank zero publishes, and nothing that was published already.
+
+    Args:
+        send_policy: The function, such as ``comm_learner.send_policy``.
+        every_n_rounds: Rounds between two publications, >= 1.
+    """
+
+    def __init__(self, send_policy: Callable[[Mapping[str, Any]], None], every_n_rounds: int = 1) -> None:
+        require(every_n_rounds >= 1, "every_n_rounds", ">= 1", every_n_rounds)
+        self.send_policy = send_policy
+        self.every_n_rounds = every_n_rounds
+        self._rounds = 0
+        self._version = -1
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Publish what the run begins with."""
+        self._rounds, self._version = 0, -1
+        self._publish(trainer, pl_module)
+
+    @override
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Publish when it is due."""
+        self._rounds += 1
+        if self._rounds % self.every_n_rounds == 0:
+            self._publish(trainer, pl_module)
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Publish what the run ends with."""
+        self._publish(trainer, pl_module)
+
+    def _publish(self, trainer: Trainer, policy: Any) -> None:
+        version = policy.progress.train_iter
+        if not trainer.is_global_zero or version == self._version:
+            return
+        weights = policy.collect_mode.state_dict()["model"]
+        model = {name: tensor.detach().cpu() for name, tensor in weights.items()}
+        self.send_policy({"model": model, "iter": version})
+        self._version = version
