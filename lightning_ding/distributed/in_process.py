@@ -14,6 +14,7 @@ from typing_extensions import override
 from lightning_ding import nested
 from lightning_ding.distributed.channel import KINDS, Block, Channel, Handler, Kind, Message, Store
 from lightning_ding.distributed.errors import LeaseLostError, Refusal
+from lightning_ding.distributed.wire import write_block
 
 
 class MemoryStore(Store):
@@ -53,8 +54,6 @@ class MemoryStore(Store):
 
     @override
     def move(self, handle: Any, file: Path) -> None:
-        from lightning_ding.distributed.wire import write_block
-
         write_block(file, *self.get(handle))
         self.delete(handle)
 

@@ -1,0 +1,72 @@
+"""What a block of transitions must look like, and how collectors are told apart in one buffer.
+
+Shapes: K transitions of a block.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_ding import nested
+from lightning_ding.distributed.errors import Refusal
+
+COLUMNS = ("obs", "action", "reward", "terminated", "env_id", "episode_id", "policy_version")
+"""What every transition has; what else, the first block says."""
+EPISODES = 2**32  # of one attempt at a task
+
+
+def check_rows(tensors: dict[str, Any], envs: int) -> int:
+    """Return K.
+
+    Args:
+        tensors: A block; leading axis K.
+        envs: Envs of a collector: ``env_id`` is below it.
+
+    Raises:
+        Refusal: 422, if something is missing, of another length, not finite or out of its range.
+    """
+    _require(not (missing := [name for name in COLUMNS if name not in tensors]), f"transitions need {missing}")
+    leaves = nested.leaves(tensors)
+    sizes = {len(leaf) if leaf.ndim else -1 for leaf in leaves}
+    _require(len(sizes) == 1 and min(sizes) > 0, f"all columns must have one leading axis >= 1, got {sorted(sizes)}")
+    size = sizes.pop()
+    for name in ("env_id", "episode_id", "policy_version"):
+        column = tensors[name]
+        good = isinstance(column, Tensor) and column.shape == (size,) and not column.is_floating_point()
+        _require(good and column.dtype != torch.bool, f"{name} must be an integer for each transition")
+        limit = {"env_id": envs, "episode_id": EPISODES}.get(name)
+        _require(_is_within(column, limit), f"{name} must be in [0, {limit or 'infinity'}), got {column.tolist()[:5]}")
+    for name, column in tensors.items():
+        good = all(bool(torch.isfinite(leaf).all()) for leaf in nested.leaves(column) if leaf.is_floating_point())
+        _require(good, f"{name} must be finite")
+    return size
+
+
+def renumber(tensors: dict[str, Any], slot: int, run_number: int, envs: int) -> dict[str, Any]:
+    """Return a block whose envs and episodes are no other collector's.
+
+    Args:
+        tensors: A block that ``check_rows`` takes.
+        slot: Of the collecting task.
+        run_number: Of the attempt at it.
+        envs: Envs of a collector.
+    """
+    env_id = tensors["env_id"].long() + slot * envs
+    return {**tensors, "env_id": env_id, "episode_id": tensors["episode_id"].long() + run_number * EPISODES}
+
+
+def episode_of_run(local: int, run_number: int) -> int:
+    """Return an episode's id in the buffer."""
+    return run_number * EPISODES + local
+
+
+def _is_within(column: Tensor, limit: int | None) -> bool:
+    return int(column.min()) >= 0 and (limit is None or int(column.max()) < limit)
+
+
+def _require(condition: bool, reason: str) -> None:
+    if not condition:
+        raise Refusal(422, reason)

@@ -1,0 +1,193 @@
+"""Hands the commander's tasks to workers, takes them back from those that fail, and sees when the run is over."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lightning_ding.distributed.commander import BaseParallelCommander
+from lightning_ding.distributed.config import CoordinatorConfig
+from lightning_ding.distributed.tasks import ROLES, Role, Task, TaskBook, Worker
+
+logger = logging.getLogger(__name__)
+
+
+class Scheduler:
+    """Who does what; not safe to use from several threads.
+
+    Args:
+        commander: Says what is to be done.
+        config: Leases, limits.
+        clock: Returns seconds.
+    """
+
+    def __init__(self, commander: BaseParallelCommander, config: CoordinatorConfig, clock: Callable[[], float]) -> None:
+        self.commander = commander
+        self.book = TaskBook(config.lease, clock)
+        self.is_over = False
+        self.error: str | None = None
+        """Why the run was given up."""
+        self._config = config
+        self._space = config.commander.collector_task_space
+        self._failures: dict[Role, int] = dict.fromkeys(ROLES, 0)
+        self._warned: set[str] = set()
+
+    # ------------------------------------------------------------------ handing out
+
+    def produce(self) -> None:
+        """Take from the commander what is to be done now, and make room for it."""
+        if self.is_over:
+            return
+        while (info := self.commander.get_learner_task()) is not None:
+            self.book.add("learner", info)
+        while (info := self.commander.get_collector_task()) is not None:
+            self.book.add("collector", info)
+        self._make_room_for_evaluation()
+
+    def next_task(self, worker: Worker) -> Task | None:
+        """Return a task for a worker, if there is one.
+
+        One that asks again without a word of its task did not get the answer, and is given it again; one that said
+        something of it has let it go.
+        """
+        if worker.task_id is not None:
+            task = self.book.tasks[worker.task_id]
+            if not task.is_touched:
+                return task
+            self.fail(task, f"the {task.role} asked for another task")
+        self.produce()
+        return None if self.is_over else self.book.hand_out(worker)
+
+    # ------------------------------------------------------------------ ends of tasks
+
+    def fail(self, task: Task, why: str) -> None:
+        """Take a task back whose owner failed; too many of these in a row end the run."""
+        logger.warning("the task %s failed: %s", task.task_id, why)
+        self._failures[task.role] += 1
+        self.let_go(task)
+        if self._failures[task.role] > self._config.max_failures:
+            allowed = f"max_failures is {self._config.max_failures}"
+            self.give_up(f"{self._failures[task.role]} {task.role} tasks in a row failed ({allowed}), the last: {why}")
+
+    def let_go(self, task: Task) -> None:
+        """Take a task back: a learner's goes on with another owner, a collector's is followed by a new one."""
+        if task.role == "learner" and not self.is_over:
+            task.info["resume"] = True
+            self.book.release(task)
+            return
+        self.book.end(task)
+        if task.role == "collector":
+            self.commander.notify_fail_collector_task(task.task_id)
+        else:
+            self.commander.notify_fail_learner_task(task.task_id)
+
+    def finish(self, task: Task, info: Mapping[str, Any]) -> None:
+        """Note that a task is done."""
+        commander, is_collector = self.commander, task.role == "collector"
+        finish = commander.finish_collector_task if is_collector else commander.finish_learner_task
+        is_over = finish(task.task_id, info)
+        self.note_progress(task)
+        self.book.end(task)
+        if is_over:
+            self.end()
+
+    def note_progress(self, task: Task) -> None:
+        """Note that something was done, so that failures before it do not count any more."""
+        self._failures[task.role] = 0
+
+    def disconnect(self, worker_id: str) -> None:
+        """Forget a worker that leaves."""
+        task = self.book.remove(worker_id)
+        if task is not None:
+            self.let_go(task)
+
+    def sweep(self) -> None:
+        """Take the tasks of silent workers, and look for new ones."""
+        for worker in self.book.silent():
+            logger.warning("the %s %s was silent for %s s", worker.role, worker.worker_id, self.book.lease)
+            task = self.book.remove(worker.worker_id)
+            if task is not None:
+                self.fail(task, f"its {worker.role} was silent for {self.book.lease} s")
+        self.produce()
+        self._warn_of_long_waits()
+
+    # ------------------------------------------------------------------ the run
+
+    def end(self) -> None:
+        """Let workers be told that the run is over."""
+        self.is_over = True
+        for task in self.book.tasks.values():
+            task.is_closing = True
+
+    def give_up(self, why: str) -> None:
+        """End the run with an error."""
+        if self.error is None and not self.is_over:
+            self.error = why
+            logger.error("the run is given up: %s", why)
+        self.end()
+
+    def all_told(self) -> bool:
+        """Return whether every worker knows that the run is over."""
+        return self.is_over and all(worker.is_told for worker in self.book.workers.values())
+
+    def change_space(self, amount: int) -> int:
+        """Let there be more collecting tasks at a time, or fewer, and return how many; those too many are closed."""
+        if amount > 0:
+            self._space = self.commander.increase_collector_task_space(amount)
+        elif amount < 0:
+            self._space = self.commander.decrease_collector_task_space(-amount)
+        self._close_surplus()
+        self.produce()
+        return self._space
+
+    # ------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything as builtins."""
+        return {
+            "book": self.book.state_dict(),
+            "commander": self.commander.state_dict(),
+            "space": self._space,
+            "is_over": self.is_over and self.error is None,  # one that was given up may go on
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take what ``state_dict`` returned."""
+        self.book.load_state_dict(state["book"])
+        self.commander.load_state_dict(state["commander"])
+        self._space = state["space"]
+        if state["is_over"]:
+            self.end()
+
+    # ------------------------------------------------------------------ helpers
+
+    def _collecting(self) -> list[Task]:
+        """Return the collecting tasks under way that are not about to end, the newest last."""
+        running = [task for task in self.book.running("collector") if not task.is_evaluation and not task.is_closing]
+        return sorted(running, key=lambda task: task.run_number)
+
+    def _make_room_for_evaluation(self) -> None:
+        """Close a collecting task if an evaluation waits and no collector is free, or about to be."""
+        waits = any(task.is_evaluation for task in self.book.waiting("collector"))
+        closing = any(task.is_closing for task in self.book.running("collector"))
+        if waits and not closing and not self.book.idle("collector") and (running := self._collecting()):
+            running[-1].is_closing = True
+
+    def _close_surplus(self) -> None:
+        waiting = [task for task in self.book.waiting("collector") if not task.is_evaluation]
+        running = self._collecting()
+        surplus = max(0, len(waiting) + len(running) - self._space)
+        for task in waiting[:surplus]:
+            self.let_go(task)
+        for task in running[: max(0, surplus - len(waiting))]:
+            task.is_closing = True
+
+    def _warn_of_long_waits(self) -> None:
+        limits = {"collector": self._config.collector_task_timeout, "learner": self._config.learner_task_timeout}
+        for role in ROLES:
+            for task in self.book.waiting(role):
+                waited = self.book.seconds_waited(task)
+                if waited > limits[role] and task.task_id not in self._warned:
+                    self._warned.add(task.task_id)
+                    logger.warning("the task %s has waited %.0f s for a %s", task.task_id, waited, role)
