@@ -34,6 +34,7 @@ from benchmarks.waiting import ENV_ID, ENVS, run_rllib
 COLLECTORS = (1, 2, 4, 8)
 START_TIMEOUT = 240.0  # seconds until every collector has sent something
 LONGEST = 600.0  # seconds of one contestant
+CLI = "from lightning_ding.entry.cli import main; main()"
 PARTS = ("throughput", "transports", "rllib")
 
 
@@ -66,7 +67,7 @@ def run_throughput(transport: str, collectors: int, seconds: float) -> dict[str,
         config = config_of(transport, collectors, folder)
         file = Path(folder) / "config.json"  # JSON is YAML
         file.write_text(json.dumps(config))
-        command = [sys.executable, "-m", "lightning_ding.entry.cli", "parallel", "--config", str(file)]
+        command = [sys.executable, "-c", CLI, "parallel", "--config", str(file)]
         log = (Path(folder) / "log").open("w+")
         with log, subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True) as process:
             try:

@@ -66,7 +66,7 @@ def unpack(kind: str, name: str, value: Any, max_bytes: int) -> Block:
         raise Refusal(422, f"the {kind} block {name} lacks the form or the data of a tensor")
     try:
         return Block(unflatten({part: _tensor(part, *form[part], data[part]) for part in form}), value["metadata"])
-    except (TypeError, ValueError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise Refusal(422, f"the {kind} block {name} has another form: {error}") from error
 
 
@@ -77,4 +77,6 @@ def _tensor(name: str, dtype: str, shape: tuple[int, ...], array: Any) -> torch.
     expected = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
     if array.nbytes != expected:
         raise Refusal(422, f"{name} of {dtype} {shape} must have {expected} bytes, got {array.nbytes}")
+    if not expected:
+        return torch.empty(shape, dtype=kind)
     return torch.from_numpy(array.copy()).view(kind).reshape(shape)  # a copy: what Ray shares is read-only

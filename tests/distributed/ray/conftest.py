@@ -31,10 +31,16 @@ def namespace() -> str:
     return f"tests-{uuid.uuid4().hex[:8]}"
 
 
-@pytest.fixture
-def stand_in(ray: Any, namespace: str, tmp_path: Path) -> Iterator[Any]:
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the actor in the coordinator's place."""
+    return tmp_path_factory.mktemp("coordinator")
+
+
+@pytest.fixture(scope="session")
+def stand_in(ray: Any, namespace: str, folder: Path) -> Iterator[Any]:
     """Return an actor called "coordinator", which Ray starts anew when it dies."""
     options = {"name": "coordinator", "namespace": namespace, "num_cpus": 1, "max_concurrency": 4}
-    actor = ray.remote(StandIn).options(**options, max_restarts=-1).remote(tmp_path)
+    actor = ray.remote(StandIn).options(**options, max_restarts=-1).remote(folder)
     yield actor
     ray.kill(actor)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from lightning_ding.distributed.errors import CoordinatorGoneError, LeaseLostError, Refusal
 from lightning_ding.distributed.ray.channel import RayChannel
+from lightning_ding.distributed.wire import read_block
 
 
 @pytest.fixture
@@ -27,14 +29,12 @@ def test_answers_and_refusals_come_through(channel: RayChannel) -> None:
         channel.call("defect")
 
 
-def test_data_that_was_accepted_is_held_by_nobody(channel: RayChannel, tmp_path: Any) -> None:
-    from lightning_ding.distributed.wire import read_block
-
+def test_data_that_was_accepted_is_held_by_nobody(channel: RayChannel, folder: Path) -> None:
     handle = channel.store.put("data", {"x": torch.arange(3)})
 
     assert channel.call("journal", {"data_id": handle})["accepted"]
 
-    assert read_block(tmp_path / "journal.safetensors", 10_000).tensors["x"].tolist() == [0, 1, 2]
+    assert read_block(folder / "journal.safetensors", 10_000).tensors["x"].tolist() == [0, 1, 2]
     assert channel.store.held("data") == 0
     assert channel.call("held")["data"] == 0
 
@@ -69,14 +69,15 @@ def test_batch_is_held_until_the_learner_deletes_it(channel: RayChannel) -> None
     assert channel.call("held")["batch"] == 0
 
 
-def test_refused_weights_leave_nothing_behind(channel: RayChannel, tmp_path: Any) -> None:
+def test_refused_weights_leave_nothing_behind(channel: RayChannel, folder: Path) -> None:
     handle = channel.store.put("policy", {"w": torch.zeros(2)})
+    before = channel.call("held")["policy"]
 
     with pytest.raises(LeaseLostError):
         channel.call("refuse", {"status": 409, "data_id": handle})
 
-    assert channel.call("held")["policy"] == 0
-    assert list((tmp_path / "policy").iterdir()) == []
+    assert channel.call("held")["policy"] == before
+    assert not (folder / "policy" / f"{handle['name']}.safetensors").exists()
 
 
 def test_weights_outlive_the_learner_and_the_coordinator_and_calls_go_on(
