@@ -11,6 +11,7 @@ from lightning_ding.distributed.channel import Channel
 from lightning_ding.distributed.comm_collector import BaseCommCollector
 from lightning_ding.distributed.comm_learner import BaseCommLearner
 from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.flask_fs.token import read_token
 from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY
 
 NOT_OURS = ("type", "import_names")  # of the section that names the class
@@ -33,20 +34,40 @@ def flask_channel(cfg: ParallelConfig, host: str | None, port: int | None) -> Ch
 
     Raises:
         ImportError: If the packages of this transport are not there; the message says how to get them.
-        ValueError: If only one of ``host`` and ``port`` is given, or the token is too short.
+        ValueError: If the token is too short.
         OSError: If the token's file cannot be read.
     """
-    require((host is None) == (port is None), "host and port", "given together or not at all", (host, port))
     from lightning_ding.distributed.flask_fs.channel import FlaskChannel  # it needs an extra
-    from lightning_ding.distributed.flask_fs.token import read_token
 
     at, system = cfg.system.coordinator, cfg.system
     token, folder = read_token(at.token_file), Path(cfg.main.exp_name)
     return FlaskChannel(folder, host, port, token, at.channel, system.reconnect_timeout, at.max_block)
 
 
+class _OverHttp:
+    """What both have in common."""
+
+    config: ParallelConfig
+
+    def __init__(
+        self,
+        cfg: ConfigLike[ParallelConfig] = None,
+        channel: Channel | None = None,
+        *,
+        host: str | None = None,
+        port: int | None = None,
+    ) -> None:
+        require((host is None) == (port is None), "host and port", "given together or not at all", (host, port))
+        self._address = (host, port)
+        super().__init__(whole_config(cfg), channel)  # type: ignore[call-arg]
+        read_token(self.config.system.coordinator.token_file)  # what is wrong with it is said before the start
+
+    def _make_channel(self) -> Channel:
+        return flask_channel(self.config, *self._address)
+
+
 @COMM_LEARNER_REGISTRY.register("flask_fs")
-class FlaskFileSystemLearner(BaseCommLearner):
+class FlaskFileSystemLearner(_OverHttp, BaseCommLearner):
     """A comm learner over HTTP and a shared folder.
 
     Args:
@@ -54,25 +75,15 @@ class FlaskFileSystemLearner(BaseCommLearner):
         channel: The way to the coordinator, None for the one that the config describes.
         host: Where the coordinator listens; None takes what it has written into the folder of the run.
         port: The same.
+
+    Raises:
+        ValueError: If only one of ``host`` and ``port`` is given, or the token is too short.
+        OSError: If the token's file cannot be read.
     """
-
-    def __init__(
-        self,
-        cfg: ConfigLike[ParallelConfig] = None,
-        channel: Channel | None = None,
-        *,
-        host: str | None = None,
-        port: int | None = None,
-    ) -> None:
-        self._address = (host, port)
-        super().__init__(whole_config(cfg), channel)
-
-    def _make_channel(self) -> Channel:
-        return flask_channel(self.config, *self._address)
 
 
 @COMM_COLLECTOR_REGISTRY.register("flask_fs")
-class FlaskFileSystemCollector(BaseCommCollector):
+class FlaskFileSystemCollector(_OverHttp, BaseCommCollector):
     """A comm collector over HTTP and a shared folder.
 
     Args:
@@ -80,18 +91,8 @@ class FlaskFileSystemCollector(BaseCommCollector):
         channel: The way to the coordinator, None for the one that the config describes.
         host: Where the coordinator listens; None takes what it has written into the folder of the run.
         port: The same.
+
+    Raises:
+        ValueError: If only one of ``host`` and ``port`` is given, or the token is too short.
+        OSError: If the token's file cannot be read.
     """
-
-    def __init__(
-        self,
-        cfg: ConfigLike[ParallelConfig] = None,
-        channel: Channel | None = None,
-        *,
-        host: str | None = None,
-        port: int | None = None,
-    ) -> None:
-        self._address = (host, port)
-        super().__init__(whole_config(cfg), channel)
-
-    def _make_channel(self) -> Channel:
-        return flask_channel(self.config, *self._address)

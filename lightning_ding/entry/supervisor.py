@@ -50,7 +50,8 @@ class Supervisor:
         logs.mkdir(parents=True, exist_ok=True)
         config = self._folder / "config.json"
         config.write_text(json.dumps(to_dict(cfg), indent=1))
-        (self._folder / "result.json").unlink(missing_ok=True)
+        self._result_file = self._folder / "result.json"
+        self._result_file.unlink(missing_ok=True)
         (self._folder / "coordinator.json").unlink(missing_ok=True)
 
         def child(role: str, number: int) -> Child:
@@ -90,7 +91,7 @@ class Supervisor:
         for child in self._all():
             child.show_news()
             code = child.poll()
-            if child is self.coordinator and code == 0:
+            if child is self.coordinator and code is not None and (code == 0 or self._result_file.exists()):
                 return True
             if code == 0:  # told to go; should the coordinator die now, a new one will need it
                 child.has_left = True
@@ -146,9 +147,11 @@ class Supervisor:
 
     def _result(self) -> dict[str, Any]:
         try:
-            result: dict[str, Any] = json.loads((self._folder / "result.json").read_text())
+            result: dict[str, Any] = json.loads(self._result_file.read_text())
         except (OSError, ValueError) as error:
             raise RunFailedError(f"the run is over but left no result: {error}") from error
+        if result.get("error") is not None:
+            raise RunFailedError(f"the run was given up, see {self.coordinator.log.parent}: {result['error']}")
         return result
 
 
@@ -158,10 +161,13 @@ def holds_run(folder: Path) -> bool:
 
 
 def _check_folder(folder: Path, resume: bool) -> None:
+    name = f"main.exp_name={str(folder)!r}"
     if resume and not holds_run(folder):
-        raise ValueError(f"main.exp_name={str(folder)!r} holds no run to --resume")
-    if not resume and (holds_run(folder) or (folder / "learner").exists()):
-        raise ValueError(f"main.exp_name={str(folder)!r} holds a run: --resume goes on with it, or name another folder")
+        raise ValueError(f"{name} holds no run to go on with")
+    if not resume and holds_run(folder):
+        raise ValueError(f"{name} holds a run: --resume goes on with it, or name another folder")
+    if not resume and any((folder / left).exists() for left in ("result.json", "learner")):
+        raise ValueError(f"{name} holds a run that is over: name another folder")
 
 
 def _meaning(code: int) -> str:

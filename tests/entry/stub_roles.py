@@ -1,7 +1,8 @@
 """Stands in for lightning_ding.entry.roles: does at each start what ``plan.json`` in the folder of the run says.
 
 A plan is a list for each role, one entry a start, of: an exit code, ``"work"`` (until a signal, the coordinator until
-there is a file ``end``), ``"kill"`` (itself), ``"stubborn"`` (SIGTERM does nothing), ``"finish"`` (write the result).
+there is a file ``end``), ``"kill"`` (itself), ``"stubborn"`` (SIGTERM does nothing), ``"finish"`` (write the
+result), ``"finish and kill"`` (then die), ``"give up"``.
 """
 
 from __future__ import annotations
@@ -33,9 +34,14 @@ def main() -> int:
     if action == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         (folder / "is-stubborn").touch()
-    if action == "finish":
+    if action == "give up":
+        (folder / "result.json").write_text('{"error": "too many failures"}')
+        return 3
+    if str(action).startswith("finish"):
         time.sleep(0.5)
         (folder / "result.json").write_text('{"env_step": 7}')
+        if action == "finish and kill":
+            os.kill(os.getpid(), signal.SIGKILL)
         return 0
     for _ in range(600):
         if role == "coordinator" and (folder / "end").exists():

@@ -20,7 +20,7 @@ MISTAKES = {
     "main: {env: {collector_env_num: 0}}": "main.env.collector_env_num must be >= 1, got 0",
     "main: {policy: {type: dqm}}": "no policy is registered as 'dqm'; did you mean 'dqn'?",
     "main: {policy: {type: dqn, nsteps: 3}}": "main.policy: unknown config key 'nsteps'; did you mean 'nstep'?",
-    "main: {policy: {nstep: 3}}": "main.policy must be a mapping with a 'type'",
+    "main: {policy: 3}": "config key 'main.policy' must be",
     "system: {transport: flask}": "config key 'system.transport' must be one of 'flask_fs', 'ray', got str: 'flask'",
     "system: {learner: {trainer: {device: 2}}}": "key 'system.learner.trainer.device'; did you mean 'devices'?",
     "system: {coordinator: {lease: 0}}": "coordinator.lease must be > 0, got 0",
@@ -111,14 +111,22 @@ def test_config_that_was_written_is_read_as_it_was(file: Path) -> None:
 
 def test_folder_with_a_run_needs_resume_or_another_name(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _with(file, "main: {exp_name: old}")
-    Path("old/learner").mkdir(parents=True)
+    Path("old/coordinator").mkdir(parents=True)
+    Path("old/coordinator/state.json").touch()
     line = error_of("parallel", "--config", file, capsys=capsys)
     assert "main.exp_name='old' holds a run: --resume goes on with it, or name another folder" in line
 
 
+def test_folder_with_a_run_that_is_over_needs_another_name(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _with(file, "main: {exp_name: old}")
+    Path("old/learner").mkdir(parents=True)
+    line = error_of("parallel", "--config", file, capsys=capsys)
+    assert "main.exp_name='old' holds a run that is over: name another folder" in line
+
+
 def test_folder_without_a_run_cannot_be_resumed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _with(file, "main: {exp_name: new}")
-    assert "'new' holds no run to --resume" in error_of("parallel", "--config", file, "--resume", capsys=capsys)
+    assert "'new' holds no run to go on with" in error_of("parallel", "--config", file, "--resume", capsys=capsys)
 
 
 def test_single_role_over_ray_is_refused(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,6 +144,14 @@ def test_coordinator_listens_elsewhere_only_with_a_token(file: Path, capsys: pyt
     _with(file, "main: {exp_name: new}")
     line = error_of("coordinator", "--config", file, "--host", "0.0.0.0", capsys=capsys)
     assert "loopback address unless there is a token" in line
+
+
+def test_token_file_that_is_missing_or_short_is_named(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _with(file, "system: {coordinator: {token_file: token}}")
+    assert "'token'" in error_of("collector", "--config", file, capsys=capsys)
+    Path("token").write_text("short")
+    Path("token").chmod(0o600)
+    assert "at least 16" in error_of("learner", "--config", file, capsys=capsys)
 
 
 def _with(file: Path, text: str) -> Path:

@@ -26,7 +26,7 @@ WORK = {"coordinator": ["finish"], "learner": ["work"], "collector": ["work"]}
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(child, "PROGRAM", "tests.entry.stub_roles")
-    monkeypatch.setattr(supervisor, "LEAVE", 1.0)
+    monkeypatch.setattr(supervisor, "LEAVE", 0.5)
     monkeypatch.syspath_prepend(processes.ROOT)
     return tmp_path / "run"
 
@@ -118,6 +118,16 @@ def test_process_that_does_not_end_is_killed(folder: Path) -> None:
     assert alive(folder) == []
 
 
+def test_coordinator_that_dies_behind_its_result_is_not_started_again(folder: Path) -> None:
+    assert run(folder, coordinator=["finish and kill"]) == {"env_step": 7}
+    assert len(starts(folder, "coordinator")) == 1
+
+
+def test_error_of_the_coordinator_is_the_error_of_the_run(folder: Path) -> None:
+    with pytest.raises(RunFailedError, match=r"the run was given up, see .*logs: too many failures"):
+        run(folder, coordinator=["give up"])
+
+
 def test_run_over_without_a_result_is_a_failure(folder: Path) -> None:
     with pytest.raises(RunFailedError, match="left no result"):
         run(folder, coordinator=[0])
@@ -133,7 +143,7 @@ test_supervisor.run(Path(sys.argv[1]), coordinator=["work"], learner=["stubborn"
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_no_process_outlives_the_one_that_started_it(folder: Path, number: int) -> None:
     with processes.start(["-c", SCRIPT, folder], start_new_session=True) as process:
         wait_until(lambda: (folder / "is-stubborn").exists() and len(alive(folder)) == 3)
