@@ -79,7 +79,7 @@ def write_block(file: Path, tensors: Mapping[str, Any], metadata: Mapping[str, s
 
 
 def read_block(file: Path, max_bytes: int) -> Block:
-    """Read what ``write_block`` wrote; whatever else is found there runs no code and is refused.
+    """Read what ``write_block`` wrote, with keys in order; whatever else is found runs no code and is refused.
 
     Nothing stays mapped, so the file may be deleted, or cut short by somebody else, at any time.
 
@@ -92,7 +92,7 @@ def read_block(file: Path, max_bytes: int) -> Block:
     """
     content = _read(file, max_bytes)
     try:
-        tensors = unflatten(load(content))
+        tensors = unflatten(dict(sorted(load(content).items())))  # safetensors has them in another order each time
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, AssertionError) as error:
         raise Refusal(422, f"{file.name} is torn or no block of tensors: {str(error)[:200]}") from error
@@ -138,10 +138,13 @@ def _read(file: Path, max_bytes: int) -> bytes:
         raise Refusal(404, f"there is no {file.name}") from error
     except OSError as error:  # ELOOP: a link
         raise Refusal(403, f"{file.name} cannot be opened: {error.strerror}") from error
-    with os.fdopen(opened, "rb") as stream:
+    try:
         status = os.fstat(opened)
         if not stat.S_ISREG(status.st_mode):
             raise Refusal(403, f"{file.name} is no plain file")
         if status.st_size > max_bytes:
             raise Refusal(413, f"{file.name} must have at most {max_bytes} bytes, got {status.st_size}")
-        return stream.read(status.st_size)
+        with os.fdopen(opened, "rb", closefd=False) as stream:
+            return stream.read(status.st_size)
+    finally:
+        os.close(opened)
