@@ -49,6 +49,7 @@ class CollectorTaskConfig:
         """Check the ranges."""
         for name in ("n_sample", "print_freq"):
             require(getattr(self, name) >= 1, name, ">= 1", getattr(self, name))
+        require(self.seed >= 0, "seed", ">= 0", self.seed)
         require(self.n_episode is None or self.n_episode >= 1, "n_episode", ">= 1 or None", self.n_episode)
         require(not self.eval_flag or self.n_episode is not None, "n_episode", "set with eval_flag", self.n_episode)
         flags, paths = self.policy_update_flag, self.policy_update_path
