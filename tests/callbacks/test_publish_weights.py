@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from lightning import Trainer
+
+from lightning_ding.callbacks.publish_weights import WeightPublisher
+from lightning_ding.callbacks.report_learning import LearningReporter
+from lightning_ding.datamodules import ReplayDataModule
+from lightning_ding.datamodules.remote import RemoteReplayDataModule
+from lightning_ding.policy import DQNPolicy
+from tests.datamodules.remote_source import Source
+
+MakeTrainer = Callable[..., Trainer]
+Config = dict[str, Any]
+
+
+class Inbox:
+    """Keeps a copy of what is published."""
+
+    def __init__(self) -> None:
+        self.versions: list[int] = []
+        self.weights: list[dict[str, torch.Tensor]] = []
+
+    def send_policy(self, state_dict: Mapping[str, Any]) -> None:
+        self.versions.append(state_dict["iter"])
+        self.weights.append({name: tensor.clone() for name, tensor in state_dict["model"].items()})
+
+
+@pytest.mark.parametrize(("every", "versions"), [(1, [0, 2, 4, 6, 8, 10]), (2, [0, 4, 8, 10]), (100, [0, 10])])
+def test_weights_are_published_at_the_start_every_so_many_rounds_and_at_the_end(
+    make_trainer: MakeTrainer, small: Config, every: int, versions: list[int]
+) -> None:
+    inbox, policy = Inbox(), DQNPolicy(small)
+    module = RemoteReplayDataModule(Source(5), "CartPole-v1", validate=False)
+    make_trainer(limit_val_batches=0, callbacks=[WeightPublisher(inbox.send_policy, every)]).fit(policy, module)
+    assert inbox.versions == versions
+    assert inbox.weights[-1].keys() == policy.model.state_dict().keys()
+    for name, tensor in policy.model.state_dict().items():
+        assert torch.equal(tensor, inbox.weights[-1][name]), name
+    assert any(not torch.equal(tensor, inbox.weights[0][name]) for name, tensor in inbox.weights[-1].items())
+
+
+def test_any_fit_can_publish_its_weights(make_trainer: MakeTrainer, small: Config) -> None:
+    inbox = Inbox()
+    trainer = make_trainer(limit_val_batches=0, callbacks=[WeightPublisher(inbox.send_policy)])
+    trainer.fit(DQNPolicy(small), ReplayDataModule("CartPole-v1", num_envs=2, max_train_iter=4))
+    assert inbox.versions == [0, 2, 4]
+
+
+@pytest.mark.parametrize(("every", "steps"), [(1, [2, 4, 6, 8, 10]), (2, [4, 8])])
+def test_rounds_are_reported_with_their_updates(
+    make_trainer: MakeTrainer, small: Config, every: int, steps: list[int]
+) -> None:
+    told: list[Mapping[str, Any]] = []
+    module = RemoteReplayDataModule(Source(5), "CartPole-v1", validate=False)
+    trainer = make_trainer(limit_val_batches=0, callbacks=[LearningReporter(told.append, every)])
+    trainer.fit(DQNPolicy(small), module)
+    assert told == [{"learner_step": step, "learner_done": False, "priority_info": None} for step in steps]
+
+
+def test_intervals_of_no_round_are_refused() -> None:
+    for callback in (WeightPublisher, LearningReporter):
+        with pytest.raises(ValueError, match="every_n_rounds must be >= 1, got 0"):
+            callback(lambda _: None, 0)
