@@ -18,7 +18,6 @@ import argparse
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -85,22 +84,24 @@ def _watch(config: dict[str, Any], process: subprocess.Popen[bytes], seconds: fl
     ask = _connect(config, process)
     deadline = time.monotonic() + START_TIMEOUT
     wanted = config["system"]["collector"]["num"]
-    while _working(status := ask("status")) < wanted or status["train_iter"] == 0:
+    while not _in_full_swing(status := ask("status"), wanted):
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"the run does not get going: {status}")
         time.sleep(0.25)
     time.sleep(2.0)
     first, start = ask("status"), time.perf_counter()
-    lags = []
-    for _ in range(8):
-        time.sleep(seconds / 8)
-        last = ask("status")
-        lags.append(float(last["policy_lag"]))
-    passed = time.perf_counter() - start
-    steps, updates = last["env_step"] - first["env_step"], last["train_iter"] - first["train_iter"]
+    time.sleep(seconds)
+    last, passed = ask("status"), time.perf_counter() - start
     ask("shutdown")
-    lag = {"policy_lag": statistics.mean(lags), "policy_lag_max": max(lags)}
-    return {"seconds": passed, "env_steps_per_second": steps / passed, "updates_per_second": updates / passed, **lag}
+    samples = last["sample"] - first["sample"]
+    lag = (last["policy_lag"] * last["sample"] - first["policy_lag"] * first["sample"]) / samples
+    return {
+        "seconds": passed,
+        "env_steps_per_second": (last["env_step"] - first["env_step"]) / passed,
+        "updates_per_second": (last["train_iter"] - first["train_iter"]) / passed,
+        "policy_lag": lag,
+        "policy_lag_max": last["policy_lag_max"],
+    }
 
 
 def _connect(config: dict[str, Any], process: subprocess.Popen[bytes]) -> Callable[..., dict[str, Any]]:
@@ -125,9 +126,10 @@ def _connect(config: dict[str, Any], process: subprocess.Popen[bytes]) -> Callab
             time.sleep(1.0)
 
 
-def _working(status: dict[str, Any]) -> int:
-    """Return how many collectors have sent data."""
-    return int(status["collectors_at_work"])
+def _in_full_swing(status: dict[str, Any], collectors: int) -> bool:
+    """Return whether all collectors have a task and the learner learns."""
+    is_collecting = status["collector_tasks"]["running"] == collectors and status["sample"] >= 2 * ROWS * collectors
+    return bool(is_collecting and status["train_iter"] > 0)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

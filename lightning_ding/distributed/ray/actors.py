@@ -69,22 +69,20 @@ class CoordinatorActor:
         """Answer a call of ``RayChannel``; see ``Door``."""
         return self._door.answer(name, message, parcel)
 
-    def outcome(self, timeout: float) -> dict[str, Any] | None:
-        """Wait for the end of the run, and return ``{"error", "result"}`` of it; None if it still goes on.
+    def is_over(self, timeout: float) -> bool:
+        """Wait until the run is over and all workers know; return whether it is so.
 
         Args:
             timeout: Seconds to wait at most.
         """
-        if not self._coordinator.wait(timeout):
-            return None
+        return bool(self._coordinator.wait(timeout))
+
+    def close(self) -> dict[str, Any]:
+        """End, write down what there is to write, and return what stands in ``result.json``."""
         self._coordinator.close()
         written = self._folder / "result.json"
-        result = json.loads(written.read_text()) if written.exists() else self._coordinator.status()
-        return {"error": self._coordinator.error, "result": result}
-
-    def close(self) -> None:
-        """Write down what there is to write, and end."""
-        self._coordinator.close()
+        result: dict[str, Any] = json.loads(written.read_text()) if written.exists() else {}
+        return {**result, "error": self._coordinator.error}
 
 
 class WorkerActor:

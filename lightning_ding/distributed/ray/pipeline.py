@@ -25,10 +25,11 @@ logger = logging.getLogger(__name__)
 OBJECT_STORE = 256 * 1024**2  # bytes of memory for blocks on this machine; Ray spills to the disk what goes beyond
 START_TIMEOUT = 120.0  # seconds for the coordinator to answer for the first time
 LOOK = 1.0  # seconds between two looks at the workers
+CLOSE_TIMEOUT = 120.0  # seconds for the coordinator to write down what it has
 GOODBYE = 20.0  # seconds that workers have to end when the run is over
 
 
-def run_on_ray(cfg: ConfigLike[ParallelConfig], resume: bool = False) -> dict[str, Any]:
+def run_on_ray(cfg: ConfigLike[ParallelConfig] = None, resume: bool = False) -> dict[str, Any]:
     """Run a coordinator, a learner and collectors as Ray's actors until the run is over.
 
     Ray starts an actor that died anew, the coordinator any number of times and a worker ``system.restarts`` times. The
@@ -48,18 +49,21 @@ def run_on_ray(cfg: ConfigLike[ParallelConfig], resume: bool = False) -> dict[st
         RuntimeError: If the run was given up, or a worker died too often.
         SystemExit: After SIGTERM or Ctrl-C, with 128 + the number of the signal; then ``resume`` goes on.
     """
+    import_ray()  # before anything is written
     cfg = resolve(ParallelConfig, cfg)
     multi_gpu = cfg.system.learner.multi_gpu
     require(not multi_gpu, "system.learner.multi_gpu", 'False in an actor; start the ranks with "torchrun"', multi_gpu)
     cfg = replace(cfg, main=replace(cfg.main, exp_name=str(Path(cfg.main.exp_name).resolve())))
+    folder = Path(cfg.main.exp_name)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "result.json").unlink(missing_ok=True)
     with connected_to_ray(cfg), _ending_on_signals():
         run = _Run(cfg, resume)
         try:
-            result = run.wait()
-            run.let_end()
+            run.wait()
+            return run.result()
         finally:
             run.close()
-    return result
 
 
 @contextmanager
@@ -114,28 +118,37 @@ class _Run:
     def __init__(self, cfg: ParallelConfig, resume: bool) -> None:
         self._ray = import_ray()
         self._cfg = cfg
+        self._namespace = namespace_of(cfg.main.exp_name)
         self._coordinator = self._start_coordinator(resume)
         self._actors: dict[str, Any] = {}
         self._runs: dict[Any, str] = {}
         self._failures: dict[str, int] = {}
 
-    def wait(self) -> dict[str, Any]:
-        """Start the workers, wait for the end of the run and return its result."""
-        self._ray.get(self._coordinator.outcome.remote(0.0), timeout=START_TIMEOUT)  # raises what its start raises
+    def wait(self) -> None:
+        """Start the workers and wait for the end of the run.
+
+        Raises:
+            RuntimeError: If a worker died too often.
+        """
+        self._ray.get(self._coordinator.is_over.remote(0.0), timeout=START_TIMEOUT)  # raises what its start raises
         roles = ["learner", *["collector"] * self._cfg.system.collector.num]
         for number, role in enumerate(roles):
             self._start_worker(f"{role} {number}", role)
-        while (outcome := self._outcome()) is None:
+        while not self._is_over():
             self._look_at_workers()
-        if outcome["error"] is not None:
-            raise RuntimeError(f"the run was given up: {outcome['error']}")
-        result: dict[str, Any] = outcome["result"]
-        return result
 
-    def let_end(self) -> None:
-        """Wait for the workers, who have been told that the run is over."""
+    def result(self) -> dict[str, Any]:
+        """Let the workers, who have been told, end, and the coordinator after them; return its result.
+
+        Raises:
+            RuntimeError: If the run was given up.
+        """
         if self._runs:
             self._ray.wait(list(self._runs), num_returns=len(self._runs), timeout=GOODBYE)
+        result: dict[str, Any] = self._ray.get(self._coordinator.close.remote(), timeout=CLOSE_TIMEOUT)
+        if result["error"] is not None:
+            raise RuntimeError(f"the run was given up: {result['error']}")
+        return result
 
     def close(self) -> None:
         """End all actors that still live."""
@@ -144,13 +157,14 @@ class _Run:
 
     def _start_coordinator(self, resume: bool) -> Any:
         calls = max(64, 4 * self._cfg.system.collector.num)  # at a time; those of workers without a task wait
-        options = {"name": COORDINATOR, "namespace": namespace_of(self._cfg.main.exp_name), "num_cpus": 1}
+        options = {"name": COORDINATOR, "namespace": self._namespace, "num_cpus": 1}
         actor = self._ray.remote(CoordinatorActor)
         return actor.options(**options, max_restarts=-1, max_concurrency=calls).remote(self._cfg, resume)
 
     def _start_worker(self, name: str, role: str) -> None:
         restarts = self._cfg.system.restarts
-        options = {"num_cpus": 1, "max_restarts": restarts, "max_task_retries": restarts}
+        options = {"name": name, "namespace": self._namespace, "num_cpus": 1}
+        options |= {"max_restarts": restarts, "max_task_retries": restarts}  # run() is called again in the new process
         if role == "learner":
             options["num_gpus"] = _gpus(self._cfg.system.learner.trainer)
         self._actors[name] = self._ray.remote(WorkerActor).options(**options).remote(self._cfg, role)
@@ -159,19 +173,17 @@ class _Run:
     def _run(self, name: str) -> None:
         self._runs[self._actors[name].run.remote()] = name
 
-    def _outcome(self) -> dict[str, Any] | None:
-        """Return what became of the run; None while it goes on, or its coordinator is being started anew."""
+    def _is_over(self) -> bool:
+        """Return whether the run is over; False while its coordinator is being started anew."""
         errors = self._ray.exceptions
         try:
-            outcome: dict[str, Any] | None = self._ray.get(self._coordinator.outcome.remote(LOOK), timeout=30 * LOOK)
+            return bool(self._ray.get(self._coordinator.is_over.remote(LOOK), timeout=30 * LOOK))
         except errors.ActorUnavailableError as error:
             logger.warning("the coordinator is not there: %s", type(error).__name__)
             time.sleep(LOOK)
-            return None
         except errors.GetTimeoutError:
             logger.warning("the coordinator does not answer")
-            return None
-        return outcome
+        return False
 
     def _look_at_workers(self) -> None:
         """Let workers run again that ended before the run did."""
