@@ -71,6 +71,9 @@ class RemoteReplayDataModule(CollectingDataModule):
         TypeError: If ``env_id`` is neither an id nor a callable.
     """
 
+    _waits: list[float]
+    """Seconds that the learner stood still for each round since the last writing of metrics."""
+
     def __init__(
         self,
         comm_learner: DataSource,
@@ -90,12 +93,19 @@ class RemoteReplayDataModule(CollectingDataModule):
         spaces: Spaces | None = None,
         patience: float = 500.0,
     ) -> None:
-        counts = {"max_env_step": max_env_step, "max_train_iter": max_train_iter, "rounds_per_epoch": rounds_per_epoch}
-        evaluation = {"evaluator_env_num": evaluator_env_num, "n_evaluator_episode": n_evaluator_episode}
         super().__init__(
-            env_id, mode=mode, wrappers=wrappers, env_kwargs=env_kwargs, seed=seed, stop_value=stop_value,
-            **counts, **evaluation,
-        )  # fmt: skip
+            env_id,
+            mode=mode,
+            wrappers=wrappers,
+            env_kwargs=env_kwargs,
+            seed=seed,
+            max_env_step=max_env_step,
+            max_train_iter=max_train_iter,
+            stop_value=stop_value,
+            rounds_per_epoch=rounds_per_epoch,
+            evaluator_env_num=evaluator_env_num,
+            n_evaluator_episode=n_evaluator_episode,
+        )
         require(prefetch >= 0, "prefetch", ">= 0", prefetch)
         require(patience > 0, "patience", "> 0 seconds", patience)
         require(validate or stop_value is None, "stop_value", "None without validate", stop_value)
@@ -145,7 +155,7 @@ class RemoteReplayDataModule(CollectingDataModule):
 
     def _begin_anew(self) -> None:
         super()._begin_anew()
-        self._waits: list[float] = []
+        self._waits = []
 
     def _begin(self) -> None:
         """Begin to fetch rounds; the counters are those of the checkpoint, if there is one."""

@@ -11,6 +11,7 @@ from lightning_ding.config import require
 from lightning_ding.datamodules.remote_round import RemoteData
 
 POLL = 0.05  # seconds between two looks for a reason to wait no longer
+LEAST_WAIT = 0.002  # seconds between two questions
 LEAVES = 2.0  # seconds that the thread has to end
 
 
@@ -105,7 +106,7 @@ class RemoteFeed:
                     f"no round to learn from and no env step for {self._patience:g} s, at env step {self.envstep}: "
                     "is no collector at work?"
                 )
-            self._closed.wait(max(answer.wait, POLL))
+            self._closed.wait(max(answer.wait, LEAST_WAIT))
         return None
 
     def _note(self, answer: RemoteData) -> bool:

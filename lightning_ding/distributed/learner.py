@@ -101,7 +101,7 @@ class RemoteLearner:
         best = [one.best_model_path for one in self.trainer.checkpoint_callbacks if isinstance(one, BestCheckpoint)]
         file = next((path for path in best if path), None)
         (scores,) = self.trainer.test(self.policy, self.datamodule, ckpt_path=file, verbose=False)
-        return {name: float(value) for name, value in scores.items()}
+        return {name: float(value) for name, value in scores.items() if name.startswith("test/")}
 
     # ------------------------------------------------------------------ parts
 

@@ -112,4 +112,4 @@ def _torchrun_store() -> Any:
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return dist.TCPStore(address, port, is_master=False, timeout=STORE)
+    return dist.TCPStore(address, port, is_master=False, timeout=STORE)  # type: ignore[attr-defined]

@@ -206,7 +206,7 @@ def test_patience_begins_anew_with_every_env_step() -> None:
 
     def ask() -> RemoteData:
         step = next(steps)
-        return RemoteData({} if step == 12 else None, 0.0, False, {"env_step": step})
+        return RemoteData({} if step == 12 else None, 0.05, False, {"env_step": step})
 
     feed = RemoteFeed(ask, 0, patience=0.25)  # twelve answers, 50 ms apart, take longer
     found = feed.next()
@@ -274,7 +274,7 @@ def test_a_round_of_another_size_is_refused() -> None:
 
 
 def test_policies_that_learn_from_rollouts_are_refused(make_trainer: MakeTrainer) -> None:
-    with pytest.raises(ValueError, match="policy must be one that learns from replay, got .PPOPolicy."):
+    with pytest.raises(ValueError, match=r"policy must be one that learns from replay, got .PPOPolicy."):
         make_trainer().fit(PPOPolicy(), RemoteReplayDataModule(Source(1), "CartPole-v1"))
 
 
