@@ -126,7 +126,8 @@ def test_an_evaluation_is_closed_with_its_result_and_sends_no_data() -> None:
 
 
 def test_an_evaluation_is_broken_off_when_a_heartbeat_brings_the_wish() -> None:
-    coordinator = FakeCoordinator([task(eval_flag=True, n_episode=10**6)], lease=0.1)
+    endless = {"env_id": ENV, "env_kwargs": {"length": 10**9}}
+    coordinator = FakeCoordinator([task(eval_flag=True, n_episode=1, env=endless)], lease=0.1)
     coordinator.publish("mine", 2)
     coordinator.is_closing = True
     run(coordinator)

@@ -163,6 +163,7 @@ class BaseParallelCollector(ABC):
         """Send what was collected, or that nothing was yet, and return the answer."""
         step, episode = self._counts()
         sample = 0 if collected is None else nested.length(collected.data)
+        returns = [] if collected is None else collected.returns
         metadata = {
             "data_id": None if collected is None else self._send_stepdata(collected.data),
             "policy_iter": self.version,
@@ -171,14 +172,14 @@ class BaseParallelCollector(ABC):
             "cur_sample": self._tally.sample + sample,
             "cur_step": step,
             "get_data_time": seconds,
-            "returns": [] if collected is None else collected.returns,
+            "returns": returns,
             "lengths": [] if collected is None else collected.lengths,
             "dropped_episodes": [] if collected is None else collected.dropped,
         }
         answer = self._send_metadata(metadata)
         self._tally.step = step
         self._tally.sample += sample
-        self._tally.add_episodes(metadata["returns"])
+        self._tally.add_episodes(returns)
         return answer
 
     def _is_enough(self) -> bool:

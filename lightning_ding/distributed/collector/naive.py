@@ -53,7 +53,7 @@ class NaiveCollector:
         assert worker is not None
         for seq in range(TRAJECTORIES):
             handle = worker.channel.store.put("data", fake_trajectory(seq))
-            metadata = {"policy_iter": 0, "env_step": 1, "cur_episode": seq + 1, "cur_sample": seq + 1}
+            metadata: dict[str, Any] = {"policy_iter": 0, "env_step": 1, "cur_episode": seq + 1, "cur_sample": seq + 1}
             metadata |= {"cur_step": seq + 1, "get_data_time": 0.0, "returns": [1.0], "lengths": [1]}
             metadata |= {"dropped_episodes": [], "wait_time": 0.0}
             accepted = False

@@ -35,9 +35,12 @@ class BaseParallelCommander(ABC):
         commander = self.config.system.coordinator.commander
         self.collector_task_space = TaskSpace(commander.collector_task_space)
         self.learner_task_space = TaskSpace(commander.learner_task_space)
-        commands = issubclass(get_policy_cls(self.config.main.policy), CommandModePolicy)
-        self._policy: Any = create_policy(self.config.main.policy, enable_field=["command"] if commands else [])
-        self._commands = commands
+        policy = self.config.main.policy
+        policy_class = get_policy_cls(policy)
+        plain = {name: value for name, value in policy.items() if name not in ("type", "import_names", "cfg_type")}
+        self._policy_config: Any = resolve(policy_class.config_class, plain)
+        commands = issubclass(policy_class, CommandModePolicy)
+        self._policy: Any = create_policy(policy, enable_field=["command"]) if commands else None
         self._n_sample = self._find_n_sample()
         self._learner_step = 0
         self._task_number = 0
@@ -109,7 +112,7 @@ class BaseParallelCommander(ABC):
         Args:
             env_step: Env steps of all collectors together.
         """
-        if not self._commands:
+        if self._policy is None:
             return {}
         info = {"envstep": env_step, "learner_step": self._learner_step}
         return dict(self._policy.command_mode.get_setting_collect(info))
@@ -183,7 +186,7 @@ class BaseParallelCommander(ABC):
 
     def _learner_task(self, task_id: str, policy_id: str, buffer_id: str, resume: bool) -> TaskInfo:
         main = self.config.main
-        other = getattr(self._policy.config, "other", None)
+        other = getattr(self._policy_config, "other", None)
         buffer = getattr(other, "replay_buffer", None)
         return {
             "task_id": task_id,
@@ -199,7 +202,7 @@ class BaseParallelCommander(ABC):
     def _find_n_sample(self) -> int:
         asked = self.config.system.collector.n_sample
         if asked is None:
-            asked = getattr(self._policy.config.collect, "n_sample", None)
+            asked = getattr(self._policy_config.collect, "n_sample", None)
         allowed = "set, as the policy's collect.n_sample is not"
         require(asked is not None, "system.collector.n_sample", allowed, asked)
         return int(asked or 0)

@@ -155,8 +155,8 @@ def test_the_settings_for_collecting_follow_the_policy_and_how_far_the_run_is() 
     commander = make()
     assert commander.collect_setting(0) == {"eps": 1.0}
     assert commander.collect_setting(1000)["eps"] < 0.01
-    plain = make(config(main={"policy": {"type": "sac"}}))
-    assert plain.collect_setting(0) == {}
+    for name in ("sac", "ppo"):
+        assert make(config(main={"policy": {"type": name}})).collect_setting(0) == {}
     weighing = make(config(main={"policy": {"type": "weight", "import_names": ["tests.distributed.weight_policy"]}}))
     weighing.update_learner_info("any", {"learner_step": 7})
     assert weighing.collect_setting(5) == {"told": 12}
