@@ -21,6 +21,7 @@ from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.errors import Refusal
 from lightning_ding.distributed.learner_desk import LearnerDesk
 from lightning_ding.distributed.periodic import Periodic
+from lightning_ding.distributed.replay_settings import ReplaySettings
 from lightning_ding.distributed.run_state import RunState
 from lightning_ding.distributed.tasks import ROLES, Task
 from lightning_ding.distributed.wire import SCHEMA
@@ -55,8 +56,9 @@ class Coordinator(CollectorDesk, LearnerDesk):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config: ParallelConfig = resolve(ParallelConfig, cfg)
+        settings = ReplaySettings.of(self.config)
         made = commander if commander is not None else create_parallel_commander(self.config)
-        super().__init__(RunState(self.config, made, store, resume, clock))
+        super().__init__(RunState(self.config, settings, made, store, resume, clock))
         self._is_closed = False
         section = self.config.system.coordinator
         self._threads = [

@@ -8,7 +8,7 @@ from typing import Any
 
 from lightning_ding.config import require, resolve, to_dict
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.policy import create_policy
+from lightning_ding.policy import create_policy, get_policy_cls
 from lightning_ding.worker import get_buffer_cls
 from lightning_ding.worker_config import ReplayBufferConfig
 
@@ -42,9 +42,9 @@ class ReplaySettings:
         Raises:
             ValueError: If the policy does not learn from replay, or its buffer does not fit it or a distributed run.
         """
+        on_policy, name = get_policy_cls(config.main.policy).on_policy, str(config.main.policy["type"])
+        require(not on_policy, "main.policy", "one that learns from replay", name)
         policy = create_policy(config.main.policy, enable_field=["command"])
-        name = str(config.main.policy["type"])
-        require(not policy.get_attribute("on_policy"), "main.policy", "one that learns from replay", name)
         buffer = policy.config.other.replay_buffer
         check_buffer(buffer, bool(policy.get_attribute("priority")))
         coordinator, batch_size = config.system.coordinator, policy.get_attribute("batch_size")

@@ -35,18 +35,20 @@ class RunState:
 
     Args:
         config: Of the run.
+        settings: How its buffers are filled and read.
         commander: Says what is to be done.
         store: Where blocks lie.
         resume: Go on with what the folder holds.
         clock: Returns seconds, for leases.
 
     Raises:
-        ValueError: If the policy does not fit, or the folder holds a run that is not over and ``resume`` is false.
+        ValueError: If the folder holds a run that is not over and ``resume`` is false.
     """
 
     def __init__(
         self,
         config: ParallelConfig,
+        settings: ReplaySettings,
         commander: BaseParallelCommander,
         store: Store,
         resume: bool,
@@ -60,7 +62,7 @@ class RunState:
                 f"{str(self.folder)!r} holds a run that is not over: go on with it by --resume (resume=True), "
                 "or choose another main.exp_name"
             )
-        self.settings = ReplaySettings.of(config)
+        self.settings = settings
         self.config = config
         self.store = store
         self.scheduler = Scheduler(commander, config.system.coordinator, clock)

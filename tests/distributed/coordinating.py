@@ -13,7 +13,12 @@ from lightning_ding.distributed.coordinator import Coordinator
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
 from lightning_ding.distributed.wire import SCHEMA
 
-POLICY = {"type": "dqn", "learn": {"batch_size": 4, "update_per_collect": 2}, "collect": {"n_sample": 4}}
+POLICY = {
+    "type": "dqn",
+    "random_collect_size": 0,
+    "learn": {"batch_size": 4, "update_per_collect": 2},
+    "collect": {"n_sample": 4},
+}
 """Four transitions a message, rounds of eight: two are learned from for each one collected."""
 
 
