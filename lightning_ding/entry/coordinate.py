@@ -21,6 +21,10 @@ from lightning_ding.exit_codes import BY_SIGNAL, GIVEN_UP
 
 LOOK = 0.5  # seconds between two looks for a signal
 REPORT = 10.0  # seconds between two lines about how far the run is
+PROGRESS = (
+    "env step %(env_step)d, update %(train_iter)d, %(episode)d episodes, %(collectors)d collectors, "
+    "%(learners)d learners, policy lag %(policy_lag).1f, %(samples_per_insert).1f samples per insert"
+)
 EVERYWHERE = ("0.0.0.0", "::", "")  # addresses to listen at which nobody can be called by
 
 logger = logging.getLogger(__name__)
@@ -80,7 +84,7 @@ def _wait(coordinator: Coordinator, heard: list[int]) -> None:
     while not heard and not coordinator.wait(LOOK):
         if time.monotonic() - reported >= REPORT:
             reported = time.monotonic()
-            logger.info("%s", json.dumps(coordinator.status()))
+            logger.info(PROGRESS, coordinator.status())
 
 
 @contextmanager
