@@ -20,6 +20,7 @@ from lightning_ding.distributed.coordinator import Coordinator
 from lightning_ding.exit_codes import BY_SIGNAL, GIVEN_UP
 
 LOOK = 0.5  # seconds between two looks for a signal
+STALE = 600.0  # seconds after which half-written files and unread rounds of an earlier coordinator are deleted
 REPORT = 10.0  # seconds between two lines about how far the run is
 PROGRESS = (
     "env step %(env_step)d, update %(train_iter)d, %(episode)d episodes, %(collectors)d collectors, "
@@ -74,7 +75,9 @@ def _make(cfg: ParallelConfig, folder: Path, resume: bool) -> tuple[Coordinator,
     from lightning_ding.distributed.flask_fs.token import read_token
 
     at = cfg.system.coordinator
-    coordinator = Coordinator(cfg, FileStore(folder / "data", at.max_block), resume=resume)
+    store = FileStore(folder / "data", at.max_block)
+    store.sweep(STALE)
+    coordinator = Coordinator(cfg, store, resume=resume)
     token = read_token(at.token_file)
     return coordinator, FlaskServer(coordinator.handle, at.host, at.port, token, at.channel, at.max_message)
 
