@@ -1,0 +1,276 @@
+"""A coordinator that is killed and started again has lost nothing that it acknowledged."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_ding import __version__
+from lightning_ding.distributed import coordinator as module
+from lightning_ding.distributed.errors import LeaseLostError, Refusal
+from lightning_ding.distributed.flask_fs.store import FileStore
+from lightning_ding.distributed.wire import SCHEMA
+from tests.distributed.coordinating import Run, Worker, both, config, transitions
+from tests.processes import start
+
+
+class Process:
+    """A coordinator in a process of its own."""
+
+    def __init__(self, folder: Path, snapshot_interval: float) -> None:
+        self.folder = folder
+        self.interval = snapshot_interval
+        self.start("new")
+
+    def start(self, how: str) -> None:
+        script = ["-m", "tests.distributed.coordinator_script"]
+        self.process = start([*script, self.folder, self.interval, how], stdin=subprocess.PIPE)
+
+    def ask(self, name: str, **message: Any) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps([name, message]) + "\n")
+        self.process.stdin.flush()
+        while not (line := self.process.stdout.readline()).startswith("{"):
+            assert line, "the coordinator ended"
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def begin(self, worker_id: str, role: str) -> dict[str, Any]:
+        said = {"worker_id": worker_id, "version": __version__, "schema": SCHEMA, "resource": {}}
+        self.ask("connect", role=role, **said)
+        task = self.ask("task", worker_id=worker_id)["task"]
+        return {"worker_id": worker_id, "task_id": task["task_id"], "run_id": task["run_id"]}
+
+
+@pytest.mark.parametrize("snapshot_interval", [1000.0, 0.05])
+def test_acknowledged_data_survive_sigkill_of_the_coordinator(tmp_path: Path, snapshot_interval: float) -> None:
+    process = Process(tmp_path / "run", snapshot_interval)
+    store = FileStore(tmp_path / "run/data")
+    try:
+        process.begin("learner", "learner")
+        about = process.begin("collector", "collector")
+        for seq in range(12):
+            metadata = {"env_step": 4, "returns": [float(seq)], "lengths": [4], "dropped_episodes": []}
+            handle = store.put("data", transitions(first=4 * seq))
+            said = {**about, "seq": seq, "data_id": handle, "metadata": metadata}
+            assert process.ask("collector_data_task", **said)["accepted"]
+            if seq % 4 == 3:
+                shown = process.ask("show")
+                process.kill()
+                process.start("resume")
+                assert process.ask("collector_data_task", **said)["duplicate"]
+                assert process.ask("show") == shown
+        assert (shown["env_step"], shown["episode"], shown["sample"]) == (48, 12, 48)
+    finally:
+        process.kill()
+
+
+class Script:
+    """Messages of one learner and two collectors, drawn from a seed."""
+
+    def __init__(self, folder: Path, seed: int, steps: int, restarts: set[int]) -> None:
+        self.random = random.Random(seed)
+        self.run = Run(config(folder, {"other": {"replay_buffer": {"replay_buffer_size": 50}}}, max_policy_lag=6))
+        self.learner, first = both(self.run)
+        second = Worker(self.run, "collector")
+        second.take()
+        self.collectors = [first, second]
+        self.version = 0
+        self.sent = 0
+        self.answers: list[Any] = []
+        for step in range(steps):
+            if step in restarts:
+                self.run.restart()
+            self.step()
+
+    def step(self) -> None:
+        deeds = [self.send] * 6 + [self.send_again, self.send_bad, self.get, self.publish, self.save, self.fail]
+        draw, collector = self.random.choice(deeds), self.random.choice(self.collectors)
+        seed = self.random.getrandbits(32)  # as many numbers are drawn whatever happens
+        try:
+            draw(collector, random.Random(seed))
+        except Refusal as refusal:
+            self.answers.append(refusal.status)
+
+    def send(self, collector: Worker, rng: random.Random) -> None:
+        size, self.sent = rng.randint(1, 5), self.sent + 5
+        said = {"env_step": size, "returns": [float(self.sent)] * rng.randint(0, 2)}
+        said |= {"lengths": [size] * len(said["returns"]), "dropped_episodes": [rng.randint(0, 3)] * rng.randint(0, 1)}
+        rows = transitions(size, self.sent, max(0, self.version - rng.randint(0, 8)), rng.randint(0, 3))
+        answer = collector.send(rows if rng.random() < 0.9 else None, **said)
+        self.answers.append({**answer, "policy": list(answer["policy"].values())})  # their names are random
+
+    def send_again(self, collector: Worker, rng: random.Random) -> None:
+        if collector.seq:
+            answer = collector.send(transitions(), seq=collector.seq - 1)
+            assert answer["duplicate"]
+
+    def send_bad(self, collector: Worker, rng: random.Random) -> None:
+        name = rng.choice(["obs", "reward", "env_id", "truncated"])
+        collector.send(transitions(**{name: None}), seq=collector.seq + rng.randint(0, 1))
+
+    def get(self, collector: Worker, rng: random.Random) -> None:
+        self.learner.get()
+
+    def publish(self, collector: Worker, rng: random.Random) -> None:
+        self.version += rng.randint(1, 3)
+        self.answers.append(self.learner.publish(self.version))
+
+    def save(self, collector: Worker, rng: random.Random) -> None:
+        self.run.coordinator.save()
+
+    def fail(self, collector: Worker, rng: random.Random) -> None:
+        collector.call("fail", error="an error")
+        collector.take()
+        collector.call("heartbeat")
+
+    def outcome(self) -> dict[str, Any]:
+        counts = self.run.counts
+        names = ("env_step", "episode", "sample", "too_old", "dropped_episodes", "lag_sum", "lag_max", "accepted")
+        told = {name: getattr(counts, name) for name in names}
+        buffer, ratio = self.run.replay.buffer, self.run.replay.ratio
+        rest = {"rows": self.run.rows(), "count": buffer.count(), "inserted": ratio.inserted, "answers": self.answers}
+        seqs = [counts.next_seq.get(one.task["run_id"], 0) for one in self.collectors]
+        return {**told, **rest, "seqs": seqs, "version": counts.newest_version}
+
+
+@settings(deadline=None, max_examples=8)
+@given(seed=st.integers(0, 2**32), restarts=st.sets(st.integers(0, 39), max_size=6))
+def test_restarts_between_any_two_messages_change_nothing(seed: int, restarts: set[int], tmp_path_factory: Any) -> None:
+    folder = tmp_path_factory.mktemp("runs")
+    quiet = Script(folder / "quiet", seed, 40, set()).outcome()
+    assert Script(folder / "restarted", seed, 40, restarts).outcome() == quiet
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(config(tmp_path / "run"))
+
+
+def files(run: Run) -> list[Path]:
+    return sorted(Path(run.cfg["main"]["exp_name"], "coordinator/journal").rglob("*.*"))
+
+
+def test_a_snapshot_takes_the_place_of_the_journal(run: Run) -> None:
+    _, collector = both(run)
+    for first in (0, 4, 8):
+        collector.send(transitions(first=first))
+    assert (len(files(run)), run.replay.stats()["journal_depth"]) == (6, 3)
+    run.coordinator.save()
+    assert (len(files(run)), run.replay.stats()["journal_depth"]) == (0, 0)
+    collector.send(transitions(first=12))
+    assert len(files(run)) == 2
+    run.restart()
+    assert run.rows()["reward"] == list(range(16))
+    assert run.replay.stats()["journal_depth"] == 1
+
+
+def test_a_snapshot_that_was_not_finished_is_passed_over(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, collector = both(run)
+    collector.send(transitions())
+    run.coordinator.save()
+    collector.send(transitions(first=4))
+
+    def full(file: Path) -> None:
+        Path(file).write_bytes(b"half of it")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run.replay.buffer, "save_data", full)
+    with pytest.raises(OSError, match="No space"):
+        run.coordinator.save()
+    assert len(files(run)) == 2
+    run.restart()
+    assert run.rows()["reward"] == list(range(8))
+    run.coordinator.save()
+    assert files(run) == []
+
+
+def test_an_entry_whose_data_never_arrived_does_not_count(run: Run) -> None:
+    _, collector = both(run)
+    collector.send(transitions())
+    collector.send(transitions(first=4))
+    data = [file for file in files(run) if file.suffix == ".safetensors"]
+    data[-1].unlink()  # as after a kill between the two files of an entry
+    run.restart()
+    assert run.counts.env_step == 4
+    answer = collector.send(transitions(first=4), seq=1)
+    assert answer["accepted"]
+    assert not answer["duplicate"]
+    assert run.rows()["reward"] == list(range(8))
+
+
+def test_a_restart_between_accepting_and_refusing_leaves_bad_data_out(run: Run) -> None:
+    _, collector = both(run)
+    collector.send(transitions())
+    replay = run.replay
+    replay.journal.discard = lambda entry: None  # killed before it could
+    with pytest.raises(Refusal, match="422"):
+        collector.send(transitions(first=4, truncated=None))
+    run.restart()
+    assert run.counts.env_step == 4
+    assert len(files(run)) == 2
+    assert collector.send(transitions(first=4), seq=1)["accepted"]
+
+
+def test_workers_go_on_with_their_tasks_and_have_a_whole_lease(run: Run) -> None:
+    learner, collector = both(run)
+    collector.send(transitions())
+    run.clock.now += 14
+    run.restart()
+    run.clock.now += 14
+    run.coordinator.sweep()
+    assert collector.send(transitions(first=4))["accepted"]
+    assert learner.get()["data"] is not None
+
+
+def test_an_idle_worker_has_to_connect_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TASK_WAIT", 0.0)
+    both(run)
+    idle = Worker(run, "learner")
+    assert idle.take()["task"] is None
+    run.restart()
+    with pytest.raises(LeaseLostError):
+        idle.take()
+    idle.connect()
+    assert idle.take()["task"] is None
+
+
+def test_the_ratio_is_remembered(tmp_path: Path) -> None:
+    run = Run(config(tmp_path / "run", samples_per_insert=2.0, tolerance=2.0))
+    learner, collector = both(run)
+    for first in range(0, 8, 4):
+        collector.send(transitions(first=first))
+        learner.get()
+    collector.send(transitions(first=8))
+    assert run.replay.ratio.sampled == 16
+    run.restart()
+    assert (run.replay.ratio.sampled, run.replay.ratio.inserted) == (16, 12)
+
+
+def test_priorities_come_back_with_a_snapshot(tmp_path: Path) -> None:
+    other = {"replay_buffer": {"type": "advanced"}}
+    run = Run(config(tmp_path / "run", {"priority": True, "other": other}))
+    learner, collector = both(run)
+    collector.send(transitions())
+    batch = run.store.get(learner.get(4, 1)["data"]).tensors
+    said = {"priority": batch["reward"] + 1}
+    said |= {name: batch[name] for name in ("replay_unique_id", "replay_buffer_idx")}
+    handle = run.store.put("priority", said)
+    learner.call("learner_learn_task", info={"learner_step": 1, "learner_done": False, "priority_info": handle})
+    run.coordinator.save()
+    before = run.replay.buffer._priority[:4].tolist()
+    run.restart()
+    assert run.replay.buffer._priority[:4].tolist() == before
+    assert len(set(before)) == 4
