@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks.compare import provenance
 from benchmarks.transports import BLOCKS, ROWS, TRANSPORTS, cost, serve
-from benchmarks.waiting import ENV_ID, ENVS, run_rllib
+from benchmarks.waiting import ENV_ID, ENVS, MODULE, run_rllib
 
 COLLECTORS = (1, 2, 4, 8)
 START_TIMEOUT = 240.0  # seconds until every collector has sent something
@@ -41,6 +41,7 @@ def config_of(transport: str, collectors: int, folder: str) -> dict[str, Any]:
     """Return the config of a run that goes on until it is told to end."""
     policy = {
         "type": "dqn",
+        "import_names": [MODULE],
         "random_collect_size": 0,
         "model": {"encoder_hidden_size_list": [16], "dueling": False},
         "learn": {"update_per_collect": 4, "batch_size": 32},
@@ -55,7 +56,8 @@ def config_of(transport: str, collectors: int, folder: str) -> dict[str, Any]:
             "transport": transport,
             "coordinator": {"commander": {"collector_task_space": collectors, "eval_interval": None}},
             "learner": {"validate": False},
-            "collector": {"num": collectors},
+            "collector": {"num": collectors, "import_names": [MODULE]},
+            "reconnect_timeout": 30.0,
         },
     }
 
@@ -67,13 +69,13 @@ def run_throughput(transport: str, collectors: int, seconds: float) -> dict[str,
         file = Path(folder) / "config.json"  # JSON is YAML
         file.write_text(json.dumps(config))
         command = [sys.executable, "-c", CLI, "parallel", "--config", str(file)]
-        log = (Path(folder) / "log").open("w+")
+        log = (Path(folder) / "log").open("w")
         with log, subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True) as process:
             try:
                 return _watch(config, process, seconds)
             except BaseException:
-                log.seek(0)
-                print(log.read()[-3000:], file=sys.stderr)
+                for written in [Path(folder) / "log", *sorted((Path(folder) / "logs").glob("*.log"))]:
+                    print(f"{written.name}:\n{written.read_text()[-1500:]}", file=sys.stderr)
                 raise
             finally:
                 _end(process)
@@ -85,7 +87,7 @@ def _watch(config: dict[str, Any], process: subprocess.Popen[bytes], seconds: fl
     deadline = time.monotonic() + START_TIMEOUT
     wanted = config["system"]["collector"]["num"]
     while not _in_full_swing(status := ask("status"), wanted):
-        if process.poll() is not None or time.monotonic() > deadline:
+        if status["error"] or process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"the run does not get going: {status}")
         time.sleep(0.25)
     time.sleep(2.0)
@@ -207,6 +209,7 @@ def main() -> None:
         serve(arguments.serve)
         return
     if arguments.run is not None:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that nothing is left behind
         print(json.dumps(run(arguments.run, arguments.seconds)))
         return
     results = {}

@@ -104,10 +104,11 @@ def channel_to_taker(transport: str, folder: Path) -> Iterator[Channel]:
         from lightning_ding.distributed.ray.channel import RayChannel
 
         ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=OBJECT_STORE)
-        ray.remote(TakerActor).options(name=COORDINATOR, namespace=NAMESPACE).remote(folder)
+        actor = ray.remote(TakerActor).options(name=COORDINATOR, namespace=NAMESPACE).remote(folder)
         try:
             yield RayChannel(NAMESPACE, 60.0)
         finally:
+            ray.kill(actor)
             ray.shutdown()
         return
     from lightning_ding.distributed.flask_fs.channel import FlaskChannel

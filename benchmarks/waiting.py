@@ -11,7 +11,8 @@ import numpy as np
 ENVS = 4  # of each collector
 SLEEP = 0.005  # seconds of an env's step
 LENGTH = 200  # steps of an episode
-ENV_ID = "benchmarks.waiting:Waiting-v0"
+ENV_ID = "Waiting-v0"
+MODULE = "benchmarks.waiting"  # to be imported for it
 
 
 class Waiting(gym.Env[Any, Any]):
@@ -36,7 +37,7 @@ class Waiting(gym.Env[Any, Any]):
         return np.zeros(4, np.float32), 1.0, False, self._length == LENGTH, {}
 
 
-gym.register("Waiting-v0", Waiting)
+gym.register(ENV_ID, f"{MODULE}:Waiting")
 
 
 def run_rllib(collectors: int, seconds: float) -> dict[str, float]:
