@@ -6,6 +6,7 @@ Shapes: B batch (transitions when learning, envs when acting).
 from __future__ import annotations
 
 import copy
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar, cast
@@ -228,7 +229,8 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
         asked = to_dict(self.config)["model"]
         for name, shape in found.items():
             plain = plain_shape(shape)
-            if asked[name] is not None and plain_shape(asked[name]) != plain:
+            given = plain_shape(asked[name])
+            if given is not None and given != plain and not (name == "obs_shape" and _stands_for(given, plain)):
                 raise ValueError(f"model.{name} is {asked[name]} in the config, but the env has {plain}")
         if any(asked[name] is None for name in found):
             self.config = resolve(type(self.config), {**to_dict(self.config), "model": {**asked, **found}})
@@ -496,3 +498,10 @@ def plain_shape(shape: Any) -> Any:
     if isinstance(shape, (list, tuple)):
         return list(shape) if len(shape) != 1 else shape[0]
     return shape
+
+
+def _stands_for(size: Any, shape: Any) -> bool:
+    """Return whether a config's observation is the env's made flat, as an encoder of vectors does."""
+    if isinstance(size, Mapping) and isinstance(shape, Mapping):
+        return size.keys() == shape.keys() and all(_stands_for(size[name], shape[name]) for name in shape)
+    return bool(size == shape or (isinstance(shape, list) and size == math.prod(shape)))

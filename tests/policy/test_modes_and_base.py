@@ -158,6 +158,17 @@ def test_build_refuses_an_observation_of_another_shape_than_the_config_says(poli
         policy.build(spaces.Box(-1, 1, (5,)), ACTION_SPACE)
 
 
+def test_build_takes_a_size_for_a_board_of_as_many_fields() -> None:
+    board = spaces.Dict({"observation": spaces.Box(-1, 1, (3, 3, 2)), "action_mask": spaces.MultiBinary(3)})
+    shapes = {"obs_shape": {"observation": 18, "action_mask": 3}, "action_shape": 3}
+    policy = DQNPolicy({"model": shapes}).build(board, spaces.Discrete(3))
+    assert policy.config.model.obs_shape == shapes["obs_shape"]
+    with pytest.raises(ValueError, match=r"model\.obs_shape is .*17.* in the config, but the env has"):
+        DQNPolicy({"model": {**shapes, "obs_shape": {"observation": 17, "action_mask": 3}}}).build(
+            board, spaces.Discrete(3)
+        )
+
+
 def test_build_refuses_an_action_of_another_shape_than_the_config_says() -> None:
     with pytest.raises(ValueError, match=r"model\.action_shape is 2 in the config, but the env has 3"):
         DQNPolicy({"model": {"action_shape": 2}}).build(OBS_SPACE, ACTION_SPACE)
