@@ -6,7 +6,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from lightning_ding.distributed.errors import LeaseLostError, Refusal
 
@@ -211,5 +211,5 @@ class TaskBook:
             task = Task(**{**saved, "is_touched": True, "waiting_since": now})
             self.tasks[task.task_id] = task
             if task.owner is not None:
-                worker = Worker(task.owner, cast(Role, task.role), now + self.lease, task_id=task.task_id)
+                worker = Worker(task.owner, task.role, now + self.lease, task_id=task.task_id)
                 self.workers[worker.worker_id] = worker

@@ -60,7 +60,7 @@ class Weights:
 
     def is_newest(self, policy_id: str, handle: Any) -> bool:
         """Return whether these are the newest weights of a policy already."""
-        known = self._published.get(policy_id)
+        known = self._published.get(policy_id, [])
         return bool(known) and known[-1].handle == handle
 
     def newer(self, policy_id: str, serial: int) -> Message:

@@ -82,7 +82,7 @@ class Worker:
 
     def call(self, message: str, **said: Any) -> dict[str, Any]:
         channel = InProcessChannel(self.run.coordinator.handle, self.run.store)
-        about = {name: self.task[name] for name in ("task_id", "run_id") if name in self.task}
+        about: dict[str, Any] = {name: self.task[name] for name in ("task_id", "run_id") if name in self.task}
         return channel.call(message, {"worker_id": self.name, **about, **said})
 
     def connect(self) -> dict[str, Any]:
