@@ -15,10 +15,10 @@ from lightning_ding.distributed.flask_fs import NEEDS_FLASK
 from lightning_ding.distributed.flask_fs.app import answer, make_app
 
 try:
-    from waitress import wasyncore  # type: ignore[import-untyped]
-    from waitress.channel import HTTPChannel  # type: ignore[import-untyped]
-    from waitress.server import create_server  # type: ignore[import-untyped]
-    from waitress.task import ErrorTask  # type: ignore[import-untyped]
+    from waitress import wasyncore
+    from waitress.channel import HTTPChannel
+    from waitress.server import create_server
+    from waitress.task import ErrorTask
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(NEEDS_FLASK, name=error.name) from error
 

@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> FileStore:
 
 
 def file_of(store: FileStore, handle: Any) -> Path:
-    return store.folder / handle["kind"] / f"{handle['name']}.safetensors"
+    return store.folder / str(handle["kind"]) / f"{handle['name']}.safetensors"
 
 
 def status_of(act: Any, *arguments: Any) -> int:
