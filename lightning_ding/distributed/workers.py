@@ -21,7 +21,8 @@ def whole_config(cfg: Any) -> ParallelConfig:
     """Return the config of the run from what a worker is made with, with or without the ``type`` of the worker."""
     if isinstance(cfg, Mapping):
         cfg = {key: value for key, value in cfg.items() if key not in NOT_OURS}
-    return resolve(ParallelConfig, cfg)
+    found: ParallelConfig = resolve(ParallelConfig, cfg)
+    return found
 
 
 def flask_channel(cfg: ParallelConfig, host: str | None, port: int | None) -> Channel:

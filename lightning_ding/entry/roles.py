@@ -125,7 +125,7 @@ def _run(role: str, cfg: ParallelConfig, options: argparse.Namespace) -> int:
 
 def _listening_at(cfg: ParallelConfig, host: str | None, port: int | None) -> ParallelConfig:
     section = cfg.system.coordinator
-    changed = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    changed: dict[str, Any] = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     system = dataclasses.replace(cfg.system, coordinator=dataclasses.replace(section, **changed))
     return dataclasses.replace(cfg, system=system)
 

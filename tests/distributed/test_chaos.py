@@ -48,15 +48,15 @@ def check_counters(folder: Path) -> dict[str, Any]:
 
 
 def test_run_ends_well_although_each_role_is_killed_once(tmp_path: Path) -> None:
-    file = runs.write_config(tmp_path, max_env_step=4000)
+    file = runs.write_config(tmp_path, max_env_step=2000)
     with runs.start(file) as process:
-        for number, role in enumerate(("learner", "coordinator", "collector")):
-            runs.wait_until(lambda goal=600 * (number + 1): runs.env_step_of(tmp_path) >= goal, process)
+        for goal, role in ((200, "learner"), (500, "coordinator"), (800, "collector")):
+            runs.wait_for_env_step(tmp_path, goal, process)
             assert kill_one(tmp_path, role)
         output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     assert output.count("ended with SIGKILL") == 3
-    assert check_counters(tmp_path)["env_step"] >= 4000
+    assert check_counters(tmp_path)["env_step"] >= 2000
     assert runs.processes_of(tmp_path) == {}
 
 

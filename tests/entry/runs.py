@@ -52,7 +52,7 @@ def processes_of(folder: Path) -> dict[int, str]:
 
 
 def wait_until(
-    condition: Callable[[], Any], process: subprocess.Popen[str] | None = None, seconds: float = 60.0
+    condition: Callable[[], Any], process: subprocess.Popen[str] | None = None, seconds: float = 120.0
 ) -> Any:
     """Wait until a condition is true, and return what it is; fail if the process ends before."""
     end = time.monotonic() + seconds
@@ -67,6 +67,11 @@ def wait_until(
 def env_step_of(folder: Path) -> int:
     """Return how far the coordinator says that the run is."""
     return int(status_of(folder).get("env_step", 0))
+
+
+def wait_for_env_step(folder: Path, goal: int, process: subprocess.Popen[str]) -> None:
+    """Wait until a run is so far."""
+    wait_until(lambda: env_step_of(folder) >= goal, process)
 
 
 def status_of(folder: Path) -> dict[str, Any]:

@@ -66,9 +66,9 @@ def test_run_ends_with_its_result_and_leaves_no_process(folder: Path) -> None:
 
 @pytest.mark.parametrize("death", ["kill", 1, 125])
 def test_worker_that_dies_is_started_again(folder: Path, death: Any) -> None:
-    system = {"collector": [death, "work"], "coordinator": ["work"]}
+    plan: Any = {"collector": [death, "work"], "coordinator": ["work"]}
     threading.Timer(0.0, _finish_when, (folder, lambda: len(starts(folder, "collector")) == 2)).start()
-    assert run(folder, **system) == {"env_step": 8}
+    assert run(folder, **plan) == {"env_step": 8}
     assert len(starts(folder, "collector")) == 2
 
 
