@@ -57,7 +57,6 @@ def config_of(transport: str, collectors: int, folder: str) -> dict[str, Any]:
             "coordinator": {"commander": {"collector_task_space": collectors, "eval_interval": None}},
             "learner": {"validate": False},
             "collector": {"num": collectors, "import_names": [MODULE]},
-            "reconnect_timeout": 30.0,
         },
     }
 
@@ -74,6 +73,7 @@ def run_throughput(transport: str, collectors: int, seconds: float) -> dict[str,
             try:
                 return _watch(config, process, seconds)
             except BaseException:
+                process.terminate()
                 for written in [Path(folder) / "log", *sorted((Path(folder) / "logs").glob("*.log"))]:
                     print(f"{written.name}:\n{written.read_text()[-1500:]}", file=sys.stderr)
                 raise

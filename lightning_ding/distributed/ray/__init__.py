@@ -1,6 +1,7 @@
 """The transport over Ray: coordinator, learner and collectors are actors, and tensors lie in Ray's object store.
 
-Ray trusts whoever reaches its ports: it pickles, and asks for no token. A cluster belongs on a network of its own.
+Ray trusts whoever has joined its cluster: it pickles, so each of its processes can run code in the others. Who may join
+is Ray's affair: its newer versions ask for a token, older ones for nothing. A cluster belongs on a network of its own.
 Ray itself is imported when it is needed, not before.
 """
 

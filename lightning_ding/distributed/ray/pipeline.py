@@ -33,8 +33,8 @@ def run_on_ray(cfg: ConfigLike[ParallelConfig] = None, resume: bool = False) -> 
     """Run a coordinator, a learner and collectors as Ray's actors until the run is over.
 
     Ray starts an actor that died anew, the coordinator any number of times and a worker ``system.restarts`` times. The
-    folder of the run must lie on a disk that all machines of the cluster share. Whoever reaches Ray's ports can run
-    code there: it asks for no token.
+    folder of the run must lie on a disk that all machines of the cluster share. Whoever has joined the cluster can
+    run code in the run's processes; who may join is Ray's affair.
 
     Args:
         cfg: Of the run; ``system.ray_address`` None starts Ray on this machine, unless this process has it already.
