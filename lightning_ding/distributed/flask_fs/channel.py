@@ -74,6 +74,7 @@ class FlaskChannel(Channel):
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
         self._url: str | None = None
+        self._has_answered = False
         self._of_thread = threading.local()
         self._sessions: weakref.WeakSet[requests.Session] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -93,7 +94,8 @@ class FlaskChannel(Channel):
                     reason = f"no answer to {name!r} in {self.reconnect_timeout:g} s: {error}"
                     raise CoordinatorGoneError(reason) from error
                 if wait == FIRST_WAIT:
-                    _log.warning("no answer to %r yet, trying for %.0f s more: %s", name, left, error)
+                    level = logging.WARNING if self._has_answered else logging.INFO  # at the start it may be slower
+                    _log.log(level, "no answer to %r yet, trying for %.0f s more: %s", name, left, error)
             self._closed.wait(min(left, wait * random.uniform(0.5, 1.0)))
             wait = min(2 * wait, LONGEST_WAIT)
         raise CoordinatorGoneError(f"the channel was closed, so {name!r} got no answer")
@@ -120,7 +122,7 @@ class FlaskChannel(Channel):
         except (requests.RequestException, _NoAnswerError) as error:
             self._url = None
             raise _NoAnswerError(f"{url}: {error}") from error
-        self._url = url
+        self._url, self._has_answered = url, True
         if response.status_code == 200:
             return dict(content["data"])
         reason = str(content["message"])
