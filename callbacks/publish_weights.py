@@ -39,6 +39,8 @@ class WeightPublisher(Callback):
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Publish when it is due."""
+        if batch is None:  # the run ends: first comes its checkpoint, and the coordinator may be gone
+            return
         self._rounds += 1
         if self._rounds % self.every_n_rounds == 0:
             self._publish(trainer, pl_module)

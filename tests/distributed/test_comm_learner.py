@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -152,12 +151,13 @@ def test_a_signal_lets_the_task_go_with_a_checkpoint(tmp_path: Path) -> None:
     assert list((tmp_path / "learner" / "checkpoints").glob("last-*/run.ckpt"))
 
 
-def test_two_ranks_learn_from_rounds_of_their_own_and_stop_together(tmp_path: Path) -> None:
-    run(*SCRIPT, "ranks", tmp_path, timeout=140)
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", [(), ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")])
+def test_two_ranks_learn_from_rounds_of_their_own_and_stop_together(tmp_path: Path, launcher: tuple[str, ...]) -> None:
+    run(*launcher, *SCRIPT, "ranks", tmp_path, timeout=200)
     one, other = (torch.load(tmp_path / f"rank_{rank}.pt", weights_only=True) for rank in range(2))
     assert one["train_iter"] == other["train_iter"] == 12
     assert one["env_step"] == other["env_step"] > 0
     assert one["first_obs"] != other["first_obs"]
     for name, tensor in one["weights"].items():
         assert torch.equal(tensor, other["weights"][name]), name
-    assert "LOCAL_RANK" not in os.environ
