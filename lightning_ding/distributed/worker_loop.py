@@ -209,8 +209,8 @@ class CommWorker:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         try:
             self.call("fail", error=text[-LONGEST_REPORT:])
-        except LeaseLostError:
-            logger.info("the failed task had gone to another worker before")
+        except Refusal as refusal:  # such as that the task has gone to another
+            logger.info("nobody wants to know of the failure: %s", refusal)
 
     def _say_goodbye(self) -> None:
         try:
@@ -229,16 +229,12 @@ class CommWorker:
     # ------------------------------------------------------------------ heartbeats
 
     def _beat(self) -> None:
-        is_stalled = False
         while not self._stopping.wait(self._lease / BEATS):
             silence = time.monotonic() - self._last_tick
-            if self._stall_timeout is not None and silence > self._stall_timeout:
-                if not is_stalled:
-                    logger.error("nothing has gone on for %.1f s: the lease is not renewed any more", silence)
-                is_stalled = True
-            else:
-                is_stalled = False
+            if self._stall_timeout is None or silence <= self._stall_timeout:
                 self._beat_once(self.task)
+            else:
+                logger.error("nothing has gone on for %.1f s: the lease is not renewed", silence)
 
     def _beat_once(self, task: Task | None) -> None:
         try:

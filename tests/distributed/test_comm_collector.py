@@ -209,6 +209,18 @@ def test_a_naive_collector_sends_twenty_trajectories_of_one_step() -> None:
     assert [one["info"]["collector_done"] for one in coordinator.said("collector_close_task")] == [True, True]
 
 
+def test_a_naive_collector_sends_again_what_is_not_taken_yet() -> None:
+    coordinator = FakeCoordinator([task()], num_messages=3)
+    refusals = iter([True, True])
+
+    def wait_twice(message: dict[str, Any]) -> Any:
+        return coordinator.data_answer(accepted=False, wait=0.01) if next(refusals, False) else None
+
+    coordinator.answers["collector_data_task"] = wait_twice
+    NaiveCollector(channel=coordinator.channel()).start()
+    assert [one["seq"] for one in coordinator.said("collector_data_task")] == [0, 0, 0, 1, 2, 3]
+
+
 def test_a_naive_collector_ends_its_task_when_it_is_closed() -> None:
     coordinator = FakeCoordinator([task()], num_messages=4)
     naive = NaiveCollector(channel=coordinator.channel())

@@ -115,6 +115,17 @@ def test_what_a_task_raises_is_reported_with_its_end_and_the_next_task_is_done()
     assert done == ["b"]
 
 
+def test_a_failure_that_nobody_wants_to_know_of_does_not_end_the_worker() -> None:
+    coordinator = FakeCoordinator(TASKS)
+
+    def refuse(message: dict[str, Any]) -> Any:
+        raise Refusal(404, "unknown task")
+
+    coordinator.answers["fail"] = refuse
+    assert CommWorker(coordinator.channel(), "collector").run(lambda task: task.task_info["nothing"]) == 0
+    assert len(coordinator.said("fail")) == 2
+
+
 def test_heartbeats_come_while_the_worker_ticks_or_gets_answers_and_stop_when_it_hangs() -> None:
     coordinator = FakeCoordinator(TASKS, lease=0.2)
     with connected(coordinator, stall_timeout=0.5) as worker:

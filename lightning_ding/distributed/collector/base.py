@@ -153,7 +153,8 @@ class BaseParallelCollector(ABC):
             for weights in self._weights:
                 weights.renew(answer["policy"])
             began = time.perf_counter()
-            collected = self._collect_once(bool(answer["random"]), answer["collect_setting"])
+            setting = {**self.config.collect_setting, **answer["collect_setting"]}
+            collected = self._collect_once(bool(answer["random"]), setting)
             answer = self._send(collected, time.perf_counter() - began)
             messages += 1
             if messages % self.config.print_freq == 0:

@@ -33,7 +33,7 @@ class CollectorTaskConfig:
     policy_update_flag: tuple[bool, ...] = (True,)
     """Which players learn: their weights are renewed during the task, and their transitions sent."""
     collect_setting: dict[str, Any] = field(default_factory=dict)
-    """Arguments of the policy's forward until an answer brings others."""
+    """Arguments of the policy's forward, as far as answers do not bring others."""
     update_policy_second: float = 0.0
     """Seconds between two looks for newer weights, at least."""
     print_freq: int = 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,7 @@ class NaiveCollector:
                 accepted = answer["accepted"]
                 if answer["close"]:
                     break
+                time.sleep(0.0 if accepted else answer["wait"])
             self.sent += accepted
             if answer["close"]:
                 break

@@ -102,8 +102,8 @@ def test_counts_of_messages_add_up_to_what_was_collected() -> None:
 
 def test_the_answer_says_with_which_arguments_and_whether_at_random() -> None:
     WeightPolicy.forwards.clear()
-    make(Around(1, collect_setting={"told": 3})).start()
-    assert WeightPolicy.forwards == [{"told": 3}] * 3
+    make(Around(1, collect_setting={"told": 3}), collect_setting={"told": 2, "more": 1}).start()
+    assert WeightPolicy.forwards == [{"told": 3, "more": 1}] * 3
     around = Around(1, random=True)
     make(around).start()
     assert len(WeightPolicy.forwards) == 3  # nobody asked the policy
