@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lightning_ding import __version__
 from lightning_ding.config import ConfigLike, resolve
 from lightning_ding.distributed import fields
 from lightning_ding.distributed.channel import Message, Store
@@ -23,16 +22,14 @@ from lightning_ding.distributed.learner_desk import LearnerDesk
 from lightning_ding.distributed.periodic import Periodic
 from lightning_ding.distributed.replay_settings import ReplaySettings
 from lightning_ding.distributed.run_state import RunState
-from lightning_ding.distributed.tasks import ROLES, Task
-from lightning_ding.distributed.wire import SCHEMA
+from lightning_ding.distributed.worker_desk import WorkerDesk
 
 logger = logging.getLogger(__name__)
 
-TASK_WAIT = 1.0  # seconds that a question for a task is kept waiting for one
 SWEEPS = 20  # in the time of a lease
 
 
-class Coordinator(CollectorDesk, LearnerDesk):
+class Coordinator(WorkerDesk, CollectorDesk, LearnerDesk):
     """The one that all workers talk to, through :meth:`handle`; safe to use from several threads.
 
     Args:
@@ -168,66 +165,6 @@ class Coordinator(CollectorDesk, LearnerDesk):
         """Take what ``state_dict`` returned."""
         self.run.load_state_dict(state)
 
-    # ------------------------------------------------------------------ all workers
-
-    def deal_with_connect(self, message: Message) -> Message:
-        """Let a worker in, if it speaks the same language."""
-        theirs = (fields.text(message, "version"), fields.whole(message, "schema"))
-        if theirs != (__version__, SCHEMA):
-            raise Refusal(426, f"this run is of version {__version__}, schema {SCHEMA}, not {theirs[0]}, {theirs[1]}")
-        role: Any = fields.text(message, "role")
-        if role not in ROLES:
-            raise Refusal(400, f"role must be one of {', '.join(ROLES)}, got {role[:100]!r}")
-        with self.run.lock:
-            self.scheduler.book.connect(fields.text(message, "worker_id"), role, fields.mapping(message, "resource"))
-        return {"lease": self.scheduler.book.lease}
-
-    def deal_with_heartbeat(self, message: Message) -> Message:
-        """Renew a lease, and say whether the task is to be closed."""
-        with self.run.lock:
-            self.scheduler.book.renew(fields.text(message, "worker_id"))
-            return {"close": self._owned(message).is_closing if message.get("task_id") is not None else False}
-
-    def deal_with_task(self, message: Message) -> Message:
-        """Give a worker something to do, as soon as there is something."""
-        worker_id, until = fields.text(message, "worker_id"), time.monotonic() + TASK_WAIT
-        with self.run.lock:
-            before = self._owners()
-            while True:
-                worker = self.scheduler.book.renew(worker_id)
-                task = self.scheduler.next_task(worker)
-                worker.is_told = self.scheduler.is_over
-                left = until - time.monotonic()
-                if task is not None or worker.is_told or left <= 0:
-                    break
-                self.run.lock.wait(left)
-            if worker.is_told or self._owners() != before:
-                self.run.changed()
-            return {"task": None if task is None else _about(task), "shutdown": worker.is_told}
-
-    def deal_with_fail(self, message: Message) -> Message:
-        """Take a task back whose worker met an error."""
-        with self.run.lock:
-            if not self._is_over(message):
-                self.scheduler.fail(self._owned(message), fields.text(message, "error"))
-                self.run.changed()
-        return {}
-
-    def deal_with_disconnect(self, message: Message) -> Message:
-        """Let a worker go, and its task to another."""
-        with self.run.lock:
-            self.scheduler.disconnect(fields.text(message, "worker_id"))
-            self.run.changed()
-        return {}
-
-    def deal_with_get_policy(self, message: Message) -> Message:
-        """Say where newer weights of a policy are, if there are any."""
-        serial = message.get("serial", -1)
-        known = serial if isinstance(serial, int) else fields.whole(message, "serial")
-        with self.run.lock:
-            self.scheduler.book.renew(fields.text(message, "worker_id"))
-            return self.run.weights.newer(fields.text(message, "policy_id"), known)
-
     # ------------------------------------------------------------------ anybody
 
     def deal_with_increase_collector(self, message: Message) -> Message:
@@ -252,14 +189,3 @@ class Coordinator(CollectorDesk, LearnerDesk):
             space = self.scheduler.change_space(amount)
             self.run.changed()
         return {"collector_task_space": space}
-
-    def _owners(self) -> list[tuple[str, str | None, bool]]:
-        """Return what a sweep may change."""
-        tasks = self.scheduler.book.tasks.values()
-        return [(task.task_id, task.run_id, task.is_closing) for task in tasks]
-
-
-def _about(task: Task) -> dict[str, Any]:
-    """Return a task as its worker gets it."""
-    name = f"{task.role}_start_task"
-    return {"name": name, "task_id": task.task_id, "run_id": task.run_id, "task_info": task.info}

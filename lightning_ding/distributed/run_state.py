@@ -136,10 +136,10 @@ class RunState:
             OSError: If the disk does not take it.
         """
         with self.lock:
-            active = {task.run_id for task in self.scheduler.book.tasks.values() if task.run_id is not None}
+            over = self.scheduler.book.runs_over()
             replays = list(self.replays.values())
         for replay in replays:
-            replay.snapshot(active)
+            replay.snapshot(over)
         self.changed()
 
     def status(self) -> dict[str, Any]:

@@ -176,6 +176,10 @@ class TaskBook:
         """Return whether an attempt came to its end, not long ago."""
         return run_id in self._over
 
+    def runs_over(self) -> set[str]:
+        """Return the ids of the newest attempts that came to their end."""
+        return set(self._over)
+
     def release(self, task: Task) -> None:
         """Take a task from its owner; it waits for another."""
         worker = self.workers.get(task.owner) if task.owner is not None else None

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lightning_ding import __version__
-from lightning_ding.distributed import coordinator as module
+from lightning_ding.distributed import worker_desk as module
 from lightning_ding.distributed.coordinator import Coordinator
 from lightning_ding.distributed.errors import LeaseLostError, Refusal
 from lightning_ding.distributed.in_process import MemoryStore

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_ding import __version__
-from lightning_ding.distributed import coordinator as module
+from lightning_ding.distributed import worker_desk as module
 from lightning_ding.distributed.errors import LeaseLostError, Refusal
 from lightning_ding.distributed.flask_fs.store import FileStore
 from lightning_ding.distributed.wire import SCHEMA
@@ -178,6 +178,16 @@ def test_a_snapshot_takes_the_place_of_the_journal(run: Run) -> None:
     run.restart()
     assert run.rows()["reward"] == list(range(16))
     assert run.replay.stats()["journal_depth"] == 1
+
+
+def test_a_snapshot_forgets_where_a_run_is_only_when_it_is_over(run: Run) -> None:
+    _, collector = both(run)
+    collector.send(transitions())
+    run.replay.snapshot(set())  # the run began behind the look at which ones are over
+    assert collector.send(transitions(first=4))["accepted"]
+    collector.call("fail", error="an error")
+    run.coordinator.save()
+    assert run.counts.next_seq == {}
 
 
 def test_a_snapshot_that_was_not_finished_is_passed_over(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
