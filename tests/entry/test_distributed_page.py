@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,3 +51,10 @@ def test_metrics_of_the_page_are_in_the_source() -> None:
     names = set(re.findall(r"`remote/(\w+)`", PAGE))
     assert len(names) >= 6
     assert {name for name in names if name not in source} == set()
+
+
+def test_api_page_names_what_is_there() -> None:
+    api = (ROOT / "docs" / "api" / "distributed.md").read_text()
+    names = re.findall(r"^::: (lightning_ding\.[\w.]+)$", api, flags=re.MULTILINE)
+    assert len(names) >= 25
+    assert [name for name in names if pkgutil.resolve_name(name).__doc__ is None] == []
