@@ -11,6 +11,7 @@ from lightning_ding.distributed.channel import Message
 from lightning_ding.distributed.counts import Sender
 from lightning_ding.distributed.data_message import read_metadata
 from lightning_ding.distributed.desk import Desk
+from lightning_ding.distributed.errors import Refusal
 from lightning_ding.distributed.replay import Replay
 from lightning_ding.distributed.tasks import Task
 
@@ -28,6 +29,8 @@ class CollectorDesk(Desk):
         seq, metadata = fields.whole(message, "seq"), read_metadata(message)
         with self.run.lock:
             task = self._owned(message, "collector")
+            if task.is_evaluation:
+                raise Refusal(400, f"the evaluation {task.task_id} gives no data to learn from")
             replay = self.run.replay(task.buffer_id)
             version, forced = self.run.policy_version(task.buffer_id), self.scheduler.is_over
             sender = Sender(str(task.run_id), task.slot, task.run_number)

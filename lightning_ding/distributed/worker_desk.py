@@ -77,10 +77,10 @@ class WorkerDesk(Desk):
             self.scheduler.book.renew(fields.text(message, "worker_id"))
             return self.run.weights.newer(fields.text(message, "policy_id"), known)
 
-    def _owners(self) -> list[tuple[str, str | None, bool]]:
-        """Return what a sweep may change."""
-        tasks = self.scheduler.book.tasks.values()
-        return [(task.task_id, task.run_id, task.is_closing) for task in tasks]
+    def _owners(self) -> tuple[Any, ...]:
+        """Return what a look for silent workers and new tasks may change."""
+        book = self.scheduler.book
+        return (*book.workers, *((task.task_id, task.run_id, task.is_closing) for task in book.tasks.values()))
 
 
 def _about(task: Task) -> dict[str, Any]:

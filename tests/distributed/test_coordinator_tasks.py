@@ -281,6 +281,17 @@ def test_a_run_that_is_not_over_is_not_begun_anew(tmp_path: Path) -> None:
         Coordinator(cfg, MemoryStore())
 
 
+def test_what_an_evaluation_did_is_not_learned_from(tmp_path: Path) -> None:
+    run = due_evaluation(tmp_path)
+    learner, _ = both(run)
+    learner.publish(5)
+    evaluator = Worker(run, "collector")
+    evaluator.take()
+    with pytest.raises(Refusal, match="400"):
+        evaluator.send(transitions())
+    assert run.counts.env_step == 0
+
+
 def test_a_malformed_end_of_an_evaluation_is_refused_and_the_task_can_fail(tmp_path: Path) -> None:
     run = due_evaluation(tmp_path)
     learner, _ = both(run)
