@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from importlib import import_module
 from typing import Any
 
 import gymnasium as gym
@@ -42,13 +44,12 @@ gym.register(ENV_ID, f"{MODULE}:Waiting")
 
 def run_rllib(collectors: int, seconds: float) -> dict[str, float]:
     """Return the env steps a second that RLlib's env runners take, with weights synchronised between two samples."""
-    import ray
-    from ray.rllib.algorithms.dqn import DQNConfig
-
-    ray.init(num_cpus=collectors + 1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    config = DQNConfig().environment(Waiting).framework("torch")
+    ray: Any = import_module("ray")
+    config: Any = import_module("ray.rllib.algorithms.dqn").DQNConfig()
+    ray.init(num_cpus=collectors + 1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    config = config.environment(Waiting).framework("torch")
     config = config.env_runners(num_env_runners=collectors, num_envs_per_env_runner=ENVS, rollout_fragment_length=16)
-    algorithm = config.build_algo()
+    algorithm: Any = config.build_algo()
     group: Any = algorithm.env_runner_group
     steps, start = 0, 0.0
     for number in range(1_000_000):

@@ -65,12 +65,13 @@ def unpack(kind: str, name: str, value: Any, max_bytes: int) -> Block:
     if form.keys() != data.keys():
         raise Refusal(422, f"the {kind} block {name} lacks the form or the data of a tensor")
     try:
-        return Block(unflatten({part: _tensor(part, *form[part], data[part]) for part in form}), value["metadata"])
+        return Block(unflatten({part: _tensor(part, form[part], data[part]) for part in form}), value["metadata"])
     except (RuntimeError, TypeError, ValueError) as error:
         raise Refusal(422, f"the {kind} block {name} has another form: {error}") from error
 
 
-def _tensor(name: str, dtype: str, shape: tuple[int, ...], array: Any) -> torch.Tensor:
+def _tensor(name: str, form: tuple[str, tuple[int, ...]], array: Any) -> torch.Tensor:
+    dtype, shape = form
     kind = getattr(torch, dtype, None)
     if not isinstance(kind, torch.dtype) or array.dtype != np.uint8 or array.ndim != 1:
         raise Refusal(422, f"{name} is no tensor of bytes with a known dtype: {dtype!r}")

@@ -49,7 +49,7 @@ class RayChannel(Channel):
 
         Raises:
             Refusal: If the coordinator does not take it; ``LeaseLostError`` for a lease that is over.
-            CoordinatorGoneError: If it could not be reached for too long.
+            CoordinatorGoneError: If it could not be reached for too long, or this process has left Ray.
         """
         message = message or {}
         parcel = {"refs": self.store.refs_of(message), "deleted": self.store.take_deleted()}
@@ -92,6 +92,8 @@ class RayChannel(Channel):
         return answer
 
     def _find(self) -> Any:
+        if not self._ray.is_initialized():  # or Ray would start a cluster of its own in order to look there
+            raise CoordinatorGoneError("this process is not connected to Ray, or not any more")
         try:
             return self._ray.get_actor(self._name, namespace=self._namespace)
         except ValueError as error:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -111,3 +113,19 @@ def test_coordinator_that_is_not_there_is_looked_for_as_long_as_told(ray: Any, n
         RayChannel(namespace, reconnect_timeout=0.5, name="nobody").call("echo")
 
     assert 0.2 < time.monotonic() - start < 20
+
+
+def test_channel_of_a_process_that_is_not_in_ray_says_so_and_starts_none() -> None:
+    code = """
+import ray
+from lightning_ding.distributed.errors import CoordinatorGoneError
+from lightning_ding.distributed.ray.channel import RayChannel
+try:
+    RayChannel("nowhere", reconnect_timeout=60.0).call("echo")
+except CoordinatorGoneError as error:
+    assert "not connected to Ray" in str(error), error
+else:
+    raise AssertionError
+assert not ray.is_initialized()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

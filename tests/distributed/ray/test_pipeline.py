@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ def test_run_goes_on_when_each_of_its_actors_is_killed(ray: Any, tmp_path: Path)
         for name in ("collector 1", "coordinator", "learner 0"):
             before = _status_when(channel, lambda status: status["train_iter"] > 0 and status["sample"] > 0)
             ray.kill(ray.get_actor(name, namespace), no_restart=False)
-            after = _status_when(channel, lambda status, before=before: _has_moved_on(before, status))
+            after = _status_when(channel, partial(_has_moved_on, before))
             assert after["sample"] >= before["sample"]  # nothing that was acknowledged is lost
         channel.call("shutdown")
         result = running.result(timeout=120.0)
