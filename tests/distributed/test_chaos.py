@@ -70,6 +70,7 @@ def test_cartpole_is_learned_while_a_process_dies_every_five_seconds(tmp_path: P
     generator = random.Random(0)
     kills = 0
     with runs.start(file) as process:
+        runs.wait_for_env_step(tmp_path, 64, process)
         end = time.monotonic() + 120
         while time.monotonic() < end and process.poll() is None:
             time.sleep(5)
