@@ -17,7 +17,6 @@ from lightning_ding.distributed.tasks import Task
 
 logger = logging.getLogger(__name__)
 
-COLLECTOR_WAIT = 0.05  # seconds until a collector that is ahead asks again
 DISK_WAIT = 1.0  # seconds until a message that the disk did not take is sent again
 
 
@@ -34,7 +33,7 @@ class CollectorDesk(Desk):
             replay = self.run.replay(task.buffer_id)
             version, forced = self.run.policy_version(task.buffer_id), self.scheduler.is_over
             sender = Sender(str(task.run_id), task.slot, task.run_number)
-        wait = COLLECTOR_WAIT
+        wait = replay.collector_wait()
         try:
             verdict = replay.accept(sender, seq, message.get("data_id"), metadata, version, forced)
         except OSError as error:

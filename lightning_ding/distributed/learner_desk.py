@@ -14,7 +14,6 @@ from lightning_ding.distributed.errors import Refusal
 from lightning_ding.distributed.run_state import RunState
 from lightning_ding.distributed.tasks import Task
 
-LEARNER_WAIT = 0.02  # seconds until a learner that is ahead asks again
 KEPT_ROUNDS = 64  # that learners may have asked for and not read yet
 
 
@@ -43,7 +42,7 @@ class LearnerDesk(Desk):
         counts = replay.counts
         return {
             "data": handle,
-            "wait": 0.0 if stops or batch is not None else LEARNER_WAIT,
+            "wait": 0.0 if stops or batch is not None else replay.learner_wait(),
             "stop": stops,
             "progress": {"env_step": counts.env_step, "episode": counts.episode, "sample": counts.sample},
             "episodes": replay.pop_episodes() if rank == 0 else {"returns": [], "lengths": [], "dropped": 0},

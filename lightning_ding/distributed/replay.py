@@ -17,6 +17,7 @@ from lightning_ding.distributed.counts import Counts, Sender
 from lightning_ding.distributed.errors import Refusal
 from lightning_ding.distributed.intake import Intake
 from lightning_ding.distributed.journal import Entry, Journal
+from lightning_ding.distributed.pace import Pace
 from lightning_ding.distributed.replay_settings import ReplaySettings
 from lightning_ding.distributed.wire import read_block
 
@@ -49,6 +50,7 @@ class Replay:
         self._lock = threading.RLock()
         self._batch_size = settings.batch_size
         self._waits_since: float | None = None
+        self._blocks, self._rounds = Pace(), Pace()
         self._saved_at = (0, 0)
         self._restore()
 
@@ -95,7 +97,12 @@ class Replay:
                 if data_id is not None:
                     self._store.delete(data_id)
                 raise
+            self._blocks.note()
             return "accepted"
+
+    def collector_wait(self) -> float:
+        """Return the seconds until a collector that is ahead should ask again."""
+        return self._rounds.wait(2.0)  # learning may be several rounds ahead, so none is missed
 
     def wants_random(self) -> bool:
         """Return whether collectors should take random actions."""
@@ -124,7 +131,13 @@ class Replay:
             if self.ratio.may_sample() and not self.intake.lacks_data(version, self._batch_size):
                 batch = self._sample(batch_size, num_batches, train_iter, options)
             self._note_wait(batch is None)
+            if batch is not None:
+                self._rounds.note()
             return batch
+
+    def learner_wait(self) -> float:
+        """Return the seconds until a learner that got nothing should ask again."""
+        return self._blocks.wait(0.5)
 
     def update(self, priorities: Mapping[str, Any]) -> None:
         """Take the priorities of transitions that were sampled.
