@@ -11,6 +11,8 @@ from lightning_ding.callbacks.max_env_step import StopAtEnvStep
 from lightning_ding.callbacks.max_train_iter import StopAtTrainIter
 from lightning_ding.callbacks.metrics import MetricsLogger
 from lightning_ding.callbacks.progress_bar import EnvStepProgressBar
+from lightning_ding.callbacks.publish_weights import WeightPublisher
+from lightning_ding.callbacks.report_learning import LearningReporter
 from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
 from lightning_ding.callbacks.run_evaluator import RunEvaluator
 from lightning_ding.callbacks.stop_value import StopAtReturn
@@ -20,6 +22,7 @@ __all__ = [
     "BestCheckpoint",
     "EnvStepProgressBar",
     "FinalEvaluation",
+    "LearningReporter",
     "MetricsLogger",
     "RunCheckpoint",
     "RunEvaluator",
@@ -28,5 +31,6 @@ __all__ = [
     "StopAtTrainIter",
     "StopOnSignal",
     "Watchdog",
+    "WeightPublisher",
     "default_callbacks",
 ]

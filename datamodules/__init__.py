@@ -4,7 +4,8 @@ if __name__ != "lightning_ding.datamodules":  # the folder is also importable fr
     raise ImportError("import lightning_ding.datamodules, not datamodules")
 
 from lightning_ding.datamodules.base import CollectingDataModule
+from lightning_ding.datamodules.remote import RemoteReplayDataModule
 from lightning_ding.datamodules.replay import ReplayDataModule
 from lightning_ding.datamodules.rollout import RolloutDataModule
 
-__all__ = ["CollectingDataModule", "ReplayDataModule", "RolloutDataModule"]
+__all__ = ["CollectingDataModule", "RemoteReplayDataModule", "ReplayDataModule", "RolloutDataModule"]

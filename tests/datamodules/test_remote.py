@@ -281,4 +281,4 @@ def test_policies_that_learn_from_rollouts_are_refused(make_trainer: MakeTrainer
 def test_arguments_that_do_not_fit_are_refused() -> None:
     for wrong in ({"prefetch": -1}, {"patience": 0.0}, {"validate": False, "stop_value": 1.0}):
         with pytest.raises(ValueError, match="must be"):
-            RemoteReplayDataModule(Source(1), "CartPole-v1", **wrong)  # type: ignore[arg-type]
+            RemoteReplayDataModule(Source(1), "CartPole-v1", **wrong)
