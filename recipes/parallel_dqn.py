@@ -4,7 +4,7 @@
     python recipes/parallel_dqn.py --seed 1 --transport ray  # over Ray
 
 Ends as soon as 20 greedy episodes reach 500 steps each, and evaluates the best checkpoint on 20 others. The settings
-are those of recipes/dqn.py; returns and times of three seeds on two CPU cores stand in docs/distributed.md.
+are those of recipes/dqn.py; what was measured stands in docs/distributed.md.
 """
 
 from __future__ import annotations
