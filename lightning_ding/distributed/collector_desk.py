@@ -35,7 +35,7 @@ class CollectorDesk(Desk):
             sender = Sender(str(task.run_id), task.slot, task.run_number)
         wait = replay.collector_wait()
         try:
-            verdict = replay.accept(sender, seq, message.get("data_id"), metadata, version, forced)
+            verdict = replay.accept(sender, seq, fields.handle(message, "data_id", "data"), metadata, version, forced)
         except OSError as error:
             logger.error("the disk did not take data of %s: %s", sender.run_id, error)
             verdict, wait = "wait", DISK_WAIT

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from lightning_ding.distributed.channel import Kind
 from lightning_ding.distributed.errors import Refusal
 
 LARGEST = 2**53  # the largest integer that every reader of JSON takes as it is
@@ -55,6 +56,18 @@ def flag(message: Mapping[str, Any], name: str) -> bool:
     value = message.get(name)
     _require(isinstance(value, bool), name, "true or false", value)
     return bool(value)
+
+
+def handle(message: Mapping[str, Any], name: str, kind: Kind) -> Any:
+    """Return the handle of a block of this kind, or None; one of another kind is not for its sender to use up.
+
+    Raises:
+        Refusal: 400, if it is something else.
+    """
+    value = message.get(name)
+    good = value is None or (isinstance(value, Mapping) and value.get("kind") == kind)
+    _require(good, name, f"the handle of a {kind} block or null", value)
+    return value
 
 
 def mapping(message: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -52,7 +52,8 @@ class LearnerDesk(Desk):
     def deal_with_learner_send_info(self, message: Message) -> Message:
         """Take what a learner did: priorities go to the buffer, numbers to the commander."""
         info = fields.mapping(message, "info")
-        step, priorities = fields.whole(info, "learner_step"), info.pop("priority_info", None)
+        step, priorities = fields.whole(info, "learner_step"), fields.handle(info, "priority_info", "priority")
+        info.pop("priority_info", None)
         with self.run.lock:
             task = self._owned(message, "learner")
             replay = self.run.replay(task.buffer_id)
@@ -69,7 +70,7 @@ class LearnerDesk(Desk):
     def deal_with_learner_send_policy(self, message: Message) -> Message:
         """Take note of new weights."""
         policy_id, version = fields.text(message, "policy_id"), fields.whole(message, "version")
-        handle = message.get("data_id")
+        handle = fields.handle(message, "data_id", "policy")
         with self.run.lock:
             task, commander = self._owned(message, "learner"), self.scheduler.commander
             if policy_id != task.info["policy_id"]:

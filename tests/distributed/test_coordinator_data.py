@@ -135,6 +135,26 @@ def test_a_block_that_is_not_there_is_refused(run: Run) -> None:
     assert collector.send(transitions())["accepted"]
 
 
+@pytest.mark.parametrize("kind", ["policy", "batch", "priority"])
+def test_a_collector_cannot_use_up_a_block_that_is_not_data(run: Run, kind: Any) -> None:
+    _, collector = both(run)
+    handle = run.store.put(kind, transitions())
+    said = {"env_step": 4, "returns": [], "lengths": [], "dropped_episodes": []}
+    with pytest.raises(Refusal, match="data_id must be the handle of a data block") as caught:
+        collector.call("collector_data_task", seq=0, data_id=handle, metadata=said)
+    assert caught.value.status == 400
+    assert run.store.get(handle).tensors["reward"].tolist() == [0, 1, 2, 3]
+    assert collector.send(transitions())["accepted"]
+
+
+def test_a_learner_cannot_use_up_a_block_that_holds_no_priorities(run: Run) -> None:
+    learner, _ = both(run)
+    handle = run.store.put("policy", transitions())
+    with pytest.raises(Refusal, match="priority_info must be the handle of a priority block"):
+        learner.call("learner_learn_task", info={"learner_step": 1, "priority_info": handle, "learner_done": False})
+    assert run.store.get(handle).tensors["reward"].tolist() == [0, 1, 2, 3]
+
+
 def test_late_data_of_a_lost_lease_are_refused_and_another_has_the_task(run: Run) -> None:
     _, collector = both(run)
     run.clock.now += 16
