@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from lightning_ding.policy.command import CommandModePolicy
-from lightning_ding.policy.config import PolicyConfig
+from lightning_ding.policy.replay_config import ReplayCollectConfig, ReplayConfig
 from lightning_ding.registry import MODEL_REGISTRY, POLICY_REGISTRY
+from lightning_ding.worker_config import ReplayBufferConfig
 
 POLICY = {"type": "weight", "import_names": ["tests.distributed.weight_policy"]}
 ENV = "Weight-v0"
@@ -25,15 +26,15 @@ class Shapes:
 
 
 @dataclass(frozen=True)
-class Collect:
-    n_sample: int = 6
-    unroll_len: int = 1
+class Other:
+    replay_buffer: ReplayBufferConfig = field(default_factory=lambda: ReplayBufferConfig(replay_buffer_size=100_000))
 
 
 @dataclass(frozen=True)
-class WeightConfig(PolicyConfig):
+class WeightConfig(ReplayConfig):
     model: Shapes = field(default_factory=Shapes)
-    collect: Collect = field(default_factory=Collect)
+    collect: ReplayCollectConfig = field(default_factory=lambda: ReplayCollectConfig(n_sample=6))
+    other: Other = field(default_factory=Other)
 
 
 class WeightModel(nn.Module):
@@ -47,6 +48,8 @@ class WeightModel(nn.Module):
 
 class WeightPolicy(CommandModePolicy[WeightConfig]):
     config_class = WeightConfig
+    _random_collect_size = 0
+    _update_per_collect = 1
     forwards: ClassVar[list[dict[str, Any]]] = []  # keyword arguments of collecting
 
     def _init_learn(self) -> None: ...
