@@ -23,7 +23,7 @@ NAME = re.compile(r"[a-z_]{1,64}")
 MAX_DEPTH = 32
 """Lists and objects within each other that a message may have."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def make_app(handler: Handler, token: str | None, channel: int, max_message: int) -> Flask:
@@ -112,12 +112,12 @@ def _response(status: int, reason: str, data: Message | None = None) -> Response
 
 def _refused(refusal: Refusal) -> Response:
     level = logging.WARNING if refusal.status in (401, 403) else logging.INFO
-    _log.log(level, "refused %r of %s: %s", request.path[:100], request.remote_addr, refusal)
+    logger.log(level, "refused %r of %s: %s", request.path[:100], request.remote_addr, refusal)
     return _response(refusal.status, refusal.reason)
 
 
 def _failed(error: Exception) -> Response:
-    _log.error("the message %r failed", request.path[:100], exc_info=error)
+    logger.error("the message %r failed", request.path[:100], exc_info=error)
     return _response(500, f"{type(error).__name__} in the coordinator; its log says more")
 
 

@@ -30,7 +30,7 @@ READ_TIMEOUT = 30.0
 FIRST_WAIT, LONGEST_WAIT = 0.05, 2.0
 HOST = re.compile(r"[0-9A-Za-z.:_%-]{1,255}")
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class FlaskChannel(Channel):
@@ -95,7 +95,7 @@ class FlaskChannel(Channel):
                     raise CoordinatorGoneError(reason) from error
                 if wait == FIRST_WAIT:
                     level = logging.WARNING if self._has_answered else logging.INFO  # at the start it may be slower
-                    _log.log(level, "no answer to %r yet, trying for %.0f s more: %s", name, left, error)
+                    logger.log(level, "no answer to %r yet, trying for %.0f s more: %s", name, left, error)
             self._closed.wait(min(left, wait * random.uniform(0.5, 1.0)))
             wait = min(2 * wait, LONGEST_WAIT)
         raise CoordinatorGoneError(f"the channel was closed, so {name!r} got no answer")
