@@ -16,6 +16,6 @@ TERMINATED = BY_SIGNAL + signal.SIGTERM
 STALLED = 124
 """Nothing went on for too long, and the watchdog ended the run; 1 if the whole interpreter stood still."""
 ORPHANED = 125
-"""The process of rank zero is gone, and a rank that it had started left as well."""
+"""What a process belongs to is gone: a rank's rank zero, a worker's coordinator."""
 GIVEN_UP = 3
 """A coordinator gave the run up, because its tasks failed again and again; it is not started again."""

@@ -91,8 +91,9 @@ class CommanderConfig:
     """Registered name: naive, solo, one_vs_one."""
     import_names: tuple[str, ...] = ()
     """Modules to import first."""
-    collector_task_space: int = 2
-    """Collecting tasks at a time; it grows and shrinks with ``increase_collector`` and ``decrease_collector``."""
+    collector_task_space: int | None = None
+    """Collecting tasks at a time, which grow and shrink with ``increase_collector`` and ``decrease_collector``; None
+    takes ``collector.num``."""
     learner_task_space: int = 1
     """Learning tasks at a time."""
     eval_interval: float | None = 60.0
@@ -100,7 +101,8 @@ class CommanderConfig:
     league: LeagueConfig = field(default_factory=LeagueConfig)
 
     def __post_init__(self) -> None:
-        require(self.collector_task_space >= 0, "commander.collector_task_space", ">= 0", self.collector_task_space)
+        space = self.collector_task_space
+        require(space is None or space >= 0, "commander.collector_task_space", ">= 0 or None", space)
         require(self.learner_task_space >= 1, "commander.learner_task_space", ">= 1", self.learner_task_space)
         good = self.eval_interval is None or self.eval_interval > 0
         require(good, "commander.eval_interval", "> 0 seconds or None", self.eval_interval)

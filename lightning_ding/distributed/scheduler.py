@@ -29,7 +29,7 @@ class Scheduler:
         self.error: str | None = None
         """Why the run was given up."""
         self._config = config
-        self._space = config.commander.collector_task_space
+        self._space = commander.collector_task_space.size
         self._failures: dict[Role, int] = dict.fromkeys(ROLES, 0)
         self._warned: set[str] = set()
 

@@ -33,7 +33,8 @@ class BaseParallelCommander(ABC):
     def __init__(self, cfg: ConfigLike[ParallelConfig] = None) -> None:
         self.config: ParallelConfig = resolve(ParallelConfig, cfg)
         commander = self.config.system.coordinator.commander
-        self.collector_task_space = TaskSpace(commander.collector_task_space)
+        space = commander.collector_task_space
+        self.collector_task_space = TaskSpace(self.config.system.collector.num if space is None else space)
         self.learner_task_space = TaskSpace(commander.learner_task_space)
         policy = self.config.main.policy
         policy_class = get_policy_cls(policy)
