@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,13 +12,20 @@ from typing_extensions import override
 
 from lightning_ding.config import require
 
+logger = logging.getLogger(__name__)
+
+FIRST = 60.0  # seconds for which the first publication is tried: without it nobody collects
+PAUSE = 1.0  # seconds between two of these attempts
+
 
 class WeightPublisher(Callback):
     """Hands the weights that collecting needs to a function: at the start, every so many rounds, and at the end.
 
     The function gets ``{"model": flat tensors by name, on the CPU, "iter": updates that they have seen}``. The tensors
     are those that are trained on, where that is on the CPU, so they have to be copied or written before it returns.
-    Only rank zero publishes, and nothing that was published already.
+    Only rank zero publishes, and nothing that was published already. If there is no room for them (``OSError``), an
+    error is logged, and the next round's take their place; at the start of a run it is tried for a minute before it
+    raises.
 
     Args:
         send_policy: The function, such as ``comm_learner.send_policy``.
@@ -34,7 +43,9 @@ class WeightPublisher(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Publish what the run begins with."""
         self._rounds, self._version = 0, -1
-        self._publish(trainer, pl_module)
+        deadline = time.monotonic() + FIRST
+        while not self._publish(trainer, pl_module, raises=time.monotonic() > deadline):
+            time.sleep(PAUSE)
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -50,11 +61,19 @@ class WeightPublisher(Callback):
         """Publish what the run ends with."""
         self._publish(trainer, pl_module)
 
-    def _publish(self, trainer: Trainer, policy: Any) -> None:
+    def _publish(self, trainer: Trainer, policy: Any, raises: bool = False) -> bool:
+        """Publish what is new, and return whether it worked."""
         version = policy.progress.train_iter
         if not trainer.is_global_zero or version == self._version:
-            return
+            return True
         weights = policy.collect_mode.state_dict()["model"]
         model = {name: tensor.detach().cpu() for name, tensor in weights.items()}
-        self.send_policy({"model": model, "iter": version})
+        try:
+            self.send_policy({"model": model, "iter": version})
+        except OSError as error:
+            if raises:
+                raise
+            logger.error("the weights of update %d could not be published: %s", version, error)
+            return False
         self._version = version
+        return True

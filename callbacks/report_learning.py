@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,12 +11,15 @@ from typing_extensions import override
 
 from lightning_ding.config import require
 
+logger = logging.getLogger(__name__)
+
 
 class LearningReporter(Callback):
     """Hands a round's report to a function: ``learner_step``, ``learner_done``, ``priority_info``, scores.
 
     ``priority_info`` holds the priorities of all minibatches of the round, or is None; every rank sends its own, behind
-    each round that has some. Without them, only rank zero reports, every so many rounds.
+    each round that has some. Without them, only rank zero reports, every so many rounds. If there is no room for
+    priorities (``OSError``), an error is logged, and the transitions keep those that they have.
 
     Args:
         send_learn_info: The function, such as ``comm_learner.send_learn_info``.
@@ -46,4 +50,7 @@ class LearningReporter(Callback):
         metrics = trainer.callback_metrics
         scores = {name: float(value) for name, value in metrics.items() if name.startswith("eval/")}
         about = {"learner_step": pl_module.progress.train_iter, "learner_done": False}
-        self.send_learn_info({**scores, **about, "priority_info": priorities})
+        try:
+            self.send_learn_info({**scores, **about, "priority_info": priorities})
+        except OSError as error:
+            logger.error("the priorities of a round could not be sent: %s", error)

@@ -44,6 +44,50 @@ def test_weights_are_published_at_the_start_every_so_many_rounds_and_at_the_end(
     assert any(not torch.equal(tensor, inbox.weights[0][name]) for name, tensor in inbox.weights[-1].items())
 
 
+def test_a_full_disk_leaves_publications_out_and_the_run_goes_on(
+    make_trainer: MakeTrainer, small: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    inbox, attempts = Inbox(), [0]
+
+    def send(state_dict: Mapping[str, Any]) -> None:
+        attempts[0] += 1
+        if attempts[0] in (1, 3, 4):  # at the start, behind the second round and behind the third
+            raise OSError(28, "No space left on device")
+        inbox.send_policy(state_dict)
+
+    monkeypatch.setattr("lightning_ding.callbacks.publish_weights.PAUSE", 0.0)
+    module = RemoteReplayDataModule(Source(5), "CartPole-v1", validate=False)
+    make_trainer(limit_val_batches=0, callbacks=[WeightPublisher(send)]).fit(DQNPolicy(small), module)
+    assert inbox.versions == [0, 6, 8, 10]
+    assert caplog.text.count("could not be published") == 3
+
+
+def test_a_disk_that_stays_full_at_the_start_ends_the_run(
+    make_trainer: MakeTrainer, small: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send(state_dict: Mapping[str, Any]) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("lightning_ding.callbacks.publish_weights.FIRST", 0.05)
+    monkeypatch.setattr("lightning_ding.callbacks.publish_weights.PAUSE", 0.01)
+    module = RemoteReplayDataModule(Source(5), "CartPole-v1", validate=False)
+    trainer = make_trainer(limit_val_batches=0, callbacks=[WeightPublisher(send)])
+    with pytest.raises(OSError, match="No space left"):
+        trainer.fit(DQNPolicy(small), module)
+
+
+def test_priorities_that_find_no_room_are_left_out(
+    make_trainer: MakeTrainer, small: Config, caplog: pytest.LogCaptureFixture
+) -> None:
+    def send(info: Mapping[str, Any]) -> None:
+        raise OSError(28, "No space left on device")
+
+    policy, module = DQNPolicy(small), RemoteReplayDataModule(Source(5), "CartPole-v1", validate=False)
+    make_trainer(limit_val_batches=0, callbacks=[LearningReporter(send)]).fit(policy, module)
+    assert policy.progress.train_iter == 10
+    assert caplog.text.count("could not be sent") == 5
+
+
 def test_any_fit_can_publish_its_weights(make_trainer: MakeTrainer, small: Config) -> None:
     inbox = Inbox()
     trainer = make_trainer(limit_val_batches=0, callbacks=[WeightPublisher(inbox.send_policy)])

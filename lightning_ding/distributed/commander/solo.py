@@ -17,6 +17,8 @@ from lightning_ding.registry import PARALLEL_COMMANDER_REGISTRY
 
 logger = logging.getLogger(__name__)
 
+PAUSE = 10.0  # seconds, at most, between an evaluation that failed and the next; collecting must not stop for it
+
 
 @PARALLEL_COMMANDER_REGISTRY.register("solo")
 class SoloParallelCommander(BaseParallelCommander):
@@ -111,7 +113,7 @@ class SoloParallelCommander(BaseParallelCommander):
     def notify_fail_collector_task(self, task_id: str) -> None:
         if task_id == self._evaluation:
             self._evaluation = None
-            self._evaluate_soon()
+            self._evaluate_soon(PAUSE)
         super().notify_fail_collector_task(task_id)
 
     # ------------------------------------------------------------------ state
@@ -151,7 +153,7 @@ class SoloParallelCommander(BaseParallelCommander):
         stop_value = self.config.main.env.stop_value
         return stop_value is not None and info["train_iter"] > 0 and info["reward_mean"] >= stop_value
 
-    def _evaluate_soon(self) -> None:
-        """Let an evaluation that came to nothing be made up for as soon as there is a collector."""
-        interval = self.config.system.coordinator.commander.eval_interval
-        self._evaluated_at = time.monotonic() - (interval or 0.0)
+    def _evaluate_soon(self, pause: float = 0.0) -> None:
+        """Let an evaluation that came to nothing be made up for, ``pause`` seconds from now at most."""
+        interval = self.config.system.coordinator.commander.eval_interval or 0.0
+        self._evaluated_at = time.monotonic() - max(0.0, interval - pause)

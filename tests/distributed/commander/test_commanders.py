@@ -190,15 +190,23 @@ def test_there_are_no_evaluations_without_an_interval(clock: Clock) -> None:
     assert commander.get_collector_task() is None
 
 
-@pytest.mark.parametrize("is_failure", [False, True])
-def test_an_evaluation_that_came_to_nothing_is_made_up_for(clock: Clock, is_failure: bool) -> None:
+def test_an_evaluation_that_was_broken_off_is_made_up_for_at_once(clock: Clock) -> None:
     commander = make()
     commander.get_learner_task()
     task = at_evaluation(commander, clock)
-    if is_failure:
-        commander.notify_fail_collector_task(task["task_id"])
-    else:
-        assert not commander.finish_collector_task(task["task_id"], {"collector_done": False, "reward_mean": None})
+    commander.finish_collector_task(task["task_id"], evaluated(1.0) | {"collector_done": False})
+    assert commander.evaluation_is_due()
+
+
+@pytest.mark.parametrize(("interval", "pause"), [(60.0, 10.0), (4.0, 4.0)])
+def test_an_evaluation_that_failed_is_made_up_for_after_a_pause(clock: Clock, interval: float, pause: float) -> None:
+    commander = make(eval_interval=interval)
+    commander.get_learner_task()
+    task = at_evaluation(commander, clock)
+    commander.notify_fail_collector_task(task["task_id"])
+    clock.now += 0.99 * pause
+    assert not commander.evaluation_is_due()
+    clock.now += 0.02 * pause
     assert commander.evaluation_is_due()
 
 
