@@ -121,9 +121,7 @@ def test_trajectories_of_naive_collectors_are_counted_once_each(tmp_path: Path) 
 @pytest.mark.slow
 def test_a_league_learns_to_beat_a_random_player_in_nine_games_of_ten(tmp_path: Path) -> None:
     file = ROOT / "recipes/configs/parallel_league_tictactoe.yaml"
-    changes = (f"main.exp_name={tmp_path}", "main.max_env_step=60000")
-    arguments = [part for change in changes for part in ("--set", change)]
-    run(*PROGRAM, "--config", file, *arguments, timeout=600)
+    run(*PROGRAM, "--config", file, "--set", f"main.exp_name={tmp_path}", timeout=600)
     evaluations = json.loads((tmp_path / "result.json").read_text())["evaluations"]
     of_random = [evaluation["result"] for evaluation in evaluations if evaluation["opponent"] == "random"]
     assert of_random[-1]["wins"] / sum(of_random[-1].values()) >= 0.9
