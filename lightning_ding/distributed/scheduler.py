@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,6 +32,9 @@ class Scheduler:
         self._config = config
         self._space = commander.collector_task_space.size
         self._failures: dict[Role, int] = dict.fromkeys(ROLES, 0)
+        self._clock = clock
+        self._swept_at = clock()
+        self._silence_counted_at: dict[Role, float] = dict.fromkeys(ROLES, -math.inf)
         self._warned: set[str] = set()
 
     # ------------------------------------------------------------------ handing out
@@ -64,11 +68,8 @@ class Scheduler:
     def fail(self, task: Task, why: str) -> None:
         """Take a task back whose owner failed; too many of these in a row end the run."""
         logger.warning("the task %s failed: %s", task.task_id, why)
-        self._failures[task.role] += 1
         self.let_go(task)
-        if self._failures[task.role] > self._config.max_failures:
-            allowed = f"max_failures is {self._config.max_failures}"
-            self.give_up(f"{self._failures[task.role]} {task.role} tasks in a row failed ({allowed}), the last: {why}")
+        self._count_failure(task.role, why)
 
     def let_go(self, task: Task) -> None:
         """Take a task back: a learner's goes on with another owner, a collector's is followed by a new one."""
@@ -95,6 +96,7 @@ class Scheduler:
     def note_progress(self, task: Task) -> None:
         """Note that something was done, so that failures before it do not count any more."""
         self._failures[task.role] = 0
+        task.has_progressed = True
 
     def disconnect(self, worker_id: str) -> None:
         """Forget a worker that leaves."""
@@ -103,12 +105,20 @@ class Scheduler:
             self.let_go(task)
 
     def sweep(self) -> None:
-        """Take the tasks of silent workers, and look for new ones."""
+        """Take the tasks of silent workers, and look for new ones.
+
+        One that comes more than a lease after the last finds everybody silent because nobody was listened to, as when
+        this process was stopped: then all leases begin anew.
+        """
+        now = self._clock()
+        if now - self._swept_at > self.book.lease:
+            self.book.renew_all()
+        self._swept_at = now
         for worker in self.book.silent():
             logger.warning("the %s %s was silent for %s s", worker.role, worker.worker_id, self.book.lease)
             task = self.book.remove(worker.worker_id)
             if task is not None:
-                self.fail(task, f"its {worker.role} was silent for {self.book.lease} s")
+                self._lose(task, now)
         self.produce()
         self._warn_of_long_waits()
 
@@ -161,6 +171,19 @@ class Scheduler:
             self.end()
 
     # ------------------------------------------------------------------ helpers
+
+    def _lose(self, task: Task, now: float) -> None:
+        """Take the task of a silent worker; many at once are one failure, and none if something was done before."""
+        self.let_go(task)
+        if not task.has_progressed and now - self._silence_counted_at[task.role] >= self.book.lease:
+            self._silence_counted_at[task.role] = now
+            self._count_failure(task.role, f"the {task.role} of {task.task_id} was silent for {self.book.lease} s")
+
+    def _count_failure(self, role: Role, why: str) -> None:
+        self._failures[role] += 1
+        if self._failures[role] > self._config.max_failures:
+            allowed = f"max_failures is {self._config.max_failures}"
+            self.give_up(f"{self._failures[role]} {role} tasks in a row failed ({allowed}), the last: {why}")
 
     def _collecting(self) -> list[Task]:
         """Return the collecting tasks under way that are not about to end, the newest last."""

@@ -35,6 +35,8 @@ class Task:
     """Whether its owner is told to close it."""
     is_touched: bool = True
     """False until its owner has said something of it."""
+    has_progressed: bool = False
+    """Whether its owner has done something that counts."""
     waiting_since: float = 0.0
 
     @property
@@ -111,6 +113,11 @@ class TaskBook:
         worker = self.workers.pop(worker_id, None)
         return self.tasks.get(worker.task_id) if worker is not None and worker.task_id is not None else None
 
+    def renew_all(self) -> None:
+        """Let every worker's lease begin anew."""
+        for worker in self.workers.values():
+            worker.deadline = self._clock() + self.lease
+
     def silent(self) -> list[Worker]:
         """Return the workers whose lease is over."""
         now = self._clock()
@@ -151,7 +158,7 @@ class TaskBook:
         task.slot = self._free_slot()
         task.run_id, task.owner, task.run_number = secrets.token_hex(8), worker.worker_id, self._runs
         task.attempts += 1
-        task.is_touched = False
+        task.is_touched = task.has_progressed = False
         worker.task_id = task.task_id
         return task
 

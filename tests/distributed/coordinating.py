@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,13 @@ class Run:
         """Forget the coordinator, as a kill would, and make another one."""
         self.coordinator = Coordinator(self.cfg, self.store, resume=True, clock=self.clock)
         self.coordinator.sweep()
+
+    def elapse(self, seconds: float) -> None:
+        """Let time go by, with the coordinator looking after leases all along."""
+        steps = math.ceil(seconds)
+        for _ in range(steps):
+            self.clock.now += seconds / steps
+            self.coordinator.sweep()
 
     @property
     def replay(self) -> Any:

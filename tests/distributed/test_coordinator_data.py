@@ -157,8 +157,7 @@ def test_a_learner_cannot_use_up_a_block_that_holds_no_priorities(run: Run) -> N
 
 def test_late_data_of_a_lost_lease_are_refused_and_another_has_the_task(run: Run) -> None:
     _, collector = both(run)
-    run.clock.now += 16
-    run.coordinator.sweep()
+    run.elapse(16)
     with pytest.raises(LeaseLostError):
         collector.send(transitions())
     other = Worker(run, "collector")

@@ -104,8 +104,7 @@ def test_heartbeats_keep_a_lease(run: Run) -> None:
 
 def test_a_silent_learner_is_followed_by_one_that_goes_on(run: Run) -> None:
     learner, _ = both(run)
-    run.clock.now += 16
-    run.coordinator.sweep()
+    run.elapse(16)
     other = Worker(run, "learner")
     other.take()
     assert other.task["task_id"] == learner.task["task_id"]
@@ -162,6 +161,42 @@ def test_too_many_failures_in_a_row_end_the_run_with_the_last_error(tmp_path: Pa
     run.restart()  # once the env is mended
     assert not run.coordinator.system_shutdown_flag
     assert run.counts.env_step == 4
+
+
+def test_collectors_that_are_silent_all_at_once_do_not_end_the_run(tmp_path: Path) -> None:
+    run = Run(config(tmp_path / "run", max_failures=1, commander={"collector_task_space": 5}))
+    for _ in range(5):
+        Worker(run, "collector").take()
+    run.elapse(16)
+    assert run.coordinator.error is None
+    assert run.coordinator.status()["collector_tasks"] == {"running": 0, "waiting": 5}
+
+
+def test_collectors_that_die_again_and_again_without_any_data_end_the_run(tmp_path: Path) -> None:
+    run = Run(config(tmp_path / "run", max_failures=2))
+    for _ in range(4):  # these did something first
+        collector = Worker(run, "collector")
+        collector.take()
+        collector.send(transitions(env_id=torch.zeros(4, dtype=torch.int64)))
+        run.elapse(16)
+    for _ in range(2):
+        Worker(run, "collector").take()
+        run.elapse(16)
+    assert run.coordinator.error is None
+    Worker(run, "collector").take()
+    run.elapse(16)
+    assert "3 collector tasks in a row failed" in str(run.coordinator.error)
+
+
+def test_what_a_worker_said_while_the_coordinator_was_stopped_is_heard_before_its_lease_ends(run: Run) -> None:
+    learner, collector = both(run)
+    run.clock.now += 100  # nothing ran meanwhile
+    run.coordinator.sweep()
+    run.elapse(14)
+    assert collector.send(transitions())["accepted"]
+    run.elapse(2)
+    with pytest.raises(LeaseLostError):
+        learner.call("heartbeat")
 
 
 def test_a_disconnected_worker_counts_as_no_failure(tmp_path: Path) -> None:
@@ -269,8 +304,7 @@ def test_nobody_waits_for_a_worker_that_died_at_the_end(run: Run) -> None:
     both(run)
     run.coordinator.handle("shutdown", {})
     assert not run.coordinator.wait(0.0)
-    run.clock.now += 16
-    run.coordinator.sweep()
+    run.elapse(16)
     assert run.coordinator.wait(0.0)
 
 
@@ -372,8 +406,7 @@ def test_a_lease_is_as_long_as_the_config_says(tmp_path: Path) -> None:
     collector = Worker(run, "collector")
     assert collector.connect() == {"lease": 3.0}
     collector.take()
-    run.clock.now += 3.5
-    run.coordinator.sweep()
+    run.elapse(3.5)
     with pytest.raises(LeaseLostError):
         collector.call("heartbeat")
 
