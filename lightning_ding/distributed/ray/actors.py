@@ -39,12 +39,13 @@ class Door:
         try:
             new = self._store.adopt(message, parcel["refs"])
             reply = self._handler(name, message)
+            refs = self._store.refs_of(reply)
         except Refusal as refusal:
             for handle in new:
                 self._store.delete(handle)
             return {"refused": [refusal.status, refusal.reason]}
         self._store.release(handle["name"] for handle in new if handle["kind"] == "data")  # it comes again, or is moved
-        return {"reply": reply, "refs": self._store.refs_of(reply)}
+        return {"reply": reply, "refs": refs}
 
 
 class CoordinatorActor:

@@ -109,10 +109,23 @@ class RayStore(Store):
     # ------------------------------------------------------------------ what travels beside a message
 
     def refs_of(self, message: Any) -> Refs:
-        """Return the references behind the handles in a message or an answer that this process holds."""
-        with self._lock:
-            found = [(handle["name"], self._refs[handle["kind"]].get(handle["name"])) for handle in handles_in(message)]
-        return {name: [ref] for name, ref in found if ref is not None}
+        """Return the references behind the handles in a message or an answer that this process holds.
+
+        Weights of which it has a file alone, because it was started anew, are put into the object store again.
+
+        Raises:
+            Refusal: If such a file was deleted meanwhile (404), is too large (413) or torn (422).
+            OSError: If the object store and the disk behind it are full.
+        """
+        refs: Refs = {}
+        for handle in handles_in(message):
+            kind, name = handle["kind"], handle["name"]
+            if self._keeps(kind) and name not in self._refs[kind] and self._file(name).exists():
+                self._read(handle)
+            ref = self._refs[kind].get(name)
+            if ref is not None:
+                refs[name] = [ref]
+        return refs
 
     def adopt(self, message: Any, refs: Refs) -> list[dict[str, Any]]:
         """Hold on to what came with a message or an answer, and return the handles that were not known before.
@@ -163,6 +176,9 @@ class RayStore(Store):
             file = self._file(handle["name"])
             file.parent.mkdir(parents=True, exist_ok=True)
             write_block(file, tensors, metadata)
+        self._share(handle, tensors, metadata)
+
+    def _share(self, handle: Mapping[str, str], tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
         errors = self._ray.exceptions
         try:
             ref = self._ray.put(pack(handle["kind"], flatten(tensors), metadata))
@@ -192,10 +208,10 @@ class RayStore(Store):
         return self._folder / "policy" / f"{name}.safetensors"
 
     def _read(self, handle: Mapping[str, str]) -> Block:
-        """Return weights from their file: this process was started anew since they came."""
+        """Return weights from their file, and share them again: this process was started anew since they came."""
         kind, name = handle["kind"], handle["name"]
         if not self._keeps(kind) or not self._file(name).exists():
             raise Refusal(404, f"there is no {kind} block {name}")
         block = read_block(self._file(name), self._max_bytes)
-        self._keep(handle, *block)
+        self._share(handle, *block)
         return block

@@ -19,7 +19,7 @@ def ray() -> Iterator[Any]:
     """Return the module, connected to a small Ray on this machine."""
     module = pytest.importorskip("ray")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    small = {"num_cpus": 3, "object_store_memory": 100_000_000, "include_dashboard": False}
+    small = {"num_cpus": 5, "object_store_memory": 100_000_000, "include_dashboard": False}
     module.init(**small, log_to_driver=False, logging_level=logging.ERROR)
     yield module
     module.shutdown()

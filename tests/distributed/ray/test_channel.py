@@ -82,6 +82,7 @@ def test_refused_weights_leave_nothing_behind(channel: RayChannel, folder: Path)
     assert not (folder / "policy" / f"{handle['name']}.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_weights_outlive_the_learner_and_the_coordinator_and_calls_go_on(
     ray: Any, channel: RayChannel, namespace: str
 ) -> None:

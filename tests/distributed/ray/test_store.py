@@ -179,6 +179,24 @@ def test_weights_of_the_coordinator_are_all_kept_and_outlive_its_process(ray: An
         RayStore(tmp_path).get(handles[0])
 
 
+def test_process_that_was_started_anew_hands_out_the_weights_that_its_files_hold(ray: Any, tmp_path: Path) -> None:
+    handle = RayStore(tmp_path).put("policy", {"w": torch.tensor([1.5, 2.5])}, {"version": "3"})
+    torn = {"kind": "policy", "name": NAME}
+    (tmp_path / "policy" / f"{NAME}.safetensors").write_bytes(b"torn")
+    after, worker = RayStore(tmp_path), RayStore()
+
+    refs = after.refs_of({"handle": handle})
+    worker.adopt({"handle": handle}, refs)
+
+    assert worker.get(handle).tensors["w"].tolist() == [1.5, 2.5]
+    assert worker.get(handle).metadata == {"version": "3"}
+    assert after.refs_of({"handle": {"kind": "policy", "name": "1" * 32}}) == {}
+    assert worker.refs_of({"handle": torn}) == {}
+    with pytest.raises(Refusal, match="422"):
+        after.refs_of({"handle": torn})
+
+
+@pytest.mark.slow
 def test_block_whose_process_died_is_lost_not_waited_for(ray: Any, store: RayStore) -> None:
     class Putter:
         def __init__(self) -> None:
