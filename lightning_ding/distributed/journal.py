@@ -9,12 +9,15 @@ death of the process, but perhaps not a power cut.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 STATE_FILE = "state.json"
 
@@ -127,8 +130,18 @@ class Journal:
         return max(self._whole(), key=_number, default=None)
 
     def _all(self) -> list[Entry]:
-        found = [Entry(**json.loads(file.read_text())) for file in sorted(self._entries.glob("[0-9]*.json"))]
-        return sorted(found, key=lambda entry: entry.number)
+        found = map(self._read, sorted(self._entries.glob("[0-9]*.json")))
+        return sorted((entry for entry in found if entry is not None), key=lambda entry: entry.number)
+
+    def _read(self, file: Path) -> Entry | None:
+        """Return an entry; None, and it is removed, if a power cut has left only part of it."""
+        try:
+            return Entry(**json.loads(file.read_text()))
+        except (ValueError, TypeError) as error:
+            logger.error("the entry %s of the journal is left out, it cannot be read: %s", file.stem, error)
+            file.with_suffix(".safetensors").unlink(missing_ok=True)
+            file.unlink()
+            return None
 
     def _whole(self) -> Iterator[Path]:
         return (folder for folder in self._snapshots.iterdir() if folder.name.isdigit())

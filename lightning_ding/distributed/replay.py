@@ -197,8 +197,8 @@ class Replay:
             try:
                 data = read_block(self.journal.data_file(entry), 2**62) if entry.has_data else None
                 self._apply_or_discard(entry, None if data is None else self.intake.read(data.tensors, entry))
-            except Refusal as refusal:  # it was not acknowledged
-                logger.warning("the entry %s of the journal is left out: %s", entry.name, refusal)
+            except Refusal as refusal:  # it was not acknowledged, or a power cut tore it
+                logger.error("the entry %s of the journal is left out: %s", entry.name, refusal)
                 self.journal.discard(entry)
 
     # ------------------------------------------------------------------ helpers
@@ -206,9 +206,9 @@ class Replay:
     def _apply_or_discard(self, entry: Entry, rows: dict[str, Any] | None) -> None:
         try:
             self.intake.apply(entry, rows)
-        except ValueError as error:  # of the buffer, which has taken nothing of it
+        except Exception as error:  # whatever it is, the next start must not meet it again
             self.journal.discard(entry)
-            raise Refusal(422, str(error)) from error
+            raise Refusal(422, f"the buffer does not take it: {error!r}") from error
 
     def _may_insert(self, version: int) -> bool:
         return self.ratio.may_insert(learner_waits=self.intake.lacks_data(version, self._batch_size))

@@ -16,6 +16,10 @@ from lightning_ding.distributed.errors import Refusal
 COLUMNS = ("obs", "action", "reward", "terminated", "env_id", "episode_id", "policy_version")
 """What every transition has; what else, the first block says."""
 EPISODES = 2**32  # of one attempt at a task
+NUMBERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+"""Types of what tells transitions apart."""
+DTYPES = (*NUMBERS, torch.bool, torch.uint16, torch.uint32, torch.uint64, torch.float16, torch.float32, torch.float64)
+"""Types of columns that every buffer takes."""
 
 
 def check_rows(tensors: dict[str, Any], envs: int) -> int:
@@ -26,17 +30,19 @@ def check_rows(tensors: dict[str, Any], envs: int) -> int:
         envs: Envs of a collector: ``env_id`` is below it.
 
     Raises:
-        Refusal: 422, if something is missing, of another length, not finite or out of its range.
+        Refusal: 422, if something is missing, of another type or length, not finite or out of its range.
     """
     _require(not (missing := [name for name in COLUMNS if name not in tensors]), f"transitions need {missing}")
     leaves = nested.leaves(tensors)
+    other = {str(leaf.dtype) for leaf in leaves} - {str(dtype) for dtype in DTYPES}
+    _require(not other, f"columns must be of a type that buffers take, got {sorted(other)}")
     sizes = {len(leaf) if leaf.ndim else -1 for leaf in leaves}
     _require(len(sizes) == 1 and min(sizes) > 0, f"all columns must have one leading axis >= 1, got {sorted(sizes)}")
     size = sizes.pop()
     for name in ("env_id", "episode_id", "policy_version"):
         column = tensors[name]
-        good = isinstance(column, Tensor) and column.shape == (size,) and not column.is_floating_point()
-        _require(good and column.dtype != torch.bool, f"{name} must be an integer for each transition")
+        good = isinstance(column, Tensor) and column.shape == (size,) and column.dtype in NUMBERS
+        _require(good, f"{name} must be an integer for each transition")
         limit = {"env_id": envs, "episode_id": EPISODES}.get(name)
         _require(_is_within(column, limit), f"{name} must be in [0, {limit or 'infinity'}), got {column.tolist()[:5]}")
     for name, column in tensors.items():

@@ -237,6 +237,43 @@ def test_a_restart_between_accepting_and_refusing_leaves_bad_data_out(run: Run) 
     assert collector.send(transitions(first=4), seq=1)["accepted"]
 
 
+def test_whatever_the_buffer_raises_is_refused_and_the_next_start_does_not_meet_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, collector = both(run)
+    collector.send(transitions())
+
+    def break_down(*_: Any) -> None:
+        raise TypeError("a type that it does not know")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run.replay.buffer, "push", break_down)
+        with pytest.raises(Refusal, match=r"422.*a type that it does not know"):
+            collector.send(transitions(first=4))
+    assert len(files(run)) == 2
+    assert collector.send(transitions(first=8))["accepted"]
+    run.restart()
+    assert run.rows()["reward"] == [0, 1, 2, 3, 8, 9, 10, 11]
+
+
+@pytest.mark.parametrize("left", ["", '{"number": 2, "run', "5", "{}"])
+def test_an_entry_that_a_power_cut_tore_does_not_stop_a_start(
+    run: Run, left: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, collector = both(run)
+    for first in (0, 4, 8, 12):
+        collector.send(transitions(first=first))
+    entries = [file for file in files(run) if file.suffix == ".json"]
+    entries[1].write_text(left)
+    entries[2].with_suffix(".safetensors").write_text(left)
+    run.restart()
+    assert run.rows()["reward"] == [0, 1, 2, 3, 12, 13, 14, 15]
+    told = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert sorted(name.stem in message for name in entries[1:3] for message in told) == [False, False, True, True]
+    assert len(files(run)) == 4
+    assert collector.send(transitions(first=16))["accepted"]
+
+
 def test_workers_go_on_with_their_tasks_and_have_a_whole_lease(run: Run) -> None:
     learner, collector = both(run)
     collector.send(transitions())
