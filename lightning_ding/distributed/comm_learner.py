@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from abc import ABC, abstractmethod
@@ -47,6 +48,7 @@ class BaseCommLearner(ABC):
         self._channel: Channel | None = channel
         self._learner_config = LearnerConfig()
         self._policy_id = ""
+        self._questions = itertools.count()
 
     @abstractmethod
     def _make_channel(self) -> Channel:
@@ -176,6 +178,7 @@ class BaseCommLearner(ABC):
             LeaseLostError: If the task has gone to another learner.
         """
         asked = {"batch_size": batch_size, "num_batches": num_batches, "cur_learner_iter": cur_learner_iter}
+        asked["number"] = next(self._questions)  # one that is sent again, as its answer was lost, is known by it
         answer = self.worker.call("learner_get_data_task", **asked, options=dict(options), rank=rank)
         episodes = answer.get("episodes") or {}
         return RemoteData(

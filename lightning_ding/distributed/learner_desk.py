@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -11,10 +12,14 @@ from lightning_ding.distributed.channel import Message
 from lightning_ding.distributed.data_message import read_sample_options
 from lightning_ding.distributed.desk import Desk
 from lightning_ding.distributed.errors import Refusal
+from lightning_ding.distributed.replay import Replay
 from lightning_ding.distributed.run_state import RunState
 from lightning_ding.distributed.tasks import Task
 
+logger = logging.getLogger(__name__)
+
 KEPT_ROUNDS = 64  # that learners may have asked for and not read yet
+GONE = 404  # of a block that was taken before
 
 
 class LearnerDesk(Desk):
@@ -27,9 +32,28 @@ class LearnerDesk(Desk):
     def __init__(self, run: RunState) -> None:
         super().__init__(run)
         self._rounds: deque[Any] = deque()  # the newest ones, which are perhaps not read yet
+        self._answers: dict[tuple[str, int, int], Message] = {}  # the newest ones, which perhaps did not arrive
 
     def deal_with_learner_get_data(self, message: Message) -> Message:
-        """Draw a round and put it into the store, or say how long to wait."""
+        """Draw a round and put it into the store, or say how long to wait.
+
+        With a ``number``, the same question again gets the same answer: no episode is lost with an answer.
+        """
+        if message.get("number") is None:
+            return self._answer_get_data(message)
+        rank, number = fields.whole(message, "rank"), fields.whole(message, "number")
+        key = (fields.text(message, "run_id"), rank, number)
+        with self.run.lock:
+            self._owned(message, "learner")
+            known = self._answers.get(key)
+        answer = known if known is not None else self._answer_get_data(message)
+        with self.run.lock:
+            self._answers[key] = answer
+            if len(self._answers) > KEPT_ROUNDS:
+                del self._answers[next(iter(self._answers))]
+        return answer
+
+    def _answer_get_data(self, message: Message) -> Message:
         amount = (fields.whole(message, "batch_size", 1), fields.whole(message, "num_batches", 1))
         train_iter, rank = fields.whole(message, "cur_learner_iter"), fields.whole(message, "rank")
         options = read_sample_options(message)
@@ -61,10 +85,7 @@ class LearnerDesk(Desk):
                 self.scheduler.note_progress(task)
             self._note_info(task, info)
         if priorities is not None:
-            try:
-                replay.update(self.run.store.get(priorities).tensors)
-            finally:
-                self.run.store.delete(priorities)
+            self._take_priorities(replay, priorities)
         return {}
 
     def deal_with_learner_send_policy(self, message: Message) -> Message:
@@ -106,6 +127,16 @@ class LearnerDesk(Desk):
         if forgotten is not None:
             self.run.store.delete(forgotten)
         return handle
+
+    def _take_priorities(self, replay: Replay, handle: Any) -> None:
+        try:
+            replay.update(self.run.store.get(handle).tensors)
+        except Refusal as refusal:
+            if refusal.status != GONE:
+                raise
+            logger.info("priorities were taken before, as their answer was lost: %s", refusal)
+        finally:
+            self.run.store.delete(handle)
 
     def _note_info(self, task: Task, info: Mapping[str, Any]) -> None:
         self.run.results.note_learner(info)

@@ -185,6 +185,37 @@ def test_priorities_reach_the_buffer(tmp_path: Path) -> None:
         learner.call("learner_learn_task", info={"learner_step": 2, "learner_done": False, "priority_info": bad})
 
 
+def test_priorities_whose_answer_was_lost_may_come_again(tmp_path: Path) -> None:
+    other = {"replay_buffer": {"type": "advanced"}}
+    run = Run(config(tmp_path / "run", {"priority": True, "other": other}))
+    learner, collector = both(run)
+    collector.send(transitions())
+    batch = run.store.get(learner.get(4, 1)["data"]).tensors
+    said = {"priority": batch["reward"] + 1}
+    said |= {name: batch[name] for name in ("replay_unique_id", "replay_buffer_idx")}
+    info = {"learner_step": 1, "learner_done": False, "priority_info": run.store.put("priority", said)}
+    assert [learner.call("learner_learn_task", info=info) for _ in range(2)] == [{}, {}]
+
+
+def test_a_question_for_a_round_whose_answer_was_lost_gets_the_same_again(tmp_path: Path) -> None:
+    run = Run(config(tmp_path / "run"))
+    learner, collector = both(run)
+    collector.send(transitions(), returns=[3.0], lengths=[4])
+    said = {"batch_size": 4, "num_batches": 1, "cur_learner_iter": 0, "rank": 0}
+    first = learner.call("learner_get_data_task", **said, number=0)
+    assert first["episodes"]["returns"] == [3.0]
+    assert learner.call("learner_get_data_task", **said, number=0) == first
+    assert run.replay.ratio.sampled == 4
+    second = learner.call("learner_get_data_task", **said, number=1)
+    assert second["data"] != first["data"]
+    assert second["episodes"]["returns"] == []
+    other = learner.call("learner_get_data_task", **{**said, "rank": 1}, number=0)
+    assert other["data"] not in (first["data"], second["data"])
+    for number in range(2, 200):
+        learner.call("learner_get_data_task", **said, number=number)
+    assert len(run.coordinator._answers) == 64
+
+
 def test_rounds_that_nobody_reads_do_not_pile_up(tmp_path: Path) -> None:
     run = Run(config(tmp_path / "run"))
     learner, collector = both(run)
