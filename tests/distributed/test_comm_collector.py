@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lightning_ding.distributed.channel import Channel
-from lightning_ding.distributed.collector import NaiveCollector, ZerglingParallelCollector
+from lightning_ding.distributed.collector import NaiveCollector, ZerglingParallelCollector, weights
 from lightning_ding.distributed.comm_collector import BaseCommCollector
 from lightning_ding.distributed.errors import LeaseLostError, Refusal
 from tests.distributed.fake_coordinator import FakeCoordinator
@@ -140,6 +140,18 @@ def test_weights_that_are_not_there_yet_are_waited_for() -> None:
     threading.Timer(0.3, lambda: coordinator.publish("mine", 5)).start()
     run(coordinator)
     assert coordinator.blocks()[0]["policy_version"].tolist() == [5] * 6
+
+
+def test_the_log_says_once_that_weights_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(weights, "LONG", 0.3)
+    coordinator = FakeCoordinator([task()])
+    threading.Timer(1.5, lambda: coordinator.publish("mine", 5)).start()
+    run(coordinator)
+    assert [one.message for one in caplog.records if "published" in one.message] == [
+        "nobody has published weights of 'mine' for 0.3 s: is there a learner?"
+    ]
 
 
 def test_a_collector_whose_env_hangs_sends_no_heartbeats_and_its_task_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:

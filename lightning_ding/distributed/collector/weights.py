@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 FIRST_WEIGHTS = 600.0  # seconds; the learner may have to be started
+LONG = 10.0  # seconds after which the log says what is waited for
 PAUSE = 0.1  # seconds between two looks for the first ones
+
+logger = logging.getLogger(__name__)
 
 FetchWeights = Callable[[str, int], Mapping[str, Any] | None]
 
@@ -43,11 +47,15 @@ class Weights:
         Raises:
             TimeoutError: If there are none after ``timeout`` seconds.
         """
-        deadline = time.monotonic() + timeout
+        began, has_warned = time.monotonic(), False
         while not self.look():
             tick()
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - began
+            if waited > timeout:
                 raise TimeoutError(f"there are no weights of {self.path!r} after {timeout:g} s")
+            if waited > LONG and not has_warned:
+                has_warned = True
+                logger.warning("nobody has published weights of %r for %g s: is there a learner?", self.path, LONG)
             time.sleep(PAUSE)
 
     def renew(self, serials: Mapping[str, int]) -> None:
