@@ -4,6 +4,8 @@ Only the coordinator listens. Workers dial it, ask for tasks, and answer them; `
 doing so. What needs an extra is imported when it is used.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from lightning_ding.distributed.channel import Block, Channel, Store
 from lightning_ding.distributed.collector import (
     BaseParallelCollector,
@@ -31,6 +33,9 @@ from lightning_ding.distributed.ray.pipeline import run_on_ray
 from lightning_ding.distributed.ray.workers import RayCollector, RayLearner
 from lightning_ding.distributed.workers import FlaskFileSystemCollector, FlaskFileSystemLearner
 from lightning_ding.worker.comm import create_comm_collector, create_comm_learner
+
+if TYPE_CHECKING:
+    from lightning_ding.distributed.flask_fs.channel import FlaskChannel as FlaskChannel
 
 __all__ = [
     "BaseCommCollector",
@@ -65,3 +70,16 @@ __all__ = [
     "get_parallel_commander_cls",
     "run_on_ray",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return what needs an extra.
+
+    Raises:
+        ModuleNotFoundError: If the extra is not installed; the message says how to get it.
+    """
+    if name == "FlaskChannel":
+        from lightning_ding.distributed.flask_fs.channel import FlaskChannel
+
+        return FlaskChannel
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from lightning_ding.distributed.channel import Handler, Message
 from lightning_ding.distributed.errors import Refusal
-from lightning_ding.distributed.flask_fs import CHANNEL_HEADER, NEEDS_FLASK
+from lightning_ding.distributed.flask_fs import CHANNEL_HEADER, MARK_HEADER, NEEDS_FLASK
 
 try:
     from flask import Flask, Response, request
@@ -26,7 +26,7 @@ MAX_DEPTH = 32
 logger = logging.getLogger(__name__)
 
 
-def make_app(handler: Handler, token: str | None, channel: int, max_message: int) -> Flask:
+def make_app(handler: Handler, token: str | None, channel: int, max_message: int, mark: str | None = None) -> Flask:
     """Return the WSGI app that hands messages to ``handler``.
 
     Every answer is ``{success, code, message, data}``: ``code`` is the HTTP status, ``message`` a reason for people.
@@ -38,6 +38,7 @@ def make_app(handler: Handler, token: str | None, channel: int, max_message: int
         token: Of ``Authorization: Bearer <token>``; None asks for none.
         channel: Of ``X-Lightning-Ding-Channel``.
         max_message: Bytes that a message may have.
+        mark: Of the folder of the run, see :meth:`FileStore.mark`; answers bear it. None for none.
     """
     app = Flask(__name__, static_folder=None, template_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = max_message
@@ -53,7 +54,10 @@ def make_app(handler: Handler, token: str | None, channel: int, max_message: int
             raise Refusal(404, "there is no message of this name")
         if request.mimetype != "application/json":
             raise Refusal(415, f"the content type must be application/json, got {request.mimetype[:100]!r}")
-        return _response(200, "", handler(name, parse_message(request.get_data(cache=False))))
+        response = _response(200, "", handler(name, parse_message(request.get_data(cache=False))))
+        if mark is not None:
+            response.headers[MARK_HEADER] = mark
+        return response
 
     app.register_error_handler(Refusal, _refused)
     app.register_error_handler(HTTPException, lambda error: _refused(Refusal(error.code or 400, str(error.name))))

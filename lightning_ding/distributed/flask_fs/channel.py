@@ -9,6 +9,7 @@ import re
 import threading
 import time
 import weakref
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from typing_extensions import override
 from lightning_ding.config import require
 from lightning_ding.distributed.channel import Channel, Message
 from lightning_ding.distributed.errors import CoordinatorGoneError, LeaseLostError, Refusal
-from lightning_ding.distributed.flask_fs import CHANNEL_HEADER, NEEDS_FLASK
-from lightning_ding.distributed.flask_fs.store import FileStore
+from lightning_ding.distributed.flask_fs import CHANNEL_HEADER, MARK_HEADER, NEEDS_FLASK
+from lightning_ding.distributed.flask_fs.store import FileStore, is_marked
 
 try:
     import requests
@@ -37,7 +38,7 @@ class FlaskChannel(Channel):
     """Sends messages with ``POST`` and keeps its connections, one for each thread that calls.
 
     A message that got no answer is sent again, so the coordinator may see it twice. It says itself, by its ids and
-    numbers, whether it is the same.
+    numbers, whether it is the same. A worker that connects and whose folder is not the coordinator's is refused here.
 
     Args:
         folder: Of the run, on a disk that all machines share; tensors go into ``folder/data``.
@@ -66,7 +67,8 @@ class FlaskChannel(Channel):
         require(host is None or bool(HOST.fullmatch(host)), "host", "a name or an address", host)
         require(port is None or 0 < port < 65536, "port", "in [1, 65535]", port)
         require(reconnect_timeout > 0, "reconnect_timeout", "> 0 seconds", reconnect_timeout)
-        self.store = FileStore(folder / "data", max_block)
+        self._folder = folder
+        self._max_block = max_block
         self.reconnect_timeout = reconnect_timeout
         self._address_file = folder / "coordinator.json"
         self._host, self._port = host, port
@@ -79,6 +81,11 @@ class FlaskChannel(Channel):
         self._sessions: weakref.WeakSet[requests.Session] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._closed = threading.Event()
+
+    @cached_property
+    def store(self) -> FileStore:  # type: ignore[override]
+        """Where tensors go; its folder is made when it is first asked for."""
+        return FileStore(self._folder / "data", self._max_block)
 
     @override
     def call(self, name: str, message: Message | None = None) -> Message:
@@ -111,7 +118,7 @@ class FlaskChannel(Channel):
         """Send once.
 
         Raises:
-            Refusal: If the coordinator does not take the message.
+            Refusal: If the coordinator does not take the message, or its folder is another one.
             _NoAnswerError: If no answer of a coordinator came, or it says that something is wrong with itself.
         """
         url = self._url or self._find()
@@ -124,9 +131,16 @@ class FlaskChannel(Channel):
             raise _NoAnswerError(f"{url}: {error}") from error
         self._url, self._has_answered = url, True
         if response.status_code == 200:
+            if name == "connect":
+                self._check_folder(response.headers.get(MARK_HEADER))
             return dict(content["data"])
         reason = str(content["message"])
         raise LeaseLostError(reason) if response.status_code == 409 else Refusal(response.status_code, reason)
+
+    def _check_folder(self, mark: str | None) -> None:
+        if mark is not None and not is_marked(self._folder / "data", mark):
+            name = f"main.exp_name={str(self._folder)!r}, which is {str(self._folder.absolute())!r} here,"
+            raise Refusal(403, f"{name} is not the folder of the coordinator's run: all machines have to share it")
 
     def _find(self) -> str:
         """Return where the coordinator listens, as far as is known."""

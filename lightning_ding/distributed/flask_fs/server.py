@@ -41,6 +41,7 @@ class FlaskServer:
         token: That every message must bear; None asks for none.
         channel: That every message must name.
         max_message: Bytes that a message may have; a larger one is refused before it is read.
+        mark: Of the folder of the run, by which workers see that it is theirs too; None lets them believe it.
 
     Raises:
         ValueError: If ``host`` can be reached from other machines and there is no token, or it is no address.
@@ -55,6 +56,7 @@ class FlaskServer:
         token: str | None = None,
         channel: int = 0,
         max_message: int = 1_000_000,
+        mark: str | None = None,
     ) -> None:
         family, address = _resolve(host, port)
         is_guarded = token is not None or ipaddress.ip_address(address[0].partition("%")[0]).is_loopback
@@ -63,7 +65,7 @@ class FlaskServer:
         require(token is None or len(token) > 0, "token", "None or a text that is not empty", token)
         listener = _listen(family, address)
         self._server: Any = create_server(
-            make_app(handler, token, channel, max_message),
+            make_app(handler, token, channel, max_message, mark),
             sockets=[listener],
             threads=THREADS,
             connection_limit=CONNECTIONS,

@@ -21,6 +21,7 @@ from lightning_ding.distributed.errors import Refusal
 from lightning_ding.distributed.wire import read_block, write_block
 
 NAME = re.compile(r"[0-9a-f]{32}")
+MARK = re.compile(r"mark-[0-9a-f]{32}")
 SUFFIX = ".safetensors"
 
 
@@ -88,6 +89,17 @@ class FileStore(Store):
         found += [file for kind in kinds for file in self._directory(kind).glob(f"*{SUFFIX}")]
         return sum(_delete_if_older(file, oldest) for file in found)
 
+    def mark(self) -> str:
+        """Make an empty file by which others see that they have the same folder, and return its name.
+
+        The name is new each time, so no machine remembers having looked for it in vain; those of before are gone.
+        """
+        for older in self.folder.glob("mark-*"):
+            older.unlink(missing_ok=True)
+        name = f"mark-{secrets.token_hex(16)}"
+        (self.folder / name).touch()
+        return name
+
     def _directory(self, kind: str) -> Path:
         """Return a kind's directory, once it is sure that it has not been replaced by a link that leads out."""
         directory = self.folder / kind
@@ -112,6 +124,11 @@ class FileStore(Store):
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise Refusal(400, f"name must be 32 hexadecimal digits, got {_short(name)}")
         return self._directory(kind) / f"{name}{SUFFIX}"
+
+
+def is_marked(folder: Path, mark: str) -> bool:
+    """Return whether a folder is the one whose :meth:`FileStore.mark` this is."""
+    return MARK.fullmatch(mark) is not None and (folder / mark).is_file()
 
 
 def _short(value: Any) -> str:

@@ -19,6 +19,7 @@ from lightning_ding.distributed.errors import CoordinatorGoneError, LeaseLostErr
 from lightning_ding.distributed.flask_fs.channel import FlaskChannel
 from lightning_ding.distributed.flask_fs.server import FlaskServer
 from lightning_ding.distributed.flask_fs.store import FileStore
+from tests.processes import run
 
 TOKEN = "0123456789abcdef"
 
@@ -287,3 +288,48 @@ def test_tensors_go_beside_the_messages_through_the_folder(tmp_path: Path) -> No
 def test_an_argument_out_of_its_range_is_named(arguments: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(arguments))} must be"):
         FlaskChannel(tmp_path, **arguments)
+
+
+def test_who_connects_with_another_folder_than_the_coordinators_is_refused(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "shared" / "data")
+    store.mark()
+    with serving(echo, mark=store.mark()) as server:
+        with calling(tmp_path / "other", server.port) as channel:
+            assert channel.call("status") == {"name": "status"}
+            with pytest.raises(Refusal, match=r"403: main.exp_name='.*other', .* is not the folder") as caught:
+                channel.call("connect")
+            assert caught.value.status == 403
+            assert not (tmp_path / "other").exists()
+        with calling(tmp_path / "shared", server.port) as channel:
+            assert channel.call("connect") == {"name": "connect"}
+        store.mark()  # that of a coordinator behind this one
+        with calling(tmp_path / "shared", server.port) as channel, pytest.raises(Refusal, match="is not the folder"):
+            channel.call("connect")
+
+
+IMPORTS = """
+import sys
+{before}
+import lightning_ding.distributed, lightning_ding.entry
+assert "requests" not in sys.modules or {before!r}
+try:
+    print(lightning_ding.distributed.FlaskChannel.__name__)
+except ImportError as error:
+    print(error)
+try:
+    lightning_ding.distributed.FlaskChanel
+except AttributeError as error:
+    print(error)
+print(lightning_ding.entry.parallel_pipeline.__name__)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "found"),
+    [("", "FlaskChannel"), ("sys.modules['requests'] = None", "flask_fs needs Flask, waitress and requests")],
+)
+def test_the_channel_is_exported_and_needs_its_extra_only_when_it_is_used(before: str, found: str) -> None:
+    first, second, third = run("-c", IMPORTS.format(before=before)).splitlines()
+    assert first.startswith(found)
+    assert second == "module 'lightning_ding.distributed' has no attribute 'FlaskChanel'"
+    assert third == "parallel_pipeline"

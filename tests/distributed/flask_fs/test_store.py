@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lightning_ding.distributed.channel import KINDS
 from lightning_ding.distributed.errors import Refusal
-from lightning_ding.distributed.flask_fs.store import FileStore
+from lightning_ding.distributed.flask_fs.store import FileStore, is_marked
 from lightning_ding.distributed.wire import read_block
 from tests.processes import start
 
@@ -172,6 +172,15 @@ def test_sweep_deletes_old_batches_and_half_written_files_and_keeps_the_rest(sto
     assert [file.exists() for file in half] == [False, True] * 4
     assert store.sweep(1800, kinds=("data",)) == 1
     assert not file_of(store, handles["data"][0]).exists()
+
+
+def test_a_mark_is_a_new_one_each_time_and_alone(store: FileStore, tmp_path: Path) -> None:
+    first, second = store.mark(), store.mark()
+    assert [is_marked(store.folder, mark) for mark in (first, second)] == [False, True]
+    assert not is_marked(tmp_path / "other", second)
+    (store.folder / "file").touch()
+    for name in ("file", "", ".", f"../data/{second}", f"{second}/../{second}"):
+        assert not is_marked(store.folder, name)
 
 
 @pytest.mark.parametrize("arguments", [{"max_bytes": 0}, {"max_bytes": -1}])
