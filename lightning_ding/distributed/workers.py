@@ -11,6 +11,7 @@ from lightning_ding.distributed.channel import Channel
 from lightning_ding.distributed.comm_collector import BaseCommCollector
 from lightning_ding.distributed.comm_learner import BaseCommLearner
 from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.flask_fs.address import leads_to_one_machine
 from lightning_ding.distributed.flask_fs.token import read_token
 from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY
 
@@ -30,7 +31,8 @@ def flask_channel(cfg: ParallelConfig, host: str | None, port: int | None) -> Ch
 
     Args:
         cfg: Of the run.
-        host: Where the coordinator listens; None takes what it has written into the folder of the run.
+        host: Where the coordinator listens; None takes what the config says, if that is another machine's address and
+            a port, else what the coordinator has written into the folder of the run.
         port: The same.
 
     Raises:
@@ -41,7 +43,10 @@ def flask_channel(cfg: ParallelConfig, host: str | None, port: int | None) -> Ch
     from lightning_ding.distributed.flask_fs.channel import FlaskChannel  # it needs an extra
 
     at, system = cfg.system.coordinator, cfg.system
-    token, folder = read_token(at.token_file), Path(cfg.main.exp_name)
+    if host is None and port is None and at.port != 0 and leads_to_one_machine(at.host):
+        host, port = at.host, at.port
+    folder = Path(cfg.main.exp_name)
+    token = read_token(at.token_file, folder)
     return FlaskChannel(folder, host, port, token, at.channel, system.reconnect_timeout, at.max_block)
 
 
@@ -74,7 +79,8 @@ class FlaskFileSystemLearner(_OverHttp, BaseCommLearner):
     Args:
         cfg: Of the whole run.
         channel: The way to the coordinator, None for the one that the config describes.
-        host: Where the coordinator listens; None takes what it has written into the folder of the run.
+        host: Where the coordinator listens; None takes what the config says or else the folder of the run, see
+            :func:`flask_channel`.
         port: The same.
 
     Raises:
@@ -90,7 +96,8 @@ class FlaskFileSystemCollector(_OverHttp, BaseCommCollector):
     Args:
         cfg: Of the whole run.
         channel: The way to the coordinator, None for the one that the config describes.
-        host: Where the coordinator listens; None takes what it has written into the folder of the run.
+        host: Where the coordinator listens; None takes what the config says or else the folder of the run, see
+            :func:`flask_channel`.
         port: The same.
 
     Raises:

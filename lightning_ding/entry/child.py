@@ -43,11 +43,6 @@ class Child:
         self._due = self._started = 0.0
         self._seen = log.stat().st_size if log.exists() else 0
 
-    @property
-    def pid(self) -> int | None:
-        """Of the process; None if there is none."""
-        return None if self._process is None else self._process.pid
-
     def start(self) -> None:
         """Start the process."""
         end = lifeline().fileno()

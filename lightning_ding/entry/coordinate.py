@@ -7,16 +7,16 @@ import json
 import logging
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator import Coordinator
+from lightning_ding.distributed.flask_fs.address import callable_name
 from lightning_ding.exit_codes import BY_SIGNAL, GIVEN_UP
 
 LOOK = 0.5  # seconds between two looks for a signal
@@ -26,7 +26,6 @@ PROGRESS = (
     "env step %(env_step)d, update %(train_iter)d, %(episode)d episodes, %(collectors)d collectors, "
     "%(learners)d learners, policy lag %(policy_lag).1f, %(samples_per_insert).1f samples per insert"
 )
-EVERYWHERE = ("0.0.0.0", "::", "")  # addresses to listen at which nobody can be called by
 
 logger = logging.getLogger(__name__)
 
@@ -78,8 +77,9 @@ def _make(cfg: ParallelConfig, folder: Path, resume: bool) -> tuple[Coordinator,
     store = FileStore(folder / "data", at.max_block)
     store.sweep(STALE)
     coordinator = Coordinator(cfg, store, resume=resume)
-    token = read_token(at.token_file)
-    return coordinator, FlaskServer(coordinator.handle, at.host, at.port, token, at.channel, at.max_message)
+    token, mark = read_token(at.token_file, folder), store.mark()
+    server = FlaskServer(coordinator.handle, at.host, at.port, token, at.channel, at.max_message, mark)
+    return coordinator, server
 
 
 def _wait(coordinator: Coordinator, heard: list[int]) -> None:
@@ -107,23 +107,34 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+def require_no_coordinator(folder: Path) -> None:
+    """See that no coordinator works in a folder now.
+
+    Raises:
+        CannotStartError: If one does.
+    """
+    with suppress(FileNotFoundError), (folder / "coordinator.lock").open("r+") as file:
+        _lock(file, folder)
+
+
 @contextmanager
 def _folder_to_itself(folder: Path) -> Iterator[IO[str]]:
     """Keep a second coordinator out of a folder; the kernel forgets it with the process."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "coordinator.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise CannotStartError(
-                f"another coordinator works in {str(folder)!r}; choose another main.exp_name"
-            ) from error
+        _lock(file, folder)
         (folder / "coordinator.json").unlink(missing_ok=True)  # of one that is gone, whose port may be another's now
         yield file
 
 
+def _lock(file: IO[str], folder: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise CannotStartError(f"another coordinator works in {str(folder)!r}; choose another main.exp_name") from error
+
+
 def _write_address(file: Path, host: str, port: int) -> None:
-    named = socket.getfqdn() if host in EVERYWHERE else host
     temporary = file.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"host": named, "port": port, "pid": os.getpid()}))
+    temporary.write_text(json.dumps({"host": callable_name(host), "port": port, "pid": os.getpid()}))
     temporary.replace(file)

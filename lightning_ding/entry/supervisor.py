@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import threading
 import time
@@ -15,7 +16,10 @@ from typing import Any
 
 from lightning_ding.config import to_dict
 from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.flask_fs.token import VARIABLE, make_token
+from lightning_ding.distributed.run_folder import check_folder, holds_run
 from lightning_ding.entry.child import Child
+from lightning_ding.entry.coordinate import require_no_coordinator
 from lightning_ding.exit_codes import BY_SIGNAL, GIVEN_UP
 
 LOOK = 0.1  # seconds between two looks at the processes
@@ -39,15 +43,19 @@ class Supervisor:
         resume: Go on with the run in ``main.exp_name``.
 
     Raises:
-        ValueError: If the folder holds a run and ``resume`` is false, or it holds none and ``resume`` is true.
+        ValueError: If the folder holds a run and ``resume`` is false, or it holds none and ``resume`` is true, or a
+            coordinator works in it.
     """
 
     def __init__(self, cfg: ParallelConfig, resume: bool = False) -> None:
         self._restarts = cfg.system.restarts
         self._folder = Path(cfg.main.exp_name)
-        _check_folder(self._folder, resume)
+        require_no_coordinator(self._folder)
+        check_folder(self._folder, resume)
         logs = self._folder / "logs"
         logs.mkdir(parents=True, exist_ok=True)
+        if cfg.system.coordinator.token_file is None and VARIABLE not in os.environ:
+            make_token(self._folder)  # or every user of this machine could speak to the coordinator
         config = self._folder / "config.json"
         config.write_text(json.dumps(to_dict(cfg), indent=1))
         self._result_file = self._folder / "result.json"
@@ -153,21 +161,6 @@ class Supervisor:
         if result.get("error") is not None:
             raise RunFailedError(f"the run was given up, see {self.coordinator.log.parent}: {result['error']}")
         return result
-
-
-def holds_run(folder: Path) -> bool:
-    """Return whether a folder holds a run that can be gone on with."""
-    return (folder / "coordinator" / "state.json").exists()
-
-
-def _check_folder(folder: Path, resume: bool) -> None:
-    name = f"main.exp_name={str(folder)!r}"
-    if resume and not holds_run(folder):
-        raise ValueError(f"{name} holds no run to go on with")
-    if not resume and holds_run(folder):
-        raise ValueError(f"{name} holds a run: --resume goes on with it, or name another folder")
-    if not resume and any((folder / left).exists() for left in ("result.json", "learner")):
-        raise ValueError(f"{name} holds a run that is over: name another folder")
 
 
 def _meaning(code: int) -> str:

@@ -78,8 +78,9 @@ def status_of(folder: Path) -> dict[str, Any]:
     """Return the coordinator's counters; nothing while it does not answer."""
     from lightning_ding.distributed.errors import CoordinatorGoneError
     from lightning_ding.distributed.flask_fs.channel import FlaskChannel
+    from lightning_ding.distributed.flask_fs.token import read_token
 
-    channel = FlaskChannel(folder / "run", reconnect_timeout=1.0)
+    channel = FlaskChannel(folder / "run", token=read_token(None, folder / "run"), reconnect_timeout=1.0)
     try:
         return channel.call("status")
     except CoordinatorGoneError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import pytest
 
 from lightning_ding.config import resolve
 from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.flask_fs.token import read_token
 from lightning_ding.entry import child, supervisor
 from lightning_ding.entry.supervisor import RunFailedError, Supervisor
 from tests import processes
@@ -131,6 +133,40 @@ def test_error_of_the_coordinator_is_the_error_of_the_run(folder: Path) -> None:
 def test_run_over_without_a_result_is_a_failure(folder: Path) -> None:
     with pytest.raises(RunFailedError, match="left no result"):
         run(folder, coordinator=[0])
+
+
+def test_run_that_goes_on_is_left_alone_by_a_second_one(folder: Path) -> None:
+    (folder / "coordinator").mkdir(parents=True)
+    (folder / "coordinator" / "state.json").touch()
+    kept = {name: folder / name for name in ("config.json", "coordinator.json", "result.json")}
+    for name, file in kept.items():
+        file.write_text(name)
+    with (folder / "coordinator.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for resume in (False, True):
+            with pytest.raises(ValueError, match=f"another coordinator works in '{folder}'"):
+                run(folder, resume=resume)
+    assert {name: file.read_text() for name, file in kept.items()} == {name: name for name in kept}
+    assert run(folder, resume=True) == {"env_step": 7}
+
+
+def test_run_without_a_token_makes_one_that_only_its_owner_can_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LIGHTNING_DING_TOKEN", raising=False)
+    run(folder)
+    token = read_token(None, folder)
+    assert token is not None
+    assert len(token) == 64
+    assert (folder / "token").stat().st_mode & 0o777 == 0o600
+    (folder / "coordinator").mkdir()
+    (folder / "coordinator" / "state.json").touch()
+    run(folder, resume=True)
+    assert read_token(None, folder) == token
+    monkeypatch.setenv("LIGHTNING_DING_TOKEN", "x" * 16)
+    assert read_token(None, folder) == "x" * 16
+    run(folder.with_name("other"))
+    assert not (folder.with_name("other") / "token").exists()
 
 
 SCRIPT = """

@@ -74,7 +74,7 @@ class NaiveCollector:
         from lightning_ding.distributed.flask_fs.token import read_token
 
         limits = {"channel": 0, "reconnect_timeout": 30.0, "max_block": 1_000_000}
-        return FlaskChannel(self._folder, *self._address, read_token(None), **limits)  # type: ignore[arg-type]
+        return FlaskChannel(self._folder, *self._address, read_token(None, self._folder), **limits)  # type: ignore[arg-type]
 
 
 def fake_trajectory(number: int) -> dict[str, Any]:
