@@ -16,6 +16,7 @@ from lightning_ding.config import deep_merge, nearest, resolve
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.policy import get_policy_cls
 
+OF_THE_LEARNER = ("callbacks", "default_root_dir")  # arguments of the Trainer that it gives itself
 BESIDE_THE_CONFIG = ("type", "import_names", "cfg_type")  # of main.policy
 
 
@@ -66,6 +67,8 @@ def check(cfg: ParallelConfig) -> None:
     for key in cfg.system.learner.trainer:
         if key not in known:
             raise ValueError(f"unknown config key 'system.learner.trainer.{key}'; {nearest(key, known)}")
+        if key in OF_THE_LEARNER:
+            raise ValueError(f"'system.learner.trainer.{key}' must be left out: the learner sets it itself")
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -23,6 +23,8 @@ MISTAKES = {
     "main: {policy: 3}": "config key 'main.policy' must be",
     "system: {transport: flask}": "config key 'system.transport' must be one of 'flask_fs', 'ray', got str: 'flask'",
     "system: {learner: {trainer: {device: 2}}}": "key 'system.learner.trainer.device'; did you mean 'devices'?",
+    "system: {learner: {trainer: {callbacks: []}}}": "'system.learner.trainer.callbacks' must be left out",
+    "system: {learner: {trainer: {default_root_dir: x}}}": "'system.learner.trainer.default_root_dir' must be left out",
     "system: {coordinator: {lease: 0}}": "coordinator.lease must be > 0, got 0",
     "[1, 2]": "must hold a mapping with the keys main and system",
     "main: {": "is no YAML",
