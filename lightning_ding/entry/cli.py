@@ -7,7 +7,7 @@
     lightning-ding parallel --config recipes/configs/parallel_dqn_cartpole.yaml
 
 ``policy`` names the algorithm, ``model.cfg`` is its config, ``data`` the datamodule, ``trainer`` Lightning's Trainer.
-``parallel``, ``coordinator``, ``learner`` and ``collector`` are of :mod:`lightning_ding.entry.parallel`.
+``parallel``, ``coordinator``, ``learner``, ``collector`` and ``ask`` are of :mod:`lightning_ding.entry.parallel`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY
 
 DEFAULT_POLICY = "dqn"
-DISTRIBUTED = ("parallel", "coordinator", "learner", "collector")
+DISTRIBUTED = ("parallel", "coordinator", "learner", "collector", "ask")
 UNKNOWN_OPTION = re.compile(
     r"unrecognized arguments: --([\w.]+)|(?:[Gg]roup '([\w.]+)' )?does not accept option '([\w.]+)'"
 )

@@ -18,6 +18,7 @@ from typing import Any
 
 from lightning_ding.config import ConfigLike, resolve
 from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.entry import ask
 from lightning_ding.entry.config_file import check
 from lightning_ding.entry.roles import Parser
 from lightning_ding.entry.roles import main as be_role
@@ -50,7 +51,7 @@ def parallel_pipeline(cfg: ConfigLike[ParallelConfig] = None, resume: bool = Fal
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run one of the commands ``parallel``, ``coordinator``, ``learner`` and ``collector``.
+    """Run one of the commands ``parallel``, ``coordinator``, ``learner``, ``collector`` and ``ask``.
 
     Args:
         arguments: The command and its options.
@@ -58,6 +59,9 @@ def main(arguments: Sequence[str]) -> None:
     Raises:
         SystemExit: If it does not end well.
     """
+    if arguments[0] == "ask":
+        ask.main(arguments[1:])
+        return
     if arguments[0] != "parallel":
         be_role(arguments)
         return

@@ -5,8 +5,8 @@
     lightning-ding collector --config FILE --host 10.0.0.1 --port 5000
 
 The exit codes are those of :mod:`lightning_ding.exit_codes`: 0 when the run is over, 1 after an error, 2 for a wrong
-command or config, 3 if the coordinator gave the run up, 125 if a worker found no coordinator any more, 143 after
-SIGTERM and 130 after Ctrl-C.
+command or config or a worker that the coordinator does not take, 3 if the coordinator gave the run up, 125 if a worker
+found no coordinator any more, 143 after SIGTERM and 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import torch
 
 from lightning_ding.distributed import create_comm_collector, create_comm_learner
 from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.errors import Refusal
 from lightning_ding.entry.config_file import read_config
 from lightning_ding.entry.coordinate import CannotStartError, coordinate
 from lightning_ding.envs.process.life import die_with
@@ -34,6 +35,8 @@ ROLES = ("coordinator", "learner", "collector")
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 NO_TOKEN = "there is no --token, because everybody on the machine can read a command line: write it into a file that "
 NO_TOKEN += "system.coordinator.token_file names, or into the environment variable LIGHTNING_DING_TOKEN"
+
+NOT_WANTED = (401, 403, 426)  # refusals of a worker as such: a token, a folder or channel, a version
 
 logger = logging.getLogger(__name__)
 
@@ -94,13 +97,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     raise SystemExit(code)
 
 
+def add_address(parser: Parser, what: str) -> None:
+    """Add the options ``--host`` and ``--port``."""
+    parser.add_argument("--host", help=what)
+    parser.add_argument("--port", type=int, help=what)
+
+
 def _parser(role: str) -> Parser:
     parser = Parser(prog=f"lightning-ding {role}", description=__doc__)
     if role not in ROLES:
         parser.error(f"the role must be one of {', '.join(ROLES)}, got {role!r}")
     where = "address to listen at" if role == "coordinator" else "where the coordinator listens"
-    parser.add_argument("--host", help=where)
-    parser.add_argument("--port", type=int, help=where)
+    add_address(parser, where)
     if role == "coordinator":
         parser.add_argument("--resume", action="store_true", help="go on with the run in main.exp_name")
     parser.add_argument("--lifeline", type=int, help=argparse.SUPPRESS)  # descriptor, from the supervisor
@@ -120,7 +128,12 @@ def _run(role: str, cfg: ParallelConfig, options: argparse.Namespace) -> int:
         worker = create(cfg, host=options.host, port=options.port)
     except (ValueError, ImportError, OSError) as error:
         raise CannotStartError(str(error)) from error
-    return int(worker.start() or 0)
+    try:
+        return int(worker.start() or 0)
+    except Refusal as refusal:
+        if refusal.status not in NOT_WANTED:
+            raise
+        raise CannotStartError(f"the coordinator does not take this {role}: {refusal}") from refusal
 
 
 def _listening_at(cfg: ParallelConfig, host: str | None, port: int | None) -> ParallelConfig:
