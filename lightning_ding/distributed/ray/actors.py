@@ -51,23 +51,29 @@ class Door:
 class CoordinatorActor:
     """The coordinator; started anew by Ray, it takes up the run that its folder holds.
 
+    A mistake in the config or the folder is kept for ``mistake``: of what ``__init__`` raises Ray tells the text alone.
+
     Args:
         cfg: Of the run, with an absolute ``exp_name``.
         resume: Take up the run that the folder holds at the first start, too.
     """
 
     def __init__(self, cfg: ParallelConfig, resume: bool = False) -> None:
-        from lightning_ding.distributed.coordinator import Coordinator
-
-        again = import_ray().get_runtime_context().was_current_actor_reconstructed
         self._folder = Path(cfg.main.exp_name)
-        store = RayStore(self._folder / "data", cfg.system.coordinator.max_block)
-        self._coordinator = Coordinator(cfg, store, resume=bool(resume or again))
-        self._coordinator.start()
-        self._door = Door(self._coordinator.handle, store)
+        self._mistake: Exception | None = None
+        try:
+            self._start(cfg, resume)
+        except (ImportError, ValueError) as error:
+            self._mistake = error
+
+    def mistake(self) -> Exception | None:
+        """Return why the coordinator could not start; None if it could."""
+        return self._mistake
 
     def handle(self, name: str, message: Message, parcel: Mapping[str, Any]) -> dict[str, Any]:
         """Answer a call of ``RayChannel``; see ``Door``."""
+        if self._mistake is not None:
+            return {"refused": [503, f"the coordinator cannot start: {self._mistake}"]}
         return self._door.answer(name, message, parcel)
 
     def is_over(self, timeout: float) -> bool:
@@ -76,14 +82,25 @@ class CoordinatorActor:
         Args:
             timeout: Seconds to wait at most.
         """
-        return bool(self._coordinator.wait(timeout))
+        return self._mistake is not None or bool(self._coordinator.wait(timeout))
 
     def close(self) -> dict[str, Any]:
         """End, write down what there is to write, and return what stands in ``result.json``."""
+        if self._mistake is not None:
+            return {"error": f"the coordinator could not start again: {self._mistake}"}
         self._coordinator.close()
         written = self._folder / "result.json"
         result: dict[str, Any] = json.loads(written.read_text()) if written.exists() else {}
         return {**result, "error": self._coordinator.error}
+
+    def _start(self, cfg: ParallelConfig, resume: bool) -> None:
+        from lightning_ding.distributed.coordinator import Coordinator
+
+        again = import_ray().get_runtime_context().was_current_actor_reconstructed
+        store = RayStore(self._folder / "data", cfg.system.coordinator.max_block)
+        self._coordinator = Coordinator(cfg, store, resume=bool(resume or again))
+        self._coordinator.start()
+        self._door = Door(self._coordinator.handle, store)
 
 
 class WorkerActor:
@@ -98,9 +115,16 @@ class WorkerActor:
         self._cfg = cfg
         self._role = role
 
-    def run(self) -> int:
-        """Do tasks until the run is over, and return the exit code; called again when Ray started this actor anew."""
+    def run(self) -> int | Exception:
+        """Do tasks until the run is over; called again when Ray started this actor anew.
+
+        Returns:
+            The exit code, or the mistake in the config for which there can be no worker.
+        """
         from lightning_ding.distributed.ray.workers import RayCollector, RayLearner
 
-        worker = RayLearner(self._cfg) if self._role == "learner" else RayCollector(self._cfg)
+        try:
+            worker = RayLearner(self._cfg) if self._role == "learner" else RayCollector(self._cfg)
+        except (ImportError, ValueError) as error:
+            return error
         return int(worker.start())

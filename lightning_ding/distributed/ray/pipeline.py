@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -14,16 +15,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from lightning_ding.config import ConfigLike, require, resolve
+from lightning_ding.config import ConfigLike, require, resolve, to_dict
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.ray import COORDINATOR, import_ray, namespace_of
 from lightning_ding.distributed.ray.actors import CoordinatorActor, WorkerActor
+from lightning_ding.distributed.ray.pending import Pending
+from lightning_ding.distributed.run_folder import check_folder
 from lightning_ding.exit_codes import BY_SIGNAL
 
 logger = logging.getLogger(__name__)
 
 OBJECT_STORE = 256 * 1024**2  # bytes of memory for blocks on this machine; Ray spills to the disk what goes beyond
-START_TIMEOUT = 120.0  # seconds for the coordinator to answer for the first time
 LOOK = 1.0  # seconds between two looks at the workers
 CLOSE_TIMEOUT = 120.0  # seconds for the coordinator to write down what it has
 GOODBYE = 20.0  # seconds that workers have to end when the run is over
@@ -45,8 +47,10 @@ def run_on_ray(cfg: ConfigLike[ParallelConfig] = None, resume: bool = False) -> 
 
     Raises:
         ImportError: If Ray is not installed.
-        ValueError: If the learner is to have several ranks, which actors cannot.
-        RuntimeError: If the run was given up, or a worker died too often.
+        ValueError: If the config is wrong, such as one with several ranks of the learner, which actors cannot have; or
+            if the folder holds a run and ``resume`` is false, or it holds none and ``resume`` is true.
+        RuntimeError: If the run was given up, a worker died too often, or Ray found no place for an actor within
+            ``system.reconnect_timeout``.
         SystemExit: After SIGTERM or Ctrl-C, with 128 + the number of the signal; then ``resume`` goes on.
     """
     import_ray()  # before anything is written
@@ -55,7 +59,9 @@ def run_on_ray(cfg: ConfigLike[ParallelConfig] = None, resume: bool = False) -> 
     require(not multi_gpu, "system.learner.multi_gpu", 'False in an actor; start the ranks with "torchrun"', multi_gpu)
     cfg = replace(cfg, main=replace(cfg.main, exp_name=str(Path(cfg.main.exp_name).resolve())))
     folder = Path(cfg.main.exp_name)
+    check_folder(folder, resume)
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(to_dict(cfg), indent=1))
     (folder / "result.json").unlink(missing_ok=True)
     with connected_to_ray(cfg), _ending_on_signals():
         run = _Run(cfg, resume)
@@ -119,6 +125,7 @@ class _Run:
         self._ray = import_ray()
         self._cfg = cfg
         self._namespace = namespace_of(cfg.main.exp_name)
+        self._pending = Pending(cfg.system.reconnect_timeout)
         self._coordinator = self._start_coordinator(resume)
         self._actors: dict[str, Any] = {}
         self._runs: dict[Any, str] = {}
@@ -128,13 +135,16 @@ class _Run:
         """Start the workers and wait for the end of the run.
 
         Raises:
-            RuntimeError: If a worker died too often.
+            ImportError: If a package is missing where the actors are.
+            ValueError: If there is a mistake in the config.
+            RuntimeError: If an actor died too often, or Ray found no place for one in time.
         """
-        self._ray.get(self._coordinator.is_over.remote(0.0), timeout=START_TIMEOUT)  # raises what its start raises
+        self._wait_for_coordinator()
         roles = ["learner", *["collector"] * self._cfg.system.collector.num]
         for number, role in enumerate(roles):
             self._start_worker(f"{role} {number}", role)
         while not self._is_over():
+            self._pending.look()
             self._look_at_workers()
 
     def result(self) -> dict[str, Any]:
@@ -158,16 +168,26 @@ class _Run:
     def _start_coordinator(self, resume: bool) -> Any:
         calls = max(64, 4 * self._cfg.system.collector.num)  # at a time; those of workers without a task wait
         options = {"name": COORDINATOR, "namespace": self._namespace, "num_cpus": 1}
-        actor = self._ray.remote(CoordinatorActor)
-        return actor.options(**options, max_restarts=-1, max_concurrency=calls).remote(self._cfg, resume)
+        options |= {"max_restarts": -1, "max_concurrency": calls}
+        actor = self._ray.remote(CoordinatorActor).options(**options).remote(self._cfg, resume)
+        self._pending.add(COORDINATOR, actor, {"CPU": 1})
+        return actor
+
+    def _wait_for_coordinator(self) -> None:
+        answer = self._coordinator.mistake.remote()
+        while not self._ray.wait([answer], timeout=LOOK)[0]:
+            self._pending.look()
+        if (mistake := self._ray.get(answer)) is not None:
+            raise mistake
 
     def _start_worker(self, name: str, role: str) -> None:
         restarts = self._cfg.system.restarts
         options = {"name": name, "namespace": self._namespace, "num_cpus": 1}
         options |= {"max_restarts": restarts, "max_task_retries": restarts}  # run() is called again in the new process
-        if role == "learner":
-            options["num_gpus"] = _gpus(self._cfg.system.learner.trainer)
-        self._actors[name] = self._ray.remote(WorkerActor).options(**options).remote(self._cfg, role)
+        gpus = _gpus(self._cfg.system.learner.trainer) if role == "learner" else 0
+        actor = self._ray.remote(WorkerActor).options(**options, num_gpus=gpus).remote(self._cfg, role)
+        self._actors[name] = actor
+        self._pending.add(name, actor, {"CPU": 1, "GPU": gpus})
         self._run(name)
 
     def _run(self, name: str) -> None:
@@ -181,6 +201,8 @@ class _Run:
         except errors.ActorUnavailableError as error:
             logger.warning("the coordinator is not there: %s", type(error).__name__)
             time.sleep(LOOK)
+        except errors.RayActorError as error:
+            raise RuntimeError("the coordinator died, and Ray does not start it anew") from error
         except errors.GetTimeoutError:
             logger.warning("the coordinator does not answer")
         return False
@@ -205,6 +227,7 @@ class _Run:
         """Return why a worker ended; None if the coordinator had told it to.
 
         Raises:
+            ImportError, ValueError: If there is a mistake in the config.
             RuntimeError: If Ray does not start it anew any more.
         """
         errors = self._ray.exceptions
@@ -214,6 +237,8 @@ class _Run:
             raise RuntimeError(f"a worker died more than {self._cfg.system.restarts} times") from error
         except errors.RayTaskError as error:
             return str(error).strip().splitlines()[-1]
+        if isinstance(code, Exception):  # another start would end in the same way
+            raise code
         return None if code == 0 else f"exit code {code}"
 
 

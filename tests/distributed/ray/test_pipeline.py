@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -13,10 +14,10 @@ import pytest
 
 from lightning_ding.config import resolve
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.ray import import_ray, namespace_of
+from lightning_ding.distributed.ray import namespace_of
+from lightning_ding.distributed.ray.actors import WorkerActor
 from lightning_ding.distributed.ray.channel import RayChannel
-from lightning_ding.distributed.ray.pipeline import run_on_ray
-from lightning_ding.distributed.ray.store import RayStore
+from lightning_ding.distributed.ray.pipeline import _Run, run_on_ray
 from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY
 
 
@@ -76,18 +77,66 @@ def test_several_ranks_in_an_actor_are_refused(tmp_path: Path) -> None:
         run_on_ray(tiny(tmp_path, learner={"multi_gpu": True}))
 
 
+def test_folder_that_does_not_take_the_run_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "result.json").write_text("{}")
+
+    with pytest.raises(ValueError, match="holds a run that is over: name another folder"):
+        run_on_ray(tiny(tmp_path / "old"))
+    with pytest.raises(ValueError, match="holds no run to go on with"):
+        run_on_ray(tiny(tmp_path / "new"), resume=True)
+
+    assert [file.relative_to(tmp_path) for file in tmp_path.rglob("*")] == [Path("old"), Path("old/result.json")]
+
+
+def test_worker_that_cannot_be_made_says_why_and_is_not_started_again(
+    ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(cfg: ParallelConfig) -> None:
+        raise ValueError("system.learner.trainer is wrong")
+
+    cfg = resolve(ParallelConfig, tiny(tmp_path))
+    monkeypatch.setattr("lightning_ding.distributed.ray.workers.RayLearner", refuse)
+    answer = WorkerActor(cfg, "learner").run()
+    run = _Run.__new__(_Run)
+    run._ray, run._cfg = ray, cfg
+
+    with pytest.raises(ValueError, match=r"^system\.learner\.trainer is wrong$"):
+        run._why(ray.put(answer))
+
+
+@pytest.mark.slow
+def test_mistake_that_the_coordinator_finds_in_the_config_comes_out_as_it_is(ray: Any, tmp_path: Path) -> None:
+    config = tiny(tmp_path)
+    config["main"]["policy"] = {"type": "ppo"}
+
+    with pytest.raises(ValueError, match=r"^main\.policy must be one that learns from replay, got 'ppo'$"):
+        run_on_ray(config)
+
+
+@pytest.mark.slow
+def test_run_for_which_there_is_no_gpu_ends_and_says_so(ray: Any, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"Ray has not started learner 0 in \d+ s, .* 1 GPU \(0 of 0 free\)$"):
+        run_on_ray(tiny(tmp_path, learner={"trainer": {"accelerator": "gpu"}}, reconnect_timeout=40.0))
+
+
 @pytest.mark.slow
 def test_run_on_ray_ends_with_a_result_and_leaves_no_actor(ray: Any, tmp_path: Path) -> None:
     result = run_on_ray(tiny(tmp_path))
 
     assert result["train_iter"] >= 40
     assert result["env_step"] >= 16
-    with pytest.raises(ValueError, match="coordinator"):
-        ray.get_actor("coordinator", namespace_of(str(tmp_path)))
+    assert json.loads((tmp_path / "result.json").read_text()) == result
+    assert json.loads((tmp_path / "config.json").read_text())["main"]["max_train_iter"] == 40
+    assert list(tmp_path.glob("data/*/*")) == []
+    for name in ("coordinator", "learner 0", "collector 1"):
+        with pytest.raises(ValueError, match=name):
+            ray.get_actor(name, namespace_of(str(tmp_path)))
     assert ray.is_initialized()  # it was so before
-    assert RayStore().held("data") == 0
-    assert import_ray() is ray
-    assert (tmp_path / "result.json").exists()
+    for resume in (False, True):
+        with pytest.raises(ValueError, match="holds a run that is over"):
+            run_on_ray(tiny(tmp_path), resume)
+    assert json.loads((tmp_path / "result.json").read_text()) == result
 
 
 @pytest.mark.slow
