@@ -9,7 +9,7 @@
     transports   microseconds per transition of blocks of 64, from the collector into the coordinator's journal
     rllib        env steps a second of as many env runners of RLlib with as many of the same envs; needs "ray[rllib]"
 
-Each contestant runs in a process of its own, which ends before the next begins.
+Each contestant runs in a process of its own, which ends before the next begins, or with the benchmark.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,11 +30,22 @@ from typing import Any
 from benchmarks.compare import provenance
 from benchmarks.transports import BLOCKS, ROWS, TRANSPORTS, cost, serve
 from benchmarks.waiting import ENV_ID, ENVS, MODULE, run_rllib
+from lightning_ding.envs.process.life import die_with, lifeline
 
 COLLECTORS = (1, 2, 4, 8)
 START_TIMEOUT = 240.0  # seconds until every collector has sent something
 LONGEST = 600.0  # seconds of one contestant
-CLI = "from lightning_ding.entry.cli import main; main()"
+CLI = """
+import sys
+from multiprocessing.connection import Connection
+
+from lightning_ding.entry.cli import main
+from lightning_ding.envs.process.life import die_with
+
+end = Connection(int(sys.argv.pop(1)), writable=False)
+die_with(end)
+main()
+"""
 PARTS = ("throughput", "transports", "rllib")
 
 
@@ -67,9 +79,11 @@ def run_throughput(transport: str, collectors: int, seconds: float) -> dict[str,
         config = config_of(transport, collectors, folder)
         file = Path(folder) / "config.json"  # JSON is YAML
         file.write_text(json.dumps(config))
-        command = [sys.executable, "-c", CLI, "parallel", "--config", str(file)]
-        log = (Path(folder) / "log").open("w")
-        with log, subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True) as process:
+        end = lifeline().fileno()
+        command = [sys.executable, "-c", CLI, str(end), "parallel", "--config", str(file)]
+        output = (Path(folder) / "log").open("w")
+        kwargs: dict[str, Any] = {"stdout": output, "stderr": output, "start_new_session": True, "pass_fds": (end,)}
+        with output, subprocess.Popen(command, **kwargs) as process:
             try:
                 return _watch(config, process, seconds)
             except BaseException:
@@ -112,13 +126,16 @@ def _connect(config: dict[str, Any], process: subprocess.Popen[bytes]) -> Callab
     from lightning_ding.distributed.config import ParallelConfig
 
     cfg = resolve(ParallelConfig, config)
+    deadline = time.monotonic() + START_TIMEOUT
     if cfg.system.transport == "flask_fs":
         from lightning_ding.distributed.workers import flask_channel
 
+        address = Path(cfg.main.exp_name) / "coordinator.json"
+        while not address.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)  # the run's token is there before
         return flask_channel(cfg, None, None).call
     from lightning_ding.distributed.ray.workers import ray_channel
 
-    deadline = time.monotonic() + START_TIMEOUT
     while True:
         try:
             return ray_channel(cfg).call
@@ -166,9 +183,11 @@ def run(what: list[str], seconds: float) -> dict[str, float]:
 
 def in_own_process(what: list[str], seconds: float) -> dict[str, Any]:
     """Run one contestant in a process of its own; of RLlib, which may be missing, say why it is not there."""
-    command = [sys.executable, "-m", "benchmarks.distributed", "--seconds", str(seconds), "--run", *what]
-    threads = {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, env={**os.environ, **threads})
+    end = lifeline().fileno()
+    command = [sys.executable, "-m", "benchmarks.distributed", "--lifeline", str(end)]
+    command += ["--seconds", str(seconds), "--run", *what]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, env=env, pass_fds=(end,))
     if done.returncode == 0:
         result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
         return result
@@ -204,7 +223,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("docs/results/distributed.json"))
     parser.add_argument("--run", nargs="+", help="run one contestant and print its result")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--lifeline", type=int, help=argparse.SUPPRESS)  # descriptor, of the benchmark itself
     arguments = parser.parse_args()
+    if arguments.lifeline is not None:
+        end = Connection(arguments.lifeline, writable=False)  # to be kept, or the descriptor is closed
+        die_with(end)
     if arguments.serve is not None:
         serve(arguments.serve)
         return
