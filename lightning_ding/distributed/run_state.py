@@ -19,6 +19,7 @@ from lightning_ding.distributed.channel import KINDS, Store
 from lightning_ding.distributed.commander import BaseParallelCommander
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.errors import Refusal
+from lightning_ding.distributed.going_on import check_fixed_part, fixed_part
 from lightning_ding.distributed.journal import STATE_FILE, replace_json
 from lightning_ding.distributed.replay import Replay
 from lightning_ding.distributed.replay_settings import ReplaySettings
@@ -42,7 +43,8 @@ class RunState:
         clock: Returns seconds, for leases.
 
     Raises:
-        ValueError: If the folder holds a run that is not over and ``resume`` is false.
+        ValueError: If the folder holds a run that is not over and ``resume`` is false, one that cannot go on with this
+            config, or one that is over and ``resume`` is true.
     """
 
     def __init__(
@@ -62,6 +64,8 @@ class RunState:
                 f"{str(self.folder)!r} holds a run that is not over: go on with it by --resume (resume=True), "
                 "or choose another main.exp_name"
             )
+        if resume and not state_file.exists() and (self.folder / "result.json").exists():
+            raise ValueError(f"the run in {str(self.folder)!r} is over: choose another main.exp_name")
         self.settings = settings
         self.config = config
         self.store = store
@@ -72,6 +76,7 @@ class RunState:
         self.lock = threading.Condition(threading.RLock())
         """Of everything but the buffers, which have locks of their own; never waited for with one of these in hand."""
         self._buffers: dict[str, dict[str, Any]] = {}
+        self._fixed = fixed_part(config)
         self._is_removed = False
         if not state_file.exists():
             shutil.rmtree(self.files, ignore_errors=True)
@@ -119,11 +124,16 @@ class RunState:
         """Return everything but data and weights, as builtins."""
         with self.lock:
             parts = {"scheduler": self.scheduler.state_dict(), "results": self.results.state_dict()}
-            return {**parts, "buffers": self._buffers}
+            return {**parts, "buffers": self._buffers, "fixed": self._fixed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take what ``state_dict`` returned; data are read from the folder."""
+        """Take what ``state_dict`` returned; data are read from the folder.
+
+        Raises:
+            ValueError: If it is the state of a run that cannot go on with this config.
+        """
         with self.lock:
+            check_fixed_part(state["fixed"], self.config)
             self.scheduler.load_state_dict(state["scheduler"])
             self.results.load_state_dict(state["results"])
             self._buffers = dict(state["buffers"])

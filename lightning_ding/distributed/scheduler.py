@@ -9,6 +9,7 @@ from typing import Any
 
 from lightning_ding.distributed.commander import BaseParallelCommander
 from lightning_ding.distributed.config import CoordinatorConfig
+from lightning_ding.distributed.going_on import renew_learning
 from lightning_ding.distributed.tasks import ROLES, Role, Task, TaskBook, Worker
 
 logger = logging.getLogger(__name__)
@@ -163,10 +164,13 @@ class Scheduler:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take what ``state_dict`` returned."""
+        """Take what ``state_dict`` returned; tasks that are handed out from now on are those of this config."""
         self.book.load_state_dict(state["book"])
         self.commander.load_state_dict(state["commander"])
         self._space = state["space"]
+        renew_learning(self.book.tasks.values(), self.commander.config)
+        for task in self.book.waiting("collector"):
+            self.let_go(task)  # the commander makes another one
         if state["is_over"]:
             self.end()
 

@@ -17,7 +17,7 @@ from lightning_ding.distributed import worker_desk as module
 from lightning_ding.distributed.errors import LeaseLostError, Refusal
 from lightning_ding.distributed.flask_fs.store import FileStore
 from lightning_ding.distributed.wire import SCHEMA
-from tests.distributed.coordinating import Run, Worker, both, config, transitions
+from tests.distributed.coordinating import POLICY, Run, Worker, both, config, transitions
 from tests.processes import start
 
 
@@ -155,6 +155,58 @@ def test_restarts_between_any_two_messages_change_nothing(seed: int, restarts: s
     folder = tmp_path_factory.mktemp("runs")
     quiet = Script(folder / "quiet", seed, 40, set()).outcome()
     assert Script(folder / "restarted", seed, 40, restarts).outcome() == quiet
+
+
+def test_a_run_goes_on_with_what_the_config_says_now(tmp_path: Path) -> None:
+    run = Run(config(tmp_path / "run"))
+    learner, collector = both(run)
+    learner.call("learner_close_task", info={"learner_step": 3, "learner_done": False, "results": {}})
+    main, system = run.cfg["main"], run.cfg["system"]
+    main = {**main, "max_env_step": 8, "max_train_iter": 7, "env": {"n_evaluator_episode": 3}}
+    changed = {"learner": {"trainer": {"max_epochs": 5}, "prefetch": 0}, "collector": {"print_freq": 9}}
+    run.cfg = {"main": main, "system": {**system, **changed}}
+    run.restart()
+    learner.connect()
+    learner.take()
+    told = learner.info()
+    assert told["resume"]
+    assert (told["main"]["max_env_step"], told["main"]["max_train_iter"]) == (8, 7)
+    assert (told["learner_cfg"]["trainer"]["max_epochs"], told["learner_cfg"]["prefetch"]) == (5, 0)
+    other = Worker(run, "collector")
+    other.take()
+    settings = other.info()["collector_cfg"]
+    assert (settings["print_freq"], settings["env"]["n_evaluator_episode"]) == (9, 3)
+    assert len(run.coordinator.run.scheduler.book.tasks) == 3
+    for first in (0, 4):
+        collector.send(transitions(first=first))
+    assert run.coordinator.system_shutdown_flag
+
+
+@pytest.mark.parametrize(
+    ("main", "system", "told"),
+    [
+        ({"policy": {"type": "dqn", "learn": {"batch_size": 8}}}, {}, r"main.policy.\S+ must be"),
+        ({"policy": POLICY | {"discount_factor": 0.5}}, {}, r"main.policy.discount_factor must be 0.99, .* got 0.5"),
+        ({"policy": POLICY | {"type": "c51"}}, {}, "main.policy.type must be 'dqn'"),
+        ({"env": {"env_id": "Acrobot-v1"}}, {}, "main.env.env_id must be 'CartPole-v1'"),
+        ({}, {"coordinator": {"commander": {"type": "naive"}}}, "system.coordinator.commander.type must be 'solo'"),
+    ],
+)
+def test_a_run_does_not_go_on_as_another_one(run: Run, main: Any, system: Any, told: str) -> None:
+    cfg = run.cfg
+    run.cfg = {"main": {**cfg["main"], **main}, "system": {**cfg["system"], **system}}
+    with pytest.raises(ValueError, match=told):
+        run.restart()
+    run.cfg = cfg
+    run.cfg["main"]["policy"] = {**cfg["main"]["policy"], "discount_factor": 0.99}  # as it is by default
+    run.restart()
+
+
+def test_a_run_that_is_over_is_not_gone_on_with(run: Run) -> None:
+    run.coordinator.handle("shutdown", {})
+    run.coordinator.close()
+    with pytest.raises(ValueError, match="is over"):
+        run.restart()
 
 
 @pytest.fixture
