@@ -27,6 +27,7 @@ from lightning_ding.distributed.worker_desk import WorkerDesk
 logger = logging.getLogger(__name__)
 
 SWEEPS = 20  # in the time of a lease
+MOST_TASKS = 1000  # collecting at a time that messages may ask for
 
 
 class Coordinator(WorkerDesk, CollectorDesk, LearnerDesk):
@@ -186,6 +187,9 @@ class Coordinator(WorkerDesk, CollectorDesk, LearnerDesk):
 
     def _change_space(self, amount: int) -> Message:
         with self.run.lock:
+            space = self.scheduler.commander.collector_task_space.size
+            if amount > 0 and space + amount > MOST_TASKS:
+                raise Refusal(400, f"at most {MOST_TASKS} collecting tasks are allowed, there are {space}")
             space = self.scheduler.change_space(amount)
             self.run.changed()
         return {"collector_task_space": space}

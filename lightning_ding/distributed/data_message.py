@@ -10,6 +10,8 @@ from lightning_ding.distributed import fields
 from lightning_ding.distributed.errors import Refusal
 from lightning_ding.distributed.rows import EPISODES
 
+LONGEST_RETURN = 1000  # steps of an n-step return
+
 
 def read_metadata(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of the metadata that counts, as builtins.
@@ -44,19 +46,27 @@ def read_sample_options(message: Mapping[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if "n_step" in given:
         options["n_step"] = fields.whole(given, "n_step", least=1)
+        if options["n_step"] > LONGEST_RETURN:
+            raise Refusal(400, f"n_step must be at most {LONGEST_RETURN}, got {options['n_step']}")
     if "discount_factor" in given:
         options["discount_factor"] = fields.number(given, "discount_factor")
     return options
 
 
 def read_info(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a learner's or a collector's info, without numbers that JSON has no name for.
+    """Return a learner's info, without numbers that JSON has no name for.
 
     Raises:
-        Refusal: 400, if there is none.
+        Refusal: 400, if there is none, or its ``learner_step``, ``learner_done`` or ``results`` are of another type.
     """
-    found: dict[str, Any] = _finite(fields.mapping(message, "info"))
-    return found
+    info: dict[str, Any] = _finite(fields.mapping(message, "info"))
+    fields.whole(info, "learner_step")
+    fields.flag({"learner_done": False, **info}, "learner_done")
+    results = fields.mapping({"results": {}, **info}, "results")
+    for name, value in results.items():
+        if value is not None:
+            fields.number(results, name)
+    return info
 
 
 def _finite(value: Any) -> Any:

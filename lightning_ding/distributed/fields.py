@@ -106,7 +106,9 @@ def wholes(message: Mapping[str, Any], name: str, limit: int = LARGEST) -> list[
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) <= LARGEST
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def _is_whole(value: Any) -> bool:

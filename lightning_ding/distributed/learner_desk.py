@@ -9,7 +9,7 @@ from typing import Any
 
 from lightning_ding.distributed import fields
 from lightning_ding.distributed.channel import Message
-from lightning_ding.distributed.data_message import read_sample_options
+from lightning_ding.distributed.data_message import read_info, read_sample_options
 from lightning_ding.distributed.desk import Desk
 from lightning_ding.distributed.errors import Refusal
 from lightning_ding.distributed.replay import Replay
@@ -75,8 +75,8 @@ class LearnerDesk(Desk):
 
     def deal_with_learner_send_info(self, message: Message) -> Message:
         """Take what a learner did: priorities go to the buffer, numbers to the commander."""
-        info = fields.mapping(message, "info")
-        step, priorities = fields.whole(info, "learner_step"), fields.handle(info, "priority_info", "priority")
+        info = read_info(message)
+        step, priorities = info["learner_step"], fields.handle(info, "priority_info", "priority")
         info.pop("priority_info", None)
         with self.run.lock:
             task = self._owned(message, "learner")
@@ -89,16 +89,19 @@ class LearnerDesk(Desk):
         return {}
 
     def deal_with_learner_send_policy(self, message: Message) -> Message:
-        """Take note of new weights."""
+        """Take note of new weights; those that no collector could read are refused."""
         policy_id, version = fields.text(message, "policy_id"), fields.whole(message, "version")
         handle = fields.handle(message, "data_id", "policy")
+        if handle is None:
+            raise Refusal(400, "data_id must be the handle of the weights, got none")
         with self.run.lock:
-            task, commander = self._owned(message, "learner"), self.scheduler.commander
+            task = self._owned(message, "learner")
             if policy_id != task.info["policy_id"]:
                 raise Refusal(404, f"this learner has the policy {task.info['policy_id']!r}, not {policy_id[:100]!r}")
-            if handle is None:
-                raise Refusal(400, "data_id must be the handle of the weights, got none")
-            weights = self.run.weights
+        self.run.store.get(handle)
+        with self.run.lock:
+            self._owned(message, "learner")
+            weights, commander = self.run.weights, self.scheduler.commander
             if not weights.is_newest(policy_id, handle):  # else the answer to it was lost
                 weights.publish(policy_id, version, handle, commander.wants_snapshot(policy_id, version))
                 weights.keep_only(commander.needed_policies())
@@ -108,7 +111,7 @@ class LearnerDesk(Desk):
         """Note that a learner is done, or that it lets its task go to another."""
         with self.run.lock:
             if not self._is_over(message):
-                task, info = self._owned(message, "learner"), fields.mapping(message, "info")
+                task, info = self._owned(message, "learner"), read_info(message)
                 self._note_info(task, info)
                 self._finish(task, info, self.deal_with_learner_judge_finish(task.task_id, info))
                 self.run.changed()

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from lightning_ding import __version__
+from lightning_ding.distributed.channel import Store
 from lightning_ding.distributed.coordinator import Coordinator
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
 from lightning_ding.distributed.wire import SCHEMA
@@ -42,9 +43,9 @@ class Clock:
 class Run:
     """A coordinator that can be killed and made again at any time."""
 
-    def __init__(self, cfg: dict[str, Any]) -> None:
+    def __init__(self, cfg: dict[str, Any], store: Store | None = None) -> None:
         self.cfg = cfg
-        self.store = MemoryStore()
+        self.store: Any = store or MemoryStore()
         self.clock = Clock()
         self.coordinator = Coordinator(cfg, self.store, clock=self.clock)
         self.coordinator.sweep()

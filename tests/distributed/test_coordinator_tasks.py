@@ -14,6 +14,7 @@ from lightning_ding import __version__
 from lightning_ding.distributed import worker_desk as module
 from lightning_ding.distributed.coordinator import Coordinator
 from lightning_ding.distributed.errors import LeaseLostError, Refusal
+from lightning_ding.distributed.flask_fs.store import FileStore
 from lightning_ding.distributed.in_process import MemoryStore
 from lightning_ding.distributed.wire import SCHEMA
 from tests.distributed.coordinating import Run, Worker, both, config, transitions
@@ -69,6 +70,7 @@ def test_a_worker_of_another_version_is_refused(run: Run, changed: dict[str, Any
         ("heartbeat", {"worker_id": "nobody"}, 409),
         ("task", {"worker_id": 3}, 400),
         ("increase_collector", {"n": 0}, 400),
+        ("increase_collector", {"n": 2**40}, 400),
     ],
 )
 def test_a_message_that_makes_no_sense_is_refused(run: Run, name: str, said: dict[str, Any], status: int) -> None:
@@ -350,6 +352,33 @@ def test_old_weights_go_and_a_serial_only_rises(run: Run) -> None:
     run.restart()
     assert learner.publish(25) == 4  # it went on from an older checkpoint
     assert collector.call("get_policy", policy_id=policy_id, serial=3)["version"] == 25
+
+
+@pytest.mark.parametrize("data_id", [None, {"kind": "policy", "name": "../../x"}, {"kind": "policy", "name": "0" * 32}])
+def test_weights_that_no_collector_could_read_are_not_announced(tmp_path: Path, data_id: Any) -> None:
+    run = Run(config(tmp_path / "run"), FileStore(tmp_path / "run/data"))
+    learner, collector = both(run)
+    learner.publish(1)
+    policy_id = learner.info()["policy_id"]
+    with pytest.raises(Refusal):
+        learner.call("learner_send_policy", policy_id=policy_id, version=2, data_id=data_id)
+    assert collector.call("get_policy", policy_id=policy_id, serial=-1)["version"] == 1
+    assert learner.publish(3) == 2
+
+
+@pytest.mark.parametrize("name", ["learner_learn_task", "learner_close_task"])
+@pytest.mark.parametrize(
+    "said",
+    [{"learner_step": "abc"}, {"learner_step": None}, {"results": 5}, {"results": {"x": "y"}}, {"learner_done": 1}],
+)
+def test_a_malformed_info_of_a_learner_is_refused_and_the_task_goes_on(
+    run: Run, name: str, said: dict[str, Any]
+) -> None:
+    learner, _ = both(run)
+    with pytest.raises(Refusal, match="400"):
+        learner.call(name, info={"learner_step": 3, "learner_done": True, "results": {}, **said})
+    assert run.coordinator.run.results.train_iter == 0
+    assert learner.call("heartbeat") == {"close": False}
 
 
 def test_weights_that_are_announced_twice_are_one_publication(run: Run) -> None:
