@@ -19,6 +19,7 @@ from lightning_ding.distributed.tasks import Task
 logger = logging.getLogger(__name__)
 
 KEPT_ROUNDS = 64  # that learners may have asked for and not read yet
+LARGEST_ROUND = 64  # rounds of the policy's own that one may be as large as
 GONE = 404  # of a block that was taken before
 
 
@@ -54,7 +55,7 @@ class LearnerDesk(Desk):
         return answer
 
     def _answer_get_data(self, message: Message) -> Message:
-        amount = (fields.whole(message, "batch_size", 1), fields.whole(message, "num_batches", 1))
+        amount = self._amount(message)
         train_iter, rank = fields.whole(message, "cur_learner_iter"), fields.whole(message, "rank")
         options = read_sample_options(message)
         with self.run.lock:
@@ -120,6 +121,18 @@ class LearnerDesk(Desk):
     def deal_with_learner_judge_finish(self, task_id: str, info: Mapping[str, Any]) -> bool:
         """Return whether a learner's info says that its task is over."""
         return self.scheduler.commander.judge_learner_finish(task_id, info)
+
+    def _amount(self, message: Message) -> tuple[int, int]:
+        """Return how many transitions a minibatch and how many minibatches a round is to have.
+
+        Raises:
+            Refusal: 422, if they are far more than a round of the policy has.
+        """
+        batch_size, num_batches = fields.whole(message, "batch_size", 1), fields.whole(message, "num_batches", 1)
+        limit = LARGEST_ROUND * self.run.settings.round_size
+        if batch_size * num_batches > limit:
+            raise Refusal(422, f"a round must have at most {limit} transitions, got {batch_size} * {num_batches}")
+        return batch_size, num_batches
 
     def _put(self, batch: dict[str, Any]) -> Any:
         """Return the handle of a round; very old ones go, whose learner never got the answer."""

@@ -216,6 +216,18 @@ def test_a_question_for_a_round_whose_answer_was_lost_gets_the_same_again(tmp_pa
     assert len(run.coordinator._answers) == 64
 
 
+@pytest.mark.parametrize("amount", [(4, 129), (513, 1), (2**40, 2**40)])
+def test_a_round_that_is_far_too_large_is_refused_and_changes_nothing(tmp_path: Path, amount: tuple[int, int]) -> None:
+    run = Run(config(tmp_path / "run", samples_per_insert=2.0, tolerance=1.0))
+    learner, collector = both(run)
+    for first in range(0, 12, 4):
+        assert collector.send(transitions(first=first))["accepted"]
+    with pytest.raises(Refusal, match="422: a round must have at most 512 transitions"):
+        learner.get(*amount)
+    assert not collector.send(transitions(first=12))["accepted"]  # it would be with a larger round
+    assert learner.get(4, 2)["data"] is not None
+
+
 def test_rounds_that_nobody_reads_do_not_pile_up(tmp_path: Path) -> None:
     run = Run(config(tmp_path / "run"))
     learner, collector = both(run)
