@@ -104,7 +104,10 @@ class LearnerDesk(Desk):
             self._owned(message, "learner")
             weights, commander = self.run.weights, self.scheduler.commander
             if not weights.is_newest(policy_id, handle):  # else the answer to it was lost
-                weights.publish(policy_id, version, handle, commander.wants_snapshot(policy_id, version))
+                snapshot = commander.wants_snapshot(policy_id, version)
+                weights.publish(policy_id, version, handle, snapshot)
+                if snapshot is not None:
+                    self.run.changed()  # before the weights go of one that perhaps gave way
                 weights.keep_only(commander.needed_policies())
             return {"serial": weights.serials()[policy_id]}
 

@@ -349,6 +349,21 @@ def test_an_idle_worker_has_to_connect_again(run: Run, monkeypatch: pytest.Monke
     assert idle.take()["task"] is None
 
 
+def test_every_former_self_that_a_restarted_coordinator_knows_has_its_weights(tmp_path: Path) -> None:
+    league = {"snapshot_interval": 1, "max_players": 2}
+    cfg = config(tmp_path / "run", commander={"type": "one_vs_one", "league": league})
+    run = Run(cfg | {"system": {**cfg["system"], "collector": {"type": "marine"}}})
+    learner, _ = both(run)
+    for version in (1, 2, 3, 4):
+        learner.publish(version)
+        run.restart()  # after a kill
+        players = run.coordinator.run.scheduler.commander.league.players  # type: ignore[attr-defined]
+        assert len(players) == min(version, 2)
+        for player in players:
+            handle = run.coordinator.run.weights.newer(player, -1)["handle"]
+            assert run.store.get(handle).tensors["weight"].tolist() == [float(player.rpartition("_")[2])]
+
+
 def test_the_ratio_is_remembered(tmp_path: Path) -> None:
     run = Run(config(tmp_path / "run", samples_per_insert=2.0, tolerance=2.0))
     learner, collector = both(run)
