@@ -12,23 +12,38 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
+from lightning_ding.distributed.coordinator import Coordinator
+from lightning_ding.distributed.flask_fs.store import FileStore
+from lightning_ding.entry.config_file import read_config
+from tests.distributed.witness_env import CARTPOLE_ENV, ENV, numbers, taken
 from tests.entry import runs
 
 ROLES = ("collector", "collector", "learner", "coordinator")  # as many as there are of each
-CARTPOLE = {
+CARTPOLE: dict[str, Any] = {
     "policy": {
         "type": "dqn",
         "nstep": 3,
         "learn": {"update_per_collect": 16, "batch_size": 128},
         "collect": {"n_sample": 64},
-        "eval": {"evaluator": {"eval_freq": 500, "n_episode": 20, "stop_value": 500.0}},
+        "eval": {"evaluator": {"eval_freq": 500, "n_episode": 20}},
     },
-    "env": {"evaluator_env_num": 8, "n_evaluator_episode": 20, "stop_value": 500.0},
-    "max_env_step": 100_000,
+    "env": {"evaluator_env_num": 8, "n_evaluator_episode": 20},
 }
+
+
+def write_config(folder: Path, env_id: str, witness: Path, main: dict[str, Any]) -> Path:
+    """Write the config of a run in an env that counts its steps in a file, and return the config's file."""
+    imports = ["tests.distributed.witness_env"]
+    env = {**main["env"], "env_id": env_id, "env_kwargs": {"file": str(witness)}}
+    file = runs.write_config(folder, env=env, policy={**main["policy"], "import_names": imports})
+    config = yaml.safe_load(file.read_text())
+    config["system"] |= {"restarts": 1000, "collector": {"import_names": imports}}
+    file.write_text(yaml.safe_dump(config))
+    return file
 
 
 def kill_one(folder: Path, role: str) -> bool:
@@ -47,37 +62,72 @@ def check_counters(folder: Path) -> dict[str, Any]:
     return result
 
 
-def test_run_ends_well_although_each_role_is_killed_once(tmp_path: Path) -> None:
-    file = runs.write_config(tmp_path, max_env_step=2000)
+def buffer_of(folder: Path) -> tuple[dict[str, Any], int]:
+    """Return the transitions that a stopped run has kept, and how many its coordinator has acknowledged."""
+    run = folder / "run"
+    coordinator = Coordinator(read_config(run / "config.json"), FileStore(run / "data"), resume=True)
+    (replay,) = coordinator.run.replays.values()
+    storage = replay.buffer._storage  # type: ignore[attr-defined]
+    return storage.gather(np.arange(storage.count), 1, 1.0), replay.counts.env_step
+
+
+def check_rows(folder: Path, witness: Path) -> None:
+    """See that a run has kept exactly what it acknowledged, each step once, and each as it was really taken."""
+    rows, acknowledged = buffer_of(folder)
+    steps = taken(witness)
+    found = numbers(rows["next_obs"])
+    assert len(found) == acknowledged <= len(steps)
+    assert len(set(found)) == len(found)
+    kept = zip(numbers(rows["obs"]), rows["action"].flatten().tolist(), strict=True)
+    assert list(kept) == [steps[number - 1] for number in found]
+
+
+def test_run_ends_well_although_each_role_is_killed_and_keeps_each_step_once(tmp_path: Path) -> None:
+    """The env's own file is the witness of what was really done."""
+    witness = tmp_path / "steps"
+    file = write_config(tmp_path, ENV, witness, {"policy": runs.POLICY, "env": runs.ENV})
     with runs.start(file) as process:
-        for goal, role in ((200, "learner"), (500, "coordinator"), (800, "collector")):
+        for goal, role in ((100, "learner"), (250, "coordinator"), (400, "collector"), (550, "coordinator")):
             runs.wait_for_env_step(tmp_path, goal, process)
             assert kill_one(tmp_path, role)
+        runs.wait_for_env_step(tmp_path, 700, process)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 143, output
+    assert output.count("ended with SIGKILL") == 4
+    check_rows(tmp_path, witness)
+    acknowledged = buffer_of(tmp_path)[1]
+
+    with runs.start(file, "--resume", "--set", f"main.max_env_step={acknowledged + 100}") as process:
         output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
-    assert output.count("ended with SIGKILL") == 3
-    assert check_counters(tmp_path)["env_step"] >= 2000
+    assert acknowledged + 100 <= check_counters(tmp_path)["env_step"] <= len(taken(witness))
     assert runs.processes_of(tmp_path) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_cartpole_is_learned_while_a_process_dies_every_five_seconds(tmp_path: Path) -> None:
-    file = runs.write_config(tmp_path, **CARTPOLE)
-    config = yaml.safe_load(file.read_text())
-    config["system"]["restarts"] = 1000
-    file.write_text(yaml.safe_dump(config))
+    steps = tmp_path / "steps"
+    file = write_config(tmp_path, CARTPOLE_ENV, steps, CARTPOLE)
     generator = random.Random(0)
     kills = 0
     with runs.start(file) as process:
         runs.wait_for_env_step(tmp_path, 64, process)
         end = time.monotonic() + 120
-        while time.monotonic() < end and process.poll() is None:
+        while time.monotonic() < end:
+            assert process.poll() is None  # there is no other end than that of the killing
             time.sleep(5)
             kills += kill_one(tmp_path, generator.choice(ROLES))
-        output, _ = process.communicate(timeout=600)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 143, output
+    assert kills >= 20
+    acknowledged = buffer_of(tmp_path)[1]
+    assert acknowledged <= steps.stat().st_size
+    with runs.start(file, "--resume", "--set", f"main.max_env_step={acknowledged + 1000}") as process:
+        output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
-    assert kills >= 10
     result = check_counters(tmp_path)
     sys.stderr.write(f"{kills} kills: {json.dumps(result)}\n")
     assert result["results"]["test/return_mean"] >= 475
