@@ -119,7 +119,8 @@ class CoordinatorConfig:
     channel: int = 0
     """Of the run; messages of another one are refused."""
     token_file: str | None = None
-    """File with the token that every message must bear; None takes ``LIGHTNING_DING_TOKEN`` of the environment."""
+    """File with the token that every message must bear; None takes ``LIGHTNING_DING_TOKEN`` of the environment, or
+    the file ``token`` in the folder of the run, if there is one."""
     max_message: int = 1_000_000
     """Bytes of a control message."""
     max_block: int = 2_000_000_000
