@@ -116,6 +116,7 @@ def test_coordinator_that_is_not_there_is_looked_for_as_long_as_told(ray: Any, n
     assert 0.2 < time.monotonic() - start < 20
 
 
+@pytest.mark.slow
 def test_channel_of_a_process_that_is_not_in_ray_says_so_and_starts_none() -> None:
     code = """
 import ray
