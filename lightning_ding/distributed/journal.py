@@ -2,8 +2,8 @@
 
 An entry is a JSON file and, if it came with data, a safetensors file that appears behind it: the entry counts as soon
 as the last of them is there. A snapshot is a folder with the state up to some entry; it loses its hidden name when it
-is whole, and only then the entries that it holds go. Nothing here waits for the disk itself, so it all survives the
-death of the process, but perhaps not a power cut.
+is whole and on the disk, and only then the entries that it holds go. Entries do not wait for the disk itself: they
+survive the death of the process, but perhaps not a power cut.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from lightning_ding.checkpoints.files import sync, sync_tree
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +75,7 @@ class Journal:
         """
         about = self._entries / f"{entry.name}.json"
         try:
-            replace_json(about, asdict(entry))
+            _replace_unsynced(about, json.dumps(asdict(entry)))
             if entry.has_data:
                 take_data(self.data_file(entry))
         except BaseException:
@@ -115,9 +117,11 @@ class Journal:
         shutil.rmtree(hidden, ignore_errors=True)
         hidden.mkdir()
         save(hidden)
-        replace_json(hidden / STATE_FILE, state)
+        (hidden / STATE_FILE).write_text(json.dumps(state))
+        sync_tree(hidden)
         older = list(self._whole())
         os.replace(hidden, self._snapshots / f"{max(map(_number, older), default=0) + 1:012d}")
+        sync(self._snapshots)
         for folder in older:
             shutil.rmtree(folder, ignore_errors=True)
         for entry in self._all():
@@ -147,14 +151,9 @@ class Journal:
         return (folder for folder in self._snapshots.iterdir() if folder.name.isdigit())
 
 
-def replace_json(file: Path, content: Any) -> None:
-    """Write a JSON file that is the old one or the new one at every moment.
-
-    Raises:
-        OSError: If it cannot be written; then it is the old one.
-    """
+def _replace_unsynced(file: Path, text: str) -> None:
     temporary = file.with_name(f".{file.name}.tmp")
-    temporary.write_text(json.dumps(content))
+    temporary.write_text(text)
     os.replace(temporary, file)
 
 

@@ -15,12 +15,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.distributed.channel import KINDS, Store
 from lightning_ding.distributed.commander import BaseParallelCommander
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.errors import Refusal
 from lightning_ding.distributed.going_on import check_fixed_part, fixed_part
-from lightning_ding.distributed.journal import STATE_FILE, replace_json
+from lightning_ding.distributed.journal import STATE_FILE
 from lightning_ding.distributed.replay import Replay
 from lightning_ding.distributed.replay_settings import ReplaySettings
 from lightning_ding.distributed.results import Results
@@ -117,7 +118,7 @@ class RunState:
                     self._buffers.setdefault(task.buffer_id, {"policy_id": task.info["policy_id"], "cfg": cfg})
             self._make_buffers()
             if not self._is_removed:
-                replace_json(self.files / STATE_FILE, self.state_dict())
+                replace_text(self.files / STATE_FILE, json.dumps(self.state_dict()))
             self.lock.notify_all()
 
     def state_dict(self) -> dict[str, Any]:
@@ -176,7 +177,7 @@ class RunState:
             told = {"env_step": counters["env_step"], "episodes": counters["episode"]}
             found = self.results.state_dict()
             named = {"results": found.pop("learner"), "error": self.scheduler.error, "counters": counters}
-            replace_json(self.folder / "result.json", {**told, **found, **named})
+            replace_text(self.folder / "result.json", json.dumps({**told, **found, **named}))
 
     def remove(self) -> None:
         """Delete what nobody needs when the run is over."""

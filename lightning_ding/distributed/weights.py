@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.distributed.channel import Message, Store
-from lightning_ding.distributed.journal import replace_json
 
 KEPT = 2  # publications of a policy: a reader who was told of the last but one still finds it
 
@@ -98,7 +98,7 @@ class Weights:
     def _forget(self, gone: list[Publication]) -> None:
         """Write down what is left, and only then delete the blocks that nobody is told of any more."""
         policies = {name: [asdict(one) for one in known] for name, known in self._published.items()}
-        replace_json(self._file, {"policies": policies, "snapshots": sorted(self._snapshots)})
+        replace_text(self._file, json.dumps({"policies": policies, "snapshots": sorted(self._snapshots)}))
         kept = [one.handle for known in self._published.values() for one in known]
         for one in gone:
             if one.handle not in kept:

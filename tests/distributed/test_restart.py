@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 from pathlib import Path
@@ -324,6 +325,27 @@ def test_an_entry_that_a_power_cut_tore_does_not_stop_a_start(
     assert sorted(name.stem in message for name in entries[1:3] for message in told) == [False, False, True, True]
     assert len(files(run)) == 4
     assert collector.send(transitions(first=16))["accepted"]
+
+
+def test_tasks_weights_and_snapshots_are_on_the_disk_before_anybody_relies_on_them(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: dict[int, str] = {}
+    fsync = os.fsync
+
+    def note(number: int) -> None:
+        synced[os.fstat(number).st_ino] = Path(f"/proc/self/fd/{number}").readlink().name
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", note)
+    learner, collector = both(run)
+    learner.publish(1)
+    collector.send(transitions())
+    run.coordinator.save()
+    folder = Path(run.cfg["main"]["exp_name"], "coordinator")
+    needed = [folder, folder / "state.json", folder / "policies.json", *(folder / "snapshots").rglob("*")]
+    assert len(needed) == 7
+    assert [file for file in needed if file.stat().st_ino not in synced] == []
 
 
 def test_workers_go_on_with_their_tasks_and_have_a_whole_lease(run: Run) -> None:
