@@ -10,14 +10,24 @@ from lightning_ding.distributed import fields
 from lightning_ding.distributed.channel import Message
 from lightning_ding.distributed.desk import Desk
 from lightning_ding.distributed.errors import Refusal
+from lightning_ding.distributed.run_state import RunState
 from lightning_ding.distributed.tasks import ROLES, Task
 from lightning_ding.distributed.wire import SCHEMA
 
 TASK_WAIT = 1.0  # seconds that a question for a task is kept waiting for one
+MOST_ASKING = 8  # questions for a task that are kept waiting at a time
 
 
 class WorkerDesk(Desk):
-    """The coordinator's answers to workers, whatever they do."""
+    """The coordinator's answers to workers, whatever they do.
+
+    Args:
+        run: All that is known of the run.
+    """
+
+    def __init__(self, run: RunState) -> None:
+        super().__init__(run)
+        self._asking = 0  # workers whose questions for a task are kept waiting
 
     def deal_with_connect(self, message: Message) -> Message:
         """Let a worker in, if it speaks the same language."""
@@ -38,21 +48,22 @@ class WorkerDesk(Desk):
             return {"close": self._owned(message).is_closing if message.get("task_id") is not None else False}
 
     def deal_with_task(self, message: Message) -> Message:
-        """Give a worker something to do, as soon as there is something."""
-        worker_id, until = fields.text(message, "worker_id"), time.monotonic() + TASK_WAIT
+        """Give a worker something to do, as soon as there is something.
+
+        Only some may wait here for it, as each keeps a thread of the server; others are told to ask again.
+        """
+        worker_id = fields.text(message, "worker_id")
         with self.run.lock:
-            before = self._owners()
-            while True:
-                worker = self.scheduler.book.renew(worker_id)
-                task = self.scheduler.next_task(worker)
-                worker.is_told = self.scheduler.is_over
-                left = until - time.monotonic()
-                if task is not None or worker.is_told or left <= 0:
-                    break
-                self.run.lock.wait(left)
-            if worker.is_told or self._owners() != before:
+            before, may_wait = self._owners(), self._asking < MOST_ASKING
+            self._asking += 1
+            try:
+                task, is_over = self._next_task(worker_id, TASK_WAIT if may_wait else 0.0)
+            finally:
+                self._asking -= 1
+            if is_over or self._owners() != before:
                 self.run.changed()
-            return {"task": None if task is None else _about(task), "shutdown": worker.is_told}
+            wait = 0.0 if may_wait or task is not None else TASK_WAIT
+            return {"task": None if task is None else _about(task), "shutdown": is_over, "wait": wait}
 
     def deal_with_fail(self, message: Message) -> Message:
         """Take a task back whose worker met an error."""
@@ -76,6 +87,18 @@ class WorkerDesk(Desk):
         with self.run.lock:
             self.scheduler.book.renew(fields.text(message, "worker_id"))
             return self.run.weights.newer(fields.text(message, "policy_id"), known)
+
+    def _next_task(self, worker_id: str, seconds: float) -> tuple[Task | None, bool]:
+        """Return a task, waiting for one up to some seconds, and whether the run is over."""
+        until = time.monotonic() + seconds
+        while True:
+            worker = self.scheduler.book.renew(worker_id)
+            task = self.scheduler.next_task(worker)
+            worker.is_told = self.scheduler.is_over
+            left = until - time.monotonic()
+            if task is not None or worker.is_told or left <= 0:
+                return task, worker.is_told
+            self.run.lock.wait(left)
 
     def _owners(self) -> tuple[Any, ...]:
         """Return what a look for silent workers and new tasks may change."""

@@ -144,6 +144,7 @@ class CommWorker:
             if (given := answer["task"]) is not None:
                 self.task = Task(given["name"], given["task_id"], given["run_id"], given["task_info"])
                 return self.task
+            self._stopping.wait(answer.get("wait", 0.0))
         return None
 
     # ------------------------------------------------------------------ life

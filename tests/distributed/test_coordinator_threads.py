@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lightning_ding.distributed import worker_desk
 from lightning_ding.distributed.periodic import Periodic
 from tests.distributed.coordinating import Run, Worker, config, transitions
 
@@ -84,6 +85,25 @@ def test_who_asks_for_a_task_gets_it_as_soon_as_there_is_one(tmp_path: Path) -> 
     run.coordinator.handle("increase_collector", {"n": 1})
     thread.join(DEADLINE)
     assert given[0] is not None
+
+
+def test_eight_workers_wait_for_a_task_at_a_time_and_others_ask_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_desk, "TASK_WAIT", DEADLINE)
+    run = Run(config(tmp_path / "run", commander={"collector_task_space": 0}))
+    collectors = [Worker(run, "collector") for _ in range(9)]
+    threads = [threading.Thread(target=collector.take, daemon=True) for collector in collectors[:8]]
+    for thread in threads:
+        thread.start()
+    until(lambda: run.coordinator._asking == 8)
+    assert collectors[8].take() == {"task": None, "shutdown": False, "wait": DEADLINE}
+    run.coordinator.handle("increase_collector", {"n": 9})
+    for thread in threads:
+        thread.join(DEADLINE)
+    answer = collectors[8].take()
+    assert (answer["task"] is not None, answer["wait"]) == (True, 0.0)
+    assert all(collector.task for collector in collectors)
 
 
 def test_a_failing_thread_ends_the_run_with_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

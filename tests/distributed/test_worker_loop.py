@@ -98,6 +98,20 @@ def test_a_coordinator_that_was_started_anew_is_told_again_who_asks() -> None:
     assert len(coordinator.said("connect")) == 2
 
 
+def test_a_worker_that_is_told_to_ask_later_does() -> None:
+    coordinator = FakeCoordinator(TASKS)
+    asked: list[float] = []
+
+    def tell_to_wait(message: dict[str, Any]) -> Any:
+        asked.append(time.monotonic())
+        return {"task": None, "shutdown": False, "wait": 0.25} if len(asked) == 1 else None
+
+    coordinator.answers["task"] = tell_to_wait
+    with connected(coordinator) as worker:
+        assert worker.next_task() is not None
+    assert asked[1] - asked[0] >= 0.25
+
+
 def test_what_a_task_raises_is_reported_with_its_end_and_the_next_task_is_done() -> None:
     coordinator = FakeCoordinator(TASKS)
     done: list[str] = []
