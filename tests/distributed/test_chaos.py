@@ -87,14 +87,14 @@ def test_run_ends_well_although_each_role_is_killed_and_keeps_each_step_once(tmp
     witness = tmp_path / "steps"
     file = write_config(tmp_path, ENV, witness, {"policy": runs.POLICY, "env": runs.ENV})
     with runs.start(file) as process:
-        for goal, role in ((100, "learner"), (250, "coordinator"), (400, "collector"), (550, "coordinator")):
+        for goal, role in ((100, "learner"), (250, "coordinator"), (400, "collector")):
             runs.wait_for_env_step(tmp_path, goal, process)
             assert kill_one(tmp_path, role)
-        runs.wait_for_env_step(tmp_path, 700, process)
+        runs.wait_for_env_step(tmp_path, 550, process)
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=120)
     assert process.returncode == 143, output
-    assert output.count("ended with SIGKILL") == 4
+    assert output.count("ended with SIGKILL") == 3
     check_rows(tmp_path, witness)
     acknowledged = buffer_of(tmp_path)[1]
 
