@@ -78,18 +78,22 @@ class Replay:
             Refusal: 400 for a gap in ``seq``; 422 or what the store says for data that cannot be taken.
             OSError: If the disk does not take it; then nothing has happened.
         """
+        is_free = data_id is None or forced
         with self._lock:
-            expected = self.counts.next_seq.get(sender.run_id, 0)
-            if seq < expected:
-                return "duplicate"
-            if seq > expected:
-                raise Refusal(400, f"seq must be {expected}, the next of this run, got {seq}")
-            if data_id is not None and not forced and not self._may_insert(version):
-                return "wait"
+            verdict = self._judge(sender, seq, version, is_free)
+        if verdict is not None:
+            return verdict
+        tensors, problem = self._fetch(data_id)  # without the lock, as it may take its time
+        with self._lock:
+            verdict = self._judge(sender, seq, version, is_free)  # the same message may have come twice meanwhile
+            if verdict is not None:
+                return verdict
             counted = (self.counts.accepted + 1, *sender[:1], seq, *sender[1:], version, self.ratio.sampled)
             entry = Entry(*counted, has_data=data_id is not None, metadata=metadata)
             try:
-                rows = None if data_id is None else self.intake.read(self._store.get(data_id).tensors, entry)
+                if problem is not None:
+                    raise problem
+                rows = None if tensors is None else self.intake.read(tensors, entry)
                 self.journal.write(entry, lambda file: self._store.move(data_id, file))
                 self._apply_or_discard(entry, rows)
             except Refusal:
@@ -203,15 +207,29 @@ class Replay:
 
     # ------------------------------------------------------------------ helpers
 
+    def _judge(self, sender: Sender, seq: int, version: int, is_free: bool) -> Verdict | None:
+        """Return what becomes of a message without a look at its data; None if it depends on these."""
+        expected = self.counts.next_seq.get(sender.run_id, 0)
+        if seq < expected:
+            return "duplicate"
+        if seq > expected:
+            raise Refusal(400, f"seq must be {expected}, the next of this run, got {seq}")
+        waits = self.intake.lacks_data(version, self._batch_size)
+        return None if is_free or self.ratio.may_insert(learner_waits=waits) else "wait"
+
+    def _fetch(self, data_id: Any) -> tuple[dict[str, Any] | None, Refusal | None]:
+        """Return the transitions of a message, or why there are none."""
+        try:
+            return (None if data_id is None else self._store.get(data_id).tensors), None
+        except Refusal as refusal:
+            return None, refusal
+
     def _apply_or_discard(self, entry: Entry, rows: dict[str, Any] | None) -> None:
         try:
             self.intake.apply(entry, rows)
         except Exception as error:  # whatever it is, the next start must not meet it again
             self.journal.discard(entry)
             raise Refusal(422, f"the buffer does not take it: {error!r}") from error
-
-    def _may_insert(self, version: int) -> bool:
-        return self.ratio.may_insert(learner_waits=self.intake.lacks_data(version, self._batch_size))
 
     def _sample(self, batch_size: int, num_batches: int, train_iter: int, options: Any) -> dict[str, Any] | None:
         try:

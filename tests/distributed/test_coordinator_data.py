@@ -43,6 +43,22 @@ def test_a_message_that_comes_twice_counts_once(run: Run) -> None:
     assert (run.counts.env_step, len(run.rows()["reward"])) == (4, 4)
 
 
+def test_a_message_that_comes_twice_at_the_same_time_counts_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, collector = both(run)
+    get, answers = run.store.get, []
+
+    def get_late(handle: Any) -> Any:
+        monkeypatch.undo()
+        said = {"env_step": 4, "returns": [], "lengths": []}
+        answers.append(collector.call("collector_data_task", seq=0, data_id=handle, metadata=said))
+        return get(handle)  # which the other one has taken
+
+    monkeypatch.setattr(run.store, "get", get_late)
+    answers.append(collector.send(transitions()))
+    assert [answer["duplicate"] for answer in answers] == [False, True]
+    assert (run.counts.env_step, run.counts.refused, run.rows()["reward"]) == (4, 0, [0, 1, 2, 3])
+
+
 def test_a_gap_in_the_numbers_of_messages_is_refused(run: Run) -> None:
     _, collector = both(run)
     collector.send(transitions())
