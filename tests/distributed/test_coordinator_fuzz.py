@@ -78,7 +78,7 @@ def spoilt(data: Any, message: dict[str, Any]) -> Any:
     return message
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_malformed_messages_are_refused_or_answered_and_the_run_goes_on(data: Any, tmp_path_factory: Any) -> None:
     folder = tmp_path_factory.mktemp("run")
