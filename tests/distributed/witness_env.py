@@ -57,7 +57,7 @@ class CountedCartPole(CartPoleEnv):
 
     def step(self, action: Any) -> Any:
         os.write(self._file, b".")
-        return super().step(action)
+        return super().step(action)  # type: ignore[no-untyped-call]
 
 
 def numbers(obs: Any) -> list[int]:
@@ -73,5 +73,5 @@ def taken(file: Path) -> list[tuple[int, int]]:
 
 
 if "Witness-v0" not in gym.registry:
-    gym.register("Witness-v0", entry_point=WitnessEnv)
-    gym.register("CountedCartPole-v1", entry_point=CountedCartPole, max_episode_steps=500)
+    gym.register("Witness-v0", entry_point=f"{__name__}:WitnessEnv")
+    gym.register("CountedCartPole-v1", entry_point=f"{__name__}:CountedCartPole", max_episode_steps=500)
