@@ -17,7 +17,7 @@ from tests.processes import start
 
 @pytest.mark.slow
 def test_run_does_not_outlive_a_benchmark_that_is_killed(tmp_path: Path) -> None:
-    options = ["--only", "throughput", "--output", tmp_path / "result.json"]
+    options = ["--only", "throughput", "--seconds", "1000", "--output", tmp_path / "result.json"]
     family: list[int] = []
     with start(["-m", "benchmarks.distributed", *options]) as benchmark:
         try:
