@@ -49,8 +49,13 @@ def save_object(content: Any, file: Path) -> None:
         os.fsync(opened.fileno())
 
 
-def replace_text(file: Path, text: str) -> None:
-    """Write a text file that is the old one or the new one at every moment.
+def replace_text(file: Path, text: str, is_synced: bool = True) -> None:
+    """Write a text file that is the old one or the new one at every moment, whatever process dies.
+
+    Args:
+        file: To write.
+        text: What it is to hold.
+        is_synced: Whether it is so after a power cut too, which takes longer than all the rest.
 
     Raises:
         OSError: If it cannot be written; then it is the old one.
@@ -59,9 +64,11 @@ def replace_text(file: Path, text: str) -> None:
     with temporary.open("w") as opened:
         opened.write(text)
         opened.flush()
-        os.fsync(opened.fileno())
+        if is_synced:
+            os.fsync(opened.fileno())
     os.replace(temporary, file)
-    sync(file.parent)
+    if is_synced:
+        sync(file.parent)
 
 
 def replace_by_link(file: Path, target: Path) -> None:

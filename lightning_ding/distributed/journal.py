@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lightning_ding.checkpoints.files import sync, sync_tree
+from lightning_ding.checkpoints.files import replace_text, sync, sync_tree
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Journal:
         """
         about = self._entries / f"{entry.name}.json"
         try:
-            _replace_unsynced(about, json.dumps(asdict(entry)))
+            replace_text(about, json.dumps(asdict(entry)), is_synced=False)
             if entry.has_data:
                 take_data(self.data_file(entry))
         except BaseException:
@@ -149,12 +149,6 @@ class Journal:
 
     def _whole(self) -> Iterator[Path]:
         return (folder for folder in self._snapshots.iterdir() if folder.name.isdigit())
-
-
-def _replace_unsynced(file: Path, text: str) -> None:
-    temporary = file.with_name(f".{file.name}.tmp")
-    temporary.write_text(text)
-    os.replace(temporary, file)
 
 
 def _number(folder: Path) -> int:

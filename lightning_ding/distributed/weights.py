@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.distributed.channel import Message, Store
+
+logger = logging.getLogger(__name__)
 
 KEPT = 2  # publications of a policy: a reader who was told of the last but one still finds it
 
@@ -26,6 +29,9 @@ class Publication:
 
 class Weights:
     """The newest publications of each policy, kept in a file too; not safe to use from several threads.
+
+    The file is on the disk itself when a snapshot comes or goes. Else nobody waits for that, which would take longer
+    than all the rest of a publication: after a power cut the learner publishes anew.
 
     Args:
         file: Of what is published, without the weights themselves.
@@ -55,7 +61,7 @@ class Weights:
             self._snapshots.add(snapshot)
         gone = known[:-KEPT]
         del known[:-KEPT]
-        self._forget(gone)
+        self._forget(gone, is_synced=snapshot is not None)
         return serial
 
     def is_newest(self, policy_id: str, handle: Any) -> bool:
@@ -90,15 +96,20 @@ class Weights:
     def load(self) -> None:
         """Read the file, if there is one."""
         if self._file.exists():
-            content = json.loads(self._file.read_text())
+            try:
+                content = json.loads(self._file.read_text())
+            except ValueError as error:  # of a power cut
+                logger.error("%s is torn, and the weights that it names are lost: %s", self._file, error)
+                return
             self._snapshots = set(content["snapshots"])
             for name, known in content["policies"].items():
                 self._published[name] = [Publication(**one) for one in known]
 
-    def _forget(self, gone: list[Publication]) -> None:
+    def _forget(self, gone: list[Publication], is_synced: bool = True) -> None:
         """Write down what is left, and only then delete the blocks that nobody is told of any more."""
         policies = {name: [asdict(one) for one in known] for name, known in self._published.items()}
-        replace_text(self._file, json.dumps({"policies": policies, "snapshots": sorted(self._snapshots)}))
+        text = json.dumps({"policies": policies, "snapshots": sorted(self._snapshots)})
+        replace_text(self._file, text, is_synced)
         kept = [one.handle for known in self._published.values() for one in known]
         for one in gone:
             if one.handle not in kept:

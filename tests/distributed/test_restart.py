@@ -17,6 +17,8 @@ from lightning_ding import __version__
 from lightning_ding.distributed import worker_desk as module
 from lightning_ding.distributed.errors import LeaseLostError, Refusal
 from lightning_ding.distributed.flask_fs.store import FileStore
+from lightning_ding.distributed.in_process import MemoryStore
+from lightning_ding.distributed.weights import Weights
 from lightning_ding.distributed.wire import SCHEMA
 from tests.distributed.coordinating import POLICY, Run, Worker, both, config, transitions
 from tests.processes import start
@@ -327,7 +329,7 @@ def test_an_entry_that_a_power_cut_tore_does_not_stop_a_start(
     assert collector.send(transitions(first=16))["accepted"]
 
 
-def test_tasks_weights_and_snapshots_are_on_the_disk_before_anybody_relies_on_them(
+def test_tasks_and_snapshots_are_on_the_disk_before_anybody_relies_on_them(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: dict[int, str] = {}
@@ -343,9 +345,33 @@ def test_tasks_weights_and_snapshots_are_on_the_disk_before_anybody_relies_on_th
     collector.send(transitions())
     run.coordinator.save()
     folder = Path(run.cfg["main"]["exp_name"], "coordinator")
-    needed = [folder, folder / "state.json", folder / "policies.json", *(folder / "snapshots").rglob("*")]
-    assert len(needed) == 7
+    needed = [folder, folder / "state.json", *(folder / "snapshots").rglob("*")]
+    assert len(needed) == 6
     assert [file for file in needed if file.stat().st_ino not in synced] == []
+
+
+def test_only_weights_that_are_kept_for_ever_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    weights = Weights(tmp_path / "policies.json", MemoryStore())
+    weights.publish("main", 1, {"kind": "policy", "name": "a"})
+    assert synced == []
+    weights.publish("main", 2, {"kind": "policy", "name": "b"}, snapshot="main_at_2")
+    assert len(synced) == 2  # the file and its folder
+
+
+def test_a_torn_file_of_publications_is_told_and_the_learner_publishes_anew(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    learner, collector = both(run)
+    learner.publish(1)
+    Path(run.cfg["main"]["exp_name"], "coordinator", "policies.json").write_text("")
+    run.restart()
+    assert "policies.json is torn" in caplog.text
+    policy_id = learner.info()["policy_id"]
+    assert collector.call("get_policy", policy_id=policy_id, serial=-1)["handle"] is None
+    learner.publish(2)
+    assert collector.call("get_policy", policy_id=policy_id, serial=-1)["version"] == 2
 
 
 def test_workers_go_on_with_their_tasks_and_have_a_whole_lease(run: Run) -> None:
