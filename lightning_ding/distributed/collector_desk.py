@@ -41,7 +41,7 @@ class CollectorDesk(Desk):
             verdict, wait = "wait", DISK_WAIT
         with self.run.lock:
             if verdict == "accepted":
-                self._note_data(task)
+                self._note_data(task, is_progress=message.get("data_id") is not None)
             taken = {"accepted": verdict != "wait", "duplicate": verdict == "duplicate"}
             return {**taken, "wait": wait if verdict == "wait" else 0.0, **self._told(task, replay)}
 
@@ -71,8 +71,9 @@ class CollectorDesk(Desk):
             "random": replay.wants_random(),
         }
 
-    def _note_data(self, task: Task) -> None:
-        self.scheduler.note_progress(task)
+    def _note_data(self, task: Task, is_progress: bool) -> None:
+        if is_progress:  # an empty message is only the first question
+            self.scheduler.note_progress(task)
         limit = self.run.config.main.max_env_step
         if limit is not None and not self.scheduler.is_over and self.run.env_step() >= limit:
             self.scheduler.end()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from lightning_ding.distributed.worker_loop import CommWorker, Task
 
 logger = logging.getLogger(__name__)
 
+DISK_WAIT = 1.0  # seconds between two attempts to write to a disk that is full
 LONGEST_WAIT = 1.0  # seconds between two attempts to hand data over; the lease wants a sign of life
 
 
@@ -33,6 +34,8 @@ class BaseCommCollector(ABC):
 
     def __init__(self, cfg: ConfigLike[ParallelConfig] = None, channel: Channel | None = None) -> None:
         self.config: ParallelConfig = resolve(ParallelConfig, cfg)
+        self.on_stall: Callable[[float], None] | None = None
+        """What to do when nothing has gone on for so many seconds that the task is lost; None for nothing."""
         self._channel = channel
         self._owns_channel = channel is None
         self._worker: CommWorker | None = None
@@ -67,6 +70,7 @@ class BaseCommCollector(ABC):
         if self._channel is None:
             self._channel = self._make_channel()
         self._worker = worker = CommWorker(self._channel, "collector", section.stall_timeout)
+        worker.on_stall = self.on_stall
         if self._is_closed:
             worker.leave()
         try:
@@ -115,10 +119,19 @@ class BaseCommCollector(ABC):
     def send_stepdata(self, data: Any) -> Any:
         """Store transitions, a nested dict of tensors with the transitions' leading axis, and return their handle.
 
+        As long as there is no room for them, it waits.
+
         Raises:
-            OSError: If there is no room for them.
+            LeaseLostError: If the task has gone to another collector meanwhile.
         """
-        return self._connected().channel.store.put("data", data)
+        worker = self._connected()
+        while True:
+            try:
+                return worker.channel.store.put("data", data)
+            except OSError as error:
+                logger.error("the disk does not take the transitions, trying again: %s", error)
+            worker.tick()
+            time.sleep(DISK_WAIT)
 
     def send_metadata(self, metadata: Mapping[str, Any]) -> Message:
         """Send what is said of a message, and wait as long as the coordinator does not take it.

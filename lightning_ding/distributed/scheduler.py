@@ -79,6 +79,9 @@ class Scheduler:
             self.book.release(task)
             return
         self.book.end(task)
+        if task.role == "learner" and self.error is None:
+            self.error = "the learner was lost after the end of the run, before it could report its results"
+            logger.error(self.error)
         if task.role == "collector":
             self.commander.notify_fail_collector_task(task.task_id)
         else:
@@ -140,7 +143,8 @@ class Scheduler:
 
     def all_told(self) -> bool:
         """Return whether every worker knows that the run is over."""
-        return self.is_over and all(worker.is_told for worker in self.book.workers.values())
+        silent = self.book.silent()
+        return self.is_over and all(one.is_told or one in silent for one in self.book.workers.values())
 
     def change_space(self, amount: int) -> int:
         """Let there be more collecting tasks at a time, or fewer, and return how many; those too many are closed."""
@@ -173,6 +177,9 @@ class Scheduler:
             self.let_go(task)  # the commander makes another one
         if state["is_over"]:
             self.end()
+        else:
+            for task in self.book.tasks.values():  # those of a run that was given up were told to close
+                task.is_closing = False
 
     # ------------------------------------------------------------------ helpers
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import threading
@@ -19,13 +20,20 @@ from lightning_ding.distributed.channel import Channel, Message
 from lightning_ding.distributed.errors import CoordinatorGoneError, LeaseLostError, Refusal
 from lightning_ding.distributed.sigterm import Leave, raised_on_sigterm
 from lightning_ding.distributed.wire import SCHEMA
-from lightning_ding.exit_codes import ORPHANED, TERMINATED
+from lightning_ding.exit_codes import ORPHANED, STALLED, TERMINATED
 
 logger = logging.getLogger(__name__)
 
 BEATS = 4  # in the time of a lease, so that three may get lost
 LONGEST_REPORT = 2000  # characters of a traceback, from its end
 GOODBYE = 3.0  # seconds that a worker takes at most to say that it leaves
+
+
+def end_process(silence: float) -> None:
+    """Show what all threads stand at, and end this process with 124, so that whoever started it starts another."""
+    logger.critical("nothing has gone on for %.1f s: this process ends", silence)
+    faulthandler.dump_traceback(all_threads=True)
+    os._exit(STALLED)
 
 
 class Task(NamedTuple):
@@ -65,6 +73,8 @@ class CommWorker:
         """The one that it owns."""
         self.on_close: Callable[[], None] | None = None
         """Called, perhaps from another thread, when the coordinator wants the task closed."""
+        self.on_stall: Callable[[float], None] | None = None
+        """Called with the seconds for which nothing has gone on, when the lease is over too because of that."""
         self._stall_timeout = stall_timeout
         self._lease = 15.0
         self._is_connected = False
@@ -105,10 +115,12 @@ class CommWorker:
             Refusal: If the coordinator does not take the message.
             CoordinatorGoneError: If it could not be reached for too long.
         """
+        task = self.task
         try:
-            answer = self.channel.call(name, {**self._about(self.task), **fields})
+            answer = self.channel.call(name, {**self._about(task), **fields})
         except LeaseLostError:
-            self._drop()
+            if task is self.task:  # another thread's late answer must not drop the next one
+                self._drop()
             raise
         self._last_tick = time.monotonic()
         return answer
@@ -236,6 +248,8 @@ class CommWorker:
                 self._beat_once(self.task)
             else:
                 logger.error("nothing has gone on for %.1f s: the lease is not renewed", silence)
+                if self.on_stall is not None and silence > self._stall_timeout + self._lease:
+                    self.on_stall(silence)
 
     def _beat_once(self, task: Task | None) -> None:
         try:

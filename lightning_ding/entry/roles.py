@@ -26,6 +26,7 @@ import torch
 from lightning_ding.distributed import create_comm_collector, create_comm_learner
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.errors import Refusal
+from lightning_ding.distributed.worker_loop import end_process
 from lightning_ding.entry.config_file import read_config
 from lightning_ding.entry.coordinate import CannotStartError, coordinate
 from lightning_ding.envs.process.life import die_with
@@ -128,6 +129,8 @@ def _run(role: str, cfg: ParallelConfig, options: argparse.Namespace) -> int:
         worker = create(cfg, host=options.host, port=options.port)
     except (ValueError, ImportError, OSError) as error:
         raise CannotStartError(str(error)) from error
+    if role == "collector":
+        worker.on_stall = end_process
     try:
         return int(worker.start() or 0)
     except Refusal as refusal:

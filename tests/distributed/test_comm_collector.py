@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from lightning_ding.distributed import comm_collector
 from lightning_ding.distributed.channel import Channel
 from lightning_ding.distributed.collector import NaiveCollector, ZerglingParallelCollector, weights
 from lightning_ding.distributed.comm_collector import BaseCommCollector
@@ -85,6 +86,25 @@ def test_a_message_that_is_not_taken_yet_is_sent_again_as_it_is_and_the_waiting_
     assert said[1] == said[2] == said[3]
     assert [one["metadata"]["wait_time"] for one in said] == pytest.approx([0, 0, 0, 0, 0.1, 0])
     assert coordinator.said("collector_close_task")[0]["info"]["sample_count"] == 18
+
+
+def test_a_full_disk_is_waited_for(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    coordinator = FakeCoordinator([task()])
+    coordinator.publish("mine", 1)
+    channel = coordinator.channel()
+    put, failures = channel.store.put, iter([True, True])
+
+    def full_twice(kind: Any, *block: Any) -> Any:
+        if kind == "data" and next(failures, False):
+            raise OSError(28, "No space left on device")
+        return put(kind, *block)
+
+    monkeypatch.setattr(comm_collector, "DISK_WAIT", 0.01)
+    monkeypatch.setattr(channel.store, "put", full_twice)
+    assert CommCollector(None, channel).start() == 0
+    assert caplog.text.count("does not take the transitions") == 2
+    assert coordinator.said("collector_close_task")[0]["info"]["sample_count"] == 18
+    assert coordinator.said("fail") == []
 
 
 def test_transitions_that_nobody_wants_any_more_are_deleted() -> None:

@@ -201,6 +201,47 @@ def test_what_a_worker_said_while_the_coordinator_was_stopped_is_heard_before_it
         learner.call("heartbeat")
 
 
+def test_collectors_that_fail_behind_their_first_question_are_failures_in_a_row(tmp_path: Path) -> None:
+    run = Run(config(tmp_path / "run", max_failures=2))
+    _, collector = both(run)
+    for _ in range(3):
+        assert run.coordinator.error is None
+        assert collector.send(None)["accepted"]  # an empty message, with which every task begins
+        collector.call("fail", error="the first step raises")
+        collector.take()
+    assert "the first step raises" in str(run.coordinator.error)
+
+
+def test_a_run_that_was_given_up_for_its_learner_learns_again_when_it_is_resumed(tmp_path: Path) -> None:
+    run = Run(config(tmp_path / "run", max_failures=1))
+    learner, collector = both(run)
+    collector.send(transitions())
+    for _ in range(2):
+        learner.call("fail", error="out of memory")
+        learner.take()
+    assert run.coordinator.error is not None
+    run.coordinator.close()
+    run.restart()
+    again = Worker(run, "learner")
+    again.take()
+    assert again.info()["resume"]
+    assert not again.get()["stop"]
+    assert again.call("heartbeat") == {"close": False}
+
+
+def test_a_learner_that_is_lost_behind_the_end_leaves_an_error_and_not_an_empty_result(tmp_path: Path) -> None:
+    run = Run(config(tmp_path / "run", main={"max_env_step": 4}))
+    learner, collector = both(run)
+    collector.send(transitions())
+    assert run.coordinator.system_shutdown_flag
+    assert run.coordinator.error is None
+    learner.call("disconnect")
+    assert "before it could report its results" in str(run.coordinator.error)
+    run.coordinator.close()
+    run.restart()
+    assert Worker(run, "learner").take()["task"] is not None  # and can be finished
+
+
 def test_a_disconnected_worker_counts_as_no_failure(tmp_path: Path) -> None:
     run = Run(config(tmp_path / "run", max_failures=1))
     for _ in range(3):

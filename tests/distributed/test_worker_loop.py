@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -80,6 +82,41 @@ def test_a_worker_whose_lease_is_lost_drops_its_task_connects_again_and_does_the
     assert after == ["b"]
     assert len(coordinator.said("connect")) == 2
     assert coordinator.said("fail") == []
+
+
+def test_a_late_answer_about_a_former_task_does_not_drop_the_next_one() -> None:
+    coordinator = FakeCoordinator(TASKS)
+    with connected(coordinator) as worker:
+        worker.next_task()
+
+        def refuse_late(message: dict[str, Any]) -> Any:
+            worker.next_task()  # meanwhile another thread has gone on
+            raise LeaseLostError("it has another owner")
+
+        coordinator.answers["hello"] = refuse_late
+        with pytest.raises(LeaseLostError):
+            worker.call("hello")
+        assert worker.task is not None
+        assert worker.task.task_id == "b"
+
+
+def test_a_worker_that_hangs_for_longer_than_its_lease_says_so_once_to_whom_it_concerns() -> None:
+    coordinator, told = FakeCoordinator(TASKS, lease=0.1), []
+    with connected(coordinator, stall_timeout=0.2) as worker:
+        worker.on_stall = told.append
+        wait_for(lambda: told)
+        assert told[0] > 0.3
+        worker.tick()
+        told.clear()
+        time.sleep(0.2)
+        assert not told
+
+
+def test_a_process_that_hangs_ends_with_124_and_its_stacks() -> None:
+    command = [sys.executable, "-c", "from lightning_ding.distributed.worker_loop import end_process; end_process(7.0)"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 124
+    assert "end_process" in ended.stderr
 
 
 def test_a_coordinator_that_was_started_anew_is_told_again_who_asks() -> None:
