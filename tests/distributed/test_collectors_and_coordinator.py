@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -50,7 +50,7 @@ def coordinating(cfg: dict[str, Any]) -> Iterator[tuple[Coordinator, Callable[[]
 
 def rows_of(coordinator: Coordinator) -> dict[str, torch.Tensor]:
     (replay,) = coordinator.run.replays.values()
-    storage = replay.buffer._storage
+    storage = cast(Any, replay.buffer)._storage
     return {name: torch.as_tensor(column[: storage.count].copy()) for name, column in storage.columns.items()}
 
 

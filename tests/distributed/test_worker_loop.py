@@ -101,7 +101,8 @@ def test_a_late_answer_about_a_former_task_does_not_drop_the_next_one() -> None:
 
 
 def test_a_worker_that_hangs_for_longer_than_its_lease_says_so_once_to_whom_it_concerns() -> None:
-    coordinator, told = FakeCoordinator(TASKS, lease=0.1), []
+    coordinator = FakeCoordinator(TASKS, lease=0.1)
+    told: list[float] = []
     with connected(coordinator, stall_timeout=0.2) as worker:
         worker.on_stall = told.append
         wait_for(lambda: told)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import gymnasium as gym
 import numpy as np
@@ -59,10 +59,11 @@ class WeightPolicy(CommandModePolicy[WeightConfig]):
 
     def _forward_collect(self, obs: Any, **kwargs: Any) -> dict[str, Tensor]:
         self.forwards.append(kwargs)
-        return {"action": self.model.first.repeat(len(obs), 1), "second": self.model.second.repeat(len(obs), 1)}
+        first, second = cast(Tensor, self.model.first), cast(Tensor, self.model.second)
+        return {"action": first.repeat(len(obs), 1), "second": second.repeat(len(obs), 1)}
 
     def _forward_eval(self, obs: Any) -> dict[str, Tensor]:
-        return {"action": self.model.first.repeat(len(obs), 1)}
+        return {"action": cast(Tensor, self.model.first).repeat(len(obs), 1)}
 
     def _process_transition(self, obs: Any, output: Any, timestep: Any) -> dict[str, Any]:
         second = output.get("second", output["action"])
@@ -152,4 +153,4 @@ def make_duel() -> DuelGame:
 if "weight" not in MODEL_REGISTRY:
     MODEL_REGISTRY.register("weight")(WeightModel)
     POLICY_REGISTRY.register("weight")(WeightPolicy)
-    gym.register("Weight-v0", entry_point=WeightEnv)
+    gym.register("Weight-v0", entry_point=cast(Any, WeightEnv))

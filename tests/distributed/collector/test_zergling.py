@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -225,7 +225,7 @@ class Broken(Around):
 def test_messages_are_logged_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="lightning_ding.distributed")
     make(Around(4), print_freq=2).start()
-    assert [record.args[0] for record in caplog.records if "messages" in record.msg] == [2, 4]
+    assert [cast(Any, record.args)[0] for record in caplog.records if "messages" in record.msg] == [2, 4]
 
 
 @pytest.mark.parametrize(
