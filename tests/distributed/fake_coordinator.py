@@ -58,8 +58,8 @@ class FakeCoordinator:
         with self._lock:
             self.messages.append((name, message))
             if name in self.answers and (answer := self.answers[name](message)) is not None:
-                return answer
-            return getattr(self, f"_{name}", lambda _: {})(message)  # type: ignore[no-any-return]
+                return answer  # type: ignore[no-any-return]
+            return getattr(self, f"_{name}", lambda _: {})(message)
 
     def _connect(self, message: dict[str, Any]) -> dict[str, Any]:
         return {"lease": self.lease}
