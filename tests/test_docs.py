@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from lightning_ding.entry.config_file import read_config
+from lightning_ding.entry.roles import Parser
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
@@ -24,8 +27,9 @@ def commands(program: str) -> list[str]:
 
 
 def test_readme_has_as_many_examples_as_are_run_here() -> None:
-    assert (len(blocks("python")), len(commands("make")), len(commands("lightning-ding"))) == (3, 2, 4)
-    assert sum(len(block.strip().splitlines()) for block in blocks("bash")) == 6
+    assert (len(blocks("python")), len(commands("make")), len(commands("lightning-ding"))) == (3, 2, 7)
+    assert (len(commands("lightning-ding fit")), len(commands("lightning-ding parallel"))) == (4, 2)
+    assert sum(len(block.strip().splitlines()) for block in blocks("bash")) == 9
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -36,7 +40,16 @@ def test_python_example_of_the_readme_runs(number: int, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("command", commands("lightning-ding"))
+@pytest.mark.parametrize("command", commands("lightning-ding parallel"))
+def test_distributed_command_of_the_readme_has_a_config(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    options = Parser().parse_args(command.split()[2:])
+    cfg = read_config(options.config, options.settings)
+    assert cfg.system.transport == ("ray" if "ray" in command else "flask_fs")
+    assert cfg.main.policy["type"] == "dqn"
+
+
+@pytest.mark.parametrize("command", commands("lightning-ding fit"))
 def test_command_line_of_the_readme_runs(command: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
     short = [] if "--help" in command else ["--data.max_env_step=1000"]

@@ -76,7 +76,7 @@ def test_import_rule_sees_every_room_and_many_files() -> None:
 
 
 def test_no_worker_datamodule_callback_or_env_names_an_algorithm() -> None:
-    names = sorted(POLICY_REGISTRY)
+    names = [name for name in POLICY_REGISTRY if POLICY_REGISTRY.get(name).__module__.startswith("lightning_ding.")]
     assert {"dqn", "ppo", "sac"} <= set(names)
     mentions = re.compile(rf"\b({'|'.join(names)})(policy|config)?\b", re.IGNORECASE)
     named = [

@@ -82,6 +82,7 @@ def check_rows(folder: Path, witness: Path) -> None:
     assert list(kept) == [steps[number - 1] for number in found]
 
 
+@pytest.mark.slow
 def test_run_ends_well_although_each_role_is_killed_and_keeps_each_step_once(tmp_path: Path) -> None:
     """The env's own file is the witness of what was really done."""
     witness = tmp_path / "steps"

@@ -6,6 +6,8 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.entry import runs
 
 
@@ -32,6 +34,7 @@ def test_run_is_stopped_by_a_signal_and_resumed_to_its_end(tmp_path: Path) -> No
     assert runs.processes_of(tmp_path) == {}
 
 
+@pytest.mark.slow  # the supervisor's own tests do the same with processes that start faster
 def test_no_process_outlives_a_run_that_is_killed(tmp_path: Path) -> None:
     with runs.start(runs.write_config(tmp_path)) as process:
         runs.wait_for_env_step(tmp_path, 64, process)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,9 @@ def ray() -> Iterator[Any]:
     module = pytest.importorskip("ray")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     small = {"num_cpus": 5, "object_store_memory": 100_000_000, "include_dashboard": False}
+    on_sigterm = signal.getsignal(signal.SIGTERM)
     module.init(**small, log_to_driver=False, logging_level=logging.ERROR)
+    signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own would be that of all tests behind these
     yield module
     module.shutdown()
 
