@@ -84,15 +84,21 @@ def run_throughput(transport: str, collectors: int, seconds: float) -> dict[str,
         output = (Path(folder) / "log").open("w")
         kwargs: dict[str, Any] = {"stdout": output, "stderr": output, "start_new_session": True, "pass_fds": (end,)}
         with output, subprocess.Popen(command, **kwargs) as process:
-            try:
-                return _watch(config, process, seconds)
-            except BaseException:
-                process.terminate()
-                for written in [Path(folder) / "log", *sorted((Path(folder) / "logs").glob("*.log"))]:
-                    print(f"{written.name}:\n{written.read_text()[-1500:]}", file=sys.stderr)
-                raise
-            finally:
-                _end(process)
+            return _watch_to_its_end(config, process, seconds)
+
+
+def _watch_to_its_end(config: dict[str, Any], process: subprocess.Popen[bytes], seconds: float) -> dict[str, float]:
+    """Return what happens in a run, and leave no process of it; show what it has written if something goes wrong."""
+    folder = Path(config["main"]["exp_name"])
+    try:
+        return _watch(config, process, seconds)
+    except BaseException:
+        process.terminate()
+        for written in [folder / "log", *sorted((folder / "logs").glob("*.log"))]:
+            print(f"{written.name}:\n{written.read_text()[-1500:]}", file=sys.stderr)
+        raise
+    finally:
+        _end(process)
 
 
 def _watch(config: dict[str, Any], process: subprocess.Popen[bytes], seconds: float) -> dict[str, float]:
@@ -109,6 +115,7 @@ def _watch(config: dict[str, Any], process: subprocess.Popen[bytes], seconds: fl
     time.sleep(seconds)
     last, passed = ask("status"), time.perf_counter() - start
     ask("shutdown")
+    _disconnect(config["system"]["transport"])
     samples = last["sample"] - first["sample"]
     lag = (last["policy_lag"] * last["sample"] - first["policy_lag"] * first["sample"]) / samples
     return {
@@ -143,6 +150,14 @@ def _connect(config: dict[str, Any], process: subprocess.Popen[bytes]) -> Callab
             if process.poll() is not None or time.monotonic() > deadline:
                 raise
             time.sleep(1.0)
+
+
+def _disconnect(transport: str) -> None:
+    """Leave Ray, which ends this process too when the run ends its own cluster."""
+    if transport == "ray":
+        import ray
+
+        ray.shutdown()
 
 
 def _in_full_swing(status: dict[str, Any], collectors: int) -> bool:

@@ -79,7 +79,9 @@ class Intake:
         """
         limit = self.settings.max_policy_lag
         waits = limit is not None and not self.settings.drops_old
-        is_old = waits and version - self.counts.newest_version > (limit or 0)
+        newest = min(self.counts.newest_version, version)  # the learner may have been taken up from earlier on
+        self.counts.newest_version = newest
+        is_old = waits and version - newest > (limit or 0)
         return self.is_starved or is_old or self.buffer.count() < batch_size
 
     def pop_episodes(self) -> dict[str, Any]:
@@ -107,7 +109,7 @@ class Intake:
     def _push(self, rows: dict[str, Any], entry: Entry, env_step: int) -> None:
         """Push transitions that are not too old, and count them all."""
         counts, lag, limit = self.counts, entry.newest_version - rows["policy_version"], self.settings.max_policy_lag
-        size, newest = len(lag), int(rows["policy_version"].max())
+        size, newest = len(lag), min(int(rows["policy_version"].max()), entry.newest_version)
         if limit is not None and self.settings.drops_old:
             rows = nested.index(rows, lag <= limit)
         kept = nested.length(rows)

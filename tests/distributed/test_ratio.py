@@ -122,6 +122,25 @@ def test_waiting_for_newer_data_lets_collectors_in_whatever_the_ratio_says(tmp_p
     assert run.counts.too_old == 0
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_data_from_after_the_checkpoint_of_a_learner_do_not_count_as_new_for_ever(tmp_path: Path, late: bool) -> None:
+    run = Run(config(tmp_path / "run", max_policy_lag=10, on_policy_lag="wait"))
+    learner, collector = both(run)
+    learner.publish(50)
+    for first in range(0, 16, 4):
+        collector.send(transitions(first=first, version=50))
+    learner.publish(20)  # taken up from its last checkpoint
+    assert learner.get()["data"] is not None
+    if late:
+        collector.send(transitions(first=16, version=50))
+    learner.publish(30)
+    assert learner.get()["data"] is not None
+    learner.publish(31)
+    assert learner.get()["data"] is None
+    collector.send(transitions(first=20, version=21))
+    assert learner.get()["data"] is not None
+
+
 def test_a_buffer_that_old_data_never_fill_does_not_stop_collectors(tmp_path: Path) -> None:
     run = Run(config(tmp_path / "run", tolerance=1.0, max_policy_lag=5))
     learner, collector = both(run)

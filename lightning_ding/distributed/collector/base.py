@@ -68,6 +68,8 @@ class BaseParallelCollector(ABC):
         self._tick_outside = tick
         self._tally = Tally()
         self._weights: list[Weights] = []
+        self._env: Any = None  # with close(); what collects or evaluates in it is the serial worker
+        self._collector: Any = None
         self._is_closed = False
         self._is_done = False
         self._seconds = 0.0
@@ -76,7 +78,11 @@ class BaseParallelCollector(ABC):
 
     @abstractmethod
     def _setup(self, seeds: list[np.random.SeedSequence]) -> None:
-        """Make env, policies, ``self._weights`` (the main player's first) and worker; three seeds to make them with."""
+        """Make ``self._env``, the policies, ``self._weights`` (the main player's first) and the serial worker.
+
+        Args:
+            seeds: Three, to make them with.
+        """
 
     @abstractmethod
     def _collect_once(self, random: bool, setting: Mapping[str, Any]) -> Collected:
@@ -85,14 +91,6 @@ class BaseParallelCollector(ABC):
     @abstractmethod
     def _evaluate(self) -> None:
         """Run the episodes of an evaluation and count them in ``self._tally``."""
-
-    @abstractmethod
-    def _counts(self) -> tuple[int, int]:
-        """Return the env steps and episodes that were collected since the task began."""
-
-    @abstractmethod
-    def _close_env(self) -> None:
-        """Close what ``_setup`` made, all or some of it."""
 
     # ------------------------------------------------------------------ life
 
@@ -182,6 +180,16 @@ class BaseParallelCollector(ABC):
         self._tally.sample += sample
         self._tally.add_episodes(returns)
         return answer
+
+    def _counts(self) -> tuple[int, int]:
+        """Return the env steps and episodes that were collected since the task began."""
+        return self._collector.envstep, self._collector.episode
+
+    def _close_env(self) -> None:
+        """Close the env, if ``_setup`` got as far as that."""
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()
 
     def _is_enough(self) -> bool:
         return self.config.n_episode is not None and self._counts()[1] >= self.config.n_episode

@@ -33,8 +33,6 @@ class MarineParallelCollector(BaseParallelCollector):
     player. Arguments as of the base class.
     """
 
-    _env: PettingZooVectorEnv | None = None
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._result = {"wins": 0, "draws": 0, "losses": 0}
@@ -72,7 +70,8 @@ class MarineParallelCollector(BaseParallelCollector):
         )
         self._count_results([game["eval_episode_return"] for game in games[0]])
         together = nested.concatenate([of_player for of_player in data if of_player is not None])
-        return Collected(together, *collector.pop_episodes(), collector.pop_dropped_episodes())
+        returns, lengths = collector.pop_episodes()
+        return Collected(together, returns, lengths, collector.pop_dropped_episodes())
 
     @override
     def _evaluate(self) -> None:
@@ -80,16 +79,6 @@ class MarineParallelCollector(BaseParallelCollector):
         self._count_results(returns[0])
         self._tally.add_episodes(returns[0])
         self._tally.step += sum(lengths)
-
-    @override
-    def _counts(self) -> tuple[int, int]:
-        return self._collector.envstep, self._collector.episode
-
-    @override
-    def _close_env(self) -> None:
-        env, self._env = self._env, None
-        if env is not None:
-            env.close()
 
     def _make_env(self, seed: np.random.SeedSequence) -> PettingZooVectorEnv:
         config = self.config

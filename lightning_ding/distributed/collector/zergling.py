@@ -26,8 +26,6 @@ class ZerglingParallelCollector(BaseParallelCollector):
     behind that weights before the last ones gave. Arguments as of the base class.
     """
 
-    _env: VectorEnv | None = None
-
     @override
     def _setup(self, seeds: list[np.random.SeedSequence]) -> None:
         config = self.config
@@ -53,23 +51,14 @@ class ZerglingParallelCollector(BaseParallelCollector):
         data = collector.collect(
             self.config.n_sample, self.version, drop_extra=False, random_collect=random, policy_kwargs=setting
         )
-        return Collected(data, *collector.pop_episodes(), collector.pop_dropped_episodes())
+        returns, lengths = collector.pop_episodes()
+        return Collected(data, returns, lengths, collector.pop_dropped_episodes())
 
     @override
     def _evaluate(self) -> None:
         returns, lengths = self._evaluator.run(range(self.config.n_episode or 0))
         self._tally.add_episodes(returns)
         self._tally.step += sum(lengths)
-
-    @override
-    def _counts(self) -> tuple[int, int]:
-        return self._collector.envstep, self._collector.episode
-
-    @override
-    def _close_env(self) -> None:
-        env, self._env = self._env, None
-        if env is not None:
-            env.close()
 
     def _make_env(self, seed: np.random.SeedSequence) -> VectorEnv:
         config, env = self.config, self.config.env

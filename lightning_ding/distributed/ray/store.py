@@ -25,8 +25,11 @@ from lightning_ding.distributed.wire import flatten, read_block, write_block
 logger = logging.getLogger(__name__)
 
 FETCH_TIMEOUT = 60.0  # seconds for a block of another machine
-KEPT: dict[str, int] = {"data": 32, "batch": 64, "priority": 32, "policy": 4}
-"""Blocks of a kind to which a process holds on; older ones are those that nobody came back for."""
+KEPT: dict[str, int] = {"data": 1024, "batch": 64, "priority": 32, "policy": 4}
+"""Blocks of a kind to which a process holds on; older ones are those that nobody came back for.
+
+More data than there are collectors, each of which sends one block at a time.
+"""
 
 Refs = dict[str, list[Any]]
 """Names of handles, and in a list, so that Ray does not fetch it on the way, the reference to what is behind each."""

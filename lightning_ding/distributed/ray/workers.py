@@ -29,8 +29,20 @@ def ray_channel(cfg: ParallelConfig) -> RayChannel:
     return RayChannel(namespace, cfg.system.reconnect_timeout, cfg.system.coordinator.max_block)
 
 
+class _OverRay:
+    """What both have in common."""
+
+    config: ParallelConfig
+
+    def __init__(self, cfg: ConfigLike[ParallelConfig] = None, channel: Channel | None = None) -> None:
+        super().__init__(whole_config(cfg), channel)  # type: ignore[call-arg]
+
+    def _make_channel(self) -> Channel:
+        return ray_channel(self.config)
+
+
 @COMM_LEARNER_REGISTRY.register("ray")
-class RayLearner(BaseCommLearner):
+class RayLearner(_OverRay, BaseCommLearner):
     """A comm learner over Ray.
 
     Args:
@@ -38,24 +50,12 @@ class RayLearner(BaseCommLearner):
         channel: The way to the coordinator, None for the one that the config describes.
     """
 
-    def __init__(self, cfg: ConfigLike[ParallelConfig] = None, channel: Channel | None = None) -> None:
-        super().__init__(whole_config(cfg), channel)
-
-    def _make_channel(self) -> Channel:
-        return ray_channel(self.config)
-
 
 @COMM_COLLECTOR_REGISTRY.register("ray")
-class RayCollector(BaseCommCollector):
+class RayCollector(_OverRay, BaseCommCollector):
     """A comm collector over Ray.
 
     Args:
         cfg: Of the whole run.
         channel: The way to the coordinator, None for the one that the config describes.
     """
-
-    def __init__(self, cfg: ConfigLike[ParallelConfig] = None, channel: Channel | None = None) -> None:
-        super().__init__(whole_config(cfg), channel)
-
-    def _make_channel(self) -> Channel:
-        return ray_channel(self.config)
