@@ -55,9 +55,9 @@ def _wrong(rows: Rows, replace: bool, dropped: Mask | None) -> Mask | None:
 
 def _repeats(rows: Rows) -> Mask | None:
     ordered = np.sort(rows, axis=1)
-    if not (ordered[:, 1:] == ordered[:, :-1]).any():
+    minibatch, place = (ordered[:, 1:] == ordered[:, :-1]).nonzero()
+    if len(place) == 0:
         return None
-    order = rows.argsort(1)
     again = np.zeros(rows.shape, dtype=bool)
-    np.put_along_axis(again, order[:, 1:], ordered[:, 1:] == ordered[:, :-1], 1)
+    again[minibatch, rows.argsort(1)[minibatch, place + 1]] = True
     return again
