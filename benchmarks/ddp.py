@@ -2,8 +2,9 @@
 
     python -m benchmarks.ddp      # writes docs/results/ddp.json
 
-Each rank does workload W1 (DQN) or the first 2,000 env steps of W3 (SAC), whose updates all cost the same, with envs,
-buffer and one torch thread of its own; the ranks talk through gloo. Both ways run the same policy and losses and differ in the optimisation step alone:
+Each rank does the first quarter of the env steps of workload W1 (DQN) or W3 (SAC), as all updates cost the same, with
+envs, buffer and one torch thread of its own; the ranks talk through gloo. Both ways run the same policy and losses and
+differ in the optimisation step alone:
 
     ours    this project's: a backward for the optimizer's own parameters, then one flat all-reduce of their gradients
     DDP     that of a plain module with manual optimisation under ``ddp_find_unused_parameters_true``: zero the
@@ -48,8 +49,8 @@ else:
 RANKS = 2
 WAYS = ("ours", "ours, apart", "DDP", "DDP, apart")
 WORKLOADS: dict[str, tuple[Any, type[Policy[Any]], Any]] = {
-    "W1": (W1, DQNPolicy, dqn.our_config),
-    "W3": (dataclasses.replace(W3, env_steps=2000), SACPolicy, sac.our_config),
+    "W1": (dataclasses.replace(W1, env_steps=W1.env_steps // 4), DQNPolicy, dqn.our_config),
+    "W3": (dataclasses.replace(W3, env_steps=W3.env_steps // 4), SACPolicy, sac.our_config),
 }
 CONTESTANTS = [f"{workload} {way}" for workload in WORKLOADS for way in WAYS]
 
