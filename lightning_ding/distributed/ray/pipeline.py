@@ -19,6 +19,7 @@ from lightning_ding.config import ConfigLike, require, resolve, to_dict
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.ray import COORDINATOR, import_ray, namespace_of
 from lightning_ding.distributed.ray.actors import CoordinatorActor, WorkerActor
+from lightning_ding.distributed.ray.cluster import join_cluster
 from lightning_ding.distributed.ray.pending import Pending
 from lightning_ding.distributed.run_folder import check_folder
 from lightning_ding.exit_codes import BY_SIGNAL
@@ -49,6 +50,7 @@ def run_on_ray(cfg: ConfigLike[ParallelConfig] = None, resume: bool = False) -> 
         ImportError: If Ray is not installed.
         ValueError: If the config is wrong, such as one with several ranks of the learner, which actors cannot have; or
             if the folder holds a run and ``resume`` is false, or it holds none and ``resume`` is true.
+        ConnectionError: If there is no cluster at ``system.ray_address``.
         RuntimeError: If the run was given up, a worker died too often, or Ray found no place for an actor within
             ``system.reconnect_timeout``.
         SystemExit: After SIGTERM or Ctrl-C, with 128 + the number of the signal; then ``resume`` goes on.
@@ -60,10 +62,10 @@ def run_on_ray(cfg: ConfigLike[ParallelConfig] = None, resume: bool = False) -> 
     cfg = replace(cfg, main=replace(cfg.main, exp_name=str(Path(cfg.main.exp_name).resolve())))
     folder = Path(cfg.main.exp_name)
     check_folder(folder, resume)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(to_dict(cfg), indent=1))
-    (folder / "result.json").unlink(missing_ok=True)
     with connected_to_ray(cfg), _ending_on_signals():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(to_dict(cfg), indent=1))
+        (folder / "result.json").unlink(missing_ok=True)
         run = _Run(cfg, resume)
         try:
             run.wait()
@@ -78,6 +80,8 @@ def connected_to_ray(cfg: ParallelConfig) -> Iterator[Any]:
 
     Raises:
         ImportError: If Ray is not installed.
+        ValueError: If ``system.ray_address`` is not the form of an address.
+        ConnectionError: If there is no cluster at it.
     """
     ray = import_ray()
     if ray.is_initialized():
@@ -85,7 +89,7 @@ def connected_to_ray(cfg: ParallelConfig) -> Iterator[Any]:
         return
     quiet = {"log_to_driver": False, "logging_level": logging.WARNING, "namespace": namespace_of(cfg.main.exp_name)}
     if cfg.system.ray_address is not None:
-        ray.init(cfg.system.ray_address, **quiet)
+        join_cluster(cfg.system.ray_address, **quiet)
     else:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         cpus = cfg.system.collector.num + 2  # as many as actors, however few this machine has: they mostly wait

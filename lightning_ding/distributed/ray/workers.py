@@ -11,6 +11,7 @@ from lightning_ding.distributed.comm_learner import BaseCommLearner
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.ray import import_ray, namespace_of
 from lightning_ding.distributed.ray.channel import RayChannel
+from lightning_ding.distributed.ray.cluster import join_cluster
 from lightning_ding.distributed.workers import whole_config
 from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY
 
@@ -25,7 +26,7 @@ def ray_channel(cfg: ParallelConfig) -> RayChannel:
     ray: Any = import_ray()
     namespace = namespace_of(cfg.main.exp_name)
     if not ray.is_initialized():
-        ray.init(cfg.system.ray_address or "auto", namespace=namespace, log_to_driver=False)
+        join_cluster(cfg.system.ray_address or "auto", namespace=namespace, log_to_driver=False)
     return RayChannel(namespace, cfg.system.reconnect_timeout, cfg.system.coordinator.max_block)
 
 
