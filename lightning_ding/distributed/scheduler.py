@@ -31,7 +31,7 @@ class Scheduler:
         self.error: str | None = None
         """Why the run was given up."""
         self._config = config
-        self._space = commander.collector_task_space.size
+        self._space = self._asked_space = commander.collector_task_space.size
         self._failures: dict[Role, int] = dict.fromkeys(ROLES, 0)
         self._clock = clock
         self._swept_at = clock()
@@ -164,11 +164,15 @@ class Scheduler:
             "book": self.book.state_dict(),
             "commander": self.commander.state_dict(),
             "space": self._space,
+            "asked_space": self._asked_space,
             "is_over": self.is_over and self.error is None,  # one that was given up may go on
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take what ``state_dict`` returned; tasks that are handed out from now on are those of this config."""
+        """Take what ``state_dict`` returned; tasks that are handed out from now on are those of this config.
+
+        So is their number, if the config asks for another one than it did then.
+        """
         self.book.load_state_dict(state["book"])
         self.commander.load_state_dict(state["commander"])
         self._space = state["space"]
@@ -180,6 +184,9 @@ class Scheduler:
         else:
             for task in self.book.tasks.values():  # those of a run that was given up were told to close
                 task.is_closing = False
+            if state["asked_space"] != self._asked_space:
+                self._space = self.commander.collector_task_space.change(self._asked_space - self._space)
+                self._close_surplus()
 
     # ------------------------------------------------------------------ helpers
 

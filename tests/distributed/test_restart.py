@@ -439,3 +439,21 @@ def test_priorities_come_back_with_a_snapshot(tmp_path: Path) -> None:
     run.restart()
     assert run.replay.buffer._priority[:4].tolist() == before
     assert len(set(before)) == 4
+
+
+@pytest.mark.parametrize(("asked", "space"), [(2, 3), (4, 4), (1, 1)])  # by the config of the run that goes on
+def test_the_number_of_collecting_tasks_is_that_of_the_newer_config(asked: int, space: int, tmp_path: Path) -> None:
+    run = Run(config(tmp_path / "run"))
+    first, second = both(run)[1], Worker(run, "collector")
+    second.take()
+    assert run.coordinator.handle("increase_collector", {"n": 1}) == {"collector_task_space": 3}
+    run.cfg["system"]["coordinator"]["commander"]["collector_task_space"] = asked
+    run.restart()
+    third, fourth = Worker(run, "collector"), Worker(run, "collector")
+    for worker in (third, fourth):
+        worker.take()
+    goes_on = [not worker.call("heartbeat")["close"] for worker in (first, second)]
+    assert sum(goes_on) + bool(third.task) + bool(fourth.task) == space
+    assert goes_on == [asked > 1, True]
+    run.restart()
+    assert run.coordinator.handle("increase_collector", {"n": 1}) == {"collector_task_space": space + 1}
