@@ -11,7 +11,7 @@ train: $(READY)  ## train DQN on CartPole-v1
 	$(BIN)/python recipes/dqn.py
 
 test: $(READY)  ## the fast tests, doctests included, in two processes
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(READY)  ## what learns or measures; by hand
 	$(BIN)/python -m pytest -m slow

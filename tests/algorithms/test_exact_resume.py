@@ -17,7 +17,7 @@ Report = dict[str, Any]
 Reports = Callable[[int], dict[str, list[tuple[Report, Report]]]]
 
 EVERY = pytest.mark.parametrize("name", ALGORITHMS)
-RANKS = pytest.mark.parametrize("ranks", [1, 2])
+RANKS = pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
 
 
 @pytest.fixture(scope="module")

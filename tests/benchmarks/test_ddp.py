@@ -26,6 +26,7 @@ def measured(tmp_path: Path, *only: str) -> dict[str, Any]:
     return record
 
 
+@pytest.mark.slow
 def test_stock_way_of_averaging_works_for_losses_of_several_networks(tmp_path: Path) -> None:
     (row,) = measured(tmp_path, "W3 DDP")["medians"].values()
 

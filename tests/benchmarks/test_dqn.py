@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_benchmark_compares_a_bare_loop_and_this_project_on_equal_work(tmp_path: Path) -> None:
     out = tmp_path / "speed.json"
     command = [sys.executable, "-m", "benchmarks.dqn", "--env-steps", "800", "--repeats", "1", "--out", str(out)]

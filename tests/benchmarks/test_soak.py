@@ -28,6 +28,7 @@ def soak(tmp_path: Path, *arguments: str) -> dict[str, Any]:
     return parts
 
 
+@pytest.mark.slow
 def test_two_thousand_episodes_leave_no_file_thread_or_process_behind(tmp_path: Path) -> None:
     parts = soak(tmp_path, "--episodes", "2000", "--samples", "24", "--only", "replay")
 

@@ -55,7 +55,7 @@ def address(folder: Path) -> list[str]:
     return ["--host", "127.0.0.1", "--port", str(said["port"])]
 
 
-@pytest.mark.parametrize("role", ["collector", "learner"])
+@pytest.mark.parametrize("role", ["collector", pytest.param("learner", marks=pytest.mark.slow)])
 def test_worker_with_another_folder_ends_with_one_line(role: str, folder: Path) -> None:
     other = folder / "other"
     token = f"system.coordinator.token_file={folder / 'run' / 'token'}"
@@ -68,7 +68,10 @@ def test_worker_with_another_folder_ends_with_one_line(role: str, folder: Path) 
 
 @pytest.mark.parametrize(
     ("setting", "reason"),
-    [("token_file={}/wrong", "401: no token, or a wrong one"), ("channel=3", "403: the channel must be 0, got '3'")],
+    [
+        ("token_file={}/wrong", "401: no token, or a wrong one"),
+        pytest.param("channel=3", "403: the channel must be 0, got '3'", marks=pytest.mark.slow),
+    ],
 )
 def test_worker_that_is_not_wanted_ends_with_one_line(setting: str, reason: str, folder: Path) -> None:
     write_token(folder / "wrong", "f" * 16)

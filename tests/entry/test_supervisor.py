@@ -179,7 +179,7 @@ test_supervisor.run(Path(sys.argv[1]), coordinator=["work"], learner=["stubborn"
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_no_process_outlives_the_one_that_started_it(folder: Path, number: int) -> None:
     with processes.start(["-c", SCRIPT, folder], start_new_session=True) as process:
         wait_until(lambda: (folder / "is-stubborn").exists() and len(alive(folder)) == 3)
