@@ -126,7 +126,8 @@ def test_cartpole_is_learned_while_a_process_dies_every_five_seconds(tmp_path: P
     assert kills >= 20
     acknowledged = buffer_of(tmp_path)[1]
     assert acknowledged <= steps.stat().st_size
-    with runs.start(file, "--resume", "--set", f"main.max_env_step={acknowledged + 1000}") as process:
+    rest = [f"main.max_env_step={acknowledged + 40_000}", "main.env.stop_value=490"]
+    with runs.start(file, "--resume", "--set", rest[0], "--set", rest[1]) as process:
         output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     result = check_counters(tmp_path)
