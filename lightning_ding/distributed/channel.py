@@ -16,6 +16,9 @@ Kind = Literal["data", "batch", "priority", "policy"]
 KINDS: tuple[Kind, ...] = ("data", "batch", "priority", "policy")
 """What a block of tensors is: collected transitions, a round of minibatches, priorities, weights."""
 
+DISK_WAIT = 1.0
+"""Seconds between two attempts to write to a disk that is full."""
+
 
 class Block(NamedTuple):
     """Tensors and what is said of them."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning_ding.distributed import fields
-from lightning_ding.distributed.channel import Message
+from lightning_ding.distributed.channel import DISK_WAIT, Message
 from lightning_ding.distributed.counts import Sender
 from lightning_ding.distributed.data_message import read_metadata
 from lightning_ding.distributed.desk import Desk
@@ -16,8 +16,6 @@ from lightning_ding.distributed.replay import Replay
 from lightning_ding.distributed.tasks import Task
 
 logger = logging.getLogger(__name__)
-
-DISK_WAIT = 1.0  # seconds until a message that the disk did not take is sent again
 
 
 class CollectorDesk(Desk):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from lightning_ding.config import ConfigLike, resolve
-from lightning_ding.distributed.channel import Channel, Message
+from lightning_ding.distributed.channel import DISK_WAIT, Channel, Message
 from lightning_ding.distributed.collector.base import BaseParallelCollector
 from lightning_ding.distributed.collector.factory import create_parallel_collector
 from lightning_ding.distributed.config import ParallelConfig
@@ -20,7 +20,6 @@ from lightning_ding.distributed.worker_loop import CommWorker, Task
 
 logger = logging.getLogger(__name__)
 
-DISK_WAIT = 1.0  # seconds between two attempts to write to a disk that is full
 LONGEST_WAIT = 1.0  # seconds between two attempts to hand data over; the lease wants a sign of life
 
 

@@ -73,13 +73,15 @@ class Intake:
     def lacks_data(self, version: int, batch_size: int) -> bool:
         """Return whether the learner cannot have a round, whatever the ratio says.
 
+        Data of a later version than its own count as of its own from now on: it was taken up from a checkpoint.
+
         Args:
             version: Of the newest weights.
             batch_size: Transitions of a minibatch.
         """
         limit = self.settings.max_policy_lag
         waits = limit is not None and not self.settings.drops_old
-        newest = min(self.counts.newest_version, version)  # the learner may have been taken up from earlier on
+        newest = min(self.counts.newest_version, version)
         self.counts.newest_version = newest
         is_old = waits and version - newest > (limit or 0)
         return self.is_starved or is_old or self.buffer.count() < batch_size
