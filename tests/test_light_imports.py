@@ -1,0 +1,38 @@
+"""What may be imported without torch: a command line's help and the processes of envs start quickly."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import lightning_ding.envs
+
+HEAVY = "{'torch', 'lightning', 'jsonargparse', 'matplotlib'}"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import lightning_ding",
+        "import lightning_ding.envs.vector",
+        "from lightning_ding.envs import FaultBarrier, Pausable, ProcessVectorEnv, make_vector_env",
+        "import lightning_ding.envs.process.worker",
+        "import lightning_ding.envs.toy",
+    ],
+)
+def test_import_does_not_import_torch(statement: str) -> None:
+    code = f"import sys; {statement}; print(sorted({HEAVY} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_public_name_of_the_envs_is_found() -> None:
+    assert all(getattr(lightning_ding.envs, name) is not None for name in lightning_ding.envs.__all__)
+    assert set(lightning_ding.envs._HOMES) == set(lightning_ding.envs.__all__)
+
+
+def test_a_name_that_the_envs_do_not_have_raises() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'make_vectr_env'"):
+        _ = lightning_ding.envs.make_vectr_env  # type: ignore[attr-defined]
