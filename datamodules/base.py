@@ -164,6 +164,7 @@ class CollectingDataModule(ResumableDataModule):
         trainer.num_sanity_val_steps = 0  # it would evaluate the untrained policy at full length
         self._setup_evaluator(stage)
         if stage == "fit":
+            self._policy.progress.budget = self.max_env_step
             self._setup_collector(trainer)
 
     def train_dataloader(self) -> Iterable[Any]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+COUNTERS = ("train_iter", "env_step", "episode", "sample")
 
 
 @dataclass
 class Progress:
-    """How far a run is. Every count is over all ranks and survives a checkpoint.
+    """How far a run is. Every counter is over all ranks and survives a checkpoint.
 
     Example:
         >>> progress = Progress()
@@ -28,10 +29,13 @@ class Progress:
     """Episodes finished while collecting."""
     sample: int = 0
     """Transitions handed to the learner or the buffer."""
+    budget: int | None = None
+    """Env steps of the whole run, ``max_env_step`` of the datamodule; None if it has no such end. An argument of the
+    run and no counter: checkpoints do not hold it, so a run that is resumed with another budget follows that one."""
 
     def state_dict(self) -> dict[str, int]:
         """Return the counters by name."""
-        return dataclasses.asdict(self)
+        return {name: getattr(self, name) for name in COUNTERS}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Set the counters.
@@ -39,8 +43,7 @@ class Progress:
         Raises:
             ValueError: If ``state`` does not hold exactly the counters of this class.
         """
-        names = {field.name for field in dataclasses.fields(self)}
-        if set(state) != names:
-            raise ValueError(f"progress state must hold {sorted(names)}, got {sorted(state)}")
+        if set(state) != set(COUNTERS):
+            raise ValueError(f"progress state must hold {sorted(COUNTERS)}, got {sorted(state)}")
         for name, value in state.items():
             setattr(self, name, int(value))

@@ -48,3 +48,9 @@ def test_a_refused_state_leaves_the_counters() -> None:
     with pytest.raises(ValueError, match="progress state"):
         progress.load_state_dict({"env_step": 1})
     assert progress.env_step == 7
+
+
+def test_the_budget_is_no_counter() -> None:
+    progress = Progress(budget=100)
+    progress.load_state_dict(Progress(env_step=5, budget=7).state_dict())
+    assert (progress.env_step, progress.budget) == (5, 100)

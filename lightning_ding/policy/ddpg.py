@@ -73,7 +73,7 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
         output = self._actor_output(self.model, obs)
         if "logit" not in output:
             return {"action": self.action_bounds.to_env(self._explore(output["action"], sigma))}
-        epsilon = self.epsilon.value(self.progress.env_step) if eps is None else eps
+        epsilon = self.epsilon.value(self.progress.env_step, self.progress.budget) if eps is None else eps
         mask = None if _mask_of(obs) is None else obs["action_mask"].cpu().numpy()
         choice = torch.from_numpy(rl.epsilon_greedy(output["logit"].cpu().numpy(), epsilon, self.rng, mask))
         arguments = self.action_bounds.to_env(self._explore(output["action_args"], sigma))
@@ -169,7 +169,7 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
 
     def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:
         is_hybrid = self._action_space_of_model() == "hybrid"
-        return {"eps": self.epsilon.value(command_info["envstep"])} if is_hybrid else {}
+        return {"eps": self.epsilon.value(command_info["envstep"], self.progress.budget)} if is_hybrid else {}
 
 
 def _mask_of(obs: Any) -> Tensor | None:

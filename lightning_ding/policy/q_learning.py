@@ -65,7 +65,7 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
 
     def _forward_collect(self, obs: Any, *, eps: float | None = None) -> dict[str, Tensor]:  # type: ignore[override]
         """Return epsilon-greedy actions; ``eps`` overrides the schedule."""
-        epsilon = self.epsilon.value(self.progress.env_step) if eps is None else eps
+        epsilon = self.epsilon.value(self.progress.env_step, self.progress.budget) if eps is None else eps
         actions = [
             rl.epsilon_greedy(q.cpu().numpy(), epsilon, self.rng, None if mask is None else mask.cpu().numpy())
             for q, mask in self._values(self._output(self.model, obs), obs)
@@ -163,7 +163,7 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         return ["cur_lr", "total_loss", "q_value", "target_q_value"]
 
     def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:
-        return {"eps": self.epsilon.value(command_info["envstep"])}
+        return {"eps": self.epsilon.value(command_info["envstep"], self.progress.budget)}
 
     def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
         if isinstance(action_space, spaces.MultiDiscrete):

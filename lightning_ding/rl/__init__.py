@@ -26,13 +26,14 @@ from lightning_ding.rl.distributions import (
     MultiCategorical,
     distribution_of,
 )
-from lightning_ding.rl.exploration import Schedule, epsilon_greedy, random_actions
+from lightning_ding.rl.exploration import epsilon_greedy, random_actions
 from lightning_ding.rl.gae import gae
 from lightning_ding.rl.noise import OrnsteinUhlenbeckNoise, gaussian_noise
 from lightning_ding.rl.policy_gradient import policy_gradient_loss
 from lightning_ding.rl.ppo import PPOPolicyLoss, approx_kl, ppo_policy_loss, ppo_value_loss, standardise
 from lightning_ding.rl.returns import discounted_return, n_step_return
 from lightning_ding.rl.running import RunningMeanStd, combine_moments, moments
+from lightning_ding.rl.schedule import Schedule
 from lightning_ding.rl.sequences import Sequences, time_major
 from lightning_ding.rl.squashed_gaussian import squashed_gaussian_log_prob, squashed_gaussian_sample
 from lightning_ding.rl.target import copy_parameters, polyak_update

@@ -1,55 +1,15 @@
-"""Exploration: schedules, random and epsilon-greedy actions.
+"""Exploration: random and epsilon-greedy actions.
 
 Shapes: B batch (one row for each env), A actions.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """A value that moves from ``start`` to ``end`` as the run goes on.
-
-    Args:
-        type: ``"linear"`` reaches ``end`` at ``decay`` and stays; ``"exp"`` is end + (start - end) e^(-x / decay).
-        start: Value at 0.
-        end: Value in the long run.
-        decay: Scale of the x axis, in the unit that ``value`` is asked in (env steps); > 0.
-
-    Raises:
-        ValueError: If ``type`` is neither or ``decay`` is not positive.
-
-    Example:
-        >>> schedule = Schedule("linear", 1.0, 0.5, 100)
-        >>> [schedule.value(step) for step in (0, 50, 100, 1000)]
-        [1.0, 0.75, 0.5, 0.5]
-    """
-
-    type: Literal["linear", "exp"]
-    start: float
-    end: float
-    decay: float
-
-    def __post_init__(self) -> None:
-        """Check the type and the range."""
-        if self.type not in ("linear", "exp"):
-            raise ValueError(f"type must be 'linear' or 'exp', got {self.type!r}")
-        if not self.decay > 0:
-            raise ValueError(f"decay must be > 0, got {self.decay}")
-
-    def value(self, step: int) -> float:
-        """Return the value at ``step``."""
-        if self.type == "linear":
-            return self.start + (self.end - self.start) * min(step / self.decay, 1.0)
-        return self.end + (self.start - self.end) * math.exp(-step / self.decay)
 
 
 def epsilon_greedy(

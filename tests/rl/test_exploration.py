@@ -1,54 +1,14 @@
-"""Schedules and epsilon-greedy actions."""
+"""Epsilon-greedy actions."""
 
 from __future__ import annotations
-
-import math
-from typing import Any
 
 import numpy as np
 import pytest
 
-from lightning_ding.rl import Schedule, epsilon_greedy, random_actions
+from lightning_ding.rl import epsilon_greedy, random_actions
 
 ROWS = 20_000
 SURE = np.tile(np.array([0.0, 9.0, 1.0, 2.0], dtype=np.float32), (ROWS, 1))  # action 1 is greedy in every row
-
-
-@pytest.mark.parametrize(
-    ("kind", "step", "expected"),
-    [
-        # from 0.9 to 0.1 with decay 100; linear: 0.9 - 0.8 * x / 100
-        ("linear", 0, 0.9),
-        ("linear", 25, 0.7),
-        ("linear", 50, 0.5),
-        ("linear", 100, 0.1),
-        ("linear", 10**9, 0.1),
-        # exp: 0.1 + 0.8 * e^(-x / 100)
-        ("exp", 0, 0.9),
-        ("exp", 50, 0.1 + 0.8 * 0.6065306597),
-        ("exp", 100, 0.1 + 0.8 * 0.3678794412),
-        ("exp", 10**9, 0.1),
-    ],
-)
-def test_schedule_goes_from_start_to_end(kind: Any, step: int, expected: float) -> None:
-    assert math.isclose(Schedule(kind, start=0.9, end=0.1, decay=100).value(step), expected, rel_tol=1e-9)
-
-
-@pytest.mark.parametrize(("kind", "middle"), [("linear", 0.5), ("exp", 0.9 - 0.8 * 0.6065306597)])
-def test_schedule_can_rise(kind: Any, middle: float) -> None:
-    schedule = Schedule(kind, start=0.1, end=0.9, decay=100)
-    assert np.allclose([schedule.value(step) for step in (0, 50, 10**9)], [0.1, middle, 0.9], rtol=1e-9)
-
-
-def test_schedule_refuses_an_unknown_type() -> None:
-    with pytest.raises(ValueError, match="type must be 'linear' or 'exp', got 'cosine'"):
-        Schedule("cosine", 1.0, 0.0, 100)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("decay", [0, -1])
-def test_schedule_refuses_a_decay_that_is_not_positive(decay: float) -> None:
-    with pytest.raises(ValueError, match=f"decay must be > 0, got {decay}"):
-        Schedule("linear", 1.0, 0.0, decay)
 
 
 def test_epsilon_zero_is_greedy_in_every_row() -> None:

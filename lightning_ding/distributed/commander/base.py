@@ -42,6 +42,8 @@ class BaseParallelCommander(ABC):
         self._policy_config: Any = resolve(policy_class.config_class, plain)
         commands = issubclass(policy_class, CommandModePolicy)
         self._policy: Any = create_policy(policy, enable_field=["command"]) if commands else None
+        if self._policy is not None:
+            self._policy.progress.budget = self.config.main.max_env_step
         self._n_sample = self._find_n_sample()
         self._learner_step = 0
         self._task_number = 0
