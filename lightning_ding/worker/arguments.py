@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,51 @@ def check_amount(name: str, value: Any) -> int:
     is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     require(is_integer and value >= 1, name, "an int >= 1", value)
     return int(value)
+
+
+def check_integers(**values: Any) -> None:
+    """Raise if an argument is not an integer.
+
+    Args:
+        values: Arguments by name.
+
+    Raises:
+        TypeError: If one is neither a Python nor a numpy integer; a bool is not an integer.
+    """
+    for name, value in values.items():
+        if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
+            raise TypeError(f"{name} must be an int, got {value!r}")
+
+
+def check_switches(**values: Any) -> None:
+    """Raise if an argument is not a bool.
+
+    Args:
+        values: Arguments by name.
+
+    Raises:
+        TypeError: If one is neither a Python nor a numpy bool.
+    """
+    for name, value in values.items():
+        if not isinstance(value, (bool, np.bool_)):
+            raise TypeError(f"{name} must be a bool, got {value!r}")
+
+
+def check_policy_kwargs(policy_kwargs: Any, of_players: bool = False) -> None:
+    """Raise if the keyword arguments of a policy's forward are not a mapping.
+
+    Args:
+        policy_kwargs: A mapping from names to values, or None; with ``of_players`` also a sequence of mappings.
+        of_players: Whether several policies act.
+
+    Raises:
+        TypeError: If it is something else, or a name is not a str.
+    """
+    is_sequence = of_players and isinstance(policy_kwargs, Sequence) and not isinstance(policy_kwargs, (str, bytes))
+    parts = list(policy_kwargs) if is_sequence else [{} if policy_kwargs is None else policy_kwargs]
+    if not all(isinstance(part, Mapping) and all(isinstance(name, str) for name in part) for part in parts):
+        allowed = "a mapping of keyword arguments" + (", or a sequence with one for each player" if of_players else "")
+        raise TypeError(f"policy_kwargs must be {allowed}, or None, got {policy_kwargs!r}")
 
 
 def check_level_seeds(level_seeds: Sequence[int] | None, num_envs: int) -> NDArray[np.int64] | None:

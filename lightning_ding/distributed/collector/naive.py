@@ -10,6 +10,7 @@ import numpy as np
 
 from lightning_ding.distributed.channel import Channel
 from lightning_ding.distributed.worker_loop import CommWorker, Task
+from lightning_ding.worker.arguments import check_integers
 
 TRAJECTORIES = 20
 
@@ -22,11 +23,18 @@ class NaiveCollector:
         port: The same.
         prefix: Folder of the run.
         channel: The way to the coordinator; None makes one over HTTP and the folder.
+
+    Raises:
+        TypeError: If ``host`` or ``port`` is of the wrong type.
     """
 
     def __init__(
         self, host: str | None = None, port: int | None = None, prefix: str = "", channel: Channel | None = None
     ) -> None:
+        if host is not None and not isinstance(host, str):
+            raise TypeError(f"host must be a str or None, got {host!r}")
+        if port is not None:
+            check_integers(port=port)
         self._address = (host, port)
         self._folder = Path(prefix)
         self._channel = channel

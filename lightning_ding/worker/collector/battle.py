@@ -18,7 +18,7 @@ from lightning_ding import nested
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.envs.battle_stepper import BattleStep, BattleStepper
 from lightning_ding.policy.modes import CollectMode
-from lightning_ding.worker.arguments import check_level_seeds
+from lightning_ding.worker.arguments import check_integers, check_level_seeds, check_policy_kwargs, check_switches
 from lightning_ding.worker.collector.base import ISerialCollector
 from lightning_ding.worker.collector.battle_moves import OpenMoves
 from lightning_ding.worker.collector.report import CollectReport
@@ -202,6 +202,9 @@ class BattleSerialCollector(ISerialCollector):
     def _begin(
         self, train_iter: int, random: bool, policy_kwargs: PolicyKwargs, level_seeds: Sequence[int] | None
     ) -> BattleCall:
+        check_integers(train_iter=train_iter)
+        check_switches(random_collect=random)
+        check_policy_kwargs(policy_kwargs, of_players=True)
         policies, stepper = self._require_policies(), self._require_env()
         if stepper.obs is None:
             raise RuntimeError("the last step of the env failed: call reset_env() to start new episodes")

@@ -58,8 +58,9 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
         self,
         n_episode: int | None = None,
         train_iter: int = 0,
-        random_collect: bool = False,
         policy_kwargs: PolicyKwargs = None,
+        *,
+        random_collect: bool = False,
         level_seeds: Sequence[int] | None = None,
     ) -> tuple[list[Any], list[list[Info]]]:
         """Return E episodes of every player that learns.
@@ -67,9 +68,9 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
         Args:
             n_episode: E, >= 1; None asks the policy of the first player that learns.
             train_iter: Updates done so far; each move carries it as ``policy_version``.
+            policy_kwargs: Arguments of the policies' forward, such as ``eps``: a mapping for all, or one for each.
             random_collect: Let the players that learn take uniformly random actions, legal ones where the observation
                 has an ``action_mask``; the others act as always.
-            policy_kwargs: Arguments of the policies' forward, such as ``eps``: a mapping for all, or one for each.
             level_seeds: The level that each env plays, N of them; each move carries its env's as ``seed``.
 
         Returns:
@@ -88,6 +89,7 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
                 after the other.
             ValueError: If an argument is out of range, no policy learns, a policy gives no actions or of a wrong shape,
                 or a value is not finite.
+            TypeError: If an argument is of the wrong type.
         """
         call = self._begin(train_iter, random_collect, policy_kwargs, level_seeds)
         asked = call.players.modes[int(call.learns.argmax())]

@@ -14,7 +14,7 @@ from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.policy.modes import CollectMode
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
-from lightning_ding.worker.arguments import check_amount, check_levels_go_on
+from lightning_ding.worker.arguments import check_amount, check_levels_go_on, check_switches
 from lightning_ding.worker.collector.battle import BattleCall, BattleSerialCollector, Info, PolicyKwargs
 from lightning_ding.worker.players import attribute, check_players
 
@@ -58,8 +58,9 @@ class BattleSampleSerialCollector(BattleSerialCollector):
         n_sample: int | None = None,
         train_iter: int = 0,
         drop_extra: bool = True,
-        random_collect: bool = False,
         policy_kwargs: PolicyKwargs = None,
+        *,
+        random_collect: bool = False,
         level_seeds: Sequence[int] | None = None,
     ) -> tuple[list[Any], list[list[Info]]]:
         """Return S transitions of every player that learns.
@@ -68,9 +69,9 @@ class BattleSampleSerialCollector(BattleSerialCollector):
             n_sample: S, >= 1, for all players; None asks the policy of each player that learns.
             train_iter: Updates done so far; each transition carries it as ``policy_version``.
             drop_extra: Return exactly S, and what is beyond with the next call; else return all there is, S or more.
+            policy_kwargs: Arguments of the policies' forward, such as ``eps``: a mapping for all, or one for each.
             random_collect: Let the players that learn take uniformly random actions, legal ones where the observation
                 has an ``action_mask``; the others act as always.
-            policy_kwargs: Arguments of the policies' forward, such as ``eps``: a mapping for all, or one for each.
             level_seeds: The level that each env plays, N of them; each transition carries its env's as ``seed``.
 
         Returns:
@@ -86,7 +87,9 @@ class BattleSampleSerialCollector(BattleSerialCollector):
                 after the other, or a player that learns is never in turn.
             ValueError: If an argument is out of range, no policy learns, a policy gives no actions or of a wrong shape,
                 or a value is not finite.
+            TypeError: If an argument is of the wrong type.
         """
+        check_switches(drop_extra=drop_extra)
         call = self._begin(train_iter, random_collect, policy_kwargs, level_seeds)
         wanted = {player: self._wanted(call, player, n_sample) for player in np.flatnonzero(call.learns).tolist()}
         for player, kept in self._kept.items():

@@ -79,9 +79,10 @@ class EpisodeSerialCollector(SinglePolicyCollector):
         self,
         n_episode: int | None = None,
         train_iter: int = 0,
+        policy_kwargs: Mapping[str, Any] | None = None,
+        *,
         random_collect: bool = False,
         record_random_collect: bool = True,
-        policy_kwargs: Mapping[str, Any] | None = None,
         level_seeds: Sequence[int] | None = None,
     ) -> list[dict[str, Any]] | dict[str, Any]:
         """Return E episodes, env by env, each env's in the order of time.
@@ -89,9 +90,9 @@ class EpisodeSerialCollector(SinglePolicyCollector):
         Args:
             n_episode: E, >= 1; None asks the policy.
             train_iter: Updates done so far; each step carries it as ``policy_version``.
+            policy_kwargs: Arguments of the policy's forward, such as ``eps``.
             random_collect: Take uniformly random actions, legal ones where the observation has an ``action_mask``.
             record_random_collect: Report the episodes that end while actions are random.
-            policy_kwargs: Arguments of the policy's forward, such as ``eps``.
             level_seeds: The level that each env plays, N of them; each step carries its env's as ``seed``.
 
         Returns:
@@ -106,7 +107,7 @@ class EpisodeSerialCollector(SinglePolicyCollector):
                 after the other.
             ValueError: If an argument is out of range, the policy gives no actions or of a wrong shape, or a value is
                 not finite.
-            TypeError: If the env's ``reward_shaping`` does not return an episode.
+            TypeError: If an argument is of the wrong type, or the env's ``reward_shaping`` does not return an episode.
         """
         call = self._begin(train_iter, random_collect, record_random_collect, policy_kwargs, level_seeds)
         asked = attribute(call.policy, "n_episode", None) if n_episode is None else n_episode

@@ -17,7 +17,7 @@ from lightning_ding.config import require
 from lightning_ding.envs import from_plain, to_plain
 from lightning_ding.policy.modes import CollectMode
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
-from lightning_ding.worker.arguments import check_amount, check_levels_go_on
+from lightning_ding.worker.arguments import check_amount, check_levels_go_on, check_switches
 from lightning_ding.worker.collector.single import SinglePolicyCollector
 from lightning_ding.worker.players import attribute
 
@@ -86,7 +86,9 @@ class SampleSerialCollector(SinglePolicyCollector):
                 after the other.
             ValueError: If an argument is out of range, the policy gives no actions or of a wrong shape, or a value is
                 not finite.
+            TypeError: If an argument is of the wrong type.
         """
+        check_switches(drop_extra=drop_extra)
         call = self._begin(train_iter, random_collect, record_random_collect, policy_kwargs, level_seeds)
         asked = attribute(call.policy, "n_sample", None) if n_sample is None else n_sample
         wanted = check_amount("n_sample", asked)

@@ -19,7 +19,7 @@ from lightning_ding.config import ConfigLike, require
 from lightning_ding.envs import EnvStepper, Timestep, from_plain, to_plain
 from lightning_ding.policy.modes import CollectMode
 from lightning_ding.worker.actions import actions_of, random_output
-from lightning_ding.worker.arguments import check_level_seeds
+from lightning_ding.worker.arguments import check_integers, check_level_seeds, check_policy_kwargs, check_switches
 from lightning_ding.worker.collector.base import ISerialCollector
 from lightning_ding.worker.collector.report import CollectReport
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
@@ -225,6 +225,9 @@ class SinglePolicyCollector(ISerialCollector):
         policy_kwargs: Mapping[str, Any] | None,
         level_seeds: Sequence[int] | None,
     ) -> Call:
+        check_integers(train_iter=train_iter)
+        check_switches(random_collect=random_collect, record_random_collect=record_random_collect)
+        check_policy_kwargs(policy_kwargs)
         policy, stepper = self._require_policy(), self._require_env()
         if stepper.obs is None:
             raise RuntimeError("the last step of the env failed: call reset_env() to start new episodes")

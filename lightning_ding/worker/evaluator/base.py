@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from lightning_ding.policy.modes import EvalMode
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
+from lightning_ding.worker.arguments import check_integers
 from lightning_ding.worker.base import Worker
 from lightning_ding.worker_config import EvaluatorConfig
 
@@ -86,6 +87,20 @@ class ISerialEvaluator(Worker):
         if missing:
             raise ValueError(f"the state of a {type(self).__name__} lacks {missing}, got {sorted(state_dict)}")
         self._last_eval_iter = state_dict["last_eval_iter"]
+
+    def _check_eval_arguments(
+        self, save_ckpt_fn: SaveFunction | None, train_iter: int, envstep: int, n_episode: int | None
+    ) -> None:
+        """Raise if an argument of :meth:`eval` is of the wrong type.
+
+        Raises:
+            TypeError: If it is.
+        """
+        if save_ckpt_fn is not None and not callable(save_ckpt_fn):
+            raise TypeError(f"save_ckpt_fn must be callable or None, got {save_ckpt_fn!r}")
+        check_integers(
+            train_iter=train_iter, envstep=envstep, **({} if n_episode is None else {"n_episode": n_episode})
+        )
 
     def _note_eval(self, train_iter: int) -> None:
         if train_iter >= 0:

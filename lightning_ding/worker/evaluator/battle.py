@@ -140,8 +140,10 @@ class BattleInteractionSerialEvaluator(ISerialEvaluator):
 
         Raises:
             ValueError: If there are fewer episodes than ranks, or none.
+            TypeError: If an argument is of the wrong type.
             RuntimeError: If there is no env or no policy, or the envs report more faults than there are episodes.
         """
+        self._check_eval_arguments(save_ckpt_fn, train_iter, envstep, n_episode)
         started = time.perf_counter()
         total = self.config.n_episode if n_episode is None else n_episode
         table = run_sharded(self._run_rows, total)

@@ -18,6 +18,7 @@ from lightning_ding.envs import EnvStepper
 from lightning_ding.policy.modes import EvalMode
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
 from lightning_ding.worker.actions import actions_of
+from lightning_ding.worker.arguments import check_policy_kwargs, check_switches
 from lightning_ding.worker.evaluator.base import ISerialEvaluator, SaveFunction
 from lightning_ding.worker.evaluator.pictures import Pictures
 from lightning_ding.worker.evaluator.plan import EpisodePlan
@@ -145,9 +146,13 @@ class InteractionSerialEvaluator(ISerialEvaluator):
         Raises:
             ValueError: If there are fewer episodes than ranks, or none; or a film is due and the envs give no frames,
                 or the logger takes none.
+            TypeError: If an argument is of the wrong type.
             RuntimeError: If there is no env or no policy, or the envs report more faults than there are episodes.
             ImportError: If a film is due and the extra ``video`` is not installed.
         """
+        self._check_eval_arguments(save_ckpt_fn, train_iter, envstep, n_episode)
+        check_switches(force_render=force_render)
+        check_policy_kwargs(policy_kwargs)
         films = force_render or self.should_render(envstep, train_iter)
         if films:
             self.check_can_film()

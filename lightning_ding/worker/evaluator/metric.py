@@ -127,8 +127,10 @@ class MetricSerialEvaluator(ISerialEvaluator):
 
         Raises:
             ValueError: If ``n_episode`` is given, or see :meth:`run`.
+            TypeError: If an argument is of the wrong type.
             RuntimeError: If there is no data loader or no policy.
         """
+        self._check_eval_arguments(save_ckpt_fn, train_iter, envstep, n_episode)
         if n_episode is not None:
             raise ValueError(f"n_episode must be None, a metric evaluator runs no episodes, got {n_episode}")
         started = perf_counter()

@@ -14,6 +14,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.registry import LEARNER_REGISTRY
+from lightning_ding.worker.arguments import check_integers, check_policy_kwargs
 from lightning_ding.worker.base import Worker
 from lightning_ding.worker.learner.engine import DEFAULT_INSTANCE, LearnerEngine
 from lightning_ding.worker.learner.hook import (
@@ -103,9 +104,12 @@ class BaseLearner(LearnerEngine, Worker):
 
         Raises:
             RuntimeError: If there is no policy.
-            TypeError: If the policy returns neither a dict nor a list of dicts, or reports something else than numbers.
+            TypeError: If an argument is of the wrong type, the policy returns neither a dict nor a list of dicts, or it
+                reports something else than numbers.
             ValueError: If it returns another number of priorities than B.
         """
+        check_integers(envstep=envstep)
+        check_policy_kwargs(policy_kwargs)
         policy = self.policy
         if envstep >= 0:
             self.collector_envstep = envstep

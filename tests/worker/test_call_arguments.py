@@ -1,0 +1,153 @@
+"""Arguments of ``collect``, ``eval`` and ``train``: their order is DI-engine's, and a wrong type raises."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from gymnasium.vector import SyncVectorEnv
+
+from lightning_ding.distributed.collector.naive import NaiveCollector
+from lightning_ding.envs import PettingZooVectorEnv
+from lightning_ding.envs.toy import CountingEnv
+from lightning_ding.envs.toy_games import RelayGame
+from lightning_ding.policy.modes import CollectMode
+from lightning_ding.worker import (
+    BaseLearner,
+    BattleEpisodeSerialCollector,
+    BattleInteractionSerialEvaluator,
+    BattleSampleSerialCollector,
+    EpisodeSerialCollector,
+    InteractionSerialEvaluator,
+    MetricSerialEvaluator,
+    SampleSerialCollector,
+)
+
+BATTLE = (BattleSampleSerialCollector, BattleEpisodeSerialCollector)
+KINDS = [SampleSerialCollector, EpisodeSerialCollector, *BATTLE]
+
+
+class Recorder:
+    """Takes action 0, and records the arguments of its forward."""
+
+    def __init__(self) -> None:
+        self.kwargs: list[dict[str, Any]] = []
+
+    def forward(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
+        self.kwargs.append(kwargs)
+        return {"action": torch.zeros(len(obs), dtype=torch.long)}
+
+    def process_transition(self, obs: Any, output: dict[str, Any], timestep: Any) -> dict[str, Any]:
+        named = {name: getattr(timestep, name) for name in ("reward", "next_obs", "terminated", "truncated")}
+        return {"obs": obs, "action": output["action"], **named}
+
+    def get_attribute(self, name: str) -> Any:
+        raise NotImplementedError(name)
+
+    @property
+    def mode(self) -> CollectMode:
+        def nothing(*_: Any) -> Any:
+            return None
+
+        functions: Any = (self.forward, self.process_transition, lambda data: data, nothing, self.get_attribute)
+        return CollectMode(*functions, nothing, nothing, nothing)
+
+
+def collector_of(kind: Any) -> tuple[Any, Recorder]:
+    policy = Recorder()
+    if kind in BATTLE:
+        env = PettingZooVectorEnv(functools.partial(RelayGame, 0, 2, (4,), (False,)), 1)
+        return kind(env=env, policy=[policy.mode, policy.mode]), policy
+    return kind(env=SyncVectorEnv([functools.partial(CountingEnv, 0, (3,))]), policy=policy.mode), policy
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_policy_kwargs_stands_where_di_engine_has_it(kind: Any) -> None:
+    before: dict[Any, tuple[Any, ...]] = {
+        SampleSerialCollector: (True, False, True),  # drop_extra, random_collect, record_random_collect
+        BattleSampleSerialCollector: (True,),  # drop_extra
+    }
+    collector, policy = collector_of(kind)
+
+    collector.collect(2, 0, *before.get(kind, ()), {"eps": 0.1})
+
+    assert policy.kwargs
+    assert all(kwargs == {"eps": 0.1} for kwargs in policy.kwargs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("train_iter", 1.5),
+        ("train_iter", True),
+        ("train_iter", {"eps": 0.1}),
+        ("random_collect", {"eps": 0.1}),
+        ("random_collect", 1),
+        ("policy_kwargs", True),
+        ("policy_kwargs", 0.1),
+        ("policy_kwargs", "eps"),
+        ("policy_kwargs", {1: 0.1}),
+        ("policy_kwargs", [0.1, 0.2]),
+    ],
+)
+def test_collect_refuses_an_argument_of_the_wrong_type_before_it_steps(kind: Any, name: str, value: Any) -> None:
+    collector, policy = collector_of(kind)
+
+    with pytest.raises(TypeError, match=f"{name} must be "):
+        collector.collect(2, **{name: value})
+
+    assert collector.envstep == 0
+    assert not policy.kwargs
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (SampleSerialCollector, "drop_extra"),
+        (BattleSampleSerialCollector, "drop_extra"),
+        (SampleSerialCollector, "record_random_collect"),
+        (EpisodeSerialCollector, "record_random_collect"),
+    ],
+)
+def test_collect_refuses_a_switch_that_is_no_bool(kind: Any, name: str) -> None:
+    with pytest.raises(TypeError, match=f"{name} must be a bool, got {{'eps': 0.1}}"):
+        collector_of(kind)[0].collect(2, **{name: {"eps": 0.1}})
+
+
+@pytest.mark.parametrize("kind", BATTLE)
+def test_each_player_may_have_arguments_of_its_own(kind: Any) -> None:
+    collector, policy = collector_of(kind)
+
+    collector.collect(2, policy_kwargs=[{"eps": 0.1}, {"eps": 0.2}])
+
+    assert {kwargs["eps"] for kwargs in policy.kwargs} == {0.1, 0.2}
+
+
+EVALUATORS = [InteractionSerialEvaluator, BattleInteractionSerialEvaluator, MetricSerialEvaluator]
+OF_ALL = [("save_ckpt_fn", 4), ("train_iter", 1.5), ("envstep", "10"), ("n_episode", 2.0), ("n_episode", True)]
+OF_ONE = [("force_render", 1), ("policy_kwargs", True)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [(kind, *case) for kind in EVALUATORS for case in OF_ALL]
+    + [(InteractionSerialEvaluator, *case) for case in OF_ONE],
+)
+def test_eval_refuses_an_argument_of_the_wrong_type(kind: Any, name: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=f"{name} must be "):
+        kind().eval(**{name: value})
+
+
+@pytest.mark.parametrize(("name", "value"), [("envstep", {"eps": 0.1}), ("envstep", 1.5), ("policy_kwargs", 3)])
+def test_train_refuses_an_argument_of_the_wrong_type(name: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=f"{name} must be "):
+        BaseLearner().train({}, **{name: value})
+
+
+@pytest.mark.parametrize(("name", "value"), [("host", 8000), ("port", "8000"), ("port", 80.0)])
+def test_a_naive_collector_refuses_an_address_of_the_wrong_type(name: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=f"{name} must be "):
+        NaiveCollector(**{name: value})
