@@ -25,7 +25,14 @@ from lightning_ding.datamodules.resumable import ResumableDataModule
 from lightning_ding.datamodules.seeds import Seeds
 from lightning_ding.datamodules.stream import Stream
 from lightning_ding.envs import FaultBarrier, make_vector_env
-from lightning_ding.envs.vector import AutoresetName, EnvLike, EnvTimeout, VectorMode, check_env
+from lightning_ding.envs.vector import (
+    AutoresetName,
+    EnvLike,
+    EnvTimeout,
+    VectorMode,
+    check_env,
+    differ_in_bounds_only,
+)
 from lightning_ding.worker import (
     BaseSerialCommander,
     InteractionSerialEvaluator,
@@ -62,6 +69,10 @@ class CollectingDataModule(ResumableDataModule):
         norm_obs: bool = False,
         norm_reward: bool = False,
         env_timeout: EnvTimeout = "default",
+        train_wrappers: Sequence[Callable[[Any], Any]] = (),
+        eval_wrappers: Sequence[Callable[[Any], Any]] = (),
+        eval_env_id: EnvLike | None = None,
+        eval_env_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         """Say where data comes from and how long a run is; here, so that the command line finds it for every subclass.
 
@@ -70,7 +81,7 @@ class CollectingDataModule(ResumableDataModule):
             num_envs: Envs on each rank, >= 1.
             mode: ``"sync"`` steps the envs in this process, ``"async"`` each in its own, ``"native"`` takes the vector
                 env that the id registers.
-            wrappers: Applied in order to each env, for training and evaluation.
+            wrappers: Applied in order to each env, for training and evaluation; the first one is innermost.
             env_kwargs: Arguments of the env.
             seed: Of envs, exploration and learning; each rank makes its own from it.
             max_env_step: End the run after so many env steps; None for no such end.
@@ -89,13 +100,19 @@ class CollectingDataModule(ResumableDataModule):
                 step, or one number for both; None is no limit, ``"default"`` 120 and 60 s. What becomes of an env that
                 does not answer, or whose process dies, says ``collect.collector.env_fault``: the run ends, or the
                 episode is dropped and a new process takes the place of its own.
+            train_wrappers: Applied around ``wrappers`` to each training env only, such as reward clipping.
+            eval_wrappers: Applied around ``wrappers`` to each evaluation env only.
+            eval_env_id: Env of the evaluation, with the same spaces; None takes ``env_id``.
+            eval_env_kwargs: Arguments of the evaluation env, which replace ``env_kwargs``; None takes ``env_kwargs``.
 
         Raises:
             ValueError: If an argument is out of its range.
-            TypeError: If ``env_id`` is neither an id nor a callable.
+            TypeError: If ``env_id`` or ``eval_env_id`` is neither an id nor a callable.
         """
         super().__init__()
         check_env(env_id)
+        if eval_env_id is not None:
+            check_env(eval_env_id, "eval_env_id")
         counts = {"num_envs": num_envs, "max_env_step": max_env_step, "max_train_iter": max_train_iter}
         counts |= {"rounds_per_epoch": rounds_per_epoch, "evaluator_env_num": evaluator_env_num}
         for name, value in (counts | {"n_evaluator_episode": n_evaluator_episode}).items():
@@ -110,6 +127,10 @@ class CollectingDataModule(ResumableDataModule):
         self.mode: VectorMode = mode
         self.wrappers = tuple(wrappers)
         self.env_kwargs = dict(env_kwargs or {})
+        self.train_wrappers = tuple(train_wrappers)
+        self.eval_wrappers = tuple(eval_wrappers)
+        self.eval_env_id = env_id if eval_env_id is None else eval_env_id
+        self.eval_env_kwargs = self.env_kwargs if eval_env_kwargs is None else dict(eval_env_kwargs)
         self.seed = seed
         self.max_env_step = max_env_step
         self.max_train_iter = max_train_iter
@@ -135,11 +156,12 @@ class CollectingDataModule(ResumableDataModule):
 
     def _collector_wrappers(self) -> tuple[Callable[[Any], Any], ...]:
         """Return the wrappers of the envs that training data comes from, innermost first."""
+        wrappers = (*self.wrappers, *self.train_wrappers)
         if self._policy.config.collect.collector.env_fault != "drop":
-            return self.wrappers
+            return wrappers
         allowed = '"sync" or "async" with collect.collector.env_fault="drop"'
         require(self.mode != "native", "mode", allowed, self.mode)
-        return (*self.wrappers, FaultBarrier)
+        return (*wrappers, FaultBarrier)
 
     # ------------------------------------------------------------------ Lightning
 
@@ -248,7 +270,8 @@ class CollectingDataModule(ResumableDataModule):
                 f"{type(self).__name__}, got {policy.config.collect.collector.type!r}; use that one by hand"
             )
         self._check_policy(policy)
-        plain = self._make_env(self.num_envs, wrappers=self._collector_wrappers())
+        plain = self._make_env(self.env_id, self.num_envs, self._collector_wrappers(), self.env_kwargs)
+        self._check_same_spaces(plain)
         env = self._normalisers.wrap_training(plain, policy.get_attribute("discount_factor"))
         self._collector_env = env
         seen = self._normalisers.state_dict()
@@ -276,7 +299,8 @@ class CollectingDataModule(ResumableDataModule):
         ranks = trainer.world_size
         require(self._n_episode >= ranks, "n_episode", f"at least one for each of {ranks} ranks", self._n_episode)
         num_envs = self.evaluator_env_num or min(self.num_envs, len(self._episodes))
-        plain = self._make_env(num_envs, None if self.mode == "native" else "disabled")
+        wrappers, autoreset = (*self.wrappers, *self.eval_wrappers), None if self.mode == "native" else "disabled"
+        plain = self._make_env(self.eval_env_id, num_envs, wrappers, self.eval_env_kwargs, autoreset)
         env = self._normalisers.wrap_evaluation(plain)
         self.single_observation_space = env.single_observation_space
         self.single_action_space = env.single_action_space
@@ -306,15 +330,33 @@ class CollectingDataModule(ResumableDataModule):
             evaluator.write_figure(cast(Tensor, trainer.strategy.reduce(mine, reduce_op="sum")).tolist(), **now)
         return {"episode_return": table[0], "episode_length": table[1]}
 
+    def _check_same_spaces(self, env: VectorEnv) -> None:
+        """Raise if the training envs do not fit the network, which was built for the evaluation envs.
+
+        Raises:
+            ValueError: If the spaces differ in more than the bounds of observations.
+        """
+        pairs = {
+            "observation": (env.single_observation_space, self.single_observation_space),
+            "action": (env.single_action_space, self.single_action_space),
+        }
+        for name, (train, evaluate) in pairs.items():
+            if train != evaluate and not (name == "observation" and differ_in_bounds_only(train, evaluate)):
+                raise ValueError(
+                    f"training and evaluation envs must have the same {name} space, got {train} and {evaluate}; a "
+                    "wrapper that changes it belongs in wrappers, not in train_wrappers or eval_wrappers"
+                )
+
     def _make_env(
         self,
+        env_id: EnvLike,
         num_envs: int,
+        wrappers: Sequence[Callable[[Any], Any]],
+        env_kwargs: Mapping[str, Any],
         autoreset: AutoresetName | None = None,
-        wrappers: Sequence[Callable[[Any], Any]] | None = None,
     ) -> VectorEnv:
-        wrappers = self.wrappers if wrappers is None else wrappers
         drops = self.mode == "async" and self._policy.config.collect.collector.env_fault == "drop"
         processes: dict[str, Any] = {"on_env_error": "restart" if drops else "raise", "env_timeout": self.env_timeout}
-        env = make_vector_env(self.env_id, num_envs, self.mode, None, wrappers, self.env_kwargs, autoreset, **processes)
+        env = make_vector_env(env_id, num_envs, self.mode, None, wrappers, env_kwargs, autoreset, **processes)
         self._envs.append(env)
         return env

@@ -47,7 +47,7 @@ class RemoteReplayDataModule(CollectingDataModule):
 
     Args:
         comm_learner: Who is asked for data.
-        env_id: A registered gymnasium id, or a callable that returns an env.
+        env_id: Env of the evaluation: a registered gymnasium id, or a callable that returns an env.
         evaluator_env_num: Envs for evaluation on each rank; None means as many as episodes, up to 8.
         n_evaluator_episode: Episodes of an evaluation over all ranks; None takes the policy's.
         seed: Of evaluation and of what is random in learning; each rank makes its own from it.
@@ -57,7 +57,7 @@ class RemoteReplayDataModule(CollectingDataModule):
             ``eval.evaluator.stop_value``. Needs ``validate``.
         rounds_per_epoch: Rounds between two evaluations; None makes it ``eval_freq`` updates.
         env_kwargs: Arguments of the env.
-        wrappers: Applied in order to each env.
+        wrappers: Applied in order to each env of the evaluation.
         mode: As of :class:`CollectingDataModule`, for the envs of evaluation.
         prefetch: Rounds that are fetched ahead of the one that is learned from, >= 0. They are drawn that much earlier,
             so with a prioritised buffer before the newest priorities are in.
@@ -246,7 +246,7 @@ class RemoteReplayDataModule(CollectingDataModule):
         is_off = trainer.limit_val_batches == 0
         require(is_off, "limit_val_batches", "0 without validate", trainer.limit_val_batches)
         if self._spaces is None:
-            env = self._make_env(1)
+            env = self._make_env(self.env_id, 1, self.wrappers, self.env_kwargs)
             self._spaces = (env.single_observation_space, env.single_action_space)
             super().close()
         self.single_observation_space, self.single_action_space = self._spaces

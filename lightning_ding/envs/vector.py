@@ -94,8 +94,12 @@ def make_vector_env(
     return vector
 
 
-def check_env(env: EnvLike) -> None:
+def check_env(env: EnvLike, name: str = "env_id") -> None:
     """Raise if ``env`` is neither a registered id nor a callable.
+
+    Args:
+        env: What a user gave.
+        name: Name of the argument, for the error.
 
     Raises:
         ValueError: If the id is not registered; gymnasium's hint is kept.
@@ -105,9 +109,25 @@ def check_env(env: EnvLike) -> None:
         try:
             gym.spec(env)
         except (gym.error.Error, ImportError) as error:
-            raise ValueError(f"env_id must be a registered gymnasium id, got {env!r}: {error}") from error
+            raise ValueError(f"{name} must be a registered gymnasium id, got {env!r}: {error}") from error
     elif not callable(env):
-        raise TypeError(f"env_id must be a gymnasium id or a callable that returns an env, got {env!r}")
+        raise TypeError(f"{name} must be a gymnasium id or a callable that returns an env, got {env!r}")
+
+
+def differ_in_bounds_only(one: gym.Space[Any], other: gym.Space[Any]) -> bool:
+    """Return whether two spaces are the same except for the bounds of floating-point boxes.
+
+    Example:
+        >>> differ_in_bounds_only(gym.spaces.Box(-1, 1, (3,)), gym.spaces.Box(-2, 2, (3,)))
+        True
+    """
+    if isinstance(one, gym.spaces.Dict) and isinstance(other, gym.spaces.Dict):
+        keys = one.spaces.keys()
+        return keys == other.spaces.keys() and all(differ_in_bounds_only(one[key], other[key]) for key in keys)
+    if isinstance(one, gym.spaces.Box) and isinstance(other, gym.spaces.Box):
+        is_float = one.dtype == other.dtype and np.issubdtype(one.dtype, np.floating)
+        return one == other or (is_float and one.shape == other.shape)
+    return one == other
 
 
 def seed_envs(env: VectorEnv, seed: int | np.random.SeedSequence) -> None:

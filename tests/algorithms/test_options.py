@@ -236,7 +236,7 @@ def test_an_option_changes_a_run(name: str, path: str) -> None:
 @pytest.mark.parametrize(("name", "path"), cases(REFUSED))
 def test_a_value_that_cannot_be_is_refused(name: str, path: str) -> None:
     datamodule = make_datamodule(name)
-    env = datamodule._make_env(1)
+    env = datamodule._make_env(datamodule.env_id, 1, (), {})
     with pytest.raises(ValueError, match=path.rpartition(".")[2]):
         make_policy(name, **nest({path: REFUSED[path]})).build(env.single_observation_space, env.single_action_space)
     env.close()

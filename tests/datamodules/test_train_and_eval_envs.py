@@ -1,0 +1,124 @@
+"""Training and evaluation envs may differ in wrappers, id and arguments, as long as their spaces fit one network."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from lightning import Trainer
+from typing_extensions import override
+
+from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
+from lightning_ding.datamodules.base import CollectingDataModule
+from lightning_ding.envs.toy import ChainEnv
+from lightning_ding.policy import DQNPolicy, PPOPolicy
+
+MakeTrainer = Callable[..., Trainer]
+SMALL_PPO: dict[str, Any] = {
+    "collect": {"n_sample": 16},
+    "learn": {"batch_size": 8},
+    "eval": {"evaluator": {"n_episode": 2}},
+}
+
+
+class Scaled(gym.RewardWrapper[Any, Any]):
+    def __init__(self, env: gym.Env[Any, Any], factor: float) -> None:
+        super().__init__(env)
+        self.factor = factor
+
+    @override
+    def reward(self, reward: Any) -> float:
+        return float(reward) * self.factor
+
+
+class Added(gym.RewardWrapper[Any, Any]):
+    @override
+    def reward(self, reward: Any) -> float:
+        return float(reward) + 1.0
+
+
+class EndsEarly(gym.Wrapper[Any, Any, Any, Any]):
+    """Ends the episode after the first step, as the loss of a life does."""
+
+    @override
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        obs, reward, _, truncated, info = super().step(action)
+        return obs, reward, True, truncated, info
+
+
+def make_chain(factor: float = 1.0) -> gym.Env[Any, Any]:
+    return Scaled(ChainEnv(), factor)
+
+
+def scaled(factor: float) -> Callable[[Any], Any]:
+    return functools.partial(Scaled, factor=factor)
+
+
+def fit(make_trainer: MakeTrainer, small: dict[str, Any], made: type[CollectingDataModule], **kwargs: Any) -> Any:
+    """Return the mean return of training episodes and that of the evaluation after a short run."""
+    datamodule = made(**{"env_id": make_chain, "num_envs": 2, "max_env_step": 40, **kwargs})
+    policy: Any = DQNPolicy(small) if made is ReplayDataModule else PPOPolicy(SMALL_PPO)
+    returns: list[float] = []
+    original = datamodule.pop_episodes
+
+    def pop_episodes() -> tuple[list[float], list[int]]:
+        found = original()
+        returns.extend(found[0])
+        return found
+
+    datamodule.pop_episodes = pop_episodes  # type: ignore[method-assign]
+    trainer = make_trainer()
+    trainer.fit(policy, datamodule)
+    returns.extend(original()[0])
+    return float(np.mean(returns)), float(trainer.callback_metrics["eval/return_mean"])
+
+
+@pytest.mark.parametrize("made", [ReplayDataModule, RolloutDataModule])
+@pytest.mark.parametrize(
+    ("kwargs", "collected", "evaluated"),
+    [
+        ({"train_wrappers": [scaled(2.0)]}, 2.0, 1.0),
+        ({"eval_wrappers": [scaled(2.0)]}, 1.0, 2.0),
+        ({"train_wrappers": [EndsEarly]}, 0.0, 1.0),
+        ({"env_kwargs": {"factor": 2.0}}, 2.0, 2.0),
+        ({"env_kwargs": {"factor": 2.0}, "eval_env_kwargs": {}}, 2.0, 1.0),
+        ({"eval_env_id": functools.partial(make_chain, 3.0)}, 1.0, 3.0),
+        # shared wrappers are innermost: (1 + 3 * 1) * 2 with four steps of which each adds 1
+        ({"wrappers": [Added], "train_wrappers": [scaled(2.0)], "eval_wrappers": [scaled(3.0)]}, 10.0, 15.0),
+    ],
+)
+def test_wrappers_and_arguments_reach_the_envs_they_are_for(
+    make_trainer: MakeTrainer, small: dict[str, Any], made: type, kwargs: Any, collected: float, evaluated: float
+) -> None:
+    assert fit(make_trainer, small, made, **kwargs) == (collected, evaluated)
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"eval_env_id": functools.partial(ChainEnv, 5)},
+        {"eval_env_id": "MountainCar-v0"},
+        {"train_wrappers": [functools.partial(gym.wrappers.FrameStackObservation, stack_size=2)]},
+    ],
+)
+def test_envs_with_other_spaces_than_the_network_are_refused(
+    make_trainer: MakeTrainer, small: dict[str, Any], kwargs: Any
+) -> None:
+    with pytest.raises(ValueError, match="training and evaluation envs must have the same observation space"):
+        fit(make_trainer, small, ReplayDataModule, **kwargs)
+
+
+def test_other_bounds_of_observations_are_the_same_network(make_trainer: MakeTrainer, small: dict[str, Any]) -> None:
+    wide = functools.partial(
+        gym.wrappers.TransformObservation, func=lambda obs: obs, observation_space=gym.spaces.Box(-9, 9, (4,))
+    )
+    fit(make_trainer, small, ReplayDataModule, train_wrappers=[wide])
+
+
+def test_an_unknown_evaluation_env_is_refused_by_its_argument() -> None:
+    with pytest.raises(ValueError, match="eval_env_id must be a registered gymnasium id, got 'No-v0'"):
+        ReplayDataModule("CartPole-v1", eval_env_id="No-v0")
