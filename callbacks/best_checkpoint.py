@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
@@ -22,10 +22,14 @@ class BestCheckpoint(Checkpoint):
     written; a run whose best policy could not be written ends with an ``OSError``.
 
     Args:
-        dirpath: Folder; None means ``checkpoints`` in the logger's folder.
+        dirpath: Folder; None means ``checkpoints`` in the logger's folder. A new run in the folder of another one
+            writes to a subfolder, see :func:`~lightning_ding.callbacks.folders.checkpoint_folder`.
         filename: Without ``.ckpt``.
         monitor: The metric, larger is better.
     """
+
+    shares_folder: ClassVar = True
+    """With the other checkpoint callbacks of a run, see ``checkpoint_folder``."""
 
     def __init__(
         self, dirpath: str | Path | None = None, filename: str = "best", monitor: str = "eval/return_mean"
@@ -35,13 +39,14 @@ class BestCheckpoint(Checkpoint):
         self.monitor = monitor
         self.best_model_score = -math.inf
         self.best_model_path = ""
+        self._folder: Path | None = None
         self._failure = SavingFailure("best")
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Find the folder."""
+        """Begin a run."""
         if stage == "fit":
-            self._folder = checkpoint_folder(trainer, self.dirpath)
+            self._folder = None
             self._failure.forget()
 
     @override
@@ -64,6 +69,7 @@ class BestCheckpoint(Checkpoint):
 
     def _save(self, trainer: Trainer, pl_module: Any, score: float) -> None:
         """Write the checkpoint, if the disk takes it; it holds its own score."""
+        self._folder = self._folder or checkpoint_folder(trainer, self.dirpath)
         file, before = self._folder / f"{self.filename}.ckpt", (self.best_model_score, self.best_model_path)
         self.best_model_score, self.best_model_path = score, str(file)
         try:

@@ -1,37 +1,79 @@
-"""Where a run's files lie, and how they get there whole."""
+"""Where a run's checkpoints lie, and how they get there whole."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from lightning.pytorch import Trainer
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from lightning_ding.callbacks.on_every_rank import on_every_rank, write_lightning_file
-from lightning_ding.checkpoints import find_rank_folder
+from lightning_ding.checkpoints import RUN_FILE, find_rank_folder
 from lightning_ding.checkpoints.files import sync
 
 __all__ = ["checkpoint_folder", "find_rank_folder", "run_root", "save_checkpoint"]
 
 
 def checkpoint_folder(trainer: Trainer, dirpath: str | Path | None) -> Path:
-    """Return where checkpoints go: ``dirpath``, else ``checkpoints`` in the logger's folder or the default root.
+    """Return the folder of this run's checkpoints; every rank has to call it, when it writes the first of them.
 
-    It is the same on every rank; every rank has to call it.
+    It is ``dirpath``, or else where Lightning's ``ModelCheckpoint`` would write. If the checkpoints of another run lie
+    there, it is the first free one of its subfolders ``v1``, ``v2`` and so on. A run that was resumed from one of these
+    folders continues in it, and so does a later fit of the same callbacks.
+
+    Args:
+        trainer: Of a fit.
+        dirpath: Folder that the user chose; None for the logger's.
+
+    Returns:
+        The folder, the same on every rank.
     """
-    if dirpath is not None:
-        return Path(dirpath)
-    return Path(trainer.log_dir or trainer.default_root_dir) / "checkpoints"
+    base = Path(dirpath) if dirpath is not None else _default_folder(trainer)
+    found = _folder_of_run(trainer, base) if trainer.is_global_zero else base
+    folder = trainer.strategy.broadcast(found)
+    if folder != base:
+        rank_zero_warn(f"{base} holds checkpoints of another run; those of this run go to {folder}")
+    return folder
 
 
 def run_root(trainer: Trainer, dirpath: str | Path | None) -> Path:
     """Return the folder under which checkpoints of earlier runs lie: all versions of a logger, or the default root."""
     if dirpath is not None:
         return Path(dirpath)
-    if isinstance(trainer.logger, TensorBoardLogger | CSVLogger):
-        return Path(trainer.logger.root_dir)
-    return Path((trainer.logger.save_dir if trainer.logger else None) or trainer.default_root_dir)
+    if not trainer.loggers:
+        return Path(trainer.default_root_dir)
+    logger = trainer.loggers[0]
+    return Path(logger.save_dir or trainer.default_root_dir) / str(logger.name)
+
+
+def _default_folder(trainer: Trainer) -> Path:
+    """Return ``save_dir/name/version/checkpoints`` of the first logger, as Lightning's ``ModelCheckpoint`` does."""
+    root = run_root(trainer, None)
+    if trainer.loggers:
+        version = trainer.loggers[0].version
+        root /= version if isinstance(version, str) else f"version_{version}"
+    return root / "checkpoints"
+
+
+def _folder_of_run(trainer: Trainer, base: Path) -> Path:
+    """Return the folder that this run comes from if it is ``base`` or a subfolder of it, else the first free one."""
+    ours: list[Any] = [one for one in trainer.checkpoint_callbacks if getattr(one, "shares_folder", False)]
+    folders = [base]
+    while any(_holds(folders[-1], one.filename) for one in ours):
+        folders.append(base / f"v{len(folders)}")
+    written = [getattr(one, name, None) for one in ours for name in ("best_model_path", "last_model_path")]
+    for file in (trainer.ckpt_path, *written):
+        parents = Path(file).resolve().parents if file else ()
+        for folder in reversed(folders):  # ``base`` is also a parent of the others
+            if folder.resolve() in parents:
+                return folder
+    return folders[-1]
+
+
+def _holds(folder: Path, name: str) -> bool:
+    return (folder / f"{name}.ckpt").exists() or any(folder.glob(f"{name}-*/{RUN_FILE}"))
 
 
 def save_checkpoint(trainer: Trainer, file: Path) -> None:

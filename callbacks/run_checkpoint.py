@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 from lightning.pytorch import LightningModule, Trainer
 from typing_extensions import override
@@ -15,7 +15,6 @@ from lightning_ding.callbacks.last_for_lightning import FoundByLightning
 from lightning_ding.callbacks.on_every_rank import on_every_rank, write_lightning_file
 from lightning_ding.callbacks.saving_failure import SavingFailure
 from lightning_ding.checkpoints import RUN_FILE, RunFolder, SaveBuffer, TornCheckpointError, sync_tree
-from lightning_ding.checkpoints.manifest import MANIFEST
 from lightning_ding.config import require
 
 logger = logging.getLogger(__name__)
@@ -33,13 +32,17 @@ class RunCheckpoint(FoundByLightning):
     checkpoint could not be written ends with an ``OSError``.
 
     Args:
-        dirpath: Folder; None means ``checkpoints`` in the logger's folder.
+        dirpath: Folder; None means ``checkpoints`` in the logger's folder. A new run in the folder of another one
+            writes to a subfolder, see :func:`~lightning_ding.callbacks.folders.checkpoint_folder`.
         filename: Of the folders, in front of the env step, and of the file, without ``.ckpt``.
         every_n_epochs: Epochs between two checkpoints, >= 1.
         save_buffer: ``"last"`` keeps buffers in the newest checkpoint only, ``"always"`` in all that are kept,
             ``"never"`` writes none: a resumed run then starts with an empty one.
         keep_last: Checkpoints that are kept, >= 1.
     """
+
+    shares_folder: ClassVar = True
+    """With the other checkpoint callbacks of a run, see ``checkpoint_folder``."""
 
     def __init__(
         self,
@@ -57,16 +60,15 @@ class RunCheckpoint(FoundByLightning):
         self.filename: str = filename
         self.save_buffer: SaveBuffer = save_buffer
         self.keep_last = keep_last
+        self._folder: Path | None = None
         self._failure = SavingFailure("last")
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Find the folder."""
+        """Begin a run."""
         if stage == "fit":
-            self._folder = checkpoint_folder(trainer, self.dirpath)
+            self._folder = None
             self._failure.forget()
-            if trainer.ckpt_path is None and not self.last_model_path and trainer.is_global_zero:
-                self._warn_of_another_run()
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
@@ -84,22 +86,23 @@ class RunCheckpoint(FoundByLightning):
         """Write the checkpoint now, if the disk takes it; every rank has to call it."""
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
+        self._folder = self._folder or checkpoint_folder(trainer, self.dirpath)
         try:
-            self._save(trainer, pl_module)
+            self._save(trainer, pl_module, self._folder)
         except OSError as error:
             self._failure.note(trainer, self._folder, pl_module.progress.env_step, error)
         else:
             self._failure.forget()
 
-    def _save(self, trainer: Trainer, pl_module: Any) -> None:
+    def _save(self, trainer: Trainer, pl_module: Any, parent: Path) -> None:
         """Write the checkpoint, or leave nothing of it.
 
         Raises:
             OSError: On every rank, if one of them could not write.
         """
         progress, datamodule = pl_module.progress, getattr(trainer, "datamodule", None)
-        name = trainer.strategy.broadcast(RunFolder.free_name(self._folder, self.filename, progress.env_step))
-        folder = RunFolder(self._folder, self.filename, name)
+        name = trainer.strategy.broadcast(RunFolder.free_name(parent, self.filename, progress.env_step))
+        folder = RunFolder(parent, self.filename, name)
         facts = {"version": __version__, "world_size": trainer.world_size}
         facts |= {"env_step": progress.env_step, "train_iter": progress.train_iter}
         try:
@@ -110,7 +113,7 @@ class RunCheckpoint(FoundByLightning):
             if trainer.is_global_zero:
                 folder.discard()
             raise
-        self.last_model_path = str(self._folder / f"{self.filename}.ckpt")
+        self.last_model_path = str(parent / f"{self.filename}.ckpt")
         if trainer.is_global_zero:
             self._retire_older(folder)
 
@@ -133,16 +136,11 @@ class RunCheckpoint(FoundByLightning):
         finally:
             datamodule.rank_folder = None
 
-    def _warn_of_another_run(self) -> None:
-        if any(self._folder.glob(f"{self.filename}-*/{MANIFEST}")):
-            text = "%s holds checkpoints of another run, and those of this one take their place; go on from them with "
-            logger.warning(text + 'ckpt_path="last", or take another dirpath', self._folder)
-
     def _retire_older(self, folder: RunFolder) -> None:
         try:
             folder.retire_older(self.keep_last, self.save_buffer)
         except (OSError, TornCheckpointError) as error:
-            logger.warning("older checkpoints could not be removed from %s: %s", self._folder, error)
+            logger.warning("older checkpoints could not be removed from %s: %s", folder.parent, error)
 
     @override
     def state_dict(self) -> dict[str, Any]:

@@ -43,6 +43,7 @@ class FullDisk(RunCheckpoint):
         super().save(trainer, pl_module)
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
         trainer.strategy.barrier()
+        assert self._folder is not None
         self.left.append(sorted(path.name for path in self._folder.iterdir()))
         report = {"left": self.left, "env_step": pl_module.progress.env_step}
         (self._folder.parent / f"rank_{trainer.global_rank}.json").write_text(json.dumps(report))
