@@ -13,6 +13,7 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
 
+import numpy as np
 from easydict import EasyDict
 
 ConfigT = TypeVar("ConfigT")
@@ -80,7 +81,7 @@ def deep_merge(base: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, 
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Return a config dataclass as nested dicts of builtins; tuples become lists.
+    """Return a config dataclass as nested dicts of builtins; tuples and arrays become lists.
 
     Raises:
         TypeError: If ``config`` is not a dataclass instance.
@@ -109,7 +110,7 @@ def resolve(config_class: type[ConfigT], cfg: ConfigLike[ConfigT]) -> ConfigT:
     if cfg is None:
         return config_class()
     if isinstance(cfg, config_class):
-        return cfg
+        return _from_mapping(type(cfg), to_dict(cfg), "") if _holds_numpy(cfg) else cfg
     if isinstance(cfg, Mapping):
         return _from_mapping(config_class, cfg, "")
     raise TypeError(f"cfg must be a {config_class.__name__}, a mapping or None, got {type(cfg).__name__}: {cfg!r}")
@@ -125,8 +126,8 @@ def _from_mapping(config_class: type[ConfigT], mapping: Mapping[str, Any], path:
     defaults = config_class()
     fields = {field.name for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
-    for key, value in mapping.items():
-        name = f"{path}{key}"
+    for key, given in mapping.items():
+        name, value = f"{path}{key}", _builtin(given)
         if key in getattr(config_class, "MOVED", {}):
             raise ValueError(f"config key {name!r} does not exist here: {config_class.MOVED[key]}")  # type: ignore[attr-defined]
         if key not in fields:
@@ -142,14 +143,31 @@ def _from_mapping(config_class: type[ConfigT], mapping: Mapping[str, Any], path:
     return dataclasses.replace(defaults, **values)  # type: ignore[type-var]
 
 
+def _holds_numpy(value: Any) -> bool:
+    if dataclasses.is_dataclass(value):
+        return any(_holds_numpy(getattr(value, field.name)) for field in dataclasses.fields(value))
+    if isinstance(value, (Mapping, list, tuple)):
+        return any(map(_holds_numpy, value.values() if isinstance(value, Mapping) else value))
+    return isinstance(value, (np.generic, np.ndarray))
+
+
+def _builtin(value: Any) -> Any:
+    """Return numpy's scalars as Python's and its arrays as lists, inside of sequences too."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    return type(value)(map(_builtin, value)) if type(value) in (list, tuple) else value
+
+
 def _own(value: Any) -> Any:
     """Return a copy that the user's mapping shares nothing with; lists become tuples."""
+    value = _builtin(value)
     if isinstance(value, Mapping):
         return {key: _own(below) for key, below in value.items()}
     return tuple(_own(below) for below in value) if isinstance(value, list) else value
 
 
 def _plain(value: Any) -> Any:
+    value = _builtin(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return to_dict(value)
     if isinstance(value, Mapping):
@@ -172,7 +190,7 @@ def _fits(value: Any, hint: Any) -> bool:
         is_sequence = isinstance(value, Sequence) and not isinstance(value, str)
         return is_sequence and all(_fits(item, arguments[0]) for item in value)
     if origin in (dict, Mapping):
-        return isinstance(value, Mapping) and all(_fits(item, arguments[1]) for item in value.values())
+        return isinstance(value, Mapping) and all(_fits(_builtin(item), arguments[1]) for item in value.values())
     if isinstance(value, bool):
         return hint is bool
     return isinstance(value, (int, float) if hint is float else hint)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import pytest
 from easydict import EasyDict
 
@@ -250,3 +251,40 @@ def test_require_is_silent_when_the_condition_holds_and_names_all_three_when_not
 
 def test_nearest_names_the_most_alike_of_several() -> None:
     assert nearest("n_stp", ["n_step", "n_sample", "eps"]) == "did you mean 'n_step'?"
+
+
+NUMPY: dict[str, Any] = {
+    "count": np.int64(3),
+    "ratio": np.float64(0.5),
+    "flag": np.bool_(True),
+    "loss": np.str_("mse"),
+    "widths": np.array([1, 2]),
+    "shape": (np.int32(4), np.int64(5)),
+    "weights": {"a": np.float32(0.5)},
+    "anything": {"deep": [np.float64(1.5)]},
+    "inner": {"batch_size": np.int64(8), "learning_rate": np.float32(0.25)},
+}
+
+
+@pytest.mark.parametrize("given", ["mapping", "dataclass"])
+def test_numbers_of_numpy_are_read_as_those_of_python(given: str) -> None:
+    made = OuterConfig(**{**NUMPY, "inner": InnerConfig(**NUMPY["inner"])})
+    config = resolve(OuterConfig, NUMPY if given == "mapping" else made)
+
+    assert (config.count, config.ratio, config.flag, config.loss) == (3, 0.5, True, "mse")
+    assert [type(value) for value in (config.count, config.ratio, config.flag, config.loss)] == [int, float, bool, str]
+    assert (config.widths, config.shape, config.weights) == ((1, 2), (4, 5), {"a": 0.5})
+    assert (config.anything, config.inner) == ({"deep": (1.5,)}, InnerConfig(8, 0.25))
+    assert type(config.inner.learning_rate) is float
+    assert {type(number) for number in (*config.widths, *config.shape)} == {int}  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("wrong", [{"count": np.float64(0.5)}, {"count": np.bool_(True)}, {"flag": np.int64(1)}])
+def test_numbers_of_numpy_of_another_type_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=r"must be (int|bool), got"):
+        resolve(OuterConfig, wrong)
+
+
+def test_a_config_made_of_numbers_of_numpy_is_written_as_builtins() -> None:
+    written = to_dict(OuterConfig(count=np.int64(3), shape=np.array([4, 5])))  # type: ignore[arg-type]
+    assert (type(written["count"]), written["shape"]) == (int, [4, 5])

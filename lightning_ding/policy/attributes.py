@@ -56,10 +56,10 @@ class PolicyAttributes(LightningModule):
         return self.cfg
 
     def _get_device(self) -> torch.device:
-        return self.device
+        return torch.device(self.device)
 
     def _get_cuda(self) -> bool:
-        return self.device.type == "cuda"
+        return torch.device(self.device).type == "cuda"
 
     def _get_on_policy(self) -> bool:
         return self.on_policy

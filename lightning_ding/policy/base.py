@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import math
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -45,7 +44,8 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
     """An algorithm: what it learns, how it acts, and what a transition of it holds.
 
     A subclass names its ``config_class`` and implements ``_init_learn``, ``_forward_learn``, ``_forward_collect``,
-    ``_forward_eval`` and ``default_model``. Workers use ``learn_mode``, ``collect_mode`` and ``eval_mode`` only.
+    ``_forward_eval`` and ``default_model``. A mode that it does not implement raises ``NotImplementedError`` when it is
+    used. Workers use ``learn_mode``, ``collect_mode`` and ``eval_mode`` only.
 
     The network is built in the constructor if the config says its shapes or ``model`` is given; otherwise from the
     env's spaces, by :meth:`build`, which a Trainer's datamodule gives rise to.
@@ -101,7 +101,6 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
 
     # ------------------------------------------------------------------ to implement
 
-    @abstractmethod
     def _init_learn(self) -> None:
         """Make what learning needs: target networks, ``self._optimizer_list`` and ``self._scheduler_list``."""
 
@@ -117,32 +116,32 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
     def _init_eval(self) -> None:
         """Make what evaluating needs beyond the model."""
 
-    @abstractmethod
     def _forward_learn(self, batch: Batch) -> dict[str, Any]:
         """Make one update from a minibatch with leading axis B; return detached tensors to report.
 
         A ``priority``, shape (B,), goes back to a prioritised buffer; of everything else the mean is logged.
         """
+        raise not_implemented(self, "_forward_learn")
 
-    @abstractmethod
     def _forward_collect(self, obs: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Return an ``action`` for each of B observations, with exploration, and what a transition keeps beside it."""
+        raise not_implemented(self, "_forward_collect")
 
-    @abstractmethod
     def _forward_eval(self, obs: Any) -> dict[str, Tensor]:
         """Return the greedy ``action`` for each of B observations; a subclass may take more arguments."""
+        raise not_implemented(self, "_forward_eval")
 
-    @abstractmethod
     def default_model(self) -> tuple[str, list[str]]:
         """Return the registered name of the network and the modules whose import registers it."""
+        raise not_implemented(self, "default_model")
 
-    @abstractmethod
     def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
         """Return ``obs_shape`` and ``action_shape`` of the spaces of one env.
 
         Raises:
             TypeError: If the algorithm cannot work with such a space.
         """
+        raise not_implemented(self, "_shapes_of")
 
     def _process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
         """Return the columns of a transition; every leaf has the leading axis B.
@@ -359,7 +358,7 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
     def _act(self, function: Any, obs: Any, **kwargs: Any) -> Any:
         ids = list(obs) if isinstance(obs, dict) and obs and isinstance(next(iter(obs)), int) else None
         batch = nested.to_tensor(obs) if ids is None else nested.stack([obs[i] for i in ids])
-        if self.device.type != "cpu":
+        if torch.device(self.device).type != "cpu":
             batch = nested.to(batch, self.device)
         with torch.no_grad(), self._in_eval_mode:
             output = function(batch, **kwargs)
@@ -489,6 +488,11 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
         self.progress.load_state_dict(checkpoint["progress"])
         if "non_finite" in checkpoint:  # older ones do not hold it
             self.guard.load_state_dict(checkpoint["non_finite"])
+
+
+def not_implemented(policy: object, method: str) -> NotImplementedError:
+    """Return the error of a method that a subclass must implement; ``nn.Module`` has no abstract methods."""
+    return NotImplementedError(f"{type(policy).__name__} must implement {method} to be used like this")
 
 
 def plain_shape(shape: Any) -> Any:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any, ClassVar
 
-from lightning_ding.policy.base import ConfigT, Policy
+from lightning_ding.policy.base import ConfigT, Policy, not_implemented
 from lightning_ding.policy.modes import CommandMode
 
 
@@ -28,9 +27,9 @@ class CommandModePolicy(Policy[ConfigT]):
     def _get_setting_learn(self, command_info: dict[str, Any]) -> dict[str, Any]:
         return {}
 
-    @abstractmethod
     def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:
         """Return keyword arguments of the collect mode's ``forward``."""
+        raise not_implemented(self, "_get_setting_collect")
 
     def _get_setting_eval(self, command_info: dict[str, Any]) -> dict[str, Any]:
         return {}

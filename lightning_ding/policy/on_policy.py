@@ -6,7 +6,6 @@ Shapes: S transitions of a rollout, B of a minibatch, A actions or dimensions of
 from __future__ import annotations
 
 import warnings
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -18,7 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from lightning_ding import nested, rl
 from lightning_ding.config import require
 from lightning_ding.policy.action_bounds import ActionBounds
-from lightning_ding.policy.base import ConfigT, Policy
+from lightning_ding.policy.base import ConfigT, Policy, not_implemented
 from lightning_ding.policy.rank_statistics import mean_over_ranks, smallest_over_ranks, standardise_over_ranks
 from lightning_ding.policy.round import Batch
 from lightning_ding.policy.spaces import actor_shapes, obs_shape
@@ -42,13 +41,13 @@ class OnPolicyPolicy(Policy[ConfigT]):
 
     # ------------------------------------------------------------------ to implement
 
-    @abstractmethod
     def loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of a minibatch of what ``_learning_data`` gave, and what to report of it, detached."""
+        raise not_implemented(self, "loss")
 
-    @abstractmethod
     def _learning_data(self, rollout: Batch, sequences: rl.Sequences) -> Batch:
         """Return the columns that ``loss`` reads, leading axis S; ``advantage`` among them is perhaps standardised."""
+        raise not_implemented(self, "_learning_data")
 
     def _epochs(self) -> int:
         """Return how many passes are made over a rollout."""

@@ -6,7 +6,6 @@ Shapes: B batch, A actions, U minibatches of a round.
 from __future__ import annotations
 
 import copy
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 
 from lightning_ding import nested, rl
 from lightning_ding.config import ConfigLike
+from lightning_ding.policy.base import not_implemented
 from lightning_ding.policy.eval_mode import InEvalMode
 from lightning_ding.policy.q_learning_config import QLearningConfig
 from lightning_ding.policy.replay_policy import ReplayPolicy
@@ -53,9 +53,9 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         eps = self.config.other.eps
         self.epsilon = rl.Schedule(eps.type, eps.start, eps.end, eps.decay)
 
-    @abstractmethod
     def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
         """Return the loss of a minibatch and what to report of it, detached."""
+        raise not_implemented(self, "loss")
 
     def _init_learn(self) -> None:
         self.target_model = copy.deepcopy(self.model).requires_grad_(False)
@@ -107,7 +107,7 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
     def _prepare_round(self, data: dict[str, Any]) -> dict[str, Any]:
         """Add ``target_q``, the target network's output with leading axes (U, B), if it stays as it is in the round."""
         num_batches, batch_size = data["reward"].shape
-        freq, train_iter = self.config.learn.target_update_freq, self.progress.train_iter
+        freq, train_iter = self.config.learn.copies_target_every, self.progress.train_iter
         if freq is None or (train_iter + num_batches - 1) // freq > train_iter // freq:
             return data  # the target network moves before the last minibatch
         if self._is_joint(()) or num_batches * batch_size > LARGEST_FORWARD:
@@ -154,9 +154,10 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
 
     def _update_target(self) -> None:
         learn = self.config.learn
+        freq = learn.copies_target_every
         if learn.target_theta is not None:
             rl.polyak_update(self.model, self.target_model, learn.target_theta)
-        elif (self.progress.train_iter + 1) % (learn.target_update_freq or 1) == 0:
+        elif freq is not None and (self.progress.train_iter + 1) % freq == 0:
             rl.copy_parameters(self.model, self.target_model)
 
     def _monitor_vars_learn(self) -> list[str]:

@@ -10,6 +10,8 @@ from lightning_ding.config import require
 from lightning_ding.policy.replay_config import ReplayCollectConfig, ReplayConfig, ReplayLearnConfig
 from lightning_ding.worker_config import ReplayBufferConfig
 
+TARGET_UPDATE_FREQ = 100  # updates
+
 
 @dataclass(frozen=True)
 class QLearningModelConfig:
@@ -39,8 +41,8 @@ class QLearningLearnConfig(ReplayLearnConfig):
     """Updates after each collection of n_sample transitions, >= 1."""
     learning_rate: float = 1e-3
     """Step size of Adam, > 0."""
-    target_update_freq: int | None = 100
-    """Updates between two copies into the target network, >= 1; None when target_theta is used."""
+    target_update_freq: int | None = None
+    """Updates between two copies into the target network, >= 1; None means 100, or no copies with target_theta."""
     target_theta: float | None = None
     """Share of the network that moves into the target after every update, in (0, 1]; None when copying."""
     double_q: bool = True
@@ -51,10 +53,16 @@ class QLearningLearnConfig(ReplayLearnConfig):
         super().__post_init__()
         require(self.learning_rate > 0, "learn.learning_rate", "> 0", self.learning_rate)
         freq, theta = self.target_update_freq, self.target_theta
-        allowed = "set when target_theta is None, and None when it is set"
-        require((freq is None) != (theta is None), "learn.target_update_freq", f"{allowed} ({theta})", freq)
+        require(freq is None or theta is None, "learn.target_update_freq", f"None with target_theta ({theta})", freq)
         require(freq is None or freq >= 1, "learn.target_update_freq", ">= 1", freq)
         require(theta is None or 0 < theta <= 1, "learn.target_theta", "in (0, 1]", theta)
+
+    @property
+    def copies_target_every(self) -> int | None:
+        """Updates between two copies into the target network; None when target_theta moves it."""
+        if self.target_update_freq is None and self.target_theta is None:
+            return TARGET_UPDATE_FREQ
+        return self.target_update_freq
 
 
 @dataclass(frozen=True)

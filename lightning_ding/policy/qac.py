@@ -9,7 +9,6 @@ Shapes: B batch, U minibatches of a round, A dimensions of an action, E critics.
 from __future__ import annotations
 
 import copy
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from lightning_ding import rl
 from lightning_ding.policy.action_bounds import ActionBounds
+from lightning_ding.policy.base import not_implemented
 from lightning_ding.policy.eval_mode import InEvalMode
 from lightning_ding.policy.qac_config import QACConfig
 from lightning_ding.policy.replay_policy import ReplayPolicy
@@ -41,17 +41,17 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
     model: Any
 
     @property
-    @abstractmethod
     def _learning_rates(self) -> tuple[float, float]:
         """Step sizes of the critics and of the actor."""
+        raise not_implemented(self, "_learning_rates")
 
-    @abstractmethod
     def _noise(self, shape: Sequence[int]) -> dict[str, np.ndarray[Any, Any]]:
         """Return the noise of updates by name, each of the shape (..., B, A)."""
+        raise not_implemented(self, "_noise")
 
-    @abstractmethod
     def _targets(self, batch: Batch) -> Tensor:
         """Return the critics' targets, shape (B,), of a prepared minibatch."""
+        raise not_implemented(self, "_targets")
 
     def _init_spaces(self) -> None:
         model = self.config.model

@@ -77,7 +77,7 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "model.action_high": Option([2.0]),
     "learn.learning_rate": Option(0.002),
     "learn.target_update_freq": Option(3),
-    "learn.target_theta": Option(0.1, also={"learn.target_update_freq": None}),
+    "learn.target_theta": Option(0.1),
     "learn.grad_clip_norm": Option(1e-9),
     "learn.loss": Option("mse"),
     "learn.kappa": Option(0.1),

@@ -280,7 +280,7 @@ def test_the_target_stays_between_two_copies() -> None:
 
 def test_the_target_moves_by_theta_after_every_update() -> None:
     # 0.25 of the new values (1.125, 1.875), (3, 5) and 0.75 of (0, 0), (10, 4)
-    policy = make_policy(learn={"target_update_freq": None, "target_theta": 0.25})
+    policy = make_policy(learn={"target_theta": 0.25})
     policy.learn_mode.forward(make_batch())
     first = torch.tensor([[0.28125, 0.46875], [8.25, 4.25]])
     assert_close(torch.tensor(tables(policy.target_model)), first, rtol=1e-6, atol=1e-6)
@@ -403,8 +403,10 @@ def test_the_command_mode_gives_the_epsilon_that_collecting_uses(eps: dict[str, 
         ({"learn": {"batch_size": 0}}, "learn.batch_size must be >= 1, got 0"),
         ({"learn": {"learning_rate": 0.0}}, "learn.learning_rate must be > 0, got 0.0"),
         ({"learn": {"target_update_freq": 0}}, "learn.target_update_freq must be >= 1, got 0"),
-        ({"learn": {"target_theta": 0.1}}, "learn.target_update_freq must be set when target_theta is None"),
-        ({"learn": {"target_update_freq": None}}, "learn.target_update_freq must be set when target_theta is None"),
+        (
+            {"learn": {"target_update_freq": 100, "target_theta": 0.1}},
+            r"learn.target_update_freq must be None with target_theta \(0.1\), got 100",
+        ),
         (
             {"learn": {"target_update_freq": None, "target_theta": 0.0}},
             r"learn.target_theta must be in \(0, 1\], got 0.0",
@@ -452,7 +454,7 @@ class DoubledEncoder(nn.Module):
 WORKER_OPTIONS = {"random_collect_size", "learn.update_per_collect", "learn.batch_size", "collect.n_sample"}
 WORKER_SECTIONS = ("collect.collector.", "eval.evaluator.", "other.replay_buffer.")  # tested with the workers
 
-SOFT = {"learn.target_update_freq": None, "learn.target_theta": 0.1}
+SOFT = {"learn.target_theta": 0.1}
 
 POLICY_OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # what stands beside an option, and its change
     "nstep": ({}, {"nstep": 2}),  # raises, because the batch below says no discount

@@ -17,9 +17,9 @@ NextBatch = Callable[[], Any]
 TakePriority = Callable[[Any, Tensor], None]
 
 
-def on_device(data: Any, device: torch.device) -> Any:
+def on_device(data: Any, device: torch.device | str) -> Any:
     """Return a batch on a device: as it is on the CPU, and otherwise as a nested dict with leading axis B."""
-    if device.type == "cpu":
+    if torch.device(device).type == "cpu":
         return data
     stacked = data if isinstance(data, Mapping) else nested.stack(data)
     return nested.to(nested.to_tensor(stacked), device)
@@ -51,7 +51,7 @@ class LearnerRound:
 
     def to(self, device: torch.device, non_blocking: bool = False) -> LearnerRound:
         """Put the minibatch on a device (called by Lightning)."""
-        self._batch = on_device(self._given, torch.device(device))
+        self._batch = on_device(self._given, device)
         return self
 
 
