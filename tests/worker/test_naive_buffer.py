@@ -426,7 +426,7 @@ def test_saving_lets_later_pushes_find_what_they_follow(hand_over: SaveAndLoad, 
 def test_saving_replaces_what_was_there(hand_over: SaveAndLoad) -> None:
     original, restored = buffer_of(5), buffer_of(5)
     original.push(steps(100, 2))
-    restored.push({"other": np.arange(5)})
+    restored.push([{"other": 1}, {"other": 2}])
 
     hand_over(original, restored)
 
@@ -437,7 +437,7 @@ def test_saving_works_for_an_empty_buffer(hand_over: SaveAndLoad) -> None:
     original, restored = buffer_of(5), filled(5)
 
     hand_over(original, restored)
-    restored.push({"value": np.arange(2)})
+    restored.push([{"value": 0}, {"value": 1}])
 
     assert restored.count() == 2
 

@@ -31,7 +31,7 @@ class IBuffer(Worker):
 
     @abstractmethod
     def push(self, data: Transitions, cur_collector_envstep: int = -1) -> None:
-        """Add transitions: a nested dict with leading axis K, or a list of K dicts, in the order of time."""
+        """Add transitions: a nested dict with leading axis K, a list of K dicts, or one dict, in the order of time."""
 
     @abstractmethod
     def sample(

@@ -184,6 +184,7 @@ def _by_id(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the episodes of a batch, in the order in which they begin."""
     require("episode_id" in data, "data", "a list of episodes, or transitions with episode_id", sorted(data))
     episode_id = np.asarray(data["episode_id"])
+    require(episode_id.ndim == 1, "data", "whole episodes; one of a single transition is [[transition]]", dict(data))
     if not len(episode_id):
         return []
     order = np.argsort(episode_id, kind="stable")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lightning_ding import nested
 from lightning_ding.config import require
 
 Rows = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
 DOUBLE = np.dtype(np.float64)
+SCALARS = ("terminated", "truncated", "env_id", "episode_id", "policy_version", "data_id", "priority")
+"""Entries that are one number for each transition, as ``reward`` is in columns."""
 
 
 def take_apart(data: Mapping[str, Any]) -> tuple[Columns, Columns, Columns]:
@@ -51,6 +54,63 @@ def put_together(flat: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
+def as_columns(data: Any, form: Form | None) -> Mapping[str, Any]:
+    """Return what was pushed as columns with a leading axis of transitions.
+
+    One transition is told from several by the form of the earlier ones. Before the first push it is told by the entries
+    that are one number for each transition.
+
+    Args:
+        data: Columns, one transition, a list of transitions, or a list of columns.
+        form: Form of the transitions in the buffer; None before the first push.
+
+    Raises:
+        ValueError: If one transition cannot be told from several.
+        TypeError: If ``data`` is something else.
+    """
+    if isinstance(data, Mapping):
+        return data if not data or _has_leading_axis(data, form) else nested.apply(_with_leading_axis, dict(data))  # type: ignore[no-any-return]
+    if not len(data):
+        return {}
+    if not isinstance(data[0], Mapping):
+        raise TypeError(f"data must be a mapping or a list of mappings, got a list of {type(data[0]).__name__}")
+    if form is None:
+        is_of_columns = any(np.ndim(data[0][name]) for name in SCALARS if name in data[0])
+    else:
+        is_of_columns = form.has_leading_axis(data[0])
+    return nested.concatenate(data) if is_of_columns else nested.stack(data)  # type: ignore[return-value]
+
+
+def _has_leading_axis(data: Mapping[str, Any], form: Form | None) -> bool:
+    """Return whether a mapping holds columns, not one transition."""
+    if form is not None:
+        return form.has_leading_axis(data)
+    axes = [np.ndim(data[name]) for name in (*SCALARS, "reward") if name in data]
+    if axes:
+        return max(axes) > 0
+    if all(number for _, number in _axes(data)):
+        raise ValueError(
+            "data must say whether it is one transition or several, which no entry among "
+            f"{(*SCALARS, 'reward')} does before the first push: push a list with a dict for each transition, "
+            f"got entries {sorted(data)}"
+        )
+    return False
+
+
+def _with_leading_axis(value: Any) -> Any:
+    return (value if isinstance(value, Tensor) else np.asarray(value))[None]
+
+
+def _axes(data: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, int]]:
+    """Yield the flat name and the number of axes of each entry; ``next_obs`` has the names of ``obs``."""
+    for key, value in data.items():
+        name = path + ("obs" if key == "next_obs" and not path else key)
+        if isinstance(value, Mapping):
+            yield from _axes(value, f"{name}/")
+        else:
+            yield name, np.ndim(value)
+
+
 class Form:
     """What the first batch looked like, which every later one has to fit.
 
@@ -70,6 +130,14 @@ class Form:
             require(dtype.kind in "iu" and not shape, "env_id", "an integer for each transition", f"{dtype} {shape}")
         self._columns = {name: (array.shape[1:], array.dtype) for name, array in columns.items()}
         self._obs = {name: (array.shape[1:], array.dtype) for name, array in obs.items()}
+
+    def has_leading_axis(self, data: Mapping[str, Any]) -> bool:
+        """Return whether a mapping holds columns of this form, not one transition; :meth:`check` looks at the rest."""
+        for name, axes in _axes(data):
+            known = self._columns.get(name) or self._obs.get(name)
+            if known is not None:
+                return axes != len(known[0])
+        return True
 
     def check(self, columns: Columns, obs: Columns, next_obs: Columns) -> int:
         """Return the leading axis of a batch, or raise if its keys, shapes or types do not fit.

@@ -76,6 +76,11 @@ class RingStorage:
         self._fresh = self.capacity  # the first slot never given out
 
     @property
+    def form(self) -> Form | None:
+        """The form of a transition; None before the first push."""
+        return self._form
+
+    @property
     def nbytes(self) -> int:
         """Bytes that hold transitions: rows in use, spare slots that were ever used, links."""
         rows = sum(column[: self.count].nbytes for column in self.columns.values())

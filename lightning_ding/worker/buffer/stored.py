@@ -17,11 +17,10 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from lightning_ding import nested
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.worker.buffer.base import IBuffer, Transitions
 from lightning_ding.worker.buffer.dropped import DroppedRows
-from lightning_ding.worker.buffer.form import Rows
+from lightning_ding.worker.buffer.form import Rows, as_columns
 from lightning_ding.worker.buffer.memory import Memory
 from lightning_ding.worker.buffer.storage import RingStorage
 from lightning_ding.worker.buffer.tensor_file import write_tensors
@@ -83,19 +82,21 @@ class StoredBuffer(IBuffer):
         """Add transitions; the oldest give way.
 
         Args:
-            data: A nested dict with leading axis K, or a list of K dicts, in the order of time. ``env_id`` lets the
-                buffer see which transition follows which, so that n-step returns are possible and an observation is
-                stored once.
+            data: A nested dict with leading axis K, a list of K transitions, a list of such nested dicts, or one
+                transition, in the order of time. ``env_id`` lets the buffer see which transition follows which, so that
+                n-step returns are possible and an observation is stored once.
             cur_collector_envstep: Environment steps so far, for the log.
 
         Raises:
-            ValueError: If keys, shapes, types or lengths do not fit what is here already, or a transition has no
-                ``data_id`` although used data is tracked.
+            ValueError: If keys, shapes, types or lengths do not fit what is here already, a transition has no
+                ``data_id`` although used data is tracked, or before the first push nothing tells one transition from
+                several: then push a list.
+            TypeError: If ``data`` is neither a mapping nor a list of mappings.
         """
-        batch: Any = data if isinstance(data, Mapping) else nested.stack(data) if data else {}
-        if not batch:
-            return
         with self._lock:
+            batch: Any = as_columns(data, self._storage.form)
+            if not batch:
+                return
             if self.config.enable_track_used_data:
                 require("data_id" in batch, "data", "transitions with a data_id to track", sorted(batch))
             self._envstep = cur_collector_envstep
