@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
 
 import numpy as np
@@ -31,6 +31,82 @@ else:
             return config_class | None
 
 
+OTHER_NAMES: dict[str, tuple[str, ...]] = {
+    "actor_lr": ("learning_rate_actor", "learning_rate_policy"),
+    "buffer_size": ("replay_buffer_size",),
+    "clip_range": ("clip_ratio",),
+    "clip_range_vf": ("value_clip",),
+    "critic_lr": ("learning_rate_critic", "learning_rate_q"),
+    "ent_coef": ("entropy_weight", "alpha"),
+    "entropy_coef": ("entropy_weight", "alpha"),
+    "eval_episodes": ("n_evaluator_episode", "n_episode"),
+    "exploration_fraction": ("decay",),
+    "gamma": ("discount_factor",),
+    "hidden_sizes": ("encoder_hidden_size_list",),
+    "lam": ("gae_lambda",),
+    "learning_rate": ("learning_rate_actor", "learning_rate_policy"),
+    "learning_starts": ("random_collect_size",),
+    "lr": ("learning_rate", "learning_rate_actor", "learning_rate_policy"),
+    "max_grad_norm": ("grad_clip_norm",),
+    "max_steps": ("max_env_step",),
+    "n_env": ("num_envs",),
+    "n_envs": ("num_envs",),
+    "n_epochs": ("epoch_per_collect",),
+    "n_eval_episodes": ("n_evaluator_episode", "n_episode"),
+    "n_step": ("nstep",),
+    "n_steps": ("n_sample",),
+    "net_arch": ("encoder_hidden_size_list",),
+    "num_env": ("num_envs",),
+    "policy_delay": ("actor_update_freq",),
+    "polyak": ("target_theta",),
+    "target_update_interval": ("target_update_freq",),
+    "tau": ("target_theta",),
+    "timesteps": ("max_env_step",),
+    "total_timesteps": ("max_env_step",),
+    "train_steps": ("max_train_iter",),
+    "updates_per_step": ("update_per_collect",),
+    "utd": ("update_per_collect",),
+    "vf_coef": ("value_weight",),
+    "warmup_steps": ("random_collect_size",),
+}
+"""Abbreviations, and what other libraries call an option, by what it is called here."""
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Return the entry of ``known`` most like a dotted name, or None if none is alike.
+
+    The last part counts: the same one in another section comes first, then what ``OTHER_NAMES`` says, then what is
+    spelt alike. Of several the one whose sections are most alike is taken.
+
+    Example:
+        >>> closest("learning_rate", ["learn.loss", "learn.learning_rate"])
+        'learn.learning_rate'
+        >>> closest("learn.lr", ["learn.loss", "learn.learning_rate"])
+        'learn.learning_rate'
+    """
+    last = _last_part(name)
+    meanings = (last, *OTHER_NAMES.get(last, ()))
+
+    def likeness(one: str) -> tuple[int, float, float]:
+        own = _last_part(one)
+        rank = len(meanings) - meanings.index(own) if own in meanings else 0
+        return rank, _ratio(last, own), _ratio(name, one)
+
+    best = max(sorted(known), key=likeness, default=None)
+    if best is None:
+        return None
+    rank, of_last_part, _ = likeness(best)
+    return best if rank or of_last_part >= 0.6 else None
+
+
+def _last_part(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _ratio(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one.lower(), other.lower()).ratio()
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a hint that names the entry of ``known`` most like ``name``, or all of them if none is alike.
 
@@ -41,8 +117,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
         'known: batch_size, lr'
     """
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+    close = closest(name, names)
+    return f"did you mean {close!r}?" if close else f"known: {', '.join(names)}"
 
 
 def require(condition: bool, name: str, allowed: str, got: object) -> None:
@@ -110,9 +186,9 @@ def resolve(config_class: type[ConfigT], cfg: ConfigLike[ConfigT]) -> ConfigT:
     if cfg is None:
         return config_class()
     if isinstance(cfg, config_class):
-        return _from_mapping(type(cfg), to_dict(cfg), "") if _holds_numpy(cfg) else cfg
+        return _from_mapping(type(cfg), to_dict(cfg), "", type(cfg)) if _holds_numpy(cfg) else cfg
     if isinstance(cfg, Mapping):
-        return _from_mapping(config_class, cfg, "")
+        return _from_mapping(config_class, cfg, "", config_class)
     raise TypeError(f"cfg must be a {config_class.__name__}, a mapping or None, got {type(cfg).__name__}: {cfg!r}")
 
 
@@ -121,7 +197,16 @@ def moved(**where: str) -> dict[str, str]:
     return where
 
 
-def _from_mapping(config_class: type[ConfigT], mapping: Mapping[str, Any], path: str) -> ConfigT:
+def _paths(config_class: type, path: str = "") -> Iterator[str]:
+    """Yield the dotted names of all fields, sections included."""
+    for field in dataclasses.fields(config_class):
+        yield f"{path}{field.name}"
+        default = getattr(config_class(), field.name)
+        if dataclasses.is_dataclass(default):
+            yield from _paths(type(default), f"{path}{field.name}.")
+
+
+def _from_mapping(config_class: type[ConfigT], mapping: Mapping[str, Any], path: str, root: type) -> ConfigT:
     hints = typing.get_type_hints(config_class)
     defaults = config_class()
     fields = {field.name for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
@@ -131,10 +216,12 @@ def _from_mapping(config_class: type[ConfigT], mapping: Mapping[str, Any], path:
         if key in getattr(config_class, "MOVED", {}):
             raise ValueError(f"config key {name!r} does not exist here: {config_class.MOVED[key]}")  # type: ignore[attr-defined]
         if key not in fields:
-            raise ValueError(f"unknown config key {name!r}; {nearest(str(key), fields)}")
+            close = closest(name, _paths(root))
+            hint = f"did you mean {close!r}?" if close else nearest(str(key), fields)
+            raise ValueError(f"unknown config key {name!r}; {hint}")
         below = getattr(defaults, key)
         if dataclasses.is_dataclass(below) and isinstance(value, Mapping):
-            value = _from_mapping(type(below), deep_merge(to_dict(below), value), f"{name}.")
+            value = _from_mapping(type(below), deep_merge(to_dict(below), value), f"{name}.", root)
         elif not _fits(value, hints[key]):
             raise TypeError(
                 f"config key {name!r} must be {_describe(hints[key])}, got {type(value).__name__}: {value!r}"

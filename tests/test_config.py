@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -11,7 +12,20 @@ import numpy as np
 import pytest
 from easydict import EasyDict
 
-from lightning_ding.config import deep_merge, moved, nearest, require, resolve, to_dict, to_easydict
+from lightning_ding.config import (
+    OTHER_NAMES,
+    _paths,
+    deep_merge,
+    moved,
+    nearest,
+    require,
+    resolve,
+    to_dict,
+    to_easydict,
+)
+from lightning_ding.datamodules import ReplayDataModule
+from lightning_ding.policy import DQNConfig
+from lightning_ding.registry import POLICY_REGISTRY
 
 
 @dataclass(frozen=True)
@@ -114,8 +128,12 @@ def test_resolve_refuses_what_is_no_config(cfg: Any) -> None:
     ("cfg", "key", "hint"),
     [
         ({"cuont": 1}, "cuont", "did you mean 'count'?"),
-        ({"inner": {"batchsize": 1}}, "inner.batchsize", "did you mean 'batch_size'?"),
-        ({"middle": {"inner": {"learning_rat": 1.0}}}, "middle.inner.learning_rat", "did you mean 'learning_rate'?"),
+        ({"inner": {"batchsize": 1}}, "inner.batchsize", "did you mean 'inner.batch_size'?"),
+        (
+            {"middle": {"inner": {"learning_rat": 1.0}}},
+            "middle.inner.learning_rat",
+            "did you mean 'middle.inner.learning_rate'?",
+        ),
         ({"inner": {"zzz": 1}}, "inner.zzz", "known: batch_size, learning_rate"),
         ({0: 1}, "0", "known: anything, count"),
     ],
@@ -288,3 +306,39 @@ def test_numbers_of_numpy_of_another_type_are_refused(wrong: dict[str, Any]) -> 
 def test_a_config_made_of_numbers_of_numpy_is_written_as_builtins() -> None:
     written = to_dict(OuterConfig(count=np.int64(3), shape=np.array([4, 5])))  # type: ignore[arg-type]
     assert (type(written["count"]), written["shape"]) == (int, [4, 5])
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("learning_rate", "learn.learning_rate"),
+        ("lr", "learn.learning_rate"),
+        ("learn.lr", "learn.learning_rate"),
+        ("learn.gamma", "discount_factor"),
+        ("tau", "learn.target_theta"),
+        ("buffer_size", "other.replay_buffer.replay_buffer_size"),
+        ("collect.batch_size", "learn.batch_size"),
+        ("lern", "learn"),
+        ("learn.bacth_size", "learn.batch_size"),
+    ],
+)
+def test_an_unknown_key_of_a_policy_names_the_whole_path_of_the_one_that_is_meant(name: str, meant: str) -> None:
+    *sections, key = name.split(".")
+    cfg: dict[str, Any] = {key: 1}
+    for section in reversed(sections):
+        cfg = {section: cfg}
+    with pytest.raises(ValueError, match=f"^unknown config key '{name}'; did you mean '{meant}'\\?$"):
+        resolve(DQNConfig, cfg)
+
+
+def test_an_unknown_key_that_resembles_none_lists_those_of_its_section() -> None:
+    with pytest.raises(ValueError, match=r"unknown config key 'learn\.zzz'; known: batch_size, .*update_per_collect"):
+        resolve(DQNConfig, {"learn": {"zzz": 1}})
+
+
+def test_other_names_lead_to_options_that_exist() -> None:
+    names = {
+        path.rpartition(".")[2] for name in POLICY_REGISTRY for path in _paths(POLICY_REGISTRY.get(name).config_class)
+    }
+    names |= set(inspect.signature(ReplayDataModule).parameters)
+    assert {meant for meanings in OTHER_NAMES.values() for meant in meanings} - names == set()

@@ -343,7 +343,7 @@ MISTAKES: list[tuple[Config, Config, str]] = [
     ({}, {"env_id": "FrozenLake-v1"}, "observation space must be a Box.*Discrete"),
     ({}, {"env_id": nan_reward_env}, "env 0 gave a reward that is not finite.*nan"),
     ({"collect": {"n_sample": 0}}, {}, "collect.n_sample must be >= 1, got 0"),
-    ({"learn": {"batchsize": 3}}, {}, "unknown config key 'learn.batchsize'; did you mean 'batch_size'"),
+    ({"learn": {"batchsize": 3}}, {}, "unknown config key 'learn.batchsize'; did you mean 'learn.batch_size'"),
     ({"model": {"obs_shape": 5, "action_shape": 2}}, {}, "model.obs_shape is 5 in the config, but the env has 4"),
     ({"other": {"replay_buffer": {"replay_buffer_size": 4}}}, {}, "replay_buffer_size must be at least .*8.*got 4"),
     ({"other": {"replay_buffer": {"type": "naiv"}}}, {}, "no buffer is registered as 'naiv'; did you mean 'naive'"),

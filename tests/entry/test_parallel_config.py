@@ -15,7 +15,7 @@ from lightning_ding.entry.config_file import read_config
 ROLES = ["parallel", "coordinator", "learner", "collector"]
 MISTAKES = {
     "mian: {seed: 1}": "unknown config key 'mian'; did you mean 'main'?",
-    "main: {sede: 1}": "unknown config key 'main.sede'; did you mean 'seed'?",
+    "main: {sede: 1}": "unknown config key 'main.sede'; did you mean 'main.seed'?",
     "main: {seed: one}": "config key 'main.seed' must be int, got str: 'one'",
     "main: {env: {collector_env_num: 0}}": "main.env.collector_env_num must be >= 1, got 0",
     "main: {policy: {type: dqm}}": "no policy is registered as 'dqm'; did you mean 'dqn'?",
@@ -58,7 +58,7 @@ def test_mistake_in_the_file_ends_in_one_line(text: str, file: Path, capsys: pyt
 @pytest.mark.parametrize("role", ROLES)
 def test_every_role_refuses_a_wrong_config(role: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text("main: {sede: 1}")
-    assert "did you mean 'seed'?" in error_of(role, "--config", file, capsys=capsys)
+    assert "did you mean 'main.seed'?" in error_of(role, "--config", file, capsys=capsys)
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -90,7 +90,7 @@ def test_setting_without_a_key_or_a_value_is_refused(setting: str, file: Path) -
 def test_unknown_setting_names_the_nearest(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text("")
     line = error_of("parallel", "--config", file, "--set", "system.collector.nun=3", capsys=capsys)
-    assert "unknown config key 'system.collector.nun'; did you mean 'num'?" in line
+    assert "unknown config key 'system.collector.nun'; did you mean 'system.collector.num'?" in line
 
 
 def test_exponent_is_a_number_in_the_file_and_in_a_setting(file: Path) -> None:

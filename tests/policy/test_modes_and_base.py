@@ -107,7 +107,7 @@ def test_a_policy_takes_its_config_as_a_dataclass() -> None:
 
 
 def test_an_unknown_config_key_raises_and_names_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"'learn\.batchsize'; did you mean 'batch_size'\?"):
+    with pytest.raises(ValueError, match=r"'learn\.batchsize'; did you mean 'learn\.batch_size'\?"):
         DQNPolicy({"learn": {"batchsize": 3}})
 
 
