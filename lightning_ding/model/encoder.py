@@ -8,16 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Union, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_ding.config import require
+from lightning_ding.model.features import Described, ImageInput, create_features, is_described
 from lightning_ding.registry import ENCODER_REGISTRY
 
-ObsShape = Union[int, Sequence[int], Mapping[str, "ObsShape"]]  # noqa: UP007 - a name in quotes
+ObsShape = int | Sequence[int] | Mapping[str, Any]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu_,  # in place, on the output of a layer that its backward does not need
@@ -94,10 +95,10 @@ class MLPEncoder(MLP):
 class ConvEncoder(nn.Module):
     """Convolutions over an image, then one linear layer (Mnih et al. 2015).
 
-    Bytes are divided by 255. The channel axis is the smaller one of first and last.
+    Bytes are divided by 255. The channel axis is the smaller one of first and last; see :class:`ImageInput`.
 
     Args:
-        obs_shape: (C, H, W) or (H, W, C).
+        obs_shape: (C, H, W) or (H, W, C), or a stack of such images, (S, C, H, W) or (S, H, W, C).
         hidden_size_list: Channels of each convolution, then features; (32, 64, 64, 512) if None.
         activation: Behind every layer.
         kernel_size: Of each convolution.
@@ -117,8 +118,8 @@ class ConvEncoder(nn.Module):
         expected = f"{len(kernel_size)} channel counts and a feature count for images"
         require(len(sizes) == len(kernel_size) + 1, "encoder_hidden_size_list", expected, list(sizes))
         require(len(stride) == len(kernel_size), "stride", f"as long as kernel_size ({len(kernel_size)})", list(stride))
-        self.channels_last = obs_shape[-1] < obs_shape[0]
-        channels, *size = (obs_shape[-1], *obs_shape[:-1]) if self.channels_last else obs_shape
+        self.image = ImageInput(obs_shape)
+        channels, *size = self.image.shape
         self.activate = activation_function(activation)
         self.convolutions = nn.ModuleList()
         for out_channels, kernel, step in zip(sizes[:-1], kernel_size, stride, strict=True):
@@ -131,9 +132,7 @@ class ConvEncoder(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features, shape (B, F), of images, shape (B, *obs_shape)."""
-        x = obs.float() / 255 if obs.dtype == torch.uint8 else obs
-        if self.channels_last:
-            x = x.movedim(-1, 1)
+        x = self.image(obs)
         for convolution in self.convolutions:
             x = self.activate(convolution(x))
         return cast(Tensor, self.linear(x.flatten(1)))
@@ -167,8 +166,10 @@ class DictEncoder(nn.Module):
 
 
 def is_image(shape: ObsShape) -> bool:
-    """Return whether observations of this shape go through convolutions: three axes."""
-    return isinstance(shape, Sequence) and len(shape) == 3
+    """Return whether observations of this shape go through convolutions: three axes, four for a stack of images."""
+    if is_described(shape):
+        shape = create_features(cast("Mapping[str, Any]", shape)).output_shape
+    return isinstance(shape, Sequence) and len(shape) in (3, 4)
 
 
 def create_encoder(
@@ -181,8 +182,8 @@ def create_encoder(
     """Return the encoder for observations of a shape.
 
     Args:
-        obs_shape: A size, a shape, or a dict of them.
-        name: A registered encoder; None chooses ``dict``, ``conv`` (three axes) or ``mlp`` by the shape.
+        obs_shape: A size, a shape, a description with ``kind`` (see ``model.features``), or a dict of these.
+        name: A registered encoder; None chooses ``dict``, ``conv`` (three or four axes) or ``mlp`` by the shape.
         hidden_size_list: Widths, see each encoder; None takes its default.
         activation: Behind every layer.
         kwargs: Further arguments of the encoder.
@@ -190,6 +191,10 @@ def create_encoder(
     Returns:
         A module with ``output_size`` that maps observations (B, ...) to features (B, output_size).
     """
+    if is_described(obs_shape):
+        features = create_features(cast("Mapping[str, Any]", obs_shape))
+        encoder = create_encoder(features.output_shape, name, hidden_size_list, activation, **kwargs)
+        return Described(features, encoder)
     if name is None:
         name = "dict" if isinstance(obs_shape, Mapping) else "conv" if is_image(obs_shape) else "mlp"
     return ENCODER_REGISTRY.build(name, obs_shape, hidden_size_list, activation, **kwargs)

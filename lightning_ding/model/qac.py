@@ -17,6 +17,7 @@ from lightning_ding.config import require
 from lightning_ding.model.actor import without_action_mask
 from lightning_ding.model.encoder import MLP, ObsShape, create_encoder, is_image
 from lightning_ding.model.ensemble import EnsembleMLP
+from lightning_ding.model.features import Described, create_features, is_described
 from lightning_ding.registry import MODEL_REGISTRY
 
 LOG_SIGMA_RANGE = (-20.0, 2.0)  # Haarnoja et al. 2018, their code
@@ -137,7 +138,7 @@ class ContinuousQAC(nn.Module):
         outputs = self.choices + self.action_size * (2 if action_space == "reparameterization" else 1)
         critic_encoder = encoder()
         features = critic_encoder.output_size
-        has_encoder = not isinstance(critic_encoder, FlatVector)
+        has_encoder = any(True for _ in critic_encoder.parameters())
         require(has_encoder or not share_encoder, "share_encoder", "False without an encoder", share_encoder)
         actor_sizes = [features, *[actor_head_hidden_size] * actor_head_layer_num, outputs]
         critic_input = features + self.choices + self.action_size
@@ -185,6 +186,9 @@ class ContinuousQAC(nn.Module):
 
 def make_encoder(obs_shape: ObsShape, hidden_size_list: Sequence[int] | None, activation: str) -> Any:
     """Return the encoder of an actor or of critics; a vector has none unless its widths are given."""
+    if is_described(obs_shape):
+        features = create_features(cast("Mapping[str, Any]", obs_shape))
+        return Described(features, make_encoder(features.output_shape, hidden_size_list, activation))
     is_vector = not isinstance(obs_shape, Mapping) and not is_image(obs_shape)
     if is_vector and hidden_size_list is None:
         return FlatVector(cast("int | Sequence[int]", obs_shape))
