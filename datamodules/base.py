@@ -322,7 +322,9 @@ class CollectingDataModule(ResumableDataModule):
         now = {"envstep": self._policy.progress.env_step, "train_iter": self._policy.progress.train_iter}
         films = evaluator.should_render(**now)
         table = torch.zeros(2, self._n_episode)
-        table[:, self._episodes] = torch.tensor(evaluator.run(self._episodes, film=films and trainer.is_global_zero))
+        number = 0 if trainer.testing else now["train_iter"]
+        results = evaluator.run(self._episodes, film=films and trainer.is_global_zero, number=number)
+        table[:, self._episodes] = torch.tensor(results)
         if films:
             evaluator.write_film(**now)
         if evaluator.config.figure_path is not None:

@@ -68,6 +68,9 @@ class EvaluatorConfig:
     """Episodes of one evaluation over all ranks, >= 1."""
     stop_value: float | None = None
     """Mean return (metric evaluator: metric) of an evaluation that ends the run; None for no such end."""
+    fixed_starts: bool = False
+    """Interaction evaluators: begin every evaluation with the same seeds. By default each evaluation draws new start
+    states, from the evaluator's seed and the updates made so far; by hand, from the number of evaluations so far."""
     render: RenderConfig = field(default_factory=RenderConfig)
     """Interaction evaluator: when the worst, the median and the best episode are filmed."""
     figure_path: str | None = None

@@ -219,6 +219,60 @@ def test_test_episodes_are_not_those_of_validation(make_trainer: MakeTrainer, sm
     assert tested["test/return_mean"] != validated["eval/return_mean"]
 
 
+class NotesSeeds(gym.Wrapper[Any, Any, Any, Any]):
+    """Notes the seeds of resets while ``seeds`` is a list."""
+
+    seeds: list[int] | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if NotesSeeds.seeds is not None and seed is not None:
+            NotesSeeds.seeds.append(seed)
+        return self.env.reset(seed=seed, options=options)
+
+
+class StartsOfEvaluations(Callback):
+    """Keeps the seeds of each evaluation's episodes by the updates that were made before it."""
+
+    def __init__(self) -> None:
+        self.by_update: dict[int, list[int]] = {}
+
+    def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
+        NotesSeeds.seeds = []
+
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        self.by_update[pl_module.progress.train_iter] = sorted(NotesSeeds.seeds or [])
+        NotesSeeds.seeds = None
+
+    on_test_start, on_test_end = on_validation_start, on_validation_end
+
+
+def test_each_validation_draws_its_starts_from_the_seed_and_the_updates_made(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    def fit(max_env_step: int, fixed_starts: bool = False, file: Path | None = None) -> dict[int, list[int]]:
+        starts = StartsOfEvaluations()
+        policy = DQNPolicy(deep_merge(small, {"eval": {"evaluator": {"fixed_starts": fixed_starts}}}))
+        data = ReplayDataModule("CartPole-v1", num_envs=2, wrappers=[NotesSeeds], max_env_step=max_env_step)
+        trainer = make_trainer(enable_checkpointing=True, callbacks=[starts, RunCheckpoint(tmp_path)])
+        trainer.fit(policy, data, ckpt_path=file)
+        return starts.by_update
+
+    whole = fit(300)
+    assert len({seed for seeds in whole.values() for seed in seeds}) == 2 * len(whole) >= 6
+    half = fit(150)  # whose last evaluation is one more than in the other run
+    rest = fit(300, file=tmp_path / "last.ckpt")
+    assert whole.items() <= (half | rest).items()
+    assert len({tuple(seeds) for seeds in fit(300, fixed_starts=True).values()}) == 1
+
+
+def test_every_test_has_the_same_starts(make_trainer: MakeTrainer, small: Config) -> None:
+    policy, starts = DQNPolicy(small), StartsOfEvaluations()
+    for policy.progress.train_iter in (0, 7):
+        data = ReplayDataModule("CartPole-v1", wrappers=[NotesSeeds])
+        make_trainer(callbacks=[starts]).test(policy, data, verbose=False)
+    assert starts.by_update[0] == starts.by_update[7]
+
+
 def test_fit_twice_goes_on_with_buffer_and_counters(make_trainer: MakeTrainer, small: Config) -> None:
     policy, datamodule = DQNPolicy(small), ReplayDataModule("CartPole-v1", max_env_step=100)
     make_trainer(limit_val_batches=0).fit(policy, datamodule)

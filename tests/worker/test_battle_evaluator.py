@@ -105,12 +105,14 @@ def test_games_depend_on_their_numbers_only(num_envs: int, episodes: list[int], 
     assert evaluator.run(episodes) == expected_games(episodes, seed=3, num_players=num_players)
 
 
-def test_same_games_come_back_at_every_evaluation_and_others_with_another_seed() -> None:
-    evaluator = evaluator_of(env_of(3), n_episode=8)
+@pytest.mark.parametrize("fixed_starts", [False, True])
+def test_games_of_an_evaluation_follow_from_its_seed_and_its_number_unless_starts_are_fixed(fixed_starts: bool) -> None:
+    evaluator, same = (evaluator_of(env_of(3), n_episode=8, fixed_starts=fixed_starts) for _ in range(2))
 
-    first, again = evaluator.eval()[1], evaluator.eval()[1]
+    first, second = evaluator.eval()[1], evaluator.eval()[1]
 
-    assert first == again
+    assert (first == second) == fixed_starts
+    assert [same.eval()[1] for _ in range(2)] == [first, second]
     assert evaluator_of(env_of(3), seed=1, n_episode=8).eval()[1] != first
 
 
@@ -244,7 +246,7 @@ def test_state_survives_a_checkpoint() -> None:
     other.eval(saved.append, train_iter=2000)
 
     assert saved == []
-    assert evaluator.state_dict() == {"last_eval_iter": 4, "best_return": 2.0}
+    assert evaluator.state_dict() == {"last_eval_iter": 4, "best_return": 2.0, "evaluations": 1}
 
 
 def test_reset_forgets_what_was() -> None:
@@ -253,9 +255,9 @@ def test_reset_forgets_what_was() -> None:
     evaluator.eval(train_iter=5)
 
     evaluator.reset()
-    evaluator.eval(saved.append)
+    _, info = evaluator.eval(saved.append)
 
-    assert evaluator.best_return == evaluator.eval()[1]["return_mean"]
+    assert evaluator.best_return == info["return_mean"]
     assert saved == ["ckpt_best.ckpt"]
     assert evaluator.should_eval(0)
 
@@ -358,7 +360,7 @@ def test_evaluation_of_nothing_is_refused() -> None:
 def test_default_config_names_the_keys_that_do_something() -> None:
     default = BattleInteractionSerialEvaluator.default_config()
 
-    assert set(default) == {"type", "import_names", "cfg_type", "eval_freq", "n_episode", "stop_value"}
+    assert set(default) == {"type", "import_names", "cfg_type", "eval_freq", "n_episode", "stop_value", "fixed_starts"}
     assert default.type == "battle_interaction"
     with pytest.raises(ValueError, match="'figure_path' does nothing in BattleInteractionSerialEvaluator"):
         BattleInteractionSerialEvaluator({"figure_path": "x"})

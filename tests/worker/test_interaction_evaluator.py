@@ -144,10 +144,32 @@ def test_evaluator_runs_its_share_of_the_episodes_as_one_that_runs_all() -> None
     assert everything[0][1::2] == shares[1][0]
 
 
-def test_evaluator_runs_the_same_episodes_at_every_evaluation() -> None:
-    evaluator = evaluator_of(seed_envs(3))
+def test_each_evaluation_draws_other_episodes_which_follow_from_its_seed_and_number() -> None:
+    evaluator, same = evaluator_of(seed_envs(3)), evaluator_of(seed_envs(2))
 
-    assert evaluator.run(range(7)) == evaluator.run(range(7))
+    evaluations = [evaluator.run(range(7)) for _ in range(3)]
+
+    assert len({reward for returns, _ in evaluations for reward in returns}) == 3 * 7
+    assert [same.run(range(7)) for _ in range(3)] == evaluations
+
+
+def test_evaluator_with_fixed_starts_runs_the_same_episodes_at_every_evaluation() -> None:
+    evaluator = evaluator_of(seed_envs(3), fixed_starts=True)
+
+    first = evaluator.run(range(7))
+
+    assert first == evaluator.run(range(7)) == evaluator_of(seed_envs(3)).run(range(7))
+
+
+def test_resumed_evaluator_draws_the_episodes_that_would_have_come_next() -> None:
+    evaluator, resumed = evaluator_of(seed_envs(2)), evaluator_of(seed_envs(2))
+    evaluator.eval(n_episode=4)
+
+    resumed.load_state_dict(evaluator.state_dict())
+
+    assert resumed.run(range(4)) == evaluator.run(range(4))
+    resumed.reset()
+    assert resumed.run(range(4)) == evaluator_of(seed_envs(2)).run(range(4))
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
@@ -425,7 +447,7 @@ def test_state_of_an_evaluator_is_known_before_it_saves() -> None:
 
     evaluator.eval(lambda _: states.append(evaluator.state_dict()), train_iter=7, n_episode=1)
 
-    assert states == [{"last_eval_iter": 7, "best_return": 6.0, "last_film": None}]
+    assert states == [{"last_eval_iter": 7, "best_return": 6.0, "evaluations": 1, "last_film": None}]
 
 
 # ------------------------------------------------------------------ what is written
@@ -587,7 +609,9 @@ def test_state_that_lacks_an_entry_is_refused_and_changes_nothing() -> None:
     evaluator = evaluator_of(counting_envs([(3,)]))
     before = evaluator.state_dict()
 
-    with pytest.raises(ValueError, match=r"the state of a InteractionSerialEvaluator lacks \['best_return'\], got"):
+    with pytest.raises(
+        ValueError, match=r"the state of a InteractionSerialEvaluator lacks \['best_return', 'evaluations'\], got"
+    ):
         evaluator.load_state_dict({"last_eval_iter": 9, "last_film": 3})
 
     assert evaluator.state_dict() == before

@@ -27,6 +27,8 @@ class ISerialEvaluator(Worker):
     config: EvaluatorConfig
     _policy: EvalMode | None = None
     _last_eval_iter: int | None = None
+    evaluations: int = 0
+    """Number of the next evaluation, from which the seeds of its episodes come, unless the caller numbers them."""
     steps_made: int = 0
     """Vector steps or batches so far; a watchdog sees by them that an evaluation goes on."""
 
@@ -101,6 +103,15 @@ class ISerialEvaluator(Worker):
         check_integers(
             train_iter=train_iter, envstep=envstep, **({} if n_episode is None else {"n_episode": n_episode})
         )
+
+    def _number(self, number: int | None = None) -> int:
+        """Return the number of an evaluation that begins: 0 with ``fixed_starts``, else the given one or its count."""
+        if self.config.fixed_starts:
+            return 0
+        if number is None:
+            number = self.evaluations
+            self.evaluations += 1
+        return number
 
     def _note_eval(self, train_iter: int) -> None:
         if train_iter >= 0:

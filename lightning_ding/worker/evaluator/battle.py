@@ -18,6 +18,7 @@ from lightning_ding.envs.battle_stepper import BattleStep, BattleStepper
 from lightning_ding.policy.modes import EvalMode
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
 from lightning_ding.worker.evaluator.base import ISerialEvaluator, SaveFunction
+from lightning_ding.worker.evaluator.plan import episode_seeds
 from lightning_ding.worker.evaluator.sharding import run_sharded
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
 from lightning_ding.worker.players import Players, check_players, gather_actions
@@ -38,14 +39,15 @@ class BattleInteractionSerialEvaluator(ISerialEvaluator):
         tb_logger: A TensorBoard ``SummaryWriter`` or a Lightning logger; or None.
         exp_name: Part of the name of the logger of Python's logging.
         instance_name: Tells several evaluators apart.
-        seed: Of the episodes; the same episodes come back at every evaluation.
+        seed: Of the episodes, together with the number of the evaluation, which counts the calls of :meth:`run`; with
+            ``fixed_starts`` each evaluation has the same episodes.
 
     Raises:
         TypeError: If ``policy`` is no sequence.
         ValueError: If there are not as many policies as players, or ``env`` has no axis of players.
     """
 
-    config_keys: ClassVar[frozenset[str]] = frozenset({"eval_freq", "n_episode", "stop_value"})
+    config_keys: ClassVar[frozenset[str]] = frozenset({"eval_freq", "n_episode", "stop_value", "fixed_starts"})
 
     def __init__(
         self,
@@ -105,7 +107,8 @@ class BattleInteractionSerialEvaluator(ISerialEvaluator):
     def reset(  # type: ignore[override]
         self, policy: Sequence[EvalMode] | None = None, env: VectorEnv[Any, Any, Any] | None = None
     ) -> None:
-        """Take what is given and forget the best return and the last evaluation."""
+        """Take what is given and forget the best return and all evaluations."""
+        self.evaluations = 0
         self.best_return = -np.inf
         self._last_eval_iter = None
         if policy is not None and env is not None:
@@ -180,7 +183,7 @@ class BattleInteractionSerialEvaluator(ISerialEvaluator):
         stepper, players = self._stepper, Players(self._policies)
         players.reset()
         stepper.stop()
-        queue = _Queue(episodes, stepper.num_envs, self.seed)
+        queue = _Queue(episodes, stepper.num_envs, episode_seeds(episodes, self.seed, self._number()))
         returns, lengths = np.zeros((len(episodes), stepper.num_players)), np.zeros(len(episodes), dtype=np.int64)
         everywhere = np.ones(stepper.num_envs, dtype=bool)
         queue.start(stepper, everywhere, again=~everywhere)
@@ -205,13 +208,14 @@ class BattleInteractionSerialEvaluator(ISerialEvaluator):
         self._policies = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what survives a checkpoint: the best return and when the last evaluation was."""
-        return {**super().state_dict(), "best_return": float(self.best_return)}
+        """Return what survives a checkpoint: the evaluations so far and their best return."""
+        return {**super().state_dict(), "best_return": float(self.best_return), "evaluations": self.evaluations}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what survives a checkpoint."""
         super().load_state_dict(state_dict)
         self.best_return = state_dict["best_return"]
+        self.evaluations = state_dict["evaluations"]
 
     def _run_rows(self, episodes: Sequence[int]) -> list[list[float]]:
         returns, lengths = self.run(episodes)
@@ -242,12 +246,12 @@ class BattleInteractionSerialEvaluator(ISerialEvaluator):
 class _Queue:
     """Which episodes each env plays: i, i + N, ... of those given, in this order."""
 
-    def __init__(self, episodes: Sequence[int], num_envs: int, seed: int) -> None:
+    def __init__(self, episodes: Sequence[int], num_envs: int, seeds: list[int]) -> None:
         self.place = np.arange(num_envs) - num_envs
         """Place of the episode that each env plays among those given, shape (N,)."""
         self._numbers = np.array(episodes, dtype=np.int64)
         self._faults = 0
-        self._seeds = [int(np.random.SeedSequence([seed, number]).generate_state(1)[0]) for number in episodes]
+        self._seeds = seeds
 
     def bear(self, step: BattleStep) -> None:
         """Count faults.

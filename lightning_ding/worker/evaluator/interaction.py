@@ -44,14 +44,16 @@ class InteractionSerialEvaluator(ISerialEvaluator):
         tb_logger: A TensorBoard ``SummaryWriter`` or a Lightning logger, for numbers, films and figures; or None.
         exp_name: Part of the name of the logger of Python's logging.
         instance_name: Tells several evaluators apart, in logs and names of figures.
-        seed: Of the episodes; the same episodes come back at every evaluation.
+        seed: Of the episodes, together with the number of the evaluation; see :meth:`run`.
 
     Raises:
         ValueError: If a config key is unknown or does nothing here, or a value is out of range.
         ImportError: If there is a ``figure_path`` and the extra ``video`` is not installed.
     """
 
-    config_keys: ClassVar[frozenset[str]] = frozenset({"eval_freq", "n_episode", "stop_value", "render", "figure_path"})
+    config_keys: ClassVar[frozenset[str]] = frozenset(
+        {"eval_freq", "n_episode", "stop_value", "fixed_starts", "render", "figure_path"}
+    )
     gives_up: bool = False
     """Set from another thread, breaks an evaluation off; until it is unset, none runs."""
 
@@ -95,7 +97,8 @@ class InteractionSerialEvaluator(ISerialEvaluator):
             self._policy.reset()
 
     def reset(self, policy: EvalMode | None = None, env: VectorEnv | None = None) -> None:
-        """Take what is given and forget the best return, the last evaluation and the last film."""
+        """Take what is given and forget the best return, all evaluations and the last film."""
+        self.evaluations = 0
         self.best_return = -np.inf
         self._last_eval_iter = None
         self._pictures.last_film = None
@@ -173,7 +176,11 @@ class InteractionSerialEvaluator(ISerialEvaluator):
         return stop, {**info, "train_iter": train_iter, "envstep": envstep}
 
     def run(
-        self, episodes: Sequence[int], film: bool = False, policy_kwargs: Mapping[str, Any] | None = None
+        self,
+        episodes: Sequence[int],
+        film: bool = False,
+        policy_kwargs: Mapping[str, Any] | None = None,
+        number: int | None = None,
     ) -> tuple[list[float], list[int]]:
         """Run episodes and return their returns and lengths.
 
@@ -181,6 +188,8 @@ class InteractionSerialEvaluator(ISerialEvaluator):
             episodes: Their numbers, from which their seeds come; E >= 1 of them.
             film: Keep the frames of the episodes for :meth:`write_film` and :meth:`pop_video`.
             policy_kwargs: Arguments of the policy's ``forward``.
+            number: Number of the evaluation, >= 0, from which the seeds come too unless ``fixed_starts`` is set; None
+                counts the calls.
 
         Returns:
             E returns and E lengths in env steps, in the order of ``episodes``; all NaN and 0 if it gave up.
@@ -193,7 +202,7 @@ class InteractionSerialEvaluator(ISerialEvaluator):
         stepper, policy = self._parts()
         if film:
             check_can_render(stepper.env)
-        plan = EpisodePlan(episodes, stepper, self.seed)
+        plan = EpisodePlan(episodes, stepper, self.seed, self._number(number))
         self._run(stepper, policy, plan, film, policy_kwargs or {})
         if not plan.monitor.is_finished():
             return [float("nan")] * len(episodes), [0] * len(episodes)
@@ -225,13 +234,15 @@ class InteractionSerialEvaluator(ISerialEvaluator):
         self._video = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what survives a checkpoint: the best return, and when the last evaluation and the last film were."""
-        return {**super().state_dict(), "best_return": float(self.best_return), "last_film": self._pictures.last_film}
+        """Return what survives a checkpoint: the evaluations so far, their best return, and when the last film was."""
+        own = {"best_return": float(self.best_return), "evaluations": self.evaluations}
+        return {**super().state_dict(), **own, "last_film": self._pictures.last_film}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what survives a checkpoint."""
         super().load_state_dict(state_dict)
         self.best_return = state_dict["best_return"]
+        self.evaluations = state_dict["evaluations"]
         self._pictures.last_film = state_dict["last_film"]
 
     def _parts(self) -> tuple[EnvStepper, EvalMode]:

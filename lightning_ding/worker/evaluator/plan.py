@@ -15,6 +15,17 @@ from lightning_ding.envs import EnvStepper, Timestep
 from lightning_ding.worker.evaluator.monitor import VectorEvalMonitor
 
 
+def episode_seeds(episodes: Sequence[int], seed: int, number: int) -> list[int]:
+    """Return the seed of each of E episodes.
+
+    Args:
+        episodes: Numbers of the episodes within their evaluation.
+        seed: Of the evaluator.
+        number: Number of the evaluation, from 0.
+    """
+    return [int(np.random.SeedSequence([seed, episode, number]).generate_state(1)[0]) for episode in episodes]
+
+
 class EpisodePlan:
     """Deals E episodes out to N envs and puts what is recorded of them back into their order.
 
@@ -24,13 +35,14 @@ class EpisodePlan:
     Args:
         episodes: Numbers from which the seeds come.
         stepper: Of the envs.
-        seed: Of the evaluation.
+        seed: Of the evaluator.
+        number: Number of the evaluation, from 0.
     """
 
-    def __init__(self, episodes: Sequence[int], stepper: EnvStepper, seed: int) -> None:
+    def __init__(self, episodes: Sequence[int], stepper: EnvStepper, seed: int, number: int = 0) -> None:
         num_envs = stepper.env.num_envs
         self.monitor = VectorEvalMonitor(num_envs, len(episodes))
-        self._seeds = [int(np.random.SeedSequence([seed, episode]).generate_state(1)[0]) for episode in episodes]
+        self._seeds = episode_seeds(episodes, seed, number)
         self._waiting = [deque(range(env_id, len(episodes), num_envs)) for env_id in range(num_envs)]
         self._running = [waiting.popleft() if waiting else None for waiting in self._waiting]
         self._recorded: list[list[int]] = [[] for _ in range(num_envs)]
