@@ -389,7 +389,7 @@ def test_new_transitions_get_less_again_when_the_largest_was_overwritten() -> No
     buffer.push(rows(11, priority=[1]))
     buffer.push(rows(12))
 
-    assert_drawn_in_proportion(buffer, {10: 1, 11: 1, 12: 2})
+    assert_drawn_in_proportion(buffer, {10: 1, 11: 1, 12: 1})  # it replaced the one of 2
 
 
 def test_first_transitions_have_priority_one() -> None:

@@ -1,8 +1,8 @@
 """Prioritised replay (Schaul et al. 2016, https://arxiv.org/abs/1511.05952), with limits on use, age and rate.
 
 Where this differs from the paper: beta is annealed by updates, whoever samples how often; new transitions get the
-largest priority that is in the buffer, not the largest ever seen; importance weights are divided by the largest that
-any transition in the buffer could have, not by the largest of the minibatch.
+largest priority of those that stay in the buffer, not the largest ever seen; importance weights are divided by the
+largest that any transition in the buffer could have, not by the largest of the minibatch.
 
 Shapes: K transitions pushed, B transitions of a minibatch, U minibatches.
 """
@@ -69,7 +69,6 @@ class AdvancedReplayBuffer(StoredBuffer):
         self._gone = 0  # rows that are still in the ring but are not drawn any more
         self._first_fresh = 0  # id before which all have left
         self._train_iter = 0
-        self._fresh_priority: float | None = None  # of new transitions; None when it has to be looked up
         self._newest_sample: Rows = np.empty(0, dtype=np.int64)
         self._limiter = RateLimiter(self.config.thruput_controller, self._lock)
         self._is_limited = self._limiter.is_active
@@ -170,7 +169,6 @@ class AdvancedReplayBuffer(StoredBuffer):
             if not here.all():
                 rows, priority = rows[here], priority[here]
             self._write(rows, priority + EPSILON)
-            self._fresh_priority = None
 
     def clear(self) -> None:
         """Forget all transitions and the form they had; ids go on, so that late priorities are passed over."""
@@ -180,7 +178,6 @@ class AdvancedReplayBuffer(StoredBuffer):
             super().clear()
             self._tree.clear()
             self._gone = 0
-            self._fresh_priority = None
             self._newest_sample = self._newest_sample[:0]
 
     def pop_metrics(self) -> dict[str, float]:
@@ -221,20 +218,26 @@ class AdvancedReplayBuffer(StoredBuffer):
             self._use[rows] = 0
         if given is not None:
             self._write(rows, given[-size:] + EPSILON)
-            self._fresh_priority = None
         else:
-            if self._fresh_priority is None:
-                self._fresh_priority = self._largest_priority()
-            self._priority[rows] = self._fresh_priority
-            self._tree.write(rows, self._fresh_priority**self.config.alpha)
+            weight = self._fresh_weight(rows)
+            self._priority[rows] = weight ** (1 / self.config.alpha) if self.config.alpha > 0 else 1.0
+            self._tree.write(rows, weight)
 
     def _write(self, rows: Rows, priority: Floats) -> None:
         self._priority[rows] = priority
         self._tree.write(rows, priority**self.config.alpha)
 
-    def _largest_priority(self) -> float:
-        weight = self._tree.largest
-        return weight ** (1 / self.config.alpha) if weight > 0 and self.config.alpha > 0 else 1.0
+    def _fresh_weight(self, rows: Rows) -> float:
+        """Return the largest weight among the transitions that stay, or 1 if none does.
+
+        Args:
+            rows: Rows of new transitions. Their leaves still hold the weights of those that they replace.
+        """
+        largest = self._tree.largest
+        if self._tree.read(rows).max() == largest > 0:  # else those replaced have no part in it
+            self._tree.write(rows, 0.0)
+            largest = self._tree.largest
+        return largest or 1.0
 
     def _forget(self, rows: Rows) -> None:
         """Note that rows are overwritten or cleared; some of them may have left before."""
@@ -250,7 +253,6 @@ class AdvancedReplayBuffer(StoredBuffer):
             super()._forget(rows)
             self._tree.write(rows, 0.0)
             self._gone += len(rows)
-            self._fresh_priority = None
 
     def _drawable(self, rows: Rows) -> Rows:
         return rows[self._tree.read(rows) > 0]
@@ -383,7 +385,6 @@ class AdvancedReplayBuffer(StoredBuffer):
         self._gone = int(np.count_nonzero(own["weight"] == 0))
         self._first_fresh = 0
         self._first_id, self._train_iter = (int(state["counters"][name]) for name in ("first_id", "train_iter"))
-        self._fresh_priority = None
         self._newest_sample = self._newest_sample[:0]
 
 

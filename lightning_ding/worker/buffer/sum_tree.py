@@ -1,4 +1,4 @@
-"""A sum tree, for drawing leaves in proportion to their weight, that also knows the smallest weight.
+"""A sum tree, for drawing leaves in proportion to their weight, that also knows the smallest and the largest weight.
 
 It is wide and flat: blocks of 8 leaves, which lie in one line of the processor's cache, groups of 8 blocks, and a
 cumulative sum over all groups. Drawing looks up the group there and goes down two levels. Without numba a level is a
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from lightning_ding.worker.buffer.form import Rows
 
 Floats = NDArray[np.float64]
-Write = Callable[[Floats, Floats, Floats, Floats, Floats, Rows], None]
+Write = Callable[[Floats, Floats, Floats, Floats, Floats, Floats, Floats, Rows], None]
 Find = Callable[[Floats, Floats, Floats, Floats], Rows]
 FAN_OUT = 8
 
@@ -42,28 +42,29 @@ class SumTree:
     def __init__(self, capacity: int, compiled: bool | None = None) -> None:
         self.capacity = capacity
         groups = -(-capacity // FAN_OUT**2)
-        self._group, self._group_min = np.empty(groups), np.empty(groups)
-        self._block, self._block_min = np.empty(groups * FAN_OUT), np.empty(groups * FAN_OUT)
-        self._leaf: Floats = np.empty(groups * FAN_OUT**2)
+        self._groups = groups
         self._write, self._find = _kernels(compiled)
         self.clear()
 
     def clear(self) -> None:
         """Set every weight to 0."""
-        for sums in (self._group, self._block, self._leaf):
-            sums[:] = 0
-        self._group_min[:] = self._block_min[:] = np.inf
+        groups, blocks = self._groups, self._groups * FAN_OUT
+        self._group, self._group_min, self._group_max = np.zeros(groups), np.full(groups, np.inf), np.zeros(groups)
+        self._block, self._block_min, self._block_max = np.zeros(blocks), np.full(blocks, np.inf), np.zeros(blocks)
+        self._leaf: Floats = np.zeros(blocks * FAN_OUT)  # its pages cost no memory until they are written
 
     @property
     def nbytes(self) -> int:
         """Bytes of the weights and of what is kept above them."""
-        kept = (self._group, self._group_min, self._block, self._block_min, self._leaf)
-        return sum(array.nbytes for array in kept)
+        groups = (self._group, self._group_min, self._group_max)
+        blocks = (self._block, self._block_min, self._block_max)
+        return sum(array.nbytes for array in (*groups, *blocks, self._leaf))
 
     def write(self, rows: Rows, weights: Floats | float) -> None:
         """Set the weights of leaves; where a leaf stands twice, the last one counts."""
         self._leaf[rows] = weights
-        self._write(self._group, self._block, self._leaf, self._group_min, self._block_min, rows)
+        extremes = (self._group_min, self._block_min, self._group_max, self._block_max)
+        self._write(self._group, self._block, self._leaf, *extremes, rows)
 
     def read(self, rows: Any) -> Floats:
         """Return the weights of leaves."""
@@ -82,8 +83,8 @@ class SumTree:
 
     @property
     def largest(self) -> float:
-        """The largest weight; looked for among all leaves."""
-        return float(self._leaf.max())
+        """The largest weight."""
+        return float(self._group_max.max())
 
     def find(self, fraction: Floats) -> Rows:
         """Return the leaves in whose share of the cumulative sum these fractions of the total fall.
@@ -110,15 +111,26 @@ def _kernels(compiled: bool | None) -> tuple[Write, Find]:
     return sum_tree_numba.write, sum_tree_numba.find
 
 
-def _write(group: Floats, block: Floats, leaf: Floats, group_min: Floats, block_min: Floats, rows: Rows) -> None:
+def _write(
+    group: Floats,
+    block: Floats,
+    leaf: Floats,
+    group_min: Floats,
+    block_min: Floats,
+    group_max: Floats,
+    block_max: Floats,
+    rows: Rows,
+) -> None:
     """Bring the blocks and groups above some leaves up to date."""
     above = rows // FAN_OUT
     weight = leaf.reshape(-1, FAN_OUT)[above]
     block[above] = weight.cumsum(axis=1)[:, -1]  # one after the other, as a loop adds
     block_min[above] = np.where(weight > 0, weight, np.inf).min(axis=1)
+    block_max[above] = weight.max(axis=1)
     top = above // FAN_OUT
     group[top] = block.reshape(-1, FAN_OUT)[top].cumsum(axis=1)[:, -1]
     group_min[top] = block_min.reshape(-1, FAN_OUT)[top].min(axis=1)
+    group_max[top] = block_max.reshape(-1, FAN_OUT)[top].max(axis=1)
 
 
 def _find(group: Floats, block: Floats, leaf: Floats, fraction: Floats) -> Rows:

@@ -11,22 +11,26 @@ FAN_OUT = 8
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator, unused-ignore]
-def write(group: Any, block: Any, leaf: Any, group_min: Any, block_min: Any, rows: Any) -> None:
+def write(
+    group: Any, block: Any, leaf: Any, group_min: Any, block_min: Any, group_max: Any, block_max: Any, rows: Any
+) -> None:
     """Bring the blocks and groups above some leaves up to date."""
     for index in range(len(rows)):
         above = rows[index] // FAN_OUT
-        total, smallest = 0.0, np.inf
+        total, smallest, largest = 0.0, np.inf, 0.0
         for child in range(above * FAN_OUT, above * FAN_OUT + FAN_OUT):
             total += leaf[child]
+            largest = max(largest, leaf[child])
             if 0 < leaf[child] < smallest:
                 smallest = leaf[child]
-        block[above], block_min[above] = total, smallest
+        block[above], block_min[above], block_max[above] = total, smallest, largest
         top = above // FAN_OUT
-        total, smallest = 0.0, np.inf
+        total, smallest, largest = 0.0, np.inf, 0.0
         for child in range(top * FAN_OUT, top * FAN_OUT + FAN_OUT):
             total += block[child]
             smallest = min(smallest, block_min[child])
-        group[top], group_min[top] = total, smallest
+            largest = max(largest, block_max[child])
+        group[top], group_min[top], group_max[top] = total, smallest, largest
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator, unused-ignore]
