@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -14,6 +15,7 @@ import torch
 from lightning import Trainer
 
 torch.set_num_threads(1)  # two cores; many small networks
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the same for every program that a test starts
 
 MakeTrainer = Callable[..., Trainer]
 
