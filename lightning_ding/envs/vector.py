@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lightning_ding.config import require
@@ -85,8 +86,7 @@ def make_vector_env(
         makers = [_Maker(env, tuple(wrappers), dict(env_kwargs or {}))] * num_envs
         vector = _SyncVectorEnv(makers, autoreset_mode=AUTORESET_MODES[autoreset or "same_step"])
     else:
-        spec = gym.spec(env) if isinstance(env, str) else env  # another process may not know what was registered here
-        makers = [_Maker(spec, tuple(wrappers), dict(env_kwargs or {}))] * num_envs
+        makers = [_Maker(_sendable(env), tuple(wrappers), dict(env_kwargs or {}))] * num_envs
         autoreset_mode = AUTORESET_MODES[autoreset or "same_step"]
         vector = ProcessVectorEnv(makers, autoreset_mode, on_env_error=on_env_error, **_timeouts(env_timeout))
     if seed is not None:
@@ -151,6 +151,16 @@ def reset_envs(env: VectorEnv, seed: list[int | None] | None = None, options: di
     if seed is not None and not isinstance(env.unwrapped, SEPARATE_ENVS):
         seeds = next((one for one in seed if one is not None), None)
     return env.reset(seed=seeds, options=options)[0]
+
+
+def _sendable(env: EnvLike) -> EnvSpec | Callable[[], Any]:
+    """Return what makes the env in a process that knows neither this one's registry nor its script."""
+    if not isinstance(env, str):
+        return env
+    spec = gym.spec(env)
+    if isinstance(spec.entry_point, str) and spec.entry_point.startswith("__main__:"):
+        return replace(spec, entry_point=load_env_creator(spec.entry_point))
+    return spec
 
 
 class _SyncVectorEnv(SyncVectorEnv):

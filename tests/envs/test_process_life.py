@@ -110,19 +110,6 @@ def test_a_script_that_forgets_to_close_its_envs_ends_and_leaves_no_process(tmp_
     assert wait_for(lambda: not any(lives(pid) for pid in children), seconds=5)
 
 
-def test_a_script_without_a_guard_is_told_what_it_lacks(tmp_path: Path) -> None:
-    script = tmp_path / "bare.py"
-    script.write_text(
-        "from lightning_ding.envs import ProcessVectorEnv\nfrom lightning_ding.envs.toy import CountingEnv\n"
-        "ProcessVectorEnv([CountingEnv])\n"
-    )
-
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, cwd=ROOT)
-
-    assert done.returncode == 1
-    assert 'must stand below `if __name__ == "__main__":`' in done.stderr
-
-
 def children_of(envs: ProcessVectorEnv) -> list[Any]:
     return [process.process for process in envs._processes.all]
 

@@ -16,17 +16,13 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from lightning_ding.envs.process.error import EnvProcessError, Failure
-from lightning_ding.envs.process.link import STARTING, EnvProcess, Limits, gather
+from lightning_ding.envs.process.link import EnvProcess, Limits, gather
 from lightning_ding.envs.process.memory import Block
 from lightning_ding.envs.process.space import layout_of
 
-START_SECONDS = 120.0  # until a process can be asked for anything; most of it is what Python imports
+START_SECONDS = 120.0  # until a process answers requests; most of it is the import of gymnasium and numpy
 FATAL = ("died", "hung")
 ANYTHING = ("raised", "died", "hung")
-GUARD = (
-    "A script that makes envs in other processes is imported by them, so what it does must stand below "
-    '`if __name__ == "__main__":`; what the process wrote to stderr may say more.'
-)
 MAKING = "the call that makes it"
 log = logging.getLogger(__name__)
 Said = tuple[Any, Any, "dict[str, Any]", "str | None"]
@@ -185,8 +181,6 @@ def error_of(failed: Sequence[EnvProcess], details: Mapping[int, str]) -> EnvPro
     """
     failures = [process.failure for process in failed if process.failure is not None]
     told = [failure.tell(_detail(failure, details)) for failure in failures]
-    if any(failure.kind == "died" and failure.doing == STARTING for failure in failures):
-        told.append(GUARD)
     return EnvProcessError("\n".join(told), [env_id for failure in failures for env_id in failure.env_ids])
 
 
@@ -195,7 +189,7 @@ def _start(context: BaseContext, group: range) -> EnvProcess:
         return EnvProcess(context, group)
     except (OSError, EOFError, RuntimeError) as error:
         raise EnvProcessError(
-            f"no process could be started for the envs {list(group)}: {type(error).__name__}: {error}. {GUARD}",
+            f"no process could be started for the envs {list(group)}: {type(error).__name__}: {error}",
             group,
         ) from error
 
@@ -232,6 +226,6 @@ def _check_spaces(said: Sequence[Said]) -> None:
 
 
 def _preload(context: BaseContext) -> None:
-    """Let a fork server that is yet to be started import this first, unless somebody has told it what to import."""
+    """Let a fork server that is yet to be started import this first, unless somebody chose what it imports."""
     if getattr(forkserver._forkserver, "_preload_modules", None) == ["__main__"]:
-        context.set_forkserver_preload(["__main__", "lightning_ding.envs.vector"])
+        context.set_forkserver_preload(["lightning_ding.envs.vector"])

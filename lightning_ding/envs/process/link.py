@@ -10,7 +10,7 @@ import struct
 import time
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from multiprocessing import connection
 from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
@@ -21,6 +21,7 @@ from gymnasium.vector.utils import clear_mpi_env_vars
 from lightning_ding.envs.process.error import Failure, end_of
 from lightning_ding.envs.process.life import lifeline
 from lightning_ding.envs.process.memory import RESETTING, STEPPING, Block
+from lightning_ding.envs.process.script import dumps_for_child, hidden_script
 from lightning_ding.envs.process.signals import sigterm_held_back
 from lightning_ding.envs.process.worker import DONE, ERROR, MORE, STEP, serve
 
@@ -66,7 +67,8 @@ class EnvProcess:
         self.process: Any = context.Process(  # type: ignore[attr-defined]
             target=serve, args=(child_pipe, lifeline()), name=name, daemon=True
         )
-        with clear_mpi_env_vars(), sigterm_held_back():
+        hidden = nullcontext() if context.get_start_method() == "fork" else hidden_script()
+        with clear_mpi_env_vars(), sigterm_held_back(), hidden:
             self.process.start()
         child_pipe.close()
         self.is_alive = self.owes = True
@@ -86,7 +88,7 @@ class EnvProcess:
             doing: What errors call it.
             request: Name of a method of ``Worker`` and its arguments.
         """
-        self.send(doing, None if request is None else ForkingPickler.dumps(request))
+        self.send(doing, None if request is None else dumps_for_child(request))
 
     def send(self, doing: str, data: Any) -> None:
         """Send a request that is pickled already, or None."""

@@ -57,8 +57,8 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         close_timeout: Seconds for closing the envs; then their processes are killed; > 0.
         on_env_error: What becomes of an env that fails in ``reset`` or ``step``.
         restart_budget: Faults of an env without a whole episode between that are survived; >= 0. The next is raised.
-        context: How processes are started, as in ``multiprocessing``; None is ``"forkserver"`` where there is one. All
-            but ``"fork"`` import the main script, which must do its work below ``if __name__ == "__main__":``.
+        context: How processes are started, as in ``multiprocessing``; None is ``"forkserver"`` where there is one. The
+            processes do not import the main script; what it defines is sent to them by value.
 
     Raises:
         ValueError: If an argument is out of its range.

@@ -23,6 +23,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from lightning_ding.envs.process.life import settle_in
 from lightning_ding.envs.process.memory import RESETTING, STEPPING, Block
+from lightning_ding.envs.process.script import dumps_for_parent
 from lightning_ding.envs.process.space import Layout, layout_of
 
 STEP, MORE, DONE, ERROR = b"s", b"+", b".", b"!"
@@ -56,7 +57,7 @@ def _answer(pipe: Connection, worker: Worker, code: bytes) -> bool:
     try:
         name, *arguments = ForkingPickler.loads(request) if request else ("step", None)
         message = getattr(worker, name)(*arguments)
-        code, data = MORE, None if message is None else ForkingPickler.dumps(message)
+        code, data = MORE, None if message is None else dumps_for_parent(message)
     except Exception as error:
         code, data = ERROR, ForkingPickler.dumps(worker.complain(error))
     if data is None:

@@ -1,0 +1,67 @@
+"""Env processes that do not import the user's script.
+
+``multiprocessing`` makes every process that it starts import the script, and so everything that the script imports:
+seconds of CPU time and hundreds of megabytes for each env. An env process does not need it. What the script defines is
+sent by value instead.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from multiprocessing.reduction import ForkingPickler
+from pickle import PicklingError
+from typing import Any
+
+import cloudpickle
+
+NAME = "__main__"
+_one_at_a_time = threading.Lock()  # two threads that restore the script in turn could restore its stand-in
+
+
+@contextmanager
+def hidden_script() -> Iterator[None]:
+    """Hide the script from ``multiprocessing``, so that a process or fork server started now does not import it."""
+    with _one_at_a_time:
+        script = sys.modules[NAME]
+        sys.modules[NAME] = types.ModuleType(NAME)
+        try:
+            yield
+        finally:
+            sys.modules[NAME] = script
+
+
+def dumps_for_child(message: Any) -> Any:
+    """Return a pickled message for an env process; what the script defines is in it by value."""
+    data = ForkingPickler.dumps(message)
+    return data if NAME.encode() not in data.tobytes() else cloudpickle.dumps(message)
+
+
+def dumps_for_parent(message: Any) -> Any:
+    """Return a pickled message from an env process; what the script defines is in it by name."""
+    try:
+        return ForkingPickler.dumps(message)
+    except (AttributeError, PicklingError) as error:
+        if NAME not in str(error):
+            raise
+    buffer = BytesIO()
+    _ByName(buffer).dump(message)
+    return buffer.getbuffer()
+
+
+class _ByName(ForkingPickler):
+    """Pickles a class or function that came by value from the parent's script as its name there."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, (type, types.FunctionType)) and value.__module__ == NAME:
+            return _of_script, (value.__qualname__,)
+        return NotImplemented
+
+
+def _of_script(name: str) -> Any:
+    return operator.attrgetter(name)(sys.modules[NAME])
