@@ -30,6 +30,7 @@ from lightning_ding import rl
 from lightning_ding.config import ConfigLike
 from lightning_ding.policy.config import PolicyConfig
 from lightning_ding.policy.ddpg_config import DDPGConfig
+from lightning_ding.policy.q_learning_config import ASSUMED_BUDGET
 from lightning_ding.policy.qac import Batch, QACPolicy
 from lightning_ding.policy.spaces import actor_shapes, obs_shape
 from lightning_ding.registry import POLICY_REGISTRY
@@ -60,8 +61,7 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
         enable_field: Sequence[str] | None = None,
     ) -> None:
         super().__init__(cfg, model, enable_field)
-        eps = self.config.other.eps
-        self.epsilon = rl.Schedule(eps.type, eps.start, eps.end, eps.decay)
+        self.epsilon = self.config.other.eps.schedule()
 
     def _init_collect(self) -> None:
         self.ou_noise = rl.OrnsteinUhlenbeckNoise(self.config.collect.noise_sigma)
@@ -73,7 +73,7 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
         output = self._actor_output(self.model, obs)
         if "logit" not in output:
             return {"action": self.action_bounds.to_env(self._explore(output["action"], sigma))}
-        epsilon = self.epsilon.value(self.progress.env_step, self.progress.budget) if eps is None else eps
+        epsilon = self._epsilon_at(self.progress.env_step) if eps is None else eps
         mask = None if _mask_of(obs) is None else obs["action_mask"].cpu().numpy()
         choice = torch.from_numpy(rl.epsilon_greedy(output["logit"].cpu().numpy(), epsilon, self.rng, mask))
         arguments = self.action_bounds.to_env(self._explore(output["action_args"], sigma))
@@ -169,7 +169,10 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
 
     def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:
         is_hybrid = self._action_space_of_model() == "hybrid"
-        return {"eps": self.epsilon.value(command_info["envstep"], self.progress.budget)} if is_hybrid else {}
+        return {"eps": self._epsilon_at(command_info["envstep"])} if is_hybrid else {}
+
+    def _epsilon_at(self, env_step: int) -> float:
+        return self.epsilon.value(env_step, self.progress.budget or ASSUMED_BUDGET)
 
 
 def _mask_of(obs: Any) -> Tensor | None:

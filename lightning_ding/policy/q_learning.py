@@ -18,7 +18,7 @@ from lightning_ding import nested, rl
 from lightning_ding.config import ConfigLike
 from lightning_ding.policy.base import not_implemented
 from lightning_ding.policy.eval_mode import InEvalMode
-from lightning_ding.policy.q_learning_config import QLearningConfig
+from lightning_ding.policy.q_learning_config import ASSUMED_BUDGET, QLearningConfig
 from lightning_ding.policy.replay_policy import ReplayPolicy
 from lightning_ding.policy.spaces import discrete_action_shape, obs_shape
 
@@ -50,8 +50,7 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         enable_field: Sequence[str] | None = None,
     ) -> None:
         super().__init__(cfg, model, enable_field)
-        eps = self.config.other.eps
-        self.epsilon = rl.Schedule(eps.type, eps.start, eps.end, eps.decay)
+        self.epsilon = self.config.other.eps.schedule()
 
     def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
         """Return the loss of a minibatch and what to report of it, detached."""
@@ -65,7 +64,7 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
 
     def _forward_collect(self, obs: Any, *, eps: float | None = None) -> dict[str, Tensor]:  # type: ignore[override]
         """Return epsilon-greedy actions; ``eps`` overrides the schedule."""
-        epsilon = self.epsilon.value(self.progress.env_step, self.progress.budget) if eps is None else eps
+        epsilon = self._epsilon_at(self.progress.env_step) if eps is None else eps
         actions = [
             rl.epsilon_greedy(q.cpu().numpy(), epsilon, self.rng, None if mask is None else mask.cpu().numpy())
             for q, mask in self._values(self._output(self.model, obs), obs)
@@ -164,7 +163,10 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         return ["cur_lr", "total_loss", "q_value", "target_q_value"]
 
     def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:
-        return {"eps": self.epsilon.value(command_info["envstep"], self.progress.budget)}
+        return {"eps": self._epsilon_at(command_info["envstep"])}
+
+    def _epsilon_at(self, env_step: int) -> float:
+        return self.epsilon.value(env_step, self.progress.budget or ASSUMED_BUDGET)
 
     def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
         if isinstance(action_space, spaces.MultiDiscrete):

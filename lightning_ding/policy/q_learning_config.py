@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from lightning_ding.config import require
 from lightning_ding.policy.replay_config import ReplayCollectConfig, ReplayConfig, ReplayLearnConfig
+from lightning_ding.rl import Schedule
 from lightning_ding.worker_config import ReplayBufferConfig
 
 TARGET_UPDATE_FREQ = 100  # updates
@@ -73,28 +74,44 @@ class QLearningCollectConfig(ReplayCollectConfig):
     """Transitions of a round on each rank, >= 1."""
 
 
+EPS_SHARE = 0.1  # of the budget, after which a linear epsilon has reached its end
+ASSUMED_BUDGET = 100_000  # env steps, for a run whose length is not known
+
+
 @dataclass(frozen=True)
 class EpsConfig:
     """The epsilon schedule."""
 
     type: Literal["linear", "exp"] = "linear"
-    """linear reaches end at decay; exp comes near it with time constant decay; needs an end that is not start."""
+    """linear reaches end at decay; exp approaches it with time constant decay; needs an end that is not start."""
     start: float = 1.0
     """Probability of a random action at the start, in [0, 1]."""
     end: float = 0.05
     """Probability of a random action in the long run, in [0, 1]."""
-    decay: float = 10_000
-    """Env steps over all ranks, > 0; needs an end that is not start."""
+    decay: float | None = None
+    """Scale of the schedule in unit, > 0; needs an end that is not start. None means a tenth of the run's budget, which
+    is the datamodule's max_env_step; without one it means 10,000 env steps."""
+    unit: Literal["env_step", "budget"] = "env_step"
+    """Unit of decay: env steps over all ranks, or shares of the run's budget; a run without one counts as 100,000 env
+    steps."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         require(0 <= self.start <= 1, "other.eps.start", "in [0, 1]", self.start)
         require(0 <= self.end <= 1, "other.eps.end", "in [0, 1]", self.end)
-        require(self.decay > 0, "other.eps.decay", "> 0", self.decay)
+        require(self.decay is None or self.decay > 0, "other.eps.decay", "> 0 or None", self.decay)
+        has_unit = self.decay is not None or self.unit == "env_step"
+        require(has_unit, "other.eps.unit", "left alone without other.eps.decay", self.unit)
         allowed = f"left alone where start and end are equal ({self.start})"
         for name in ("type", "decay"):
             is_used = self.start != self.end or getattr(self, name) == getattr(type(self), name)
             require(is_used, f"other.eps.{name}", allowed, getattr(self, name))
+
+    def schedule(self) -> Schedule:
+        """Return epsilon as a function of the env steps and of the budget."""
+        if self.decay is None:
+            return Schedule(self.type, self.start, self.end, EPS_SHARE, "budget")
+        return Schedule(self.type, self.start, self.end, self.decay, self.unit)
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,7 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "other.eps.start": Option(0.5, given=FALLING),
     "other.eps.end": Option(0.9, given=FALLING),
     "other.eps.decay": Option(100, given=FALLING),
+    "other.eps.unit": Option("budget", given={**FALLING, "other.eps.decay": 0.5}),
 }
 IN_A_RUN: dict[str, Option] = {
     "nstep": Option(5),

@@ -422,7 +422,8 @@ def test_the_command_mode_gives_the_epsilon_that_collecting_uses(eps: dict[str, 
         ({"eval": {"evaluator": {"n_episode": 0}}}, "n_episode must be >= 1, got 0"),
         ({"other": {"eps": {"start": 1.1}}}, r"other.eps.start must be in \[0, 1\], got 1.1"),
         ({"other": {"eps": {"end": -0.1}}}, r"other.eps.end must be in \[0, 1\], got -0.1"),
-        ({"other": {"eps": {"decay": 0}}}, "other.eps.decay must be > 0, got 0"),
+        ({"other": {"eps": {"decay": 0}}}, "other.eps.decay must be > 0 or None, got 0"),
+        ({"other": {"eps": {"unit": "budget"}}}, "other.eps.unit must be left alone without other.eps.decay"),
         (
             {"other": {"eps": {"start": 0.05, "decay": 100}}},
             r"other.eps.decay must be left alone where start and end are equal \(0.05\), got 100",
@@ -481,6 +482,7 @@ POLICY_OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # what sta
     "other.eps.start": ({}, {"other.eps.start": 0.5}),
     "other.eps.end": ({}, {"other.eps.end": 0.1}),
     "other.eps.decay": ({}, {"other.eps.decay": 500}),
+    "other.eps.unit": ({"other.eps.decay": 0.5}, {"other.eps.unit": "budget"}),
 }
 
 
