@@ -137,6 +137,22 @@ def require(condition: bool, name: str, allowed: str, got: object) -> None:
         raise ValueError(f"{name} must be {allowed}, got {got!r}")
 
 
+def require_type(name: str, value: object, hint: Any) -> None:
+    """Raise the one error of a config value of the wrong type: its name, the type, what came.
+
+    Raises:
+        TypeError: If ``value`` is not of the type ``hint``.
+
+    Example:
+        >>> require_type("encoder_kwargs.layer_norm", 8, bool)
+        Traceback (most recent call last):
+        ...
+        TypeError: config key 'encoder_kwargs.layer_norm' must be bool, got int: 8
+    """
+    if not _fits(value, hint):
+        raise TypeError(f"config key {name!r} must be {_describe(hint)}, got {type(value).__name__}: {value!r}")
+
+
 def deep_merge(base: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of ``base`` in which the values of ``update`` stand, nested mappings merged key by key.
 
@@ -222,10 +238,8 @@ def _from_mapping(config_class: type[ConfigT], mapping: Mapping[str, Any], path:
         below = getattr(defaults, key)
         if dataclasses.is_dataclass(below) and isinstance(value, Mapping):
             value = _from_mapping(type(below), deep_merge(to_dict(below), value), f"{name}.", root)
-        elif not _fits(value, hints[key]):
-            raise TypeError(
-                f"config key {name!r} must be {_describe(hints[key])}, got {type(value).__name__}: {value!r}"
-            )
+        else:
+            require_type(name, value, hints[key])
         values[key] = _own(value)
     return dataclasses.replace(defaults, **values)  # type: ignore[type-var]
 

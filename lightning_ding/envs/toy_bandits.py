@@ -228,3 +228,66 @@ class HybridTargetEnv(gym.Env[NDArray[np.float32], dict[str, Any]]):
             return self._obs.copy(), -2.0, True, False, {}
         error = np.asarray(action["action_args"], np.float64) - best["action_args"]
         return self._obs.copy(), 1 - float(np.mean(error**2)), True, False, {}
+
+
+class XorEnv(gym.Env[dict[str, NDArray[np.float32]], Any]):
+    """One step in which neither entry of the observation says anything, and both together say everything.
+
+    The observation is ``{"left": (1,), "right": (1,)}``, both -1 or 1. Of two actions, 1 is right where the signs are
+    equal and 0 where they differ; the right one gives 1, the other 0. A continuous action has the target
+    ``a* = 0.8 * left * right`` in a box of [-1, 1] and gives ``1 - (a - a*)**2``.
+
+    Args:
+        continuous: Whether the action is continuous.
+
+    Example:
+        >>> env = XorEnv()
+        >>> obs, _ = env.reset(seed=0)
+        >>> env.step(obs["left"] == obs["right"])[1]
+        1.0
+    """
+
+    def __init__(self, continuous: bool = False) -> None:
+        self.continuous = continuous
+        self.observation_space = gym.spaces.Dict({name: _unit_box() for name in ("left", "right")})
+        self.action_space = _unit_box() if continuous else gym.spaces.Discrete(2)
+        self._obs = {name: np.ones(1, np.float32) for name in ("left", "right")}
+
+    @property
+    def best_return(self) -> float:
+        """Expected return of the best policy."""
+        return 1.0
+
+    @property
+    def separable_return(self) -> float:
+        """Largest expected return of a policy that adds up a function of each entry.
+
+        The larger of two sums is the right action in three of the four cases at most. Against the product of two signs
+        no sum has a smaller squared error than 0 has: 0.8^2.
+        """
+        return 1 - 0.8**2 if self.continuous else 0.75
+
+    @property
+    def best_action(self) -> Any:
+        """The right action: a number, or the target, shape (1,)."""
+        product = self._obs["left"] * self._obs["right"]
+        return 0.8 * product if self.continuous else int(product[0] > 0)
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[dict[str, Any], Info]:
+        """Draw both signs."""
+        super().reset(seed=seed)
+        left, right = 2.0 * self.np_random.integers(2, size=(2, 1)) - 1
+        self._obs = {"left": left.astype(np.float32), "right": right.astype(np.float32)}
+        return nested.apply(np.copy, self._obs), {}
+
+    def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, Info]:
+        """Reward the action, and end."""
+        if self.continuous:
+            reward = 1 - float(np.mean((np.asarray(action, np.float64) - self.best_action) ** 2))
+        else:
+            reward = float(int(action) == self.best_action)
+        return nested.apply(np.copy, self._obs), reward, True, False, {}
+
+
+def _unit_box() -> gym.spaces.Box:
+    return gym.spaces.Box(-1.0, 1.0, (1,), np.float32)

@@ -8,6 +8,7 @@ from lightning_ding.model.encoder import ConvEncoder, DictEncoder, MLPEncoder, c
 from lightning_ding.model.ensemble import EnsembleMLP
 from lightning_ding.model.factory import create_model
 from lightning_ding.model.head import DiscreteHead, DuelingHead, MultiHead
+from lightning_ding.model.impala import ImpalaEncoder
 from lightning_ding.model.noisy import NoisyLinear, NoisyMLP
 from lightning_ding.model.pg import PG
 from lightning_ding.model.qac import ContinuousQAC
@@ -30,6 +31,7 @@ __all__ = [
     "EnsembleMLP",
     "GaussianHead",
     "HybridHead",
+    "ImpalaEncoder",
     "MLPEncoder",
     "MultiHead",
     "NoisyLinear",

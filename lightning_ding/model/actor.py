@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_ding.config import require
-from lightning_ding.model.encoder import MLP, ObsShape
-from lightning_ding.model.head import DiscreteHead, MultiHead
+from lightning_ding.model.encoder import MLP
+from lightning_ding.model.head import DiscreteHead, MultiHead, full_precision
 
 ActionShape = int | Sequence[int] | Mapping[str, Any]
 ActionSpace = Literal["discrete", "continuous", "hybrid"]
@@ -39,6 +39,7 @@ class GaussianHead(nn.Module):
             e^-0.5 at the start; ``"conditioned"`` a linear layer, its log kept in [-20, 2]; ``"fixed"`` a constant.
         fixed_sigma_value: The constant, > 0.
         bound_type: ``"tanh"`` keeps the mean in (-1, 1); None leaves it free.
+        layer_norm: Whether to normalise each hidden layer before its activation.
     """
 
     def __init__(
@@ -51,10 +52,11 @@ class GaussianHead(nn.Module):
         sigma_type: SigmaType = "independent",
         fixed_sigma_value: float = FIXED_SIGMA,
         bound_type: Literal["tanh"] | None = None,
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
         sizes = [input_size, *[hidden_size] * layer_num]
-        self.trunk = MLP(sizes, activation)
+        self.trunk = MLP(sizes, activation, layer_norm=layer_norm)
         self.mu = nn.Linear(sizes[-1], action_size)
         self.is_bounded = bound_type == "tanh"
         self.sigma_layer = nn.Linear(sizes[-1], action_size) if sigma_type == "conditioned" else None
@@ -64,14 +66,14 @@ class GaussianHead(nn.Module):
             self.register_buffer("log_sigma", torch.full((action_size,), math.log(fixed_sigma_value)))
 
     def forward(self, features: Tensor) -> dict[str, Tensor]:
-        """Return ``mu`` and ``sigma``, shapes (B, A), of features, shape (B, F)."""
+        """Return ``mu`` and ``sigma``, shapes (B, A), of features, shape (B, F); 32-bit under mixed precision too."""
         x = self.trunk(features)
-        mu = F.linear(x, self.mu.weight, self.mu.bias)
+        mu = full_precision(F.linear(x, self.mu.weight, self.mu.bias))
         if self.is_bounded:
             mu = torch.tanh(mu)
         if self.sigma_layer is None:
             return {"mu": mu, "sigma": self.log_sigma.exp().expand_as(mu)}
-        log_sigma = F.linear(x, self.sigma_layer.weight, self.sigma_layer.bias)
+        log_sigma = full_precision(F.linear(x, self.sigma_layer.weight, self.sigma_layer.bias))
         return {"mu": mu, "sigma": log_sigma.clamp(*LOG_SIGMA_RANGE).exp()}
 
 
@@ -102,6 +104,7 @@ def create_actor(
     sigma_type: SigmaType = "independent",
     fixed_sigma_value: float = FIXED_SIGMA,
     bound_type: Literal["tanh"] | None = None,
+    layer_norm: bool = False,
 ) -> nn.Module:
     """Return the head that describes a distribution over actions.
 
@@ -116,6 +119,7 @@ def create_actor(
         sigma_type: See ``GaussianHead``; only for actions with a continuous part, as the next two.
         fixed_sigma_value: See ``GaussianHead``; only with ``sigma_type="fixed"``.
         bound_type: See ``GaussianHead``.
+        layer_norm: Whether to normalise each hidden layer before its activation.
 
     Returns:
         A module that maps features (B, F) to what ``rl.distribution_of`` takes.
@@ -128,11 +132,11 @@ def create_actor(
     _check_action_shape(action_space, action_shape)
 
     def discrete(size: int) -> DiscreteHead:
-        return DiscreteHead(input_size, size, width, layer_num, activation)
+        return DiscreteHead(input_size, size, width, layer_num, activation, layer_norm)
 
     def gaussian(shape: int | Sequence[int]) -> GaussianHead:
         size = shape if isinstance(shape, int) else math.prod(shape)
-        options = (activation, sigma_type, fixed_sigma_value, bound_type)
+        options = (activation, sigma_type, fixed_sigma_value, bound_type, layer_norm)
         return GaussianHead(input_size, size, width, layer_num, *options)
 
     shape: Any = action_shape
@@ -161,13 +165,6 @@ def head_width(name: str, input_size: int, hidden_size: int | None, layer_num: i
     width = input_size if hidden_size is None else hidden_size
     require(width >= 1, f"{name}_hidden_size", ">= 1", width)
     return width
-
-
-def without_action_mask(obs_shape: ObsShape) -> ObsShape:
-    """Return what of an observation is encoded: all but an entry ``action_mask``."""
-    if isinstance(obs_shape, Mapping):
-        return {name: shape for name, shape in obs_shape.items() if name != "action_mask"}
-    return obs_shape
 
 
 @torch.no_grad()

@@ -24,8 +24,9 @@ class DistributionHead(nn.Module):
         atom_size: N.
         hidden_size: Width of the hidden layers.
         layer_num: How many hidden layers, in each stream with ``dueling``.
-        activation: Behind each hidden layer.
+        activation: After each hidden layer.
         dueling: Whether there is a stream for the state.
+        layer_norm: Whether to normalise each hidden layer before its activation.
     """
 
     def __init__(
@@ -37,11 +38,13 @@ class DistributionHead(nn.Module):
         layer_num: int = 0,
         activation: str = "relu",
         dueling: bool = False,
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
         self.shape = (action_size, atom_size)
-        self.advantage = DiscreteHead(input_size, action_size * atom_size, hidden_size, layer_num, activation)
-        self.value = DiscreteHead(input_size, atom_size, hidden_size, layer_num, activation) if dueling else None
+        options = (hidden_size, layer_num, activation, layer_norm)
+        self.advantage = DiscreteHead(input_size, action_size * atom_size, *options)
+        self.value = DiscreteHead(input_size, atom_size, *options) if dueling else None
 
     def forward(self, features: Tensor) -> Tensor:
         """Return N numbers for each action, shape (B, A, N), of features, shape (B, F)."""

@@ -5,14 +5,14 @@ Shapes: B batch, A actions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
-from lightning_ding.model.encoder import ObsShape
+from lightning_ding.model.encoder import ObsShape, encoder_for
 from lightning_ding.model.head import DiscreteHead, DuelingHead, MultiHead
-from lightning_ding.model.q_network import encoder_for, head_size
+from lightning_ding.model.q_network import head_size
 from lightning_ding.registry import MODEL_REGISTRY
 
 
@@ -28,7 +28,9 @@ class DQN(nn.Module):
         dueling: Use a dueling head.
         head_hidden_size: Width of the head's hidden layers; the encoder's output size if None.
         head_layer_num: Hidden layers of the head; None means 1 with ``dueling``, else 0.
-        activation: relu, tanh, elu or gelu.
+        activation: relu, tanh, elu, gelu or silu.
+        layer_norm: Whether to normalise each hidden layer, those of the encoder too, before its activation.
+        encoder_kwargs: Further arguments of the encoder by name, see ``create_encoder``.
 
     Raises:
         ValueError: If a size is out of its range, or ``head_hidden_size`` is given to a head without hidden layers.
@@ -49,16 +51,18 @@ class DQN(nn.Module):
         head_hidden_size: int | None = None,
         head_layer_num: int | None = None,
         activation: str = "relu",
+        layer_norm: bool = False,
+        encoder_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.encoder = encoder_for(obs_shape, encoder, encoder_hidden_size_list, activation)
+        self.encoder = encoder_for(obs_shape, encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs)
         features = self.encoder.output_size
         width, layers = head_size(features, head_hidden_size, head_layer_num, dueling)
-        head_class = DuelingHead if dueling else DiscreteHead
+        head_class, options = DuelingHead if dueling else DiscreteHead, (width, layers, activation, layer_norm)
         if isinstance(action_shape, int):
-            self.head: nn.Module = head_class(features, action_shape, width, layers, activation)
+            self.head: nn.Module = head_class(features, action_shape, *options)
         else:
-            self.head = MultiHead([head_class(features, size, width, layers, activation) for size in action_shape])
+            self.head = MultiHead([head_class(features, size, *options) for size in action_shape])
 
     def forward(self, obs: Any) -> dict[str, Tensor | list[Tensor]]:
         """Return ``{"logit": values}``: shape (B, A), or a list of them for a multi-discrete action."""

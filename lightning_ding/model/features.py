@@ -125,6 +125,9 @@ class ImageInput(nn.Module):
     Args:
         obs_shape: (C, H, W), (H, W, C), or S images of one of these shapes, (S, C, H, W) or (S, H, W, C).
 
+    Raises:
+        ValueError: If the shape is none of these.
+
     Example:
         >>> ImageInput((4, 84, 84, 3)).shape
         (12, 84, 84)
@@ -132,6 +135,9 @@ class ImageInput(nn.Module):
 
     def __init__(self, obs_shape: Sequence[int]) -> None:
         super().__init__()
+        is_image = isinstance(obs_shape, Sequence) and len(obs_shape) in (3, 4)
+        name = "obs_shape of an image encoder (for the images of a dict use encoder_kwargs.image_encoder)"
+        require(is_image, name, "(C, H, W), (H, W, C) or a stack of such images", obs_shape)
         *stack, first, middle, last = obs_shape
         self.is_stack = len(stack) == 1
         self.channels_last = last < first

@@ -8,26 +8,51 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from lightning_ding.model.encoder import MLP
 
+HALF_PRECISION = (torch.bfloat16, torch.float16)
+
+
+def full_precision(x: Tensor) -> Tensor:
+    """Return ``x`` in 32 bits if it is in 16, as layers under mixed precision give it; otherwise as it is.
+
+    Probabilities and temporal differences need more than the three digits of bfloat16.
+    """
+    return x.float() if x.dtype in HALF_PRECISION else x
+
 
 class DiscreteHead(MLP):
     """Hidden layers of one width and a linear layer: features (B, F) in, action values (B, A) out.
+
+    The values are 32-bit under mixed precision too.
 
     Args:
         input_size: F.
         action_size: A.
         hidden_size: Width of the hidden layers.
         layer_num: How many hidden layers; 0 for the linear layer alone.
-        activation: Behind each hidden layer.
+        activation: After each hidden layer.
+        layer_norm: Whether to normalise each hidden layer before its activation.
     """
 
     def __init__(
-        self, input_size: int, action_size: int, hidden_size: int, layer_num: int = 0, activation: str = "relu"
+        self,
+        input_size: int,
+        action_size: int,
+        hidden_size: int,
+        layer_num: int = 0,
+        activation: str = "relu",
+        layer_norm: bool = False,
     ) -> None:
-        super().__init__([input_size, *[hidden_size] * layer_num, action_size], activation, activate_last=False)
+        sizes = [input_size, *[hidden_size] * layer_num, action_size]
+        super().__init__(sizes, activation, activate_last=False, layer_norm=layer_norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return action values, shape (B, A), of features, shape (B, F)."""
+        return full_precision(super().forward(x))
 
 
 class DuelingHead(nn.Module):
@@ -38,15 +63,22 @@ class DuelingHead(nn.Module):
         action_size: A.
         hidden_size: Width of the hidden layers of both streams.
         layer_num: How many hidden layers in each stream.
-        activation: Behind each hidden layer.
+        activation: After each hidden layer.
+        layer_norm: Whether to normalise each hidden layer before its activation.
     """
 
     def __init__(
-        self, input_size: int, action_size: int, hidden_size: int, layer_num: int = 1, activation: str = "relu"
+        self,
+        input_size: int,
+        action_size: int,
+        hidden_size: int,
+        layer_num: int = 1,
+        activation: str = "relu",
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
-        self.advantage = DiscreteHead(input_size, action_size, hidden_size, layer_num, activation)
-        self.value = DiscreteHead(input_size, 1, hidden_size, layer_num, activation)
+        self.advantage = DiscreteHead(input_size, action_size, hidden_size, layer_num, activation, layer_norm)
+        self.value = DiscreteHead(input_size, 1, hidden_size, layer_num, activation, layer_norm)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return V + A - mean(A), shape (B, A), of features, shape (B, F)."""

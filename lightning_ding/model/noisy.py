@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_ding.model.encoder import activation_function
+from lightning_ding.model.head import full_precision
 
 
 class NoisyLinear(nn.Module):
@@ -58,27 +59,31 @@ class NoisyLinear(nn.Module):
 
 
 class NoisyMLP(nn.Module):
-    """Noisy linear layers with an activation between them.
+    """Noisy linear layers with an activation between them; the output is 32-bit under mixed precision too.
 
     Args:
         sizes: Widths, input first.
-        activation: relu, tanh, elu or gelu.
+        activation: relu, tanh, elu, gelu or silu.
         noise_std: See ``NoisyLinear``.
+        layer_norm: Whether to normalise each hidden layer before its activation.
     """
 
-    def __init__(self, sizes: Sequence[int], activation: str = "relu", noise_std: float = 0.5) -> None:
+    def __init__(
+        self, sizes: Sequence[int], activation: str = "relu", noise_std: float = 0.5, layer_norm: bool = False
+    ) -> None:
         super().__init__()
         self.activate = activation_function(activation)
         self.layers = nn.ModuleList(NoisyLinear(i, o, noise_std) for i, o in pairwise(sizes))
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for size in sizes[1:-1]) if layer_norm else None
 
     def forward(self, x: Tensor, noisy: bool = False) -> Tensor:
         """Return what the last layer gives, shape (B, sizes[-1]), for ``x``, shape (B, sizes[0])."""
-        last = len(self.layers) - 1
+        last, norms = len(self.layers) - 1, self.norms
         for number, layer in enumerate(cast("Iterable[NoisyLinear]", self.layers)):
             x = layer.forward(x, noisy)
             if number < last:
-                x = self.activate(x)
-        return x
+                x = self.activate(x if norms is None else norms[number](x))
+        return full_precision(x)
 
     def reset_noise(self, rng: np.random.Generator) -> None:
         """Draw the noise of every layer anew."""

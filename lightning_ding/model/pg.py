@@ -6,7 +6,7 @@ Shapes: B batch, A actions of a discrete action or dimensions of a continuous on
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from torch import nn
@@ -18,9 +18,8 @@ from lightning_ding.model.actor import (
     SigmaType,
     create_actor,
     init_orthogonally,
-    without_action_mask,
 )
-from lightning_ding.model.encoder import ObsShape, create_encoder
+from lightning_ding.model.encoder import ObsShape, encoder_for
 from lightning_ding.registry import MODEL_REGISTRY
 
 
@@ -37,11 +36,13 @@ class PG(nn.Module):
         encoder_hidden_size_list: Widths of the encoder; None takes the encoder's default.
         actor_head_hidden_size: Width of the head's hidden layers; the encoder's output size if None.
         actor_head_layer_num: Hidden layers of the head, >= 0.
-        activation: relu, tanh, elu or gelu.
+        activation: relu, tanh, elu, gelu or silu.
         sigma_type: Standard deviation of continuous actions: ``"independent"`` is a parameter for each dimension,
             e^-0.5 at the start; ``"conditioned"`` a linear layer, its log kept in [-20, 2]; ``"fixed"`` a constant.
         fixed_sigma_value: The constant, > 0.
         bound_type: ``"tanh"`` keeps the mean of continuous actions in (-1, 1); None leaves it free.
+        layer_norm: Whether to normalise each hidden layer, those of the encoder too, before its activation.
+        encoder_kwargs: Further arguments of the encoder by name, see ``create_encoder``.
 
     Raises:
         ValueError: If a value is out of its range, does not fit the kind of action, or would have no effect.
@@ -65,9 +66,11 @@ class PG(nn.Module):
         sigma_type: SigmaType = "independent",
         fixed_sigma_value: float = FIXED_SIGMA,
         bound_type: Literal["tanh"] | None = None,
+        layer_norm: bool = False,
+        encoder_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.encoder = create_encoder(without_action_mask(obs_shape), encoder, encoder_hidden_size_list, activation)
+        self.encoder = encoder_for(obs_shape, encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs)
         self.actor = create_actor(
             self.encoder.output_size,
             action_shape,
@@ -78,6 +81,7 @@ class PG(nn.Module):
             sigma_type,
             fixed_sigma_value,
             bound_type,
+            layer_norm,
         )
 
     def forward(self, obs: Any) -> dict[str, Any]:

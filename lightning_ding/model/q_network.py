@@ -5,19 +5,9 @@ Shapes: F features.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from lightning_ding.config import require
-from lightning_ding.model.actor import without_action_mask
-from lightning_ding.model.encoder import ObsShape, create_encoder
-
-
-def encoder_for(
-    obs_shape: ObsShape, encoder: str | None, hidden_size_list: Sequence[int] | None, activation: str
-) -> Any:
-    """Return the encoder of an observation; see ``create_encoder``. An entry ``action_mask`` is not encoded."""
-    return create_encoder(without_action_mask(obs_shape), encoder, hidden_size_list, activation)
 
 
 def check_action_shape(action_shape: Any) -> None:

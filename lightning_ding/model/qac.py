@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_ding.config import require
-from lightning_ding.model.actor import without_action_mask
-from lightning_ding.model.encoder import MLP, ObsShape, create_encoder, is_image
+from lightning_ding.model.encoder import MLP, ObsShape, encoder_for, is_image
 from lightning_ding.model.ensemble import EnsembleMLP
 from lightning_ding.model.features import Described, create_features, is_described
+from lightning_ding.model.head import full_precision
 from lightning_ding.registry import MODEL_REGISTRY
 
 LOG_SIGMA_RANGE = (-20.0, 2.0)  # Haarnoja et al. 2018, their code
@@ -47,13 +47,16 @@ class Actor(nn.Module):
     Args:
         encoder: With ``output_size``; None when the features are given.
         sizes: Widths of the layers, features first.
-        activation: Behind every layer but the last.
+        activation: After every layer but the last.
+        layer_norm: Whether to normalise each layer but the last before its activation.
     """
 
-    def __init__(self, encoder: nn.Module | None, sizes: Sequence[int], activation: str) -> None:
+    def __init__(
+        self, encoder: nn.Module | None, sizes: Sequence[int], activation: str, layer_norm: bool = False
+    ) -> None:
         super().__init__()
         self.encoder = encoder
-        self.head = MLP(sizes, activation, activate_last=False)
+        self.head = MLP(sizes, activation, activate_last=False, layer_norm=layer_norm)
 
 
 class Critic(nn.Module):
@@ -63,13 +66,21 @@ class Critic(nn.Module):
         encoder: With ``output_size``.
         ensemble_size: E.
         sizes: Widths of the layers, features and action first.
-        activation: Behind every layer but the last.
+        activation: After every layer but the last.
+        layer_norm: Whether to normalise each layer but the last before its activation.
     """
 
-    def __init__(self, encoder: nn.Module, ensemble_size: int, sizes: Sequence[int], activation: str) -> None:
+    def __init__(
+        self,
+        encoder: nn.Module,
+        ensemble_size: int,
+        sizes: Sequence[int],
+        activation: str,
+        layer_norm: bool = False,
+    ) -> None:
         super().__init__()
         self.encoder = encoder
-        self.head = EnsembleMLP(ensemble_size, sizes, activation)
+        self.head = EnsembleMLP(ensemble_size, sizes, activation, layer_norm)
 
 
 @MODEL_REGISTRY.register("continuous_qac")
@@ -86,15 +97,19 @@ class ContinuousQAC(nn.Module):
         actor_head_layer_num: Hidden layers of the actor, >= 0.
         critic_head_hidden_size: Width of the critics' hidden layers.
         critic_head_layer_num: Hidden layers of the critics, >= 0.
-        encoder_hidden_size_list: Widths of the encoders; None takes none for vectors and the default for images.
+        encoder: A registered encoder; None chooses by the shape, none for vectors.
+        encoder_hidden_size_list: Widths of the encoders; None takes the encoder's default, none for vectors.
         share_encoder: The actor sees the critics' features; only the critics' loss trains the encoder (Yarats et al.
             2021, https://arxiv.org/abs/1910.01741).
-        activation: relu, tanh, elu or gelu.
+        activation: relu, tanh, elu, gelu or silu.
         last_layer_init: The last layers start uniform in [-x, x] (Lillicrap et al. 2016, section 7); None starts them
             as all others.
+        layer_norm: Whether to normalise each hidden layer, those of the encoders too, before its activation.
+        encoder_kwargs: Further arguments of the encoders by name, see ``create_encoder``; vectors get an encoder then.
 
     Raises:
-        ValueError: If a size is out of its range, there is no encoder to share, or there is a mask but no choice.
+        ValueError: If a size is out of its range, there is no encoder to share or no layer to normalise, or there is a
+            mask but no choice.
 
     Example:
         >>> model = ContinuousQAC(obs_shape=3, action_shape=1)
@@ -117,6 +132,9 @@ class ContinuousQAC(nn.Module):
         share_encoder: bool = False,
         activation: str = "relu",
         last_layer_init: float | None = None,
+        encoder: str | None = None,
+        layer_norm: bool = False,
+        encoder_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         sizes = {"actor_head": actor_head_layer_num, "critic_head": critic_head_layer_num}
@@ -132,19 +150,22 @@ class ContinuousQAC(nn.Module):
             self.choices, action_shape = shapes["action_type_shape"], shapes["action_args_shape"]
         self.action_size = cast(int, action_shape)
 
-        def encoder() -> Any:
-            return make_encoder(without_action_mask(obs_shape), encoder_hidden_size_list, activation)
+        def make() -> Any:
+            options = (encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs)
+            return make_encoder(obs_shape, *options)
 
         outputs = self.choices + self.action_size * (2 if action_space == "reparameterization" else 1)
-        critic_encoder = encoder()
+        critic_encoder = make()
         features = critic_encoder.output_size
         has_encoder = any(True for _ in critic_encoder.parameters())
         require(has_encoder or not share_encoder, "share_encoder", "False without an encoder", share_encoder)
+        is_used = has_encoder or any(sizes.values()) or not layer_norm
+        require(is_used, "layer_norm", "False without hidden layers", layer_norm)
         actor_sizes = [features, *[actor_head_hidden_size] * actor_head_layer_num, outputs]
         critic_input = features + self.choices + self.action_size
         critic_sizes = [critic_input, *[critic_head_hidden_size] * critic_head_layer_num, 1]
-        self.actor = Actor(None if share_encoder else encoder(), actor_sizes, activation)
-        self.critic = Critic(critic_encoder, 1 + twin_critic, critic_sizes, activation)
+        self.actor = Actor(None if share_encoder else make(), actor_sizes, activation, layer_norm)
+        self.critic = Critic(critic_encoder, 1 + twin_critic, critic_sizes, activation, layer_norm)
         if last_layer_init is not None:
             last = self.actor.head.layers[-1]
             for parameter in (*last.parameters(), self.critic.head.weights[-1], self.critic.head.biases[-1]):
@@ -158,7 +179,8 @@ class ContinuousQAC(nn.Module):
             ``reparameterization``; ``logit`` (B, K) and ``action_args`` (B, A) in [-1, 1] with ``hybrid``.
         """
         encoder = self.actor.encoder
-        output = self.actor.head(self.critic.encoder(obs).detach() if encoder is None else encoder(obs))
+        features = self.critic.encoder(obs).detach() if encoder is None else encoder(obs)
+        output = full_precision(self.actor.head(features))
         if self.action_space == "regression":
             return {"action": output.tanh()}
         if self.action_space == "hybrid":
@@ -184,12 +206,20 @@ class ContinuousQAC(nn.Module):
         return {"q_value": self.critic.head(torch.cat([*parts, action], dim=1), members).squeeze(2)}
 
 
-def make_encoder(obs_shape: ObsShape, hidden_size_list: Sequence[int] | None, activation: str) -> Any:
-    """Return the encoder of an actor or of critics; a vector has none unless its widths are given."""
+def make_encoder(
+    obs_shape: ObsShape,
+    encoder: str | None,
+    hidden_size_list: Sequence[int] | None,
+    activation: str,
+    layer_norm: bool = False,
+    encoder_kwargs: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return the encoder of an actor or of critics; a vector has none unless something is said of it."""
+    options = (encoder, hidden_size_list, activation, layer_norm, encoder_kwargs)
     if is_described(obs_shape):
         features = create_features(cast("Mapping[str, Any]", obs_shape))
-        return Described(features, make_encoder(features.output_shape, hidden_size_list, activation))
+        return Described(features, make_encoder(features.output_shape, *options))
     is_vector = not isinstance(obs_shape, Mapping) and not is_image(obs_shape)
-    if is_vector and hidden_size_list is None:
+    if is_vector and encoder is None and hidden_size_list is None and not encoder_kwargs:
         return FlatVector(cast("int | Sequence[int]", obs_shape))
-    return create_encoder(obs_shape, None, hidden_size_list, activation)
+    return encoder_for(obs_shape, *options)

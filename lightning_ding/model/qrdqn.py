@@ -5,7 +5,7 @@ Shapes: B batch, A actions, N quantiles.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from lightning_ding.config import require
 from lightning_ding.model.distributional import DistributionHead
-from lightning_ding.model.encoder import ObsShape
-from lightning_ding.model.q_network import check_action_shape, encoder_for, head_size
+from lightning_ding.model.encoder import ObsShape, encoder_for
+from lightning_ding.model.q_network import check_action_shape, head_size
 from lightning_ding.registry import MODEL_REGISTRY
 
 
@@ -31,7 +31,9 @@ class QRDQN(nn.Module):
         dueling: Use a dueling head.
         head_hidden_size: Width of the head's hidden layers; the encoder's output size if None.
         head_layer_num: Hidden layers of the head; None means 1 with ``dueling``, else 0.
-        activation: relu, tanh, elu or gelu.
+        activation: relu, tanh, elu, gelu or silu.
+        layer_norm: Whether to normalise each hidden layer, those of the encoder too, before its activation.
+        encoder_kwargs: Further arguments of the encoder by name, see ``create_encoder``.
 
     Raises:
         TypeError: If ``action_shape`` is not a number.
@@ -55,16 +57,19 @@ class QRDQN(nn.Module):
         head_hidden_size: int | None = None,
         head_layer_num: int | None = None,
         activation: str = "relu",
+        layer_norm: bool = False,
+        encoder_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         check_action_shape(action_shape)
         require(num_quantiles >= 1, "num_quantiles", ">= 1", num_quantiles)
         middles = (torch.arange(num_quantiles) + 0.5) / num_quantiles
         self.register_buffer("tau", middles, persistent=False)
-        self.encoder = encoder_for(obs_shape, encoder, encoder_hidden_size_list, activation)
+        self.encoder = encoder_for(obs_shape, encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs)
         features = self.encoder.output_size
         width, layers = head_size(features, head_hidden_size, head_layer_num, dueling)
-        self.head = DistributionHead(features, action_shape, num_quantiles, width, layers, activation, dueling)
+        options = (width, layers, activation, dueling, layer_norm)
+        self.head = DistributionHead(features, action_shape, num_quantiles, *options)
 
     def forward(self, obs: Any) -> dict[str, Tensor]:
         """Return ``logit`` (B, A), the mean returns, ``q`` (B, A, N), their quantiles, and ``tau`` (N,), which ones."""

@@ -5,7 +5,7 @@ Shapes: B batch, A actions, N atoms.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from lightning_ding.config import require
 from lightning_ding.model.c51 import categorical_output, make_support
 from lightning_ding.model.distributional import duel
-from lightning_ding.model.encoder import ObsShape
+from lightning_ding.model.encoder import ObsShape, encoder_for
 from lightning_ding.model.noisy import NoisyMLP
-from lightning_ding.model.q_network import check_action_shape, encoder_for, head_size
+from lightning_ding.model.q_network import check_action_shape, head_size
 from lightning_ding.registry import MODEL_REGISTRY
 
 
@@ -37,7 +37,9 @@ class RainbowDQN(nn.Module):
         noise_std: Size of the noise at the start, see ``NoisyLinear``, > 0.
         head_hidden_size: Width of the head's hidden layers; the encoder's output size if None.
         head_layer_num: Hidden layers of both streams of the head; None means 1.
-        activation: relu, tanh, elu or gelu.
+        activation: relu, tanh, elu, gelu or silu.
+        layer_norm: Whether to normalise each hidden layer, those of the encoder too, before its activation.
+        encoder_kwargs: Further arguments of the encoder by name, see ``create_encoder``.
 
     Raises:
         TypeError: If ``action_shape`` is not a number.
@@ -64,18 +66,20 @@ class RainbowDQN(nn.Module):
         head_hidden_size: int | None = None,
         head_layer_num: int | None = None,
         activation: str = "relu",
+        layer_norm: bool = False,
+        encoder_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         check_action_shape(action_shape)
         require(noise_std > 0, "noise_std", "> 0", noise_std)
         self.register_buffer("support", make_support(v_min, v_max, n_atom), persistent=False)
-        self.encoder = encoder_for(obs_shape, encoder, encoder_hidden_size_list, activation)
+        self.encoder = encoder_for(obs_shape, encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs)
         features = self.encoder.output_size
         width, layers = head_size(features, head_hidden_size, head_layer_num, dueling=True)
         hidden = [features, *[width] * layers]
         self.shape = (action_shape, n_atom)
-        self.advantage = NoisyMLP([*hidden, action_shape * n_atom], activation, noise_std)
-        self.value = NoisyMLP([*hidden, n_atom], activation, noise_std)
+        self.advantage = NoisyMLP([*hidden, action_shape * n_atom], activation, noise_std, layer_norm)
+        self.value = NoisyMLP([*hidden, n_atom], activation, noise_std, layer_norm)
 
     def forward(self, obs: Any, noisy: bool = False) -> dict[str, Tensor]:
         """Return ``logit`` (B, A), the mean returns, and ``distribution`` and ``log_distribution``, (B, A, N).

@@ -6,7 +6,7 @@ Shapes: B batch, A actions of a discrete action or dimensions of a continuous on
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from torch import nn
@@ -20,9 +20,8 @@ from lightning_ding.model.actor import (
     create_actor,
     head_width,
     init_orthogonally,
-    without_action_mask,
 )
-from lightning_ding.model.encoder import ObsShape, create_encoder
+from lightning_ding.model.encoder import ObsShape, encoder_for
 from lightning_ding.model.head import DiscreteHead
 from lightning_ding.registry import MODEL_REGISTRY
 
@@ -45,11 +44,13 @@ class VAC(nn.Module):
         actor_head_layer_num: Hidden layers of the actor's head, >= 0.
         critic_head_hidden_size: Width of the critic head's hidden layers; the encoder's output size if None.
         critic_head_layer_num: Hidden layers of the critic's head, >= 0.
-        activation: relu, tanh, elu or gelu.
+        activation: relu, tanh, elu, gelu or silu.
         sigma_type: Standard deviation of continuous actions: ``"independent"`` is a parameter for each dimension,
             e^-0.5 at the start; ``"conditioned"`` a linear layer, its log kept in [-20, 2]; ``"fixed"`` a constant.
         fixed_sigma_value: The constant, > 0.
         bound_type: ``"tanh"`` keeps the mean of continuous actions in (-1, 1); None leaves it free.
+        layer_norm: Whether to normalise each hidden layer, those of the encoder too, before its activation.
+        encoder_kwargs: Further arguments of the encoder by name, see ``create_encoder``.
 
     Raises:
         ValueError: If a value is out of its range, does not fit the kind of action, or would have no effect.
@@ -77,11 +78,13 @@ class VAC(nn.Module):
         sigma_type: SigmaType = "independent",
         fixed_sigma_value: float = FIXED_SIGMA,
         bound_type: Literal["tanh"] | None = None,
+        layer_norm: bool = False,
+        encoder_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        encoder_arguments = (without_action_mask(obs_shape), encoder, encoder_hidden_size_list, activation)
-        self.encoder = create_encoder(*encoder_arguments)
-        self.critic_encoder = None if share_encoder else create_encoder(*encoder_arguments)
+        options = (obs_shape, encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs)
+        self.encoder = encoder_for(*options)
+        self.critic_encoder = None if share_encoder else encoder_for(*options)
         features = self.encoder.output_size
         self.actor = create_actor(
             features,
@@ -93,9 +96,10 @@ class VAC(nn.Module):
             sigma_type,
             fixed_sigma_value,
             bound_type,
+            layer_norm,
         )
         width = head_width("critic_head", features, critic_head_hidden_size, critic_head_layer_num)
-        self.critic = DiscreteHead(features, 1, width, critic_head_layer_num, activation)
+        self.critic = DiscreteHead(features, 1, width, critic_head_layer_num, activation, layer_norm)
 
     def forward(self, obs: Any, mode: str = "compute_actor_critic") -> dict[str, Any]:
         """Return what the method named ``mode`` does.

@@ -72,7 +72,8 @@ class C51Policy(QLearningPolicy[C51Config]):
         cross_entropy = rl.cross_entropy(prediction, target)
         loss = rl.weighted_mean(cross_entropy, self._weight(batch))
         q_value = rl.take_action_value(output["logit"], batch["action"]).detach()
-        report = {"total_loss": loss.detach(), "q_value": q_value, "target_q_value": target @ self.support}
+        target_q_value = rl.mean_return(target, self.support)
+        report = {"total_loss": loss.detach(), "q_value": q_value, "target_q_value": target_q_value}
         if self.config.priority:
             report["priority"] = cross_entropy.detach()
         return loss, report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -27,15 +27,20 @@ class ActorModelConfig:
     action_high: Sequence[float] | None = None
     """Largest value of each dimension in the env; None takes it from the env, or 1 without one."""
     encoder: str | None = None
-    """Registered encoder (mlp, conv, dict or your own); None chooses by the observation's shape."""
+    """Registered encoder (mlp, conv, impala, dict or your own); None chooses by the observation's shape."""
     encoder_hidden_size_list: Sequence[int] | None = None
     """Widths of the encoder; None takes the encoder's default: 128, 128, 64 for vectors."""
     actor_head_hidden_size: int | None = None
     """Width of the actor head's hidden layers; None takes the encoder's last width."""
     actor_head_layer_num: int = 0
     """Hidden layers of the actor's head, >= 0."""
-    activation: Literal["relu", "tanh", "elu", "gelu"] = "relu"
-    """Behind every hidden layer."""
+    encoder_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Further options of the encoder by name: layer_norm, activation; of images channels, feature_size, kernel_size and
+    stride; of dicts fusion_size and image_encoder; see the page on networks."""
+    activation: Literal["relu", "tanh", "elu", "gelu", "silu"] = "relu"
+    """After every hidden layer."""
+    layer_norm: bool = False
+    """Normalise every hidden layer before its activation."""
     sigma_type: Literal["independent", "conditioned", "fixed"] = "independent"
     """Standard deviation of continuous actions: learned for each dimension, by the network, or fixed."""
     fixed_sigma_value: float = 0.3

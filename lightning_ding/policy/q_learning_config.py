@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -23,15 +23,20 @@ class QLearningModelConfig:
     action_shape: Any = None
     """Number of actions; None takes it from the env."""
     encoder: str | None = None
-    """Registered encoder (mlp, conv, dict or your own); None chooses by the observation's shape."""
+    """Registered encoder (mlp, conv, impala, dict or your own); None chooses by the observation's shape."""
     encoder_hidden_size_list: Sequence[int] | None = None
     """Widths of the encoder; None takes the encoder's default: 128, 128, 64 for vectors."""
     head_hidden_size: int | None = None
     """Width of the head's hidden layers; None takes the encoder's last width."""
     head_layer_num: int | None = None
     """Hidden layers of the head, >= 0; None means 1 in a dueling head, else 0."""
-    activation: Literal["relu", "tanh", "elu", "gelu"] = "relu"
-    """Behind every hidden layer."""
+    encoder_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Further options of the encoder by name: layer_norm, activation; of images channels, feature_size, kernel_size and
+    stride; of dicts fusion_size and image_encoder; see the page on networks."""
+    activation: Literal["relu", "tanh", "elu", "gelu", "silu"] = "relu"
+    """After every hidden layer."""
+    layer_norm: bool = False
+    """Normalise every hidden layer before its activation."""
 
 
 @dataclass(frozen=True)

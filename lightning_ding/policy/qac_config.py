@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -33,12 +33,20 @@ class QACModelConfig:
     """Width of the critics' hidden layers, >= 1; needs some."""
     critic_head_layer_num: int = 2
     """Hidden layers of the critics, >= 0."""
+    encoder: str | None = None
+    """Registered encoder (mlp, conv, impala, dict or your own); None chooses by the observation's shape, none for
+    vectors."""
     encoder_hidden_size_list: Sequence[int] | None = None
-    """Widths of the encoders; None takes none for vectors, and the encoder's default for images."""
+    """Widths of the encoders; None takes none for vectors, and the encoder's default for others."""
     share_encoder: bool = False
     """The actor sees the critics' features, which the critics' loss alone trains; needs an encoder."""
-    activation: Literal["relu", "tanh", "elu", "gelu"] = "relu"
-    """Behind every hidden layer."""
+    encoder_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Further options of the encoder by name: layer_norm, activation; of images channels, feature_size, kernel_size and
+    stride; of dicts fusion_size and image_encoder; see the page on networks."""
+    activation: Literal["relu", "tanh", "elu", "gelu", "silu"] = "relu"
+    """After every hidden layer."""
+    layer_norm: bool = False
+    """Normalise every hidden layer before its activation."""
     last_layer_init: float | None = None
     """The last layers start uniform within this distance of 0, > 0; None starts them as all others."""
 

@@ -13,6 +13,7 @@ from lightning_ding.rl.actor_critic import (
 from lightning_ding.rl.distributional import (
     categorical_projection,
     cross_entropy,
+    mean_return,
     quantile_huber,
     quantile_target,
     take_action_distribution,
@@ -64,6 +65,7 @@ __all__ = [
     "gae",
     "gaussian_noise",
     "masked",
+    "mean_return",
     "moments",
     "n_step_return",
     "pessimistic_target",

@@ -6,6 +6,7 @@ in ``td``.
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -22,6 +23,16 @@ def take_action_distribution(distribution: Tensor, action: Tensor) -> Tensor:
     """
     index = action[:, None, None].expand(-1, 1, distribution.shape[2])
     return distribution.gather(1, index).squeeze(1)
+
+
+def mean_return(distribution: Tensor, support: Tensor) -> Tensor:
+    """Return the means, shape (...), of distributions, shape (..., N), over a support, shape (N,).
+
+    Under mixed precision a matrix product would compute in 16 bits whatever it is given.
+    """
+    if torch.is_autocast_enabled(distribution.device.type):
+        return (distribution * support).sum(-1)
+    return distribution @ support
 
 
 def categorical_projection(reward: Tensor, discount_t: Tensor, probability_t: Tensor, support: Tensor) -> Tensor:

@@ -61,6 +61,7 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "model.encoder_hidden_size_list": Option([8]),
     "model.head_hidden_size": Option(8, given={"model.head_layer_num": 1}),
     "model.head_layer_num": Option(2),
+    "model.encoder_kwargs": Option({"activation": "silu"}),
     "model.activation": Option("tanh"),
     "model.v_min": Option(-1.0),
     "model.v_max": Option(1.0),

@@ -23,7 +23,7 @@ from lightning_ding.envs import (
     make_vector_env,
 )
 from lightning_ding.envs.toy import ChainEnv, CountingEnv
-from lightning_ding.envs.toy_bandits import BanditEnv, HybridTargetEnv, TargetEnv
+from lightning_ding.envs.toy_bandits import BanditEnv, HybridTargetEnv, TargetEnv, XorEnv
 from lightning_ding.envs.vector import AutoresetName
 
 Wrap = Callable[[Any], Any]
@@ -176,7 +176,7 @@ def test_gymnasiums_envs_go_on_where_others_were(env: str, autoreset: AutoresetN
     check_goes_on(make(env, (), autoreset), make(env, (), autoreset, seed=2))
 
 
-@pytest.mark.parametrize("env", [ChainEnv, CountingEnv, BanditEnv, TargetEnv, HybridTargetEnv])
+@pytest.mark.parametrize("env", [ChainEnv, CountingEnv, BanditEnv, TargetEnv, HybridTargetEnv, XorEnv])
 def test_toy_envs_go_on_where_others_were(env: Any) -> None:
     check_goes_on(make(env), make(env, seed=2))
 

@@ -11,7 +11,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from lightning_ding.envs import EnvStepper, make_vector_env
-from lightning_ding.envs.toy_bandits import BanditEnv, HybridTargetEnv, TargetEnv
+from lightning_ding.envs.toy_bandits import BanditEnv, HybridTargetEnv, TargetEnv, XorEnv
 
 MAKERS: dict[str, Callable[[], Any]] = {
     "vector": BanditEnv,
@@ -23,6 +23,8 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "multi-discrete": lambda: BanditEnv(num_dimensions=3),
     "target": lambda: TargetEnv(num_dimensions=2, low=-3.0, high=1.0),
     "hybrid": lambda: HybridTargetEnv(num_dimensions=2),
+    "xor": XorEnv,
+    "continuous xor": lambda: XorEnv(continuous=True),
 }
 
 
@@ -122,6 +124,16 @@ def test_blind_actions_give_what_the_targets_say() -> None:
     assert blind == pytest.approx(target.constant_return, abs=0.005)
     assert typed == pytest.approx(hybrid.type_only_return, abs=0.005)
     assert target.constant_return == pytest.approx(11 / 12)
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+def test_one_entry_of_an_xor_says_nothing(continuous: bool) -> None:
+    # The deviation of a mean of 4000 is at most 1.6 / sqrt(4000) = 0.03.
+    env = XorEnv(continuous)
+    blind = mean_return(env, lambda obs: 0 * obs["left"] if continuous else int(obs["left"][0] > 0))
+    assert blind == pytest.approx(1 - 0.8**2 if continuous else 0.5, abs=0.1)
+    best_sum = mean_return(env, lambda obs: 0 * obs["left"] if continuous else int(sum(obs.values())[0] > 0))
+    assert best_sum == pytest.approx(env.separable_return, abs=0.1)
 
 
 def test_wrong_type_of_a_hybrid_action_costs_whatever_its_arguments() -> None:

@@ -153,6 +153,8 @@ OPTIONS: dict[str, tuple[dict[str, Any], Any]] = {
     "head_hidden_size": ({"head_layer_num": 1}, 16),
     "head_layer_num": ({}, 2),
     "activation": ({}, "tanh"),
+    "layer_norm": ({}, True),
+    "encoder_kwargs": ({}, {"activation": "silu"}),
 }
 
 

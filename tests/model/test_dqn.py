@@ -106,9 +106,9 @@ def test_dqn_names_the_nearest_encoder_when_there_is_none_of_that_name() -> None
         DQN(4, 3, encoder="test_dqn_double")
 
 
-def test_dqn_refuses_an_image_that_is_too_small() -> None:
-    with pytest.raises(ValueError, match=r"the image must be large enough for a 8x8 kernel .* got \(3, 5, 5\)"):
-        DQN((3, 5, 5), 2)
+def test_dqn_refuses_a_kernel_that_is_too_large_for_the_image() -> None:
+    with pytest.raises(ValueError, match=r"encoder_kwargs.kernel_size must be <= 5 in convolution 1"):
+        DQN((3, 5, 5), 2, encoder_kwargs={"kernel_size": [8, 4, 3]})
 
 
 @pytest.mark.parametrize("arguments", [{"dueling": False}, {"dueling": True, "head_layer_num": 0}])
@@ -133,6 +133,8 @@ OPTIONS: dict[str, tuple[dict[str, Any], Any]] = {
     "head_hidden_size": ({}, 32),
     "head_layer_num": ({}, 2),
     "activation": ({}, "tanh"),
+    "layer_norm": ({}, True),
+    "encoder_kwargs": ({}, {"activation": "silu"}),
 }
 
 

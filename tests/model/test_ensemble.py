@@ -48,6 +48,23 @@ def test_members_start_as_linear_layers_do_and_differ() -> None:
     assert not torch.equal(weight[0], weight[1])
 
 
+@pytest.mark.parametrize("members", [None, 1])
+def test_normalised_layers_of_members_are_those_of_single_networks(members: int | None) -> None:
+    ensemble, x = EnsembleMLP(2, [4, 8, 1], "tanh", layer_norm=True), torch.randn(5, 4)
+    ensemble.scales[0].data.uniform_(0.5, 2)
+    ensemble.shifts[0].data.uniform_(-1, 1)
+    for index, found in enumerate(ensemble(x, members)):
+        single = MLP([4, 8, 1], "tanh", activate_last=False, layer_norm=True)
+        single.load_state_dict(
+            {
+                **member(ensemble, index, [4, 8, 1], "tanh").state_dict(),
+                "norms.0.weight": ensemble.scales[0][index, 0],
+                "norms.0.bias": ensemble.shifts[0][index, 0],
+            }
+        )
+        assert_close(found, single(x), rtol=0, atol=1e-5)
+
+
 def test_an_ensemble_has_a_member() -> None:
     with pytest.raises(ValueError, match="ensemble_size must be >= 1, got 0"):
         EnsembleMLP(0, [1, 1])

@@ -81,8 +81,7 @@ def test_images_of_other_numbers_than_bytes_are_not_scaled(dtype: torch.dtype) -
 )
 def test_an_encoder_of_a_described_observation_tells_values_apart(make: Any, shape: Any, obs: Any) -> None:
     torch.manual_seed(0)
-    arguments = (None, None, "tanh") if make is create_encoder else (None, "tanh")
-    encoder = make(shape, *arguments)
+    encoder = make(shape, None, None, "tanh")
     features = encoder(obs)
     assert features.shape == (2, encoder.output_size)
     assert features.dtype == torch.float32
@@ -90,7 +89,7 @@ def test_an_encoder_of_a_described_observation_tells_values_apart(make: Any, sha
 
 
 def test_a_vector_without_an_encoder_is_its_own_features() -> None:
-    encoder = make_encoder({"kind": "one_hot", "sizes": [3]}, None, "relu")
+    encoder = make_encoder({"kind": "one_hot", "sizes": [3]}, None, None, "relu")
     assert encoder(torch.tensor([1])).tolist() == [[0, 1, 0]]
     assert list(encoder.parameters()) == []
 

@@ -11,6 +11,7 @@ from torch.nn.utils import vector_to_parameters
 from torch.testing import assert_close
 
 from lightning_ding.model import DiscreteHead, DuelingHead, MultiHead
+from lightning_ding.model.head import full_precision
 
 
 def test_discrete_head_without_hidden_layers_is_linear() -> None:
@@ -68,6 +69,15 @@ def test_multi_head_trains_the_parameters_of_all_heads() -> None:
 
 BASE: dict[str, Any] = {"input_size": 3, "action_size": 2, "hidden_size": 4, "layer_num": 1, "activation": "relu"}
 CHANGES: dict[str, Any] = {"input_size": 4, "action_size": 3, "hidden_size": 5, "layer_num": 2, "activation": "gelu"}
+CHANGES["layer_norm"] = True
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_half_precision_becomes_32_bits_and_the_rest_stays(dtype: torch.dtype) -> None:
+    x = torch.ones(2, dtype=dtype)
+    is_half = dtype in (torch.bfloat16, torch.float16)
+    assert full_precision(x).dtype == (torch.float32 if is_half else dtype)
+    assert is_half or full_precision(x) is x
 
 
 def fingerprint(head_class: Any, arguments: dict[str, Any]) -> list[Any]:

@@ -10,6 +10,7 @@ import torch
 from torch.testing import assert_close
 
 from lightning_ding.model import MLPEncoder, NoisyLinear, NoisyMLP
+from lightning_ding.model.encoder import MLP
 
 
 class Generator:
@@ -106,6 +107,14 @@ def test_layers_that_are_not_noisy_are_an_mlp_of_the_means() -> None:
     mean = {name: value for name, value in net.state_dict().items() if name.endswith("mu")}
     plain.load_state_dict({name.removesuffix("_mu"): value for name, value in mean.items()})
     assert_close(net(x).tanh(), plain(x))
+
+
+def test_hidden_layers_are_normalised_if_asked() -> None:
+    net, plain = NoisyMLP([4, 8, 3], layer_norm=True), MLP([4, 8, 3], activate_last=False, layer_norm=True)
+    x = torch.randn(5, 4)
+    means = {name.removesuffix("_mu"): value for name, value in net.state_dict().items() if "sigma" not in name}
+    plain.load_state_dict(means)
+    assert_close(net(x), plain(x))
 
 
 def test_every_layer_has_noise_of_its_own() -> None:

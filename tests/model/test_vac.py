@@ -168,6 +168,8 @@ OPTIONS: dict[str, tuple[dict[str, Any], Any]] = {
     "sigma_type": (CONTINUOUS, "conditioned"),
     "fixed_sigma_value": ({**CONTINUOUS, "sigma_type": "fixed"}, 0.5),
     "bound_type": (CONTINUOUS, "tanh"),
+    "layer_norm": ({}, True),
+    "encoder_kwargs": ({}, {"activation": "silu"}),
 }
 
 

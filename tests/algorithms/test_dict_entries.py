@@ -1,0 +1,92 @@
+"""Every algorithm can combine the entries of a dict observation: no network is a sum of functions of one entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from lightning import Trainer
+from torch import Tensor
+
+from lightning_ding import nested
+from lightning_ding.envs.toy_bandits import XorEnv
+from lightning_ding.policy import create_policy
+from lightning_ding.registry import POLICY_REGISTRY
+from tests.algorithms.test_learns import train
+
+MakeTrainer = Callable[..., Trainer]
+Config = dict[str, Any]
+
+CONTINUOUS_ONLY = ("ddpg", "td3", "sac")
+KINDS = [(name, True) for name in (*CONTINUOUS_ONLY, "ppo", "a2c", "pg")]
+KINDS += [(name, False) for name in ("dqn", "c51", "qrdqn", "rainbow", "ppo", "a2c", "pg")]
+
+SIGNS = torch.tensor([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]])
+"""Both signs of both entries; a sum of functions of one entry each has equal sums over the first and the last two."""
+
+
+def outputs(policy: Any) -> list[Tensor]:
+    """Return all that the network says of the four observations, each of shape (4, ...)."""
+    obs = {"left": SIGNS[:, :1], "right": SIGNS[:, 1:]}
+    model = policy.model
+    if hasattr(policy, "critic_loss"):
+        q_value = model.compute_critic(obs, torch.zeros(4, policy._action_size()))["q_value"]
+        return [*nested.leaves(model.compute_actor(obs)), q_value.T]
+    said = model.compute_actor_critic(obs) if hasattr(model, "compute_actor_critic") else model(obs)
+    is_said = {name: said[name] for name in ("logit", "value") if name in said}
+    return [leaf for leaf in nested.leaves(is_said) if bool((leaf != leaf[:1]).any())]  # not a constant sigma
+
+
+def test_the_lists_below_name_every_algorithm() -> None:
+    assert {name for name, _ in KINDS} == set(POLICY_REGISTRY)
+
+
+@pytest.mark.parametrize("hidden", [{}, {"hidden": 0}], ids=["default", "linear heads"])
+@pytest.mark.parametrize(("name", "continuous"), KINDS)
+def test_no_output_of_a_network_is_a_sum_over_the_entries(name: str, continuous: bool, hidden: dict[str, int]) -> None:
+    torch.manual_seed(0)
+    heads = {"head_layer_num": 0} if name in ("dqn", "c51", "qrdqn", "rainbow") else {"actor_head_layer_num": 0}
+    if "critic_head_layer_num" in vars(POLICY_REGISTRY.get(name).config_class().model):
+        heads["critic_head_layer_num"] = 0
+    policy = create_policy({"type": name, "model": heads if hidden else {}})
+    env = XorEnv(continuous)
+    found = outputs(policy.build(env.observation_space, env.action_space))
+    assert len(found) == (1 if name == "pg" or not (continuous or policy.on_policy) else 3 if name == "sac" else 2)
+    for output in found:
+        mixed = output[0] + output[1] - output[2] - output[3]
+        assert mixed.abs().max() > 1e-3 * output.abs().max()  # of a sum it is about 1e-7
+
+
+EPSILON: Config = {"other": {"eps": {"start": 1.0, "end": 0.2}}}
+RELU: Config = {"model": {"activation": "relu"}}
+MANY_UPDATES: Config = {
+    "random_collect_size": 512,
+    "model": {"encoder_hidden_size_list": [32]},
+    "learn": {"update_per_collect": 32, "learning_rate_actor": 1e-3},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "env_step", "changes"),
+    [
+        ("dqn", 1000, EPSILON),
+        ("c51", 1000, EPSILON),
+        ("qrdqn", 1000, EPSILON),
+        ("rainbow", 1000, EPSILON),
+        ("ppo", 2560, RELU),
+        ("a2c", 3200, RELU),
+        ("pg", 3200, RELU),
+        ("ddpg", 1024, MANY_UPDATES),
+        ("td3", 1024, MANY_UPDATES),
+        ("sac", 768, {"model": {"encoder_hidden_size_list": [32]}}),
+    ],
+)
+def test_it_learns_what_two_entries_say_together(
+    name: str, env_step: int, changes: Config, make_trainer: MakeTrainer
+) -> None:
+    env = XorEnv(continuous=name in CONTINUOUS_ONLY)
+    before, after, _ = train(make_trainer, name, XorEnv, env_step, changes, continuous=env.continuous)
+    assert max(before, env.separable_return) < 0.8
+    assert after >= 0.9 * env.best_return
