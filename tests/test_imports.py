@@ -8,7 +8,7 @@ import lightning_ding.policy  # noqa: F401 - registers the algorithms
 from lightning_ding.registry import POLICY_REGISTRY
 
 ROOT = Path(__file__).parents[1]
-LOW = {"config", "registry", "progress", "nested", "rl", "worker_config", "exit_codes"}
+LOW = {"config", "registry", "progress", "nested", "rl", "worker_config", "exit_codes", "posix"}
 ALLOWED = {
     "config": set(),
     "registry": {"config"},
@@ -17,6 +17,7 @@ ALLOWED = {
     "worker_config": {"config"},
     "rl": set(),
     "exit_codes": set(),
+    "posix": set(),
     "checkpoints": LOW,
     "model": LOW,
     "envs": LOW,

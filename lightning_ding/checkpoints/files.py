@@ -90,7 +90,9 @@ def replace_by_link(file: Path, target: Path) -> None:
 
 def sync(path: Path) -> None:
     """Wait until a file's content, or a folder's list of names, is on the disk."""
-    number = os.open(path, os.O_RDONLY)
+    if path.is_dir() and not hasattr(os, "O_DIRECTORY"):
+        return  # Windows opens no folders; it keeps their lists of names itself
+    number = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)  # Windows syncs only what can be written
     try:
         os.fsync(number)
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -128,6 +127,8 @@ def _folder_to_itself(folder: Path) -> Iterator[IO[str]]:
 
 
 def _lock(file: IO[str], folder: Path) -> None:
+    import fcntl  # Windows has none
+
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

@@ -23,6 +23,7 @@ from lightning_ding.entry.config_file import check
 from lightning_ding.entry.roles import Parser
 from lightning_ding.entry.roles import main as be_role
 from lightning_ding.entry.supervisor import Supervisor
+from lightning_ding.posix import require_posix_for_distributed
 
 
 def parallel_pipeline(cfg: ConfigLike[ParallelConfig] = None, resume: bool = False) -> dict[str, Any]:
@@ -37,10 +38,11 @@ def parallel_pipeline(cfg: ConfigLike[ParallelConfig] = None, resume: bool = Fal
         counters.
 
     Raises:
-        ValueError: If the config is wrong, or ``main.exp_name`` holds another run.
+        ValueError: If the config is wrong, ``main.exp_name`` holds another run, or the system is not POSIX.
         RuntimeError: If the run was given up.
         SystemExit: After SIGTERM or Ctrl-C, with 128 + the number of the signal.
     """
+    require_posix_for_distributed()
     cfg = resolve(ParallelConfig, cfg)
     check(cfg)
     if cfg.system.transport == "ray":

@@ -31,6 +31,7 @@ from lightning_ding.entry.config_file import read_config
 from lightning_ding.entry.coordinate import CannotStartError, coordinate
 from lightning_ding.envs.process.life import die_with
 from lightning_ding.exit_codes import INTERRUPTED
+from lightning_ding.posix import require_posix_for_distributed
 
 ROLES = ("coordinator", "learner", "collector")
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -60,6 +61,7 @@ class Parser(argparse.ArgumentParser):
     def read(self, options: argparse.Namespace) -> ParallelConfig:
         """Return the config that the options name."""
         try:
+            require_posix_for_distributed()
             return read_config(options.config, options.settings)
         except (ValueError, TypeError, KeyError, ImportError) as error:
             self.error(str(error.args[0] if error.args else error))

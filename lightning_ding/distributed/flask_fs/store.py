@@ -19,6 +19,7 @@ from lightning_ding.config import require
 from lightning_ding.distributed.channel import KINDS, Block, Kind, Store
 from lightning_ding.distributed.errors import Refusal
 from lightning_ding.distributed.wire import read_block, write_block
+from lightning_ding.posix import require_posix_for_distributed
 
 NAME = re.compile(r"[0-9a-f]{32}")
 MARK = re.compile(r"mark-[0-9a-f]{32}")
@@ -35,10 +36,11 @@ class FileStore(Store):
         max_bytes: A block may have to be read.
 
     Raises:
-        ValueError: If ``max_bytes`` is not positive.
+        ValueError: If ``max_bytes`` is not positive, or the system is not POSIX.
     """
 
     def __init__(self, folder: Path, max_bytes: int = 2_000_000_000) -> None:
+        require_posix_for_distributed()
         require(max_bytes > 0, "max_bytes", "> 0", max_bytes)
         for kind in KINDS:
             (folder / kind).mkdir(parents=True, exist_ok=True)

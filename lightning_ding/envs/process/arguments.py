@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_ding.config import require
+from lightning_ding.posix import require_posix
 
 Info = dict[str, Any]
 OnEnvError = Literal["raise", "restart"]
@@ -22,7 +22,7 @@ def start_method(name: str | None) -> str:
     Raises:
         ValueError: If this system cannot start them so, or has no processes as POSIX has them.
     """
-    require(os.name == "posix", "the system", "one with POSIX processes", os.name)
+    require_posix('mode="async"', 'mode="sync"')
     known = multiprocessing.get_all_start_methods()
     name = name or ("forkserver" if "forkserver" in known else "spawn")
     require(name in known, "context", f"one of {known}", name)

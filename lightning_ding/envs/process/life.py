@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
-import fcntl
 import os
 import select
 import signal
@@ -40,7 +39,8 @@ def _let_go() -> None:
         _ends.clear()
 
 
-os.register_at_fork(after_in_child=_let_go)
+if hasattr(os, "register_at_fork"):  # not on Windows, where there are no env processes
+    os.register_at_fork(after_in_child=_let_go)
 
 
 def close_at_exit(env: Any) -> None:
@@ -77,11 +77,13 @@ def die_with(parent: Connection) -> None:
     """
     try:
         _ask_kernel(parent)
-    except (AttributeError, OSError):  # not Linux
+    except (AttributeError, ImportError, OSError):  # not Linux
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 
 def _ask_kernel(parent: Connection) -> None:
+    import fcntl  # Windows has none
+
     # An end of one's own: who is to be told, and with what, belongs to what is open and not to the descriptor.
     end = os.open(f"/proc/self/fd/{parent.fileno()}", os.O_RDONLY | os.O_NONBLOCK)
     fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
