@@ -10,7 +10,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from typing_extensions import override
 
-from lightning_ding.callbacks.folders import checkpoint_folder, save_checkpoint
+from lightning_ding.callbacks.folders import checkpoint_folder, save_checkpoint, tell_loggers
 from lightning_ding.callbacks.saving_failure import SavingFailure
 
 
@@ -30,6 +30,9 @@ class BestCheckpoint(Checkpoint):
 
     shares_folder: ClassVar = True
     """With the other checkpoint callbacks of a run, see ``checkpoint_folder``."""
+    mode: ClassVar = "max"
+    save_top_k: ClassVar = 1
+    """These two are what loggers ask a checkpoint callback for."""
 
     def __init__(
         self, dirpath: str | Path | None = None, filename: str = "best", monitor: str = "eval/return_mean"
@@ -79,6 +82,7 @@ class BestCheckpoint(Checkpoint):
             self._failure.note(trainer, file, pl_module.progress.env_step, error)
         else:
             self._failure.forget()
+            tell_loggers(trainer, self)
 
     @override
     def state_dict(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ProgressBar, RichProgressBar, TQDMProgressBar
 
 from lightning_ding.callbacks.bring_checkpoints import bring_checkpoints
+from lightning_ding.callbacks.env_step_axis import log_over_env_steps
 from lightning_ding.callbacks.final_evaluation import FinalEvaluation
 from lightning_ding.callbacks.interrupt import StopOnSignal
 from lightning_ding.callbacks.max_env_step import StopAtEnvStep
@@ -42,6 +43,7 @@ def default_callbacks(
     callbacks: list[Callback] = [MetricsLogger()]
     callbacks += _in_place_of(trainer, ProgressBar, (RichProgressBar, TQDMProgressBar), [EnvStepProgressBar()])
     bring_checkpoints(trainer)
+    log_over_env_steps(trainer)
     stops: list[tuple[Any, Any]] = [(StopAtEnvStep, max_env_step), (StopAtTrainIter, max_train_iter)]
     for stop, limit in [*stops, (StopAtReturn, stop_value)]:
         if limit is not None:

@@ -9,7 +9,9 @@ from typing_extensions import override
 
 
 class FinalEvaluation(Callback):
-    """Lets Lightning evaluate after the last round, however rarely ``check_val_every_n_epoch`` lets it otherwise.
+    """Lets Lightning evaluate after the last round, however rarely the Trainer does it otherwise.
+
+    That is with ``check_val_every_n_epoch``, and with a ``val_check_interval`` that is a time or counts over epochs.
 
     It has to stand behind the callbacks that end the run.
     """
@@ -20,8 +22,11 @@ class FinalEvaluation(Callback):
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Let the evaluation run if this round was the last."""
-        last_epoch = trainer.is_last_batch and trainer.current_epoch + 1 == trainer.max_epochs
-        if (trainer.should_stop or last_epoch) and (trainer.check_val_every_n_epoch or 1) > 1:
+        is_last = trainer.is_last_batch and trainer.current_epoch + 1 == trainer.max_epochs
+        counts_on = trainer.check_val_every_n_epoch is None or not hasattr(trainer, "val_check_interval")
+        if is_last and counts_on:
+            trainer.should_stop = True  # Lightning evaluates a run that is stopped
+        if (trainer.should_stop or is_last) and (trainer.check_val_every_n_epoch or 1) > 1:
             self._every_n_epochs, trainer.check_val_every_n_epoch = trainer.check_val_every_n_epoch, 1
 
     @override

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
+from weakref import proxy
 
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from lightning_ding.callbacks.on_every_rank import on_every_rank, write_lightning_file
 from lightning_ding.checkpoints import RUN_FILE, find_rank_folder
 from lightning_ding.checkpoints.files import sync
 
-__all__ = ["checkpoint_folder", "find_rank_folder", "run_root", "save_checkpoint"]
+__all__ = ["checkpoint_folder", "find_rank_folder", "run_root", "save_checkpoint", "tell_loggers"]
 
 
 def checkpoint_folder(trainer: Trainer, dirpath: str | Path | None) -> Path:
@@ -74,6 +76,13 @@ def _folder_of_run(trainer: Trainer, base: Path) -> Path:
 
 def _holds(folder: Path, name: str) -> bool:
     return (folder / f"{name}.ckpt").exists() or any(folder.glob(f"{name}-*/{RUN_FILE}"))
+
+
+def tell_loggers(trainer: Trainer, callback: Checkpoint) -> None:
+    """Tell the loggers of a checkpoint, so that those with ``log_model`` upload it."""
+    if trainer.is_global_zero:
+        for logger in trainer.loggers:
+            logger.after_save_checkpoint(proxy(callback))  # type: ignore[arg-type]  # it needs paths and scores
 
 
 def save_checkpoint(trainer: Trainer, file: Path) -> None:

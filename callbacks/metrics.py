@@ -63,6 +63,11 @@ class MetricsLogger(Callback):
             self._write(trainer, pl_module)
 
     @override
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Let ``{step}`` in the names of checkpoints be env steps, whether there was an evaluation before or not."""
+        trainer.callback_metrics["step"] = torch.tensor(float(pl_module.progress.env_step))
+
+    @override
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Write what is left."""
         if self._rounds:

@@ -10,7 +10,7 @@ from lightning.pytorch import LightningModule, Trainer
 from typing_extensions import override
 
 from lightning_ding import __version__
-from lightning_ding.callbacks.folders import checkpoint_folder
+from lightning_ding.callbacks.folders import checkpoint_folder, tell_loggers
 from lightning_ding.callbacks.last_for_lightning import FoundByLightning
 from lightning_ding.callbacks.on_every_rank import on_every_rank, write_lightning_file
 from lightning_ding.callbacks.saving_failure import SavingFailure
@@ -93,6 +93,7 @@ class RunCheckpoint(FoundByLightning):
             self._failure.note(trainer, self._folder, pl_module.progress.env_step, error)
         else:
             self._failure.forget()
+            tell_loggers(trainer, self)
 
     def _save(self, trainer: Trainer, pl_module: Any, parent: Path) -> None:
         """Write the checkpoint, or leave nothing of it.

@@ -40,7 +40,7 @@ class EpochPosition:
         limit = trainer.limit_train_batches
         self._length = min(length, limit) if isinstance(limit, int) else length
         fit_loop: Any = trainer.fit_loop
-        evaluates_at_end = trainer.val_check_interval == 1.0
+        evaluates_at_end = getattr(trainer, "val_check_interval", None) == 1.0  # not there if it is a time
         can_resume = evaluates_at_end and (limit == 1.0 or isinstance(limit, int))
         if fit_loop.restarting or not can_resume or self.round >= self._length:
             self.round = 0

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from easydict import EasyDict
 from gymnasium import spaces
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, Trainer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -33,7 +33,7 @@ from lightning_ding.policy.optimisation import attached_trainer, warn_of_other_r
 from lightning_ding.policy.rank_statistics import number_of_ranks
 from lightning_ding.policy.round import Batch, Round
 from lightning_ding.policy.trainer_fast_path import nobody_listens
-from lightning_ding.policy.trainer_flags import check_trainer_flags
+from lightning_ding.policy.trainer_flags import check_callbacks, check_trainer
 from lightning_ding.policy.updates import PolicyUpdates
 from lightning_ding.progress import Progress
 
@@ -402,10 +402,15 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
 
     # ------------------------------------------------------------------ Lightning
 
+    def check_callbacks(self, trainer: Trainer) -> None:
+        """Raise for a callback that cannot work, before a datamodule brings its own; see ``trainer_flags``."""
+        check_callbacks(trainer)
+
     def configure_callbacks(self) -> list[Callback]:
-        """Refuse Trainer flags that cannot work, and bring the callbacks that the datamodule needs (Lightning hook)."""
-        if self.trainer.state.fn == "fit":
-            check_trainer_flags(self.trainer)
+        """Refuse what cannot work, and bring the callbacks that the datamodule needs (Lightning hook)."""
+        check_trainer(self.trainer)
+        if self.trainer.fast_dev_run:  # type: ignore[attr-defined]
+            self.trainer.fit_loop.epoch_loop.max_steps = -1  # it is the number of rounds, of several steps each
         bring = getattr(getattr(self.trainer, "datamodule", None), "default_callbacks", None)
         return cast("list[Callback]", bring(self.trainer)) if bring is not None else []
 

@@ -14,7 +14,7 @@ from lightning.pytorch.strategies import ParallelStrategy
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from lightning_ding.policy.trainer_fast_path import count_optimizer_step
+from lightning_ding.policy.trainer_fast_path import announce_zero_grad, count_optimizer_step
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
@@ -61,6 +61,8 @@ def optimisation_step(
     """
     everything = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     parameters = [parameter for parameter in everything if parameter.requires_grad]
+    if trainer is not None and not direct:
+        announce_zero_grad(trainer, module, optimizer)
     for parameter in parameters:
         parameter.grad = None
     if trainer is None:

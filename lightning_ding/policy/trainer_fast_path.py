@@ -12,8 +12,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch.optim import Optimizer
 
-HOOKS = ("on_before_backward", "on_after_backward", "on_before_optimizer_step")
+HOOKS = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
 
 
 def nobody_listens(trainer: Trainer, module: LightningModule) -> bool:
@@ -30,6 +31,13 @@ def nobody_listens(trainer: Trainer, module: LightningModule) -> bool:
         for callback in trainer.callbacks  # type: ignore[attr-defined]
     )
     return plain and not hooked and isinstance(trainer.profiler, PassThroughProfiler)  # type: ignore[attr-defined]
+
+
+def announce_zero_grad(trainer: Trainer, module: LightningModule, optimizer: Optimizer) -> None:
+    """Call ``on_before_zero_grad`` of callbacks and module, which Lightning leaves out in manual optimization."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        callback.on_before_zero_grad(trainer, module, optimizer)
+    module.on_before_zero_grad(optimizer)
 
 
 def count_optimizer_step(trainer: Trainer) -> None:

@@ -443,7 +443,7 @@ def test_trainer_flag_that_cannot_work_says_what_to_use(
 
 
 def test_strategy_that_spawns_is_refused_because_it_gives_no_policy_back(make_trainer: MakeTrainer) -> None:
-    with pytest.raises(ValueError, match=r"strategy='DDPStrategy'.*strategy=\"ddp\""):
+    with pytest.raises(ValueError, match=r"strategy='DDPStrategy with spawned processes'.*strategy=\"ddp\""):
         check_trainer_flags(make_trainer(strategy="ddp_spawn", devices=2))
 
 
