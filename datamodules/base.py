@@ -299,7 +299,8 @@ class CollectingDataModule(ResumableDataModule):
         ranks = trainer.world_size
         require(self._n_episode >= ranks, "n_episode", f"at least one for each of {ranks} ranks", self._n_episode)
         num_envs = self.evaluator_env_num or min(self.num_envs, len(self._episodes))
-        wrappers, autoreset = (*self.wrappers, *self.eval_wrappers), None if self.mode == "native" else "disabled"
+        wrappers = (*self.wrappers, *self.eval_wrappers)
+        autoreset: AutoresetName | None = None if self.mode == "native" else "disabled"
         plain = self._make_env(self.eval_env_id, num_envs, wrappers, self.eval_env_kwargs, autoreset)
         env = self._normalisers.wrap_evaluation(plain)
         self.single_observation_space = env.single_observation_space

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -159,7 +159,7 @@ def _sendable(env: EnvLike) -> EnvSpec | Callable[[], Any]:
         return env
     spec = gym.spec(env)
     if isinstance(spec.entry_point, str) and spec.entry_point.startswith("__main__:"):
-        return replace(spec, entry_point=load_env_creator(spec.entry_point))
+        return replace(spec, entry_point=cast(Any, load_env_creator(spec.entry_point)))
     return spec
 
 

@@ -51,8 +51,8 @@ class Recorder:
         def nothing(*_: Any) -> Any:
             return None
 
-        functions: Any = (self.forward, self.process_transition, lambda data: data, nothing, self.get_attribute)
-        return CollectMode(*functions, nothing, nothing, nothing)
+        functions: list[Any] = [self.forward, self.process_transition, lambda data: data, nothing, self.get_attribute]
+        return CollectMode(*functions, *[nothing] * 3)
 
 
 def collector_of(kind: Any) -> tuple[Any, Recorder]:

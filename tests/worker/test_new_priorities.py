@@ -145,7 +145,8 @@ def test_a_restored_buffer_gives_new_transitions_the_priorities_that_the_origina
 @QUICK
 @given(st.lists(st.one_of(st.integers(1, 6), st.lists(st.floats(0, 50), min_size=1, max_size=6)), max_size=20))
 def test_new_priorities_are_those_of_a_slow_oracle(pushes: list[Any]) -> None:
-    buffer, kept, name = buffer_of(5, alpha=1.0), [], 0
+    buffer, name = buffer_of(5, alpha=1.0), 0
+    kept: list[tuple[int, float]] = []
     for push in pushes:
         size = push if isinstance(push, int) else len(push)
         given_with = {} if isinstance(push, int) else {"priority": push}

@@ -69,7 +69,7 @@ def as_columns(data: Any, form: Form | None) -> Mapping[str, Any]:
         TypeError: If ``data`` is something else.
     """
     if isinstance(data, Mapping):
-        return data if not data or _has_leading_axis(data, form) else nested.apply(_with_leading_axis, dict(data))  # type: ignore[no-any-return]
+        return data if not data or _has_leading_axis(data, form) else nested.apply(_with_leading_axis, dict(data))
     if not len(data):
         return {}
     if not isinstance(data[0], Mapping):

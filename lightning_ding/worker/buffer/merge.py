@@ -68,7 +68,6 @@ def _merge(buffer: StoredBuffer, sources: Sequence[StoredBuffer]) -> None:
                 _push(buffer, source, some, moved)
     if isinstance(buffer, AdvancedReplayBuffer):
         buffer._train_iter = max(source._train_iter for source in sources)  # type: ignore[attr-defined]
-        buffer._fresh_priority = None
 
 
 def _push(buffer: StoredBuffer, source: StoredBuffer, rows: Rows, moved: dict[str, int]) -> None:
