@@ -133,7 +133,7 @@ class ReplayBufferConfig:
     import_names: tuple[str, ...] = ()
     """Modules to import first, for the buffers that they register."""
     replay_buffer_size: int = 10_000
-    """Transitions kept on each rank, >= 1; the oldest go first."""
+    """Transitions kept on each rank, >= 1; the oldest go first. Memory is taken as they come."""
     frame_stack: int = 1
     """Frames that an image observation stacks along its first axis, >= 1; each frame is then stored once."""
     memmap_dir: str | None = None

@@ -125,7 +125,7 @@ class QLearningOtherConfig:
 
     eps: EpsConfig = field(default_factory=EpsConfig)
     """The epsilon schedule."""
-    replay_buffer: ReplayBufferConfig = field(default_factory=lambda: ReplayBufferConfig(replay_buffer_size=20_000))
+    replay_buffer: ReplayBufferConfig = field(default_factory=lambda: ReplayBufferConfig(replay_buffer_size=1_000_000))
     """The replay buffer."""
 
 

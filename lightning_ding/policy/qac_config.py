@@ -81,7 +81,7 @@ class QACLearnConfig(ReplayLearnConfig):
 class QACOtherConfig:
     """Replay."""
 
-    replay_buffer: ReplayBufferConfig = field(default_factory=lambda: ReplayBufferConfig(replay_buffer_size=100_000))
+    replay_buffer: ReplayBufferConfig = field(default_factory=lambda: ReplayBufferConfig(replay_buffer_size=1_000_000))
     """The replay buffer."""
 
 

@@ -24,7 +24,7 @@ class RainbowModelConfig(CategoricalModelConfig):
 
 
 def _rainbow_other() -> QLearningOtherConfig:
-    buffer = ReplayBufferConfig(type="advanced", replay_buffer_size=20_000)
+    buffer = ReplayBufferConfig(type="advanced", replay_buffer_size=1_000_000)
     return QLearningOtherConfig(EpsConfig(start=0.05, end=0.05), buffer)
 
 

@@ -175,7 +175,30 @@ def test_sum_tree_finds_nothing_for_nothing(compiled: bool) -> None:
 
 
 def test_sum_tree_needs_little_more_than_its_leaves() -> None:
-    assert SumTree(100_000).nbytes < 1.45 * 8 * 100_000
+    tree = SumTree(100_000)
+    tree.write(np.arange(100_000), 1.0)
+
+    assert tree.nbytes < 1.45 * 8 * 100_000
+
+
+def test_sum_tree_takes_memory_for_what_was_written(compiled: bool) -> None:
+    tree = SumTree(1_000_000, compiled)
+    assert tree.nbytes < 1000
+
+    tree.write(np.arange(5000), 1.0)
+
+    assert tree.nbytes < 1.5 * 8 * 5000
+
+
+@pytest.mark.parametrize("rows", [[0], [63, 64], [64], [5000, 3], [100_000 - 1]])
+def test_sum_tree_knows_leaves_beyond_those_written_before(compiled: bool, rows: list[int]) -> None:
+    tree = SumTree(100_000, compiled)
+    tree.write(np.array([1]), 0.0)
+
+    tree.write(np.array(rows), np.arange(1.0, 1 + len(rows)))
+
+    assert (tree.smallest, tree.largest, tree.total) == (1, len(rows), sum(range(1, 1 + len(rows))))
+    assert set(tree.find(np.linspace(0, 0.999, 50)).tolist()) == set(rows)
 
 
 # ------------------------------------------------------------------ without numba

@@ -84,7 +84,8 @@ class AdvancedReplayBuffer(StoredBuffer):
     @property
     def nbytes(self) -> int:
         """Bytes that hold transitions and their priorities."""
-        return super().nbytes + self._tree.nbytes + self._priority.nbytes + self._use.nbytes
+        rows = slice(0, self._storage.count)
+        return super().nbytes + self._tree.nbytes + self._priority[rows].nbytes + self._use[rows].nbytes
 
     def count(self) -> int:
         """Return how many transitions can be drawn."""

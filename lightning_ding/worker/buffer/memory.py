@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+import math
+import mmap
+import os
+import platform
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+logger = logging.getLogger(__name__)
+
+NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux on the machines below, which mmap does not name before Python 3.13
 
 
 class Memory:
@@ -22,9 +32,16 @@ class Memory:
         self.folder = folder
 
     def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """Return an array of zeros."""
+        """Return an array of zeros.
+
+        Raises:
+            MemoryError: If the operating system does not give so much address space.
+        """
         if self.folder is None or 0 in shape:
-            return np.zeros(shape, dtype)
+            try:
+                return np.zeros(shape, dtype)
+            except MemoryError:
+                return _unreserved(shape, np.dtype(dtype))
         Path(self.folder).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=self.folder, prefix="buffer-") as file:
             array: NDArray[Any] = np.memmap(file, dtype=dtype, mode="w+", shape=shape)
@@ -35,3 +52,43 @@ class Memory:
         longer = self.zeros((length, *array.shape[1:]), array.dtype)
         longer[: len(array)] = array
         return longer
+
+    def warn_if_too_small(self, nbytes: int) -> None:
+        """Warn if the machine has less memory than arrays take when all of them is written; files are not counted.
+
+        Args:
+            nbytes: What the arrays take in all.
+        """
+        here = _physical_memory()
+        if self.folder is None and here is not None and nbytes > here:
+            logger.warning(
+                "a full replay buffer takes %.0f GB and this machine has %.0f GB of memory: set replay_buffer_size, "
+                "frame_stack or memmap_dir",
+                nbytes / 1e9,
+                here / 1e9,
+            )
+
+
+def _unreserved(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return zeros for which the system sets no memory aside before they are written, where it can do so (Linux).
+
+    A plain allocation is refused if it exceeds the machine's memory, even if only a part of it will ever be written.
+    """
+    nbytes = math.prod(shape) * dtype.itemsize
+    text = f"a full replay buffer needs an array of {nbytes / 1e9:.0f} GB: set replay_buffer_size or memmap_dir"
+    if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
+        raise MemoryError(text)
+    try:
+        memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+    except OSError as error:
+        raise MemoryError(text) from error
+    array: NDArray[Any] = np.frombuffer(memory, dtype).reshape(shape)
+    return array
+
+
+def _physical_memory() -> int | None:
+    """Return the bytes of this machine's memory; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        return None

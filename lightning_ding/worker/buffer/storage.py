@@ -18,6 +18,7 @@ Shapes: C capacity, K transitions pushed, n steps.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -259,6 +260,8 @@ class RingStorage:
         if self.frame_stack > 1 and not stacked:
             shapes = {name: array.shape[1:] for name, array in obs.items()}
             raise ValueError(f"frame_stack must be the first axis of an observation, {shapes}, got {self.frame_stack}")
+        row_bytes = sum(array[:0].itemsize * math.prod(array.shape[1:]) for array in [*columns.values(), *obs.values()])
+        self._memory.warn_if_too_small(self.capacity * row_bytes // (self.frame_stack if stacked else 1))
         new = self._memory.zeros
         self.columns = {name: new((self.capacity, *c.shape[1:]), c.dtype) for name, c in columns.items()}
         kinds = {name: StackedFrames if name in stacked else PlainFrames for name in obs}

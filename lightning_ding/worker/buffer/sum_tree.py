@@ -48,20 +48,22 @@ class SumTree:
 
     def clear(self) -> None:
         """Set every weight to 0."""
-        groups, blocks = self._groups, self._groups * FAN_OUT
-        self._group, self._group_min, self._group_max = np.zeros(groups), np.full(groups, np.inf), np.zeros(groups)
-        self._block, self._block_min, self._block_max = np.zeros(blocks), np.full(blocks, np.inf), np.zeros(blocks)
-        self._leaf: Floats = np.zeros(blocks * FAN_OUT)  # its pages cost no memory until they are written
+        groups, blocks = self._groups, self._groups * FAN_OUT  # pages of zeros cost no memory until they are written
+        self._group, self._group_min, self._group_max = np.zeros((3, groups))
+        self._block, self._block_min, self._block_max = np.zeros((3, blocks))
+        self._leaf: Floats = np.zeros(blocks * FAN_OUT)
+        self._used = 0  # groups that were ever written; nothing looks at the others
+        self._use_groups(1)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the weights and of what is kept above them."""
-        groups = (self._group, self._group_min, self._group_max)
-        blocks = (self._block, self._block_min, self._block_max)
-        return sum(array.nbytes for array in (*groups, *blocks, self._leaf))
+        """Bytes of the weights that were ever written and of what is kept above them."""
+        return self._used * (3 + 3 * FAN_OUT + FAN_OUT**2) * self._leaf.itemsize
 
     def write(self, rows: Rows, weights: Floats | float) -> None:
         """Set the weights of leaves; where a leaf stands twice, the last one counts."""
+        if self._used < self._groups and len(rows):
+            self._use_groups(int(rows.max()) // FAN_OUT**2 + 1)
         self._leaf[rows] = weights
         extremes = (self._group_min, self._block_min, self._group_max, self._block_max)
         self._write(self._group, self._block, self._leaf, *extremes, rows)
@@ -74,17 +76,17 @@ class SumTree:
     @property
     def total(self) -> float:
         """The sum of all weights."""
-        return float(self._group.cumsum()[-1])
+        return float(self._group[: self._used].cumsum()[-1])
 
     @property
     def smallest(self) -> float:
         """The smallest weight above 0; infinity if there is none."""
-        return float(self._group_min.min())
+        return float(self._group_min[: self._used].min())
 
     @property
     def largest(self) -> float:
         """The largest weight."""
-        return float(self._group_max.max())
+        return float(self._group_max[: self._used].max())
 
     def find(self, fraction: Floats) -> Rows:
         """Return the leaves in whose share of the cumulative sum these fractions of the total fall.
@@ -95,10 +97,17 @@ class SumTree:
         Raises:
             ValueError: If all weights are 0.
         """
-        rows = self._find(self._group, self._block, self._leaf, fraction)
+        rows = self._find(self._group[: self._used], self._block, self._leaf, fraction)
         if not len(rows) and len(fraction):
             raise ValueError("a sum tree needs a weight above 0 to draw from, got none")
         return rows
+
+    def _use_groups(self, amount: int) -> None:
+        """Let the first groups be used, so many or as many as before."""
+        if amount > self._used:
+            self._group_min[self._used : amount] = np.inf
+            self._block_min[self._used * FAN_OUT : amount * FAN_OUT] = np.inf
+            self._used = amount
 
 
 def _kernels(compiled: bool | None) -> tuple[Write, Find]:
