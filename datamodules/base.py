@@ -25,14 +25,9 @@ from lightning_ding.datamodules.resumable import ResumableDataModule
 from lightning_ding.datamodules.seeds import Seeds
 from lightning_ding.datamodules.stream import Stream
 from lightning_ding.envs import FaultBarrier, make_vector_env
-from lightning_ding.envs.vector import (
-    AutoresetName,
-    EnvLike,
-    EnvTimeout,
-    VectorMode,
-    check_env,
-    differ_in_bounds_only,
-)
+from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
+from lightning_ding.envs.vector import AutoresetName, EnvTimeout, VectorMode, differ_in_bounds_only
+from lightning_ding.registry import import_modules
 from lightning_ding.worker import (
     BaseSerialCommander,
     InteractionSerialEvaluator,
@@ -57,7 +52,7 @@ class CollectingDataModule(ResumableDataModule):
         env_id: EnvLike,
         num_envs: int = 8,
         mode: VectorMode = "sync",
-        wrappers: Sequence[Callable[[Any], Any]] = (),
+        wrappers: Wrappers = (),
         env_kwargs: Mapping[str, Any] | None = None,
         seed: int = 0,
         max_env_step: int | None = None,
@@ -69,19 +64,23 @@ class CollectingDataModule(ResumableDataModule):
         norm_obs: bool = False,
         norm_reward: bool = False,
         env_timeout: EnvTimeout = "default",
-        train_wrappers: Sequence[Callable[[Any], Any]] = (),
-        eval_wrappers: Sequence[Callable[[Any], Any]] = (),
+        train_wrappers: Wrappers = (),
+        eval_wrappers: Wrappers = (),
         eval_env_id: EnvLike | None = None,
         eval_env_kwargs: Mapping[str, Any] | None = None,
+        import_names: Names = (),
     ) -> None:
         """Say where data comes from and how long a run is; here, so that the command line finds it for every subclass.
 
         Args:
-            env_id: A registered gymnasium id, or a callable that returns an env.
+            env_id: A registered gymnasium id, ``module:id``, the dotted path of a class or function, a mapping with
+                ``class_path`` and ``init_args``, or a callable that returns an env.
             num_envs: Envs on each rank, >= 1.
             mode: ``"sync"`` steps the envs in this process, ``"async"`` each in its own, ``"native"`` takes the vector
                 env that the id registers.
-            wrappers: Applied in order to each env, for training and evaluation; the first one is innermost.
+            wrappers: Applied in order to each env, for training and evaluation; the first one is innermost. Dotted
+                paths such as ``gymnasium.wrappers.FlattenObservation``, mappings with ``class_path`` and ``init_args``,
+                or callables.
             env_kwargs: Arguments of the env.
             seed: Of envs, exploration and learning; each rank makes its own from it.
             max_env_step: End the run after so many env steps; None for no such end.
@@ -104,15 +103,19 @@ class CollectingDataModule(ResumableDataModule):
             eval_wrappers: Applied around ``wrappers`` to each evaluation env only.
             eval_env_id: Env of the evaluation, with the same spaces; None takes ``env_id``.
             eval_env_kwargs: Arguments of the evaluation env, which replace ``env_kwargs``; None takes ``env_kwargs``.
+            import_names: Modules to import first, for the envs that they register.
 
         Raises:
-            ValueError: If an argument is out of its range.
-            TypeError: If ``env_id`` or ``eval_env_id`` is neither an id nor a callable.
+            ValueError: If there is no such env or wrapper, or an argument is out of its range.
+            TypeError: If an env or a wrapper is neither a name, a mapping nor a callable.
+            ImportError: If a module of ``import_names`` cannot be imported.
         """
         super().__init__()
-        check_env(env_id)
+        self.import_names = names_of(import_names)
+        import_modules(self.import_names)
+        find_env(env_id)
         if eval_env_id is not None:
-            check_env(eval_env_id, "eval_env_id")
+            find_env(eval_env_id, "eval_env_id")
         counts = {"num_envs": num_envs, "max_env_step": max_env_step, "max_train_iter": max_train_iter}
         counts |= {"rounds_per_epoch": rounds_per_epoch, "evaluator_env_num": evaluator_env_num}
         for name, value in (counts | {"n_evaluator_episode": n_evaluator_episode}).items():
@@ -125,10 +128,10 @@ class CollectingDataModule(ResumableDataModule):
         self.env_timeout: EnvTimeout = env_timeout
         self.num_envs = num_envs
         self.mode: VectorMode = mode
-        self.wrappers = tuple(wrappers)
+        self.wrappers = find_wrappers(wrappers)
         self.env_kwargs = dict(env_kwargs or {})
-        self.train_wrappers = tuple(train_wrappers)
-        self.eval_wrappers = tuple(eval_wrappers)
+        self.train_wrappers = find_wrappers(train_wrappers, "train_wrappers")
+        self.eval_wrappers = find_wrappers(eval_wrappers, "eval_wrappers")
         self.eval_env_id = env_id if eval_env_id is None else eval_env_id
         self.eval_env_kwargs = self.env_kwargs if eval_env_kwargs is None else dict(eval_env_kwargs)
         self.seed = seed
@@ -360,6 +363,7 @@ class CollectingDataModule(ResumableDataModule):
     ) -> VectorEnv:
         drops = self.mode == "async" and self._policy.config.collect.collector.env_fault == "drop"
         processes: dict[str, Any] = {"on_env_error": "restart" if drops else "raise", "env_timeout": self.env_timeout}
+        processes["import_names"] = self.import_names
         env = make_vector_env(env_id, num_envs, self.mode, None, wrappers, env_kwargs, autoreset, **processes)
         self._envs.append(env)
         return env

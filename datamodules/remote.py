@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -21,7 +21,8 @@ from lightning_ding.datamodules.base import CollectingDataModule
 from lightning_ding.datamodules.remote_feed import RemoteFeed
 from lightning_ding.datamodules.remote_round import RemoteData, RemoteRound
 from lightning_ding.datamodules.rng import rng_state, set_rng_state
-from lightning_ding.envs.vector import EnvLike, VectorMode
+from lightning_ding.envs.named import EnvLike, Names, Wrappers
+from lightning_ding.envs.vector import VectorMode
 
 COUNTERS = ("env_step", "episode", "sample")
 Spaces = tuple[gym_spaces.Space[Any], gym_spaces.Space[Any]]
@@ -47,7 +48,7 @@ class RemoteReplayDataModule(CollectingDataModule):
 
     Args:
         comm_learner: Who is asked for data.
-        env_id: Env of the evaluation: a registered gymnasium id, or a callable that returns an env.
+        env_id: Env of the evaluation, in any form that :class:`CollectingDataModule` takes.
         evaluator_env_num: Envs for evaluation on each rank; None means as many as episodes, up to 8.
         n_evaluator_episode: Episodes of an evaluation over all ranks; None takes the policy's.
         seed: Of evaluation and of what is random in learning; each rank makes its own from it.
@@ -65,10 +66,11 @@ class RemoteReplayDataModule(CollectingDataModule):
         spaces: Observation and action space of one env, for envs that gymnasium does not make; only without
             ``validate``. None makes an env to see them.
         patience: Seconds without a round and without a new env step after which the run fails, > 0.
+        import_names: Modules to import first, for the envs that they register.
 
     Raises:
-        ValueError: If an argument is out of its range, or does nothing beside the others.
-        TypeError: If ``env_id`` is neither an id nor a callable.
+        ValueError: If there is no such env, or an argument is out of its range, or does nothing beside the others.
+        TypeError: If ``env_id`` is neither a name, a mapping nor a callable.
     """
 
     _waits: list[float]
@@ -86,12 +88,13 @@ class RemoteReplayDataModule(CollectingDataModule):
         stop_value: float | None = None,
         rounds_per_epoch: int | None = None,
         env_kwargs: Mapping[str, Any] | None = None,
-        wrappers: Sequence[Callable[[Any], Any]] = (),
+        wrappers: Wrappers = (),
         mode: VectorMode = "sync",
         prefetch: int = 1,
         validate: bool = True,
         spaces: Spaces | None = None,
         patience: float = 500.0,
+        import_names: Names = (),
     ) -> None:
         super().__init__(
             env_id,
@@ -105,6 +108,7 @@ class RemoteReplayDataModule(CollectingDataModule):
             rounds_per_epoch=rounds_per_epoch,
             evaluator_env_num=evaluator_env_num,
             n_evaluator_episode=n_evaluator_episode,
+            import_names=import_names,
         )
         require(prefetch >= 0, "prefetch", ">= 0", prefetch)
         require(patience > 0, "patience", "> 0 seconds", patience)

@@ -13,10 +13,15 @@ from lightning_ding.config import require
 class EnvConfig:
     """Where data comes from."""
 
-    env_id: str = "CartPole-v1"
-    """A registered gymnasium id; for ``marine`` collectors ``module:function`` of a PettingZoo env."""
+    env_id: str | Mapping[str, Any] = "CartPole-v1"
+    """A registered gymnasium id, ``module:id``, the dotted path of a class or function, or a mapping with
+    ``class_path`` and ``init_args``; for ``marine`` collectors the path of a function that makes a PettingZoo env."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the env."""
+    wrappers: tuple[str | Mapping[str, Any], ...] = ()
+    """Applied in order to each env: dotted paths, or mappings with ``class_path`` and ``init_args``; none in games."""
+    import_names: tuple[str, ...] = ()
+    """Modules to import first, for the envs that they register."""
     mode: Literal["sync", "async", "native"] = "sync"
     """``"sync"`` steps a collector's envs in its process, ``"async"`` each in its own."""
     collector_env_num: int = 4

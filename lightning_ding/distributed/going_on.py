@@ -19,7 +19,9 @@ def fixed_part(config: ParallelConfig) -> dict[str, Any]:
     policy, system = config.main.policy, config.system
     options = {name: value for name, value in policy.items() if name not in NOT_OPTIONS}
     whole = to_dict(resolve(get_policy_cls(policy).config_class, options))
-    main = {"policy": {"type": policy["type"], **whole}, "env": {"env_id": config.main.env.env_id}}
+    env: dict[str, Any] = {"env_id": config.main.env.env_id}
+    env |= {"wrappers": config.main.env.wrappers} if config.main.env.wrappers else {}
+    main = {"policy": {"type": policy["type"], **whole}, "env": env}
     kinds = {"coordinator": {"commander": {"type": system.coordinator.commander.type}}}
     system_part = {**kinds, "collector": {"type": system.collector.type}}
     part: dict[str, Any] = json.loads(json.dumps({"main": main, "system": system_part}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,8 @@ from lightning_ding.callbacks import BestCheckpoint
 from lightning_ding.checkpoints import last_checkpoint
 from lightning_ding.config import require, resolve
 from lightning_ding.datamodules.remote import DataSource, RemoteReplayDataModule, Spaces
-from lightning_ding.distributed.config import LearnerConfig, MainConfig
+from lightning_ding.distributed.collector.marine import find_game
+from lightning_ding.distributed.config import EnvConfig, LearnerConfig, MainConfig
 from lightning_ding.envs import PettingZooVectorEnv
 from lightning_ding.policy import create_policy, get_policy_cls
 
@@ -122,7 +122,9 @@ class RemoteLearner:
             mode=env.mode,
             prefetch=learner.prefetch,
             validate=validates,
-            spaces=_spaces_of_game(env.env_id, env.env_kwargs) if is_game else None,
+            spaces=_spaces_of_game(env) if is_game else None,
+            wrappers=() if is_game else env.wrappers,
+            import_names=env.import_names,
         )
 
     def _make_trainer(self, callbacks: Sequence[Callback]) -> Trainer:
@@ -140,9 +142,8 @@ class RemoteLearner:
         return trainer
 
 
-def _spaces_of_game(env_id: str, env_kwargs: Mapping[str, Any]) -> Spaces:
-    """Return the spaces of one player of a game that ``module:function`` makes."""
-    make = pkgutil.resolve_name(env_id)
-    env = PettingZooVectorEnv(lambda: make(**env_kwargs))
-    env.close()
-    return env.single_observation_space, env.single_action_space
+def _spaces_of_game(env: EnvConfig) -> Spaces:
+    """Return the spaces of one player of a game."""
+    envs = PettingZooVectorEnv(find_game(env))
+    envs.close()
+    return envs.single_observation_space, envs.single_action_space

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -82,6 +83,9 @@ class DingCLI(LightningCLI):
         parser.add_argument(
             "--policy", default=DEFAULT_POLICY, help=f"Registered name ({known}) or dotted path of a class."
         )
+        arguments = inspect.signature(cast(type, self.datamodule_class)).parameters.values()
+        empty: dict[str, list[Any]] = {f"data.{one.name}": [] for one in arguments if one.default == ()}
+        parser.set_defaults(empty)  # `--data.wrappers+=NAME` appends to a list, and to nothing else
 
     def _parse_ckpt_path(self) -> None:
         """Leave the settings as they were given.

@@ -14,7 +14,9 @@ from lightning import Trainer
 
 from lightning_ding.config import deep_merge, nearest, resolve
 from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.envs.named import find_env, find_wrappers
 from lightning_ding.policy import get_policy_cls
+from lightning_ding.registry import import_modules
 
 OF_THE_LEARNER = ("callbacks", "default_root_dir")  # arguments of the Trainer that it gives itself
 BESIDE_THE_CONFIG = ("type", "import_names", "cfg_type")  # of main.policy
@@ -69,6 +71,20 @@ def check(cfg: ParallelConfig) -> None:
             raise ValueError(f"unknown config key 'system.learner.trainer.{key}'; {nearest(key, known)}")
         if key in OF_THE_LEARNER:
             raise ValueError(f"'system.learner.trainer.{key}' must be left out: the learner sets it itself")
+
+
+def check_env(cfg: ParallelConfig) -> None:
+    """Look for the env and its wrappers on this machine.
+
+    Raises:
+        ValueError: If there is no such env or wrapper.
+        TypeError: If a class does not take its arguments.
+        ImportError: If a module of ``import_names`` cannot be imported.
+    """
+    env = cfg.main.env
+    import_modules(env.import_names)
+    find_env(env.env_id, "main.env.env_id")
+    find_wrappers(env.wrappers, "main.env.wrappers")
 
 
 def _read(file: Path) -> dict[str, Any]:

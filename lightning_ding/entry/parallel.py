@@ -19,7 +19,7 @@ from typing import Any
 from lightning_ding.config import ConfigLike, resolve
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.entry import ask
-from lightning_ding.entry.config_file import check
+from lightning_ding.entry.config_file import check, check_env
 from lightning_ding.entry.roles import Parser
 from lightning_ding.entry.roles import main as be_role
 from lightning_ding.entry.supervisor import Supervisor
@@ -45,6 +45,8 @@ def parallel_pipeline(cfg: ConfigLike[ParallelConfig] = None, resume: bool = Fal
     require_posix_for_distributed()
     cfg = resolve(ParallelConfig, cfg)
     check(cfg)
+    if cfg.system.ray_address is None:  # everything is on this machine
+        check_env(cfg)
     if cfg.system.transport == "ray":
         from lightning_ding.distributed.ray.pipeline import run_on_ray
 

@@ -14,12 +14,13 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lightning_ding.config import require
+from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
 from lightning_ding.envs.process import ProcessVectorEnv
 from lightning_ding.envs.process.arguments import OnEnvError
+from lightning_ding.registry import import_modules
 
 SEPARATE_ENVS = (SyncVectorEnv, AsyncVectorEnv, ProcessVectorEnv)
 """Vector envs of envs that can be seeded and reset one by one, and asked by ``call``."""
-EnvLike = str | Callable[[], Any]
 VectorMode = Literal["sync", "async", "native"]
 EnvTimeout = float | tuple[float | None, float | None] | None | Literal["default"]
 AutoresetName = Literal["same_step", "next_step", "disabled"]
@@ -35,21 +36,24 @@ def make_vector_env(
     num_envs: int = 1,
     mode: VectorMode = "sync",
     seed: int | np.random.SeedSequence | None = None,
-    wrappers: Sequence[Callable[[Any], Any]] = (),
+    wrappers: Wrappers = (),
     env_kwargs: Mapping[str, Any] | None = None,
     autoreset: AutoresetName | None = None,
     on_env_error: OnEnvError = "raise",
     env_timeout: EnvTimeout = "default",
+    import_names: Names = (),
 ) -> VectorEnv:
     """Return a gymnasium ``VectorEnv`` whose ``metadata["autoreset_mode"]`` is set.
 
     Args:
-        env: A registered gymnasium id, or a callable that returns an env (with ``mode="native"``, a vector env).
+        env: A registered gymnasium id, ``module:id``, the dotted path of a class or function, a mapping with
+            ``class_path`` and ``init_args``, or a callable that returns an env (with ``mode="native"``, a vector env).
         num_envs: How many envs, >= 1.
         mode: ``"sync"`` steps them in this process, ``"async"`` each in its own, as a ``ProcessVectorEnv``,
             ``"native"`` takes the vector env that the id registers.
         seed: Seeds the envs, each differently, and the action space; the envs are reset once for it. None draws seeds.
-        wrappers: Applied in order to each env; with ``mode="native"``, vector wrappers applied to the vector env.
+        wrappers: Applied in order to each env: callables, dotted paths, or mappings with ``class_path`` and
+            ``init_args``; with ``mode="native"``, vector wrappers applied to the vector env.
         env_kwargs: Arguments of the env.
         autoreset: When an env whose episode ended is reset; None means ``"same_step"``. A native env decides for
             itself, so it takes None only.
@@ -57,13 +61,15 @@ def make_vector_env(
             fault and a new process takes the place of its own.
         env_timeout: With ``mode="async"``, the seconds in which an env must answer, > 0: a pair for a reset and for a
             step, or a number for both; None is no limit, ``"default"`` 120 and 60 s.
+        import_names: Modules to import first, also in the processes of the envs, for the envs that they register.
 
     Returns:
         The vector env; the caller closes it.
 
     Raises:
-        ValueError: If the id is not registered, or an argument is out of its range or has no use in the mode.
+        ValueError: If there is no such env or wrapper, or an argument is out of its range or has no use in the mode.
         TypeError: If what ``env`` makes is no gymnasium env.
+        ImportError: If a module of ``import_names`` cannot be imported.
         EnvProcessError: With ``mode="async"``, if an env cannot be made.
 
     Example:
@@ -79,39 +85,21 @@ def make_vector_env(
     if mode != "async":
         require(on_env_error == "raise", "on_env_error", f'"raise" with mode={mode!r}', on_env_error)
         require(env_timeout == "default", "env_timeout", f'"default" with mode={mode!r}', env_timeout)
-    check_env(env)
+    modules, kwargs = names_of(import_names), dict(env_kwargs or {})
+    import_modules(modules)
+    make, wraps = find_env(env), find_wrappers(wrappers)
     if mode == "native":
-        vector = _make_native(env, num_envs, wrappers, dict(env_kwargs or {}))
+        vector = _make_native(make, num_envs, wraps, kwargs)
     elif mode == "sync":
-        makers = [_Maker(env, tuple(wrappers), dict(env_kwargs or {}))] * num_envs
+        makers = [_Maker(make, wraps, kwargs)] * num_envs
         vector = _SyncVectorEnv(makers, autoreset_mode=AUTORESET_MODES[autoreset or "same_step"])
     else:
-        makers = [_Maker(_sendable(env), tuple(wrappers), dict(env_kwargs or {}))] * num_envs
+        makers = [_Maker(_sendable(make), wraps, kwargs, modules)] * num_envs
         autoreset_mode = AUTORESET_MODES[autoreset or "same_step"]
         vector = ProcessVectorEnv(makers, autoreset_mode, on_env_error=on_env_error, **_timeouts(env_timeout))
     if seed is not None:
         seed_envs(vector, seed)
     return vector
-
-
-def check_env(env: EnvLike, name: str = "env_id") -> None:
-    """Raise if ``env`` is neither a registered id nor a callable.
-
-    Args:
-        env: What a user gave.
-        name: Name of the argument, for the error.
-
-    Raises:
-        ValueError: If the id is not registered; gymnasium's hint is kept.
-        TypeError: If it is something else.
-    """
-    if isinstance(env, str):
-        try:
-            gym.spec(env)
-        except (gym.error.Error, ImportError) as error:
-            raise ValueError(f"{name} must be a registered gymnasium id, got {env!r}: {error}") from error
-    elif not callable(env):
-        raise TypeError(f"{name} must be a gymnasium id or a callable that returns an env, got {env!r}")
 
 
 def differ_in_bounds_only(one: gym.Space[Any], other: gym.Space[Any]) -> bool:
@@ -153,7 +141,7 @@ def reset_envs(env: VectorEnv, seed: list[int | None] | None = None, options: di
     return env.reset(seed=seeds, options=options)[0]
 
 
-def _sendable(env: EnvLike) -> EnvSpec | Callable[[], Any]:
+def _sendable(env: str | Callable[..., Any]) -> EnvSpec | Callable[..., Any]:
     """Return what makes the env in a process that knows neither this one's registry nor its script."""
     if not isinstance(env, str):
         return env
@@ -176,11 +164,16 @@ class _Maker:
     """Makes one env; a class, so that it can be sent to another process."""
 
     def __init__(
-        self, env: EnvLike | EnvSpec, wrappers: tuple[Callable[[Any], Any], ...], kwargs: dict[str, Any]
+        self,
+        env: str | EnvSpec | Callable[..., Any],
+        wrappers: tuple[Callable[[Any], Any], ...],
+        kwargs: dict[str, Any],
+        modules: tuple[str, ...] = (),
     ) -> None:
-        self.env, self.wrappers, self.kwargs = env, wrappers, kwargs
+        self.env, self.wrappers, self.kwargs, self.modules = env, wrappers, kwargs, modules
 
     def __call__(self) -> gym.Env[Any, Any]:
+        import_modules(self.modules)
         make = functools.partial(gym.make, self.env) if isinstance(self.env, (str, EnvSpec)) else self.env
         env = make(**self.kwargs)
         for wrapper in self.wrappers:
@@ -200,7 +193,7 @@ def _timeouts(env_timeout: EnvTimeout) -> dict[str, Any]:
 
 
 def _make_native(
-    env: EnvLike, num_envs: int, wrappers: Sequence[Callable[[Any], Any]], kwargs: dict[str, Any]
+    env: str | Callable[..., Any], num_envs: int, wrappers: Sequence[Callable[[Any], Any]], kwargs: dict[str, Any]
 ) -> VectorEnv:
     if isinstance(env, str):
         if gym.spec(env).vector_entry_point is None:

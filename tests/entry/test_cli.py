@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 import torch
 import yaml
@@ -17,6 +19,7 @@ from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.entry.cli import main
 from lightning_ding.policy import DQNPolicy
+from tests.envs.own import SOURCE
 
 Config = dict[str, Any]
 LOGGER = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "runs", "name": "cartpole"}}
@@ -183,7 +186,7 @@ MISTAKES: list[tuple[str, Sequence[str], Config, str]] = [
     ("value", ["--model.cfg.learn.batch_size", "0"], {}, "learn.batch_size must be >= 1, got 0"),
     ("type", ["--model.cfg.learn.batch_size", "many"], {}, '"model.cfg.learn.batch_size"'),
     ("choice", ["--model.cfg.learn.loss", "huberr"], {}, '"model.cfg.learn.loss"'),
-    ("env", ["--data.env_id", "CartPol-v1"], {}, "env_id must be a registered gymnasium id, got 'CartPol-v1'"),
+    ("env", ["--data.env_id", "CartPol-v1"], {}, "did you mean 'CartPole-v1'?"),
 ]
 
 
@@ -220,6 +223,7 @@ def test_command_that_does_not_exist_names_those_that_do(
 USERS_POLICY = """
 from dataclasses import dataclass
 from lightning_ding.policy import DQNPolicy
+from tests.envs.own import SOURCE
 from lightning_ding.policy.dqn import DQNConfig
 
 @dataclass(frozen=True)
@@ -249,3 +253,93 @@ def test_policy_of_the_user_is_found_by_its_path(
     assert policy.config.patience == 5
     assert policy.config.learn.batch_size == 8
     assert policy.progress.env_step == 64
+
+
+FLATTEN = "gymnasium.wrappers.FlattenObservation"
+LIMIT = {"class_path": "gymnasium.wrappers.TimeLimit", "init_args": {"max_episode_steps": 2}}
+OWN_ENVS: dict[str, tuple[Sequence[str], Config]] = {
+    "module:id": (["--data.env_id", "own_envs:Own-v0"], {"env_id": "own_envs:Own-v0"}),
+    "dotted path": (["--data.env_id=own_envs.OwnEnv"], {"env_id": "own_envs.OwnEnv"}),
+    "function": (["--data.env_id=own_envs:make_own"], {"env_id": "own_envs:make_own"}),
+    "class_path": (
+        ["--data.env_id.class_path=own_envs.OwnEnv", "--data.env_id.init_args.size=4"],
+        {"env_id": {"class_path": "own_envs.OwnEnv", "init_args": {"size": 4}}},
+    ),
+    "import_names": (
+        ["--data.import_names=own_envs", "--data.env_id=Own-v0"],
+        {"import_names": ["own_envs"], "env_id": "Own-v0"},
+    ),
+    "wrappers": (
+        ["--data.env_id=own_envs.OwnEnv", f"--data.wrappers+={FLATTEN}", f"--data.train_wrappers+={json.dumps(LIMIT)}"],
+        {"env_id": "own_envs.OwnEnv", "wrappers": [FLATTEN], "train_wrappers": [LIMIT]},
+    ),
+    "evaluation": (
+        ["--data.env_id=own_envs.OwnEnv", "--data.eval_env_id=own_envs:Own-v0", f"--data.eval_wrappers={FLATTEN}",
+         f"--data.train_wrappers=[{FLATTEN}]"],
+        {"env_id": "own_envs.OwnEnv", "eval_env_id": "own_envs:Own-v0", "eval_wrappers": FLATTEN,
+         "train_wrappers": [FLATTEN]},
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def own(settings: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Config]:
+    """Put a module with an env of the user beside the config, which names no env."""
+    Path("own_envs.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    del settings["data"]["env_id"]
+    settings["data"]["max_env_step"] = 32
+    Path("run.yaml").write_text(yaml.safe_dump(settings))
+    yield settings
+    sys.modules.pop("own_envs", None)
+    gym.registry.pop("Own-v0", None)
+
+
+EVERY_FORM = [*OWN_ENVS["class_path"][0], *OWN_ENVS["evaluation"][0][1:3], "--data.import_names=own_envs"]
+EVERY_FORM += [f"--data.train_wrappers+={FLATTEN}", f"--data.train_wrappers+={json.dumps(LIMIT)}"]
+
+
+def test_an_own_env_and_its_wrappers_are_trained_resumed_exactly_validated_and_tested(own: Config) -> None:
+    run("fit", *EVERY_FORM, "--data.max_env_step=48")
+    whole = saved()
+    (written,) = Path("runs").rglob("config.yaml")
+    Path("run.yaml").write_text(written.read_text())
+    Path("runs").rename("first")
+    run("fit", "--data.max_env_step=32")
+    run("fit", "--ckpt_path=last")
+    files = sorted(Path("runs").rglob("last.ckpt"), key=lambda file: file.stat().st_mtime)
+    resumed = torch.load(files[-1], weights_only=True)
+    assert resumed["progress"] == whole["progress"]
+    torch.testing.assert_close(resumed["state_dict"], whole["state_dict"], rtol=0, atol=0)
+    for command in ("validate", "test"):
+        run(command, "--ckpt_path=last")
+
+
+def test_a_printed_config_names_own_envs_as_the_flags_did(own: Config, capsys: pytest.CaptureFixture[str]) -> None:
+    def printed(*arguments: str) -> Config:
+        with pytest.raises(SystemExit):
+            run("fit", *arguments, "--print_config")
+        text = capsys.readouterr().out
+        Path("run.yaml").write_text(text)
+        read: Config = yaml.safe_load(text)
+        return read
+
+    first = printed(*EVERY_FORM)
+    assert first["data"]["train_wrappers"] == [FLATTEN, LIMIT]
+    assert first["data"]["eval_env_id"] == "own_envs:Own-v0"
+    assert first["data"]["env_id"]["class_path"] == "own_envs.OwnEnv"
+    assert printed() == first
+
+
+@pytest.mark.slow  # tests/envs/test_named.py makes each form without a run
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("how", ["flags", "file"])
+@pytest.mark.parametrize("form", OWN_ENVS)
+def test_an_own_env_is_trained_and_evaluated_in(own: Config, form: str, how: str, mode: str) -> None:
+    flags, data = OWN_ENVS[form]
+    if how == "file":
+        Path("run.yaml").write_text(yaml.safe_dump(deep_merge(own, {"data": data})))
+        flags = []
+    run("fit", *flags, f"--data.mode={mode}")
+    assert saved()["progress"]["env_step"] == 32
+    run("validate", *flags, f"--data.mode={mode}", "--ckpt_path=last")

@@ -10,7 +10,7 @@ import pytest
 from lightning_ding.config import to_dict
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.entry.cli import main
-from lightning_ding.entry.config_file import read_config
+from lightning_ding.entry.config_file import check_env, read_config
 
 ROLES = ["parallel", "coordinator", "learner", "collector"]
 MISTAKES = {
@@ -20,6 +20,10 @@ MISTAKES = {
     "main: {env: {collector_env_num: 0}}": "main.env.collector_env_num must be >= 1, got 0",
     "main: {policy: {type: dqm}}": "no policy is registered as 'dqm'; did you mean 'dqn'?",
     "main: {policy: {type: dqn, nsteps: 3}}": "main.policy: unknown config key 'nsteps'; did you mean 'nstep'?",
+    "main: {env: {env_id: CartPol-v1}}": "main.env.env_id must be a registered gymnasium id, ",
+    "main: {env: {env_id: nowhere.MyEnv}}": "No module named 'nowhere'",
+    "main: {env: {wrappers: [FlattenObservation]}}": "did you mean 'gymnasium.wrappers.FlattenObservation'?",
+    "main: {env: {import_names: [nowhere]}}": "import_names: cannot import 'nowhere'",
     "main: {policy: 3}": "config key 'main.policy' must be",
     "system: {transport: flask}": "config key 'system.transport' must be one of 'flask_fs', 'ray', got str: 'flask'",
     "system: {learner: {trainer: {device: 2}}}": "key 'system.learner.trainer.device'; did you mean 'devices'?",
@@ -159,3 +163,14 @@ def test_token_file_that_is_missing_or_short_is_named(file: Path, capsys: pytest
 def _with(file: Path, text: str) -> Path:
     file.write_text(text)
     return file
+
+
+def test_an_own_env_is_read_from_the_file_and_the_settings(file: Path) -> None:
+    path = "gymnasium.envs.classic_control.CartPoleEnv"
+    file.write_text(f"main: {{env: {{env_id: {{class_path: {path}, init_args: {{sutton_barto_reward: true}}}}}}}}")
+    cfg = read_config(file, ["main.env.wrappers=[gymnasium.wrappers.FlattenObservation]"])
+    assert cfg.main.env.env_id == {"class_path": path, "init_args": {"sutton_barto_reward": True}}
+    assert cfg.main.env.wrappers == ("gymnasium.wrappers.FlattenObservation",)
+    check_env(cfg)
+    file.write_text(json.dumps(to_dict(cfg)))
+    assert read_config(file) == cfg

@@ -194,7 +194,7 @@ def test_make_vector_env_takes_a_callable_that_makes_a_native_vector_env(make: M
 
 
 def test_make_vector_env_names_the_env_that_a_misspelt_id_may_mean() -> None:
-    with pytest.raises(ValueError, match=r"env_id .* got 'CartPol-v1': .*Did you mean: `CartPole`"):
+    with pytest.raises(ValueError, match=r"env_id .* got 'CartPol-v1'; did you mean 'CartPole-v1'"):
         make_vector_env("CartPol-v1")
 
 
@@ -228,7 +228,7 @@ def test_make_vector_env_lists_the_autoreset_modes_there_are() -> None:
 
 
 def test_make_vector_env_refuses_what_is_neither_id_nor_callable() -> None:
-    with pytest.raises(TypeError, match="env_id must be a gymnasium id or a callable that returns an env, got 3"):
+    with pytest.raises(TypeError, match=r"env_id must be a registered gymnasium id, .*, got 3"):
         make_vector_env(3)  # type: ignore[arg-type]
 
 

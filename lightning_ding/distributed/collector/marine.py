@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from typing_extensions import override
@@ -14,10 +13,12 @@ from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.distributed.collector.base import BaseParallelCollector, Collected, Message
 from lightning_ding.distributed.collector.weights import Weights
+from lightning_ding.distributed.config import EnvConfig
 from lightning_ding.envs import PettingZooVectorEnv
+from lightning_ding.envs.named import find_env
 from lightning_ding.policy.factory import create_policy
 from lightning_ding.policy.random import random_collect_mode, random_eval_mode
-from lightning_ding.registry import PARALLEL_COLLECTOR_REGISTRY
+from lightning_ding.registry import PARALLEL_COLLECTOR_REGISTRY, import_modules
 from lightning_ding.worker import BattleInteractionSerialEvaluator, BattleSampleSerialCollector
 
 RANDOM = "random"  # path of a player that moves at random
@@ -26,7 +27,7 @@ MAX_FAULTS = 100  # of a game without a finished episode between them
 
 @PARALLEL_COLLECTOR_REGISTRY.register("marine")
 class MarineParallelCollector(BaseParallelCollector):
-    """The main player meets an opponent, in ``env.env_id``, a ``module:function`` that makes a PettingZoo env.
+    """The main player meets an opponent, in ``env.env_id``, the path of a function that makes a PettingZoo env.
 
     Players that learn get newer weights during the task, and their transitions go into one message; two of the same
     policy act with the same network. The others' weights are loaded once. A task with one path plays against a random
@@ -46,6 +47,7 @@ class MarineParallelCollector(BaseParallelCollector):
     def _setup(self, seeds: list[np.random.SeedSequence]) -> None:
         config = self.config
         require(config.env.mode == "sync", "env.mode", '"sync" in games', config.env.mode)
+        require(not config.env.wrappers, "env.wrappers", "empty in games", config.env.wrappers)
         self._env = env = self._make_env(seeds[0])
         paths, flags = list(config.policy_update_path), list(config.policy_update_flag)
         if len(paths) == 1:
@@ -83,7 +85,7 @@ class MarineParallelCollector(BaseParallelCollector):
     def _make_env(self, seed: np.random.SeedSequence) -> PettingZooVectorEnv:
         config = self.config
         num_envs = config.env.evaluator_env_num if config.eval_flag else config.env.collector_env_num
-        make = functools.partial(find_function(config.env.env_id), **config.env.env_kwargs)
+        make = find_game(config.env)
         max_faults = MAX_FAULTS if config.env_fault == "drop" else 0
         return PettingZooVectorEnv(make, num_envs, rotate_seats=True, seed=seed, max_faults=max_faults)
 
@@ -110,15 +112,15 @@ class MarineParallelCollector(BaseParallelCollector):
             self._result["wins" if value > 0 else "losses" if value < 0 else "draws"] += 1
 
 
-def find_function(name: str) -> Callable[..., Any]:
-    """Return the function that ``module:function`` names.
+def find_game(env: EnvConfig) -> Callable[[], Any]:
+    """Return what makes the PettingZoo env of a config.
 
     Raises:
-        ValueError: If it has another form, or there is no such function.
-        ImportError: If there is no such module.
+        ValueError: If there is no such function.
+        TypeError: If it does not take the arguments.
+        ImportError: If a module of ``import_names`` cannot be imported.
     """
-    module, _, function = name.partition(":")
-    require(bool(module and function), "env.env_id", "module:function of a PettingZoo env", name)
-    found = getattr(importlib.import_module(module), function, None)
-    require(callable(found), "env.env_id", f"the name of a function in {module}", name)
-    return found  # type: ignore[return-value]
+    import_modules(env.import_names)
+    found = find_env(env.env_id, "env.env_id")
+    require(callable(found), "env.env_id", "the path of a function that makes a PettingZoo env", env.env_id)
+    return functools.partial(cast("Callable[..., Any]", found), **env.env_kwargs)

@@ -70,8 +70,9 @@ class ZerglingParallelCollector(BaseParallelCollector):
             env.evaluator_env_num if config.eval_flag else env.collector_env_num,
             env.mode,
             seed,
-            (FaultBarrier,) if drops else (),
+            (*env.wrappers, FaultBarrier) if drops else env.wrappers,
             env.env_kwargs,
             "disabled" if config.eval_flag and env.mode != "native" else None,
             on_env_error="restart" if drops and env.mode == "async" else "raise",
+            import_names=env.import_names,
         )

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from lightning_ding.distributed.collector import MarineParallelCollector
-from lightning_ding.distributed.collector.marine import find_function
+from lightning_ding.distributed.collector.marine import find_game
+from lightning_ding.distributed.config import EnvConfig
 from tests.distributed.weight_policy import POLICY, make_duel
 
 DUEL = "tests.distributed.weight_policy:make_duel"
@@ -155,7 +156,11 @@ def test_games_that_cannot_be_played_are_refused(opponent: str, changes: dict[st
         make(Around(), opponent, **changes).start()
 
 
-def test_functions_are_found_by_module_and_name() -> None:
-    assert find_function(DUEL) is make_duel
-    with pytest.raises(ImportError):
-        find_function("no_such_module:make")
+def test_games_are_found_by_the_path_of_what_makes_them() -> None:
+    for env_id in (DUEL, DUEL.replace(":", "."), {"class_path": DUEL}):
+        make_game = find_game(EnvConfig(env_id=env_id))
+        assert getattr(make_game, "func") is make_duel  # noqa: B009 - of a functools.partial
+    with pytest.raises(ValueError, match="No module named 'no_such_module'"):
+        find_game(EnvConfig(env_id="no_such_module:make"))
+    with pytest.raises(ValueError, match=r"env\.env_id must be the path of a function .*, got 'CartPole-v1'"):
+        find_game(EnvConfig(env_id="CartPole-v1"))

@@ -14,7 +14,7 @@ from lightning_ding.distributed.collector import (
 )
 from lightning_ding.distributed.collector import weights as weights_module
 from lightning_ding.distributed.errors import LeaseLostError
-from tests.distributed.weight_policy import ENV, POLICY, WeightPolicy
+from tests.distributed.weight_policy import ENV, POLICY, WeightEnv, WeightPolicy
 
 
 class Around:
@@ -254,3 +254,11 @@ def test_parallel_collectors_are_found_by_name() -> None:
     assert isinstance(made, ZerglingParallelCollector)
     with pytest.raises(KeyError, match="marine"):
         get_parallel_collector_cls({"type": "marin"})
+
+
+def test_envs_are_named_and_wrapped_as_in_a_datamodule() -> None:
+    around = Around(num_messages=1)
+    limit = {"class_path": "gymnasium.wrappers.TimeLimit", "init_args": {"max_episode_steps": 2}}
+    home = WeightEnv.__module__
+    make(around, env={"env_id": f"{home}.WeightEnv", "wrappers": [limit], "import_names": [home]}).start()
+    assert around.data[0]["truncated"].flatten().tolist() == [False, False, True, True, False, False]

@@ -1,0 +1,149 @@
+"""Envs and wrappers by name, the same in Python, in YAML, on the command line and in distributed runs.
+
+An env is a registered id (``CartPole-v1``), an id with the module that registers it (``my_envs:MyEnv-v0``), the dotted
+path of a class or function (``my_envs.MyEnv`` or ``my_envs:MyEnv``), or a mapping with ``class_path`` and
+``init_args``. A wrapper is a dotted path (``gymnasium.wrappers.FlattenObservation``) or such a mapping.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+import gymnasium as gym
+
+from lightning_ding.config import closest
+
+if TYPE_CHECKING:
+    EnvLike = str | Mapping[str, Any] | Callable[[], Any]
+    WrapperLike = str | Mapping[str, Any] | Callable[[Any], Any]
+    Wrappers = Sequence[WrapperLike]
+    Names = Sequence[str]
+else:  # at run time only what YAML can say: jsonargparse would try to call a class path where a callable is allowed
+    EnvLike = str | dict[str, Any]
+    Wrappers = Sequence[str | dict[str, Any]] | str | dict[str, Any]
+    Names = Sequence[str] | str
+
+Maker = Callable[..., Any]
+AN_ENV = (
+    "a registered gymnasium id, module:id, the dotted path of a class or function that makes an env, "
+    "or a mapping with class_path and init_args"
+)
+A_WRAPPER = (
+    "the dotted path of a class or function that takes an env, such as 'gymnasium.wrappers.FlattenObservation', "
+    "or a mapping with class_path and init_args"
+)
+
+
+def find_env(env: EnvLike, name: str = "env_id") -> str | Callable[..., Any]:
+    """Return the registered id of an env, or the callable that makes it.
+
+    Args:
+        env: What a user gave; modules that it names are imported.
+        name: Name of the argument, for the error.
+
+    Raises:
+        ValueError: If there is no such env; the message names the nearest registered id.
+        TypeError: If it is neither a name, a mapping nor a callable.
+
+    Example:
+        >>> find_env("CartPole-v1")
+        'CartPole-v1'
+        >>> find_env("gymnasium.envs.classic_control.CartPoleEnv").__name__
+        'CartPoleEnv'
+    """
+    if not isinstance(env, str):
+        return _find(env, name, AN_ENV, gym.registry)
+    module, _, own = env.rpartition(":")
+    if module:
+        _import(module, _error(name, AN_ENV, env))
+    try:
+        gym.spec(own)
+    except gym.error.Error as error:
+        why = "" if isinstance(error, gym.error.NameNotFound) else f": {error}"  # it names versions and packages
+        if "." in own or module:
+            return _find(env, name, AN_ENV, gym.registry)
+        raise ValueError(f"{_error(name, AN_ENV, env)}{why}{_hint(env, gym.registry)}") from error
+    return own
+
+
+def find_wrappers(wrappers: Wrappers, name: str = "wrappers") -> tuple[Callable[[Any], Any], ...]:
+    """Return the callables that wrappers stand for.
+
+    Args:
+        wrappers: What a user gave; one may stand without a list.
+        name: Name of the argument, for the error.
+
+    Raises:
+        ValueError: If there is no such wrapper; the message names the nearest one of gymnasium.
+        TypeError: If one is neither a name, a mapping nor a callable.
+
+    Example:
+        >>> find_wrappers(["gymnasium.wrappers.FlattenObservation"])[0].__name__
+        'FlattenObservation'
+    """
+    is_one = isinstance(wrappers, (str, Mapping)) or callable(wrappers)
+    known = [f"gymnasium.wrappers.{one}" for one in gym.wrappers.__all__]
+    given: Iterable[Any] = [wrappers] if is_one else wrappers
+    return tuple(_find(one, name, A_WRAPPER, known) for one in given)
+
+
+def names_of(names: Names) -> tuple[str, ...]:
+    """Return the module names of an ``import_names``, of which one may stand without a list."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _find(given: Any, name: str, allowed: str, known: Iterable[str]) -> Callable[..., Any]:
+    """Return the callable that a dotted path or a class_path with init_args names; a callable is itself."""
+    wrong = _error(name, allowed, given)
+    if isinstance(given, str):
+        return _at(given, wrong, known)
+    if not isinstance(given, Mapping):
+        if not callable(given):
+            raise TypeError(wrong)
+        return cast(Maker, given)
+    path = given.get("class_path")
+    if not isinstance(path, str):
+        raise ValueError(wrong)
+    arguments = {key: value for key, value in given.items() if key not in ("class_path", "init_args")}
+    arguments |= given.get("init_args") or {}  # `--data.env_id.init_args.size 5` comes as {"size": 5}
+    maker = _at(path, _error(f"{name}.class_path", "a dotted path", path), known)
+    try:
+        inspect.signature(maker).bind_partial(**arguments)
+    except TypeError as error:
+        raise TypeError(f"{name}: {path} {error}") from error
+    return functools.partial(maker, **arguments) if arguments else maker
+
+
+def _at(path: str, wrong: str, known: Iterable[str]) -> Callable[..., Any]:
+    """Return the callable at a dotted path."""
+    module, _, attribute = path.replace(":", ".").rpartition(".")
+    if not module:
+        raise ValueError(f"{wrong}{_hint(path, known)}")
+    home = _import(module, wrong, _hint(path, known))
+    found = getattr(home, attribute, None)
+    if not callable(found):
+        public = [f"{module}.{one}" for one in vars(home) if not one.startswith("_")]
+        raise ValueError(f"{wrong}: {module!r} has no {attribute!r}{_hint(f'{module}.{attribute}', public)}")
+    return cast(Maker, found)
+
+
+def _import(module: str, wrong: str, hint: str = "") -> Any:
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise ValueError(f"{wrong}{hint}")
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ValueError(f"{wrong}: {error}{hint}") from error
+
+
+def _error(name: str, allowed: str, given: Any) -> str:
+    return f"{name} must be {allowed}, got {given!r}"
+
+
+def _hint(given: str, known: Iterable[str]) -> str:
+    near = closest(given, known)
+    return f"; did you mean {near!r}?" if near not in (None, given) else ""
