@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
@@ -29,7 +30,7 @@ from lightning_ding.policy.eval_mode import InEvalMode
 from lightning_ding.policy.metrics import MeanMetrics
 from lightning_ding.policy.modes import CollectMode, EvalMode, LearnMode
 from lightning_ding.policy.non_finite import NonFiniteGuard
-from lightning_ding.policy.optimisation import attached_trainer, warn_of_other_rates
+from lightning_ding.policy.optimisation import acting_precision, attached_trainer, warn_of_other_rates
 from lightning_ding.policy.rank_statistics import number_of_ranks
 from lightning_ding.policy.round import Batch, Round
 from lightning_ding.policy.trainer_fast_path import nobody_listens
@@ -92,6 +93,7 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
         self._scheduler_list: list[LRScheduler] = []
         self._is_built = False
         self._step_directly = False
+        self._acting_precision: Callable[[], AbstractContextManager[None]] = nullcontext
         self.guard = NonFiniteGuard(self, self.config.on_non_finite)
         """Sees that no update is made of what is not finite."""
         self._compiler = Compiler(self, self.guard) if self.config.compile else None
@@ -247,6 +249,7 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
             RuntimeError: If there is nothing to learn the spaces from.
         """
         trainer = attached_trainer(self)
+        self._acting_precision = acting_precision(trainer)
         datamodule: Any = getattr(trainer, "datamodule", None)
         if hasattr(datamodule, "single_observation_space"):
             self.build(datamodule.single_observation_space, datamodule.single_action_space)
@@ -255,6 +258,10 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
                 f"{type(self).__name__} does not know its spaces: set model.obs_shape and model.action_shape in its "
                 "config, call build(observation_space, action_space), or use a datamodule that has an env"
             )
+
+    def teardown(self, stage: str) -> None:
+        """Act in full precision from now on (Lightning hook)."""
+        self._acting_precision = nullcontext
 
     def _initialise(self, model: nn.Module | None) -> None:
         if self._needs_model():
@@ -360,7 +367,7 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
         batch = nested.to_tensor(obs) if ids is None else nested.stack([obs[i] for i in ids])
         if torch.device(self.device).type != "cpu":
             batch = nested.to(batch, self.device)
-        with torch.no_grad(), self._in_eval_mode:
+        with torch.no_grad(), self._in_eval_mode, self._acting_precision():
             output = function(batch, **kwargs)
         return output if ids is None else {env_id: nested.index(output, row) for row, env_id in enumerate(ids)}
 

@@ -89,6 +89,7 @@ class Compiler:
                 return None
         try:
             update = self._update(loss, optimizer, grad_clip_norm)
+            torch.clear_autocast_cache()  # eager code of this round may have left weights of before the update in it
             made = update(batch, updates, self._guard.stopped(update.device))
         except RanksDisagreeError:
             raise

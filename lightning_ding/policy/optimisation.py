@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
+from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import ParallelStrategy
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
@@ -82,6 +83,7 @@ def optimisation_step(
     if norm is not None:
         clip_grads_with_norm_(parameters, cast(float, grad_clip_norm), norm)
     _step(module, optimizer, index, trainer, direct)
+    torch.clear_autocast_cache()  # it would hold the weights of before the step until the whole round is learned
     return norm
 
 
@@ -131,6 +133,15 @@ def warn_of_other_rates(optimizers: Sequence[Optimizer]) -> None:
         if loaded != asked:
             text = "optimizer %d goes on with the learning rate %g of the checkpoint, not with %g of the config"
             logger.warning(text, index, loaded, asked)
+
+
+def acting_precision(trainer: Trainer | None) -> Callable[[], AbstractContextManager[None]]:
+    """Return what makes the context in which a network acts: under mixed precision the one in which it learns.
+
+    Probabilities of actions would otherwise be those of a slightly different network than the one that learns.
+    """
+    precision = None if trainer is None else trainer.precision_plugin
+    return precision.forward_context if isinstance(precision, MixedPrecision) else nullcontext
 
 
 def attached_trainer(module: LightningModule) -> Trainer | None:
