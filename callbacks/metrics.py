@@ -75,6 +75,8 @@ class MetricsLogger(Callback):
 
     def _write(self, trainer: Trainer, pl_module: Any) -> None:
         metrics = self._over_ranks(trainer, pl_module.metrics.flush(), *_pop_episodes(trainer))
+        means = {name.removeprefix("learn/"): value for name, value in metrics.items() if name.startswith("learn/")}
+        pl_module.check_means(means)
         progress, seconds = pl_module.progress, time.perf_counter() - self._time
         metrics["learn/cur_lr"] = pl_module.cur_lr()
         metrics["progress/train_iter"] = progress.train_iter

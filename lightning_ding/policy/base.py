@@ -476,6 +476,13 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
                 batch.update_priority(minibatch, priority)
         return output
 
+    def check_means(self, means: Mapping[str, float]) -> None:
+        """Look at the means of what updates reported since the last log; an algorithm warns here of what is wrong.
+
+        Args:
+            means: Means over updates and ranks by the name of the report. They are on the host already.
+        """
+
     def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> None:
         """Log the episodes of an evaluation (Lightning hook); see :func:`log_episodes`."""
         log_episodes(self, "eval", batch)

@@ -13,9 +13,11 @@ Shapes: B batch, A actions, N atoms.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lightning_ding import rl
@@ -23,6 +25,8 @@ from lightning_ding.policy.c51_config import C51Config
 from lightning_ding.policy.config import PolicyConfig
 from lightning_ding.policy.q_learning import QLearningPolicy
 from lightning_ding.registry import POLICY_REGISTRY
+
+LARGEST_CLIPPED_SHARE = 0.25  # of the targets' mass outside the support, on average between two logs
 
 
 @POLICY_REGISTRY.register("c51")
@@ -44,6 +48,7 @@ class C51Policy(QLearningPolicy[C51Config]):
     config_class: ClassVar[type[PolicyConfig]] = C51Config
     target_keys: ClassVar[tuple[str, ...]] = ("logit", "distribution")
     support: Tensor
+    _has_warned = False
 
     def _init_learn(self) -> None:
         super()._init_learn()
@@ -60,13 +65,14 @@ class C51Policy(QLearningPolicy[C51Config]):
 
         Returns:
             The loss, and what to report, detached: ``total_loss``, a scalar, ``q_value`` (B,), ``target_q_value``
-            (B,), and ``priority`` (B,) if the config asks for it.
+            (B,), ``clipped_share`` (B,), the share of the target's mass that lies outside the support, and ``priority``
+            (B,) if the config asks for it.
 
         Raises:
             KeyError: If ``discount`` or ``IS`` is needed and missing.
             ValueError: If ``reward`` is not of shape (B,).
         """
-        target = self._target(batch)
+        target, clipped_share = self._target(batch)
         output = self._output(self.model, batch["obs"])
         prediction = rl.take_action_distribution(output["log_distribution"], batch["action"])
         cross_entropy = rl.cross_entropy(prediction, target)
@@ -74,16 +80,33 @@ class C51Policy(QLearningPolicy[C51Config]):
         q_value = rl.take_action_value(output["logit"], batch["action"]).detach()
         target_q_value = rl.mean_return(target, self.support)
         report = {"total_loss": loss.detach(), "q_value": q_value, "target_q_value": target_q_value}
+        report["clipped_share"] = clipped_share
         if self.config.priority:
             report["priority"] = cross_entropy.detach()
         return loss, report
 
     @torch.no_grad()
-    def _target(self, batch: dict[str, Any]) -> Tensor:
-        """Return the projected distribution of the target, shape (B, N)."""
+    def _target(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Return the projected distribution of the target, (B, N), and its share beyond the support, (B,)."""
         reward, discount_t, output = self._reward(batch), self._discount(batch), self._target_output(batch)
         probability_t = rl.take_action_distribution(output["distribution"], self._next_action(batch, output))
-        return rl.categorical_projection(reward, discount_t, probability_t, self.support)
+        moved = (reward, discount_t, probability_t, self.support)
+        return rl.categorical_projection(*moved), rl.share_beyond_support(*moved)
+
+    def check_means(self, means: Mapping[str, float]) -> None:
+        """Warn once if much of the targets' mass lies outside the support; see :meth:`Policy.check_means`."""
+        share = means.get("clipped_share", 0.0)
+        if share > LARGEST_CLIPPED_SHARE and not self._has_warned:
+            self._has_warned = True
+            model = self.config.model
+            rank_zero_warn(
+                f"{share:.0%} of the targets' mass lies outside [model.v_min, model.v_max] = [{model.v_min}, "
+                f"{model.v_max}] and counts as its ends, so returns beyond them cannot be told apart: set v_min and "
+                "v_max to the smallest and the largest discounted return of the env (learn/clipped_share is the share)"
+            )
+
+    def _monitor_vars_learn(self) -> list[str]:
+        return [*super()._monitor_vars_learn(), "clipped_share"]
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return the registered Q-network."""

@@ -16,6 +16,7 @@ from lightning_ding.rl.distributional import (
     mean_return,
     quantile_huber,
     quantile_target,
+    share_beyond_support,
     take_action_distribution,
     weighted_mean,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "quantile_huber",
     "quantile_target",
     "random_actions",
+    "share_beyond_support",
     "smoothed_action",
     "soft_actor_loss",
     "soft_target",

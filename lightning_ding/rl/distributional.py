@@ -64,6 +64,26 @@ def categorical_projection(reward: Tensor, discount_t: Tensor, probability_t: Te
     return projected.scatter_add(1, above, probability_t * share).detach()
 
 
+def share_beyond_support(reward: Tensor, discount_t: Tensor, probability_t: Tensor, support: Tensor) -> Tensor:
+    """Return the probability that r + discount * Z' lies outside the support, where the projection clips it.
+
+    A return at an end of the support is inside, with a thousandth of the distance of two atoms for rounding.
+
+    Args:
+        reward: (n-step) rewards, shape (B,).
+        discount_t: gamma^n * (1 - terminated), shape (B,).
+        probability_t: Probability of each atom in the next state, for the action chosen there, shape (B, N).
+        support: Values of the atoms, ascending and evenly spaced, shape (N,), N >= 2.
+
+    Returns:
+        Shares, shape (B,), detached.
+    """
+    moved = reward[:, None] + discount_t[:, None] * support
+    rounding = 1e-3 * (support[1] - support[0])
+    is_beyond = (moved < support[0] - rounding) | (moved > support[-1] + rounding)
+    return (probability_t * is_beyond).sum(1).detach()
+
+
 def cross_entropy(log_prediction: Tensor, target: Tensor) -> Tensor:
     """Return -sum_i target_i log prediction_i, shape (B,) (Bellemare et al. 2017, algorithm 1).
 
