@@ -7,6 +7,7 @@ from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
 from lightning_ding.callbacks.defaults import default_callbacks
 from lightning_ding.callbacks.final_evaluation import FinalEvaluation
 from lightning_ding.callbacks.interrupt import StopOnSignal
+from lightning_ding.callbacks.last_line import LastLine
 from lightning_ding.callbacks.max_env_step import StopAtEnvStep
 from lightning_ding.callbacks.max_train_iter import StopAtTrainIter
 from lightning_ding.callbacks.metrics import MetricsLogger
@@ -22,6 +23,7 @@ __all__ = [
     "BestCheckpoint",
     "EnvStepProgressBar",
     "FinalEvaluation",
+    "LastLine",
     "LearningReporter",
     "MetricsLogger",
     "RunCheckpoint",

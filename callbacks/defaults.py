@@ -11,6 +11,7 @@ from lightning_ding.callbacks.bring_checkpoints import bring_checkpoints
 from lightning_ding.callbacks.env_step_axis import log_over_env_steps
 from lightning_ding.callbacks.final_evaluation import FinalEvaluation
 from lightning_ding.callbacks.interrupt import StopOnSignal
+from lightning_ding.callbacks.last_line import LastLine
 from lightning_ding.callbacks.max_env_step import StopAtEnvStep
 from lightning_ding.callbacks.max_train_iter import StopAtTrainIter
 from lightning_ding.callbacks.metrics import MetricsLogger
@@ -40,7 +41,7 @@ def default_callbacks(
     budget = [callback for callback in trainer.callbacks if getattr(callback, "comes_along", False)]  # type: ignore[attr-defined]
     for callback in budget:  # of an earlier fit of this Trainer
         trainer.callbacks.remove(callback)  # type: ignore[attr-defined]
-    callbacks: list[Callback] = [MetricsLogger()]
+    callbacks: list[Callback] = [MetricsLogger(), LastLine()]
     callbacks += _in_place_of(trainer, ProgressBar, (RichProgressBar, TQDMProgressBar), [EnvStepProgressBar()])
     bring_checkpoints(trainer)
     log_over_env_steps(trainer)

@@ -7,7 +7,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
-from lightning_ding.callbacks.stopping import lift_default_epochs, stop_run
+from lightning_ding.callbacks.stopping import stop_run
 
 
 class StopAtReturn(Callback):
@@ -25,10 +25,9 @@ class StopAtReturn(Callback):
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse a Trainer that does not validate; lift Lightning's default of 1000 epochs."""
+        """Refuse a Trainer that does not validate."""
         if not trainer.enable_validation:
             raise ValueError(f"stop_value={self.stop_value} needs evaluations, but this Trainer's validation is off")
-        lift_default_epochs(trainer)
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:

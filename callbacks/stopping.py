@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from typing_extensions import override
 
 from lightning_ding.config import require
 
 logger = logging.getLogger(__name__)
-
-LIGHTNING_DEFAULT_EPOCHS = 1000
 
 
 def stop_run(trainer: Trainer, reason: str) -> None:
@@ -23,11 +21,11 @@ def stop_run(trainer: Trainer, reason: str) -> None:
 
 
 def lift_default_epochs(trainer: Trainer) -> None:
-    """Let a run that has a budget of its own go on behind the 1000 epochs that Lightning sets when it is told nothing.
+    """Let a run that has a budget of its own go on beyond the 1000 epochs that Lightning sets where none are given.
 
-    A user's own ``max_epochs=1000`` cannot be told from it and is lifted as well.
+    It has to be called before Lightning sets them, and says so.
     """
-    if trainer.max_epochs == LIGHTNING_DEFAULT_EPOCHS:
+    if trainer.max_epochs is None:
         trainer.fit_loop.max_epochs = -1
 
 
@@ -43,11 +41,6 @@ class StopAt(Callback):
         require(limit >= 1, f"max_{counter}", ">= 1", limit)
         self.counter = counter
         self.limit = limit
-
-    @override
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Lift Lightning's default of 1000 epochs."""
-        lift_default_epochs(trainer)
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:

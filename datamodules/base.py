@@ -20,6 +20,7 @@ from torch import Tensor
 
 from lightning_ding.callbacks import default_callbacks
 from lightning_ding.config import require
+from lightning_ding.datamodules.arguments import plain
 from lightning_ding.datamodules.normalisers import Normalisers
 from lightning_ding.datamodules.resumable import ResumableDataModule
 from lightning_ding.datamodules.seeds import Seeds
@@ -110,7 +111,9 @@ class CollectingDataModule(ResumableDataModule):
             TypeError: If an env or a wrapper is neither a name, a mapping nor a callable.
             ImportError: If a module of ``import_names`` cannot be imported.
         """
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__()
+        self.save_hyperparameters({name: plain(value) for name, value in arguments.items()})
         self.import_names = names_of(import_names)
         import_modules(self.import_names)
         find_env(env_id)
@@ -194,15 +197,25 @@ class CollectingDataModule(ResumableDataModule):
 
     def train_dataloader(self) -> Iterable[Any]:
         """Return the rounds of an epoch (Lightning hook)."""
+        self._noise.leave_out()
         return Stream(self._started_round, self._epoch.begin(cast(Trainer, self.trainer), self._epoch_length()))
 
     def val_dataloader(self) -> Iterable[dict[str, Tensor]]:
         """Return one evaluation (Lightning hook)."""
+        self._noise.leave_out()
         return Stream(self._evaluate, 1)
 
     def test_dataloader(self) -> Iterable[dict[str, Tensor]]:
         """Return one evaluation, on other episodes than validation's (Lightning hook)."""
+        self._noise.leave_out()
         return Stream(self._evaluate, 1)
+
+    @property
+    def hparams_initial(self) -> Any:
+        """The arguments for the loggers, apart from what the policy logs under the same name (Lightning)."""
+        policys = getattr(getattr(self.trainer, "lightning_module", None), "hparams_initial", {})
+        mine = super().hparams_initial.items()
+        return {f"data/{name}" if name in policys else name: value for name, value in mine}
 
     def teardown(self, stage: str) -> None:
         """Close the envs (Lightning hook)."""
@@ -215,6 +228,7 @@ class CollectingDataModule(ResumableDataModule):
     def close(self) -> None:
         """Close the envs; what was collected stays, so that a later ``fit`` goes on with it."""
         gc.unfreeze()
+        self._noise.end()
         envs, self._envs = self._envs, []
         for env in envs:
             env.close()
@@ -321,6 +335,7 @@ class CollectingDataModule(ResumableDataModule):
 
     def _evaluate(self) -> dict[str, Tensor]:
         """Return ``episode_return`` and ``episode_length``, shape (E,), zero where other ranks ran an episode."""
+        self._noise.end()
         evaluator, trainer = cast(InteractionSerialEvaluator, self.evaluator), cast(Trainer, self.trainer)
         self._normalisers.check_has_seen()
         now = {"envstep": self._policy.progress.env_step, "train_iter": self._policy.progress.train_iter}

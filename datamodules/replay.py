@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from lightning.pytorch import Trainer
+
+from lightning_ding.callbacks import StopAtEnvStep
 from lightning_ding.config import require
 from lightning_ding.datamodules.base import CollectingDataModule
 from lightning_ding.datamodules.round import ReplayRound
@@ -79,11 +83,18 @@ class ReplayDataModule(CollectingDataModule):
         return ReplayRound(buffer, num_batches, batch_size, self._policy.progress.train_iter, n_step)
 
     def _begin(self) -> None:
-        """Fill an empty buffer, at the start of a run with random actions."""
-        warm_up = self._policy.get_attribute("random_collect_size")
+        """Fill an empty buffer, at the start of a run with random actions; the budget of env steps has to last."""
+        warm_up = min(self._policy.get_attribute("random_collect_size"), self._transitions_left())
         is_empty = cast(IBuffer, self.buffer).count() == 0
         if warm_up and self._on_any_rank(is_empty):
             self._collect_and_push(warm_up, random=self._policy.progress.env_step == 0)
+
+    def _transitions_left(self) -> int:
+        """Return how many transitions this rank can collect such that one round more reaches the budget."""
+        trainer = cast(Trainer, self.trainer)
+        budgets = [callback.limit for callback in trainer.callbacks if isinstance(callback, StopAtEnvStep)]  # type: ignore[attr-defined]
+        left = min(budgets, default=sys.maxsize) - self._policy.progress.env_step
+        return max(0, left // trainer.world_size - self._policy.collect_mode.get_attribute("n_sample"))
 
     def _collect_and_push(self, n_sample: int, random: bool = False) -> None:
         env_step, buffer = self._policy.progress.env_step, cast(IBuffer, self.buffer)

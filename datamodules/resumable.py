@@ -15,6 +15,7 @@ from lightning.pytorch import Trainer
 
 from lightning_ding.checkpoints import find_rank_folder, save_object
 from lightning_ding.datamodules.epoch import EpochPosition
+from lightning_ding.datamodules.noise import Noise
 from lightning_ding.datamodules.normalisers import Normalisers
 from lightning_ding.datamodules.rank_state import read_collecting, restore_collecting
 from lightning_ding.datamodules.rng import rng_state, set_rng_state
@@ -46,6 +47,7 @@ class ResumableDataModule(ToldTrainer):
         self.rank_folder: str | None = None
         """Name of the folder of the checkpoint being written that holds what each rank keeps for itself."""
         self._policy: Any = None
+        self._noise = Noise()
         self._begin_anew()
 
     # ------------------------------------------------------------------ to implement
@@ -154,6 +156,7 @@ class ResumableDataModule(ToldTrainer):
     # ------------------------------------------------------------------ beginning
 
     def _started_round(self) -> Any:
+        self._noise.end()
         if self._starts:
             self._start()
         self._epoch.count()
