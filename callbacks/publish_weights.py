@@ -21,8 +21,9 @@ PAUSE = 1.0  # seconds between two of these attempts
 class WeightPublisher(Callback):
     """Hands the weights that collecting needs to a function: at the start, every so many rounds, and at the end.
 
-    The function gets ``{"model": flat tensors by name, on the CPU, "iter": updates that they have seen}``. The tensors
-    are those that are trained on, where that is on the CPU, so they have to be copied or written before it returns.
+    The function gets ``{"model": flat tensors by name, on the CPU, "iter": updates that they have seen}``, and where
+    observations are normalised ``"normaliser"``, flat tensors as well. The tensors are those that are trained on, where
+    that is on the CPU, so they have to be copied or written before it returns.
     Only rank zero publishes, and nothing that was published already. If there is no room for them (``OSError``), an
     error is logged, and the next round's take their place; at the start of a run it is tried for a minute before it
     raises.
@@ -66,10 +67,11 @@ class WeightPublisher(Callback):
         version = policy.progress.train_iter
         if not trainer.is_global_zero or version == self._version:
             return True
-        weights = policy.collect_mode.state_dict()["model"]
-        model = {name: tensor.detach().cpu() for name, tensor in weights.items()}
+        state = policy.collect_mode.state_dict()
+        parts = {part: state[part] for part in ("model", "normaliser") if part in state}
+        flat = {part: {name: x.detach().cpu() for name, x in tensors.items()} for part, tensors in parts.items()}
         try:
-            self.send_policy({"model": model, "iter": version})
+            self.send_policy({**flat, "iter": version})
         except OSError as error:
             if raises:
                 raise

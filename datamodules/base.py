@@ -21,7 +21,6 @@ from torch import Tensor
 from lightning_ding.callbacks import default_callbacks
 from lightning_ding.config import require
 from lightning_ding.datamodules.arguments import plain
-from lightning_ding.datamodules.normalisers import Normalisers
 from lightning_ding.datamodules.resumable import ResumableDataModule
 from lightning_ding.datamodules.seeds import Seeds
 from lightning_ding.datamodules.stream import Stream
@@ -92,10 +91,10 @@ class CollectingDataModule(ResumableDataModule):
             evaluator_env_num: Envs for evaluation on each rank; None means as many as episodes, up to ``num_envs``.
             n_evaluator_episode: Episodes of an evaluation over all ranks; None takes the policy's
                 ``eval.evaluator.n_episode``.
-            norm_obs: Shift and scale observations by the mean and standard deviation of those seen in training, over
-                all ranks; evaluations use and do not change them, and checkpoints hold them.
-            norm_reward: Divide training rewards by the standard deviation of the discounted return; reported returns
-                stay those of the env. For rollouts only.
+            norm_obs: Let the policy shift and scale observations by the mean and standard deviation of those seen in
+                training, over all ranks. The statistics are part of the policy; evaluations do not change them.
+            norm_reward: Let the policy learn from rewards divided by the standard deviation of the discounted return;
+                reported returns stay those of the env.
             env_timeout: With ``mode="async"``, seconds in which an env must answer, > 0: a pair for a reset and for a
                 step, or one number for both; None is no limit, ``"default"`` 120 and 60 s. What becomes of an env that
                 does not answer, or whose process dies, says ``collect.collector.env_fault``: the run ends, or the
@@ -152,7 +151,6 @@ class CollectingDataModule(ResumableDataModule):
         self._dropped_episodes: list[int] = []
         self.norm_obs = norm_obs
         self.norm_reward = norm_reward
-        self._normalisers = Normalisers(norm_obs, norm_reward)
 
     # ------------------------------------------------------------------ to implement
 
@@ -260,7 +258,6 @@ class CollectingDataModule(ResumableDataModule):
         train_iter = policy.progress.train_iter
         data = collector.collect(amount, train_iter, random_collect=random, policy_kwargs=told, **kwargs)
         self._dropped_episodes = collector.pop_dropped_episodes()
-        self._normalisers.merge_over_ranks(cast(Trainer, self.trainer).strategy.root_device)
         self._count((np.array([collector.envstep, collector.episode, collector.sample]) - before).tolist())
         return data
 
@@ -287,16 +284,24 @@ class CollectingDataModule(ResumableDataModule):
                 f"{type(self).__name__}, got {policy.config.collect.collector.type!r}; use that one by hand"
             )
         self._check_policy(policy)
-        plain = self._make_env(self.env_id, self.num_envs, self._collector_wrappers(), self.env_kwargs)
-        self._check_same_spaces(plain)
-        env = self._normalisers.wrap_training(plain, policy.get_attribute("discount_factor"))
+        env = self._make_env(self.env_id, self.num_envs, self._collector_wrappers(), self.env_kwargs)
+        self._check_same_spaces(env)
+        self._begin_normalising()
         self._collector_env = env
-        seen = self._normalisers.state_dict()
         self.collector = create_serial_collector(policy.config.collect.collector, env=env, policy=policy.collect_mode)
-        self._normalisers.load_state_dict(seen)  # it has reset the envs, which are not seeded yet
         command = getattr(policy, "command_mode", None)
         self._commander = BaseSerialCommander(policy=command, progress=policy.progress) if command is not None else None
         self._begin_anew()
+
+    def _begin_normalising(self) -> None:
+        """Tell the policy what to normalise.
+
+        Raises:
+            ValueError: If there is nothing to normalise, or the policy was trained with other settings.
+        """
+        gamma = self._policy.get_attribute("discount_factor") if self.norm_reward else 1.0
+        space, asked = self.single_observation_space, (self.norm_obs, self.norm_reward)
+        self._policy.normaliser.begin(space, *asked, discount_factor=gamma)
 
     def _epoch_length(self) -> int:
         """Return the rounds of an epoch."""
@@ -318,8 +323,7 @@ class CollectingDataModule(ResumableDataModule):
         num_envs = self.evaluator_env_num or min(self.num_envs, len(self._episodes))
         wrappers = (*self.wrappers, *self.eval_wrappers)
         autoreset: AutoresetName | None = None if self.mode == "native" else "disabled"
-        plain = self._make_env(self.eval_env_id, num_envs, wrappers, self.eval_env_kwargs, autoreset)
-        env = self._normalisers.wrap_evaluation(plain)
+        env = self._make_env(self.eval_env_id, num_envs, wrappers, self.eval_env_kwargs, autoreset)
         self.single_observation_space = env.single_observation_space
         self.single_action_space = env.single_action_space
         policy.build(env.single_observation_space, env.single_action_space)
@@ -337,7 +341,11 @@ class CollectingDataModule(ResumableDataModule):
         """Return ``episode_return`` and ``episode_length``, shape (E,), zero where other ranks ran an episode."""
         self._noise.end()
         evaluator, trainer = cast(InteractionSerialEvaluator, self.evaluator), cast(Trainer, self.trainer)
-        self._normalisers.check_has_seen()
+        if self.norm_obs and not self._policy.normaliser.has_seen_obs:
+            raise RuntimeError(
+                "norm_obs is True, but no observation was seen yet: evaluate a checkpoint with ckpt_path, or a policy "
+                "from load_from_checkpoint, which hold by what they are normalised"
+            )
         now = {"envstep": self._policy.progress.env_step, "train_iter": self._policy.progress.train_iter}
         films = evaluator.should_render(**now)
         table = torch.zeros(2, self._n_episode)

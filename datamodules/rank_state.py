@@ -26,6 +26,7 @@ def read_collecting(policy: Any, collector: ISerialCollector, env: VectorEnv, ev
         What ``restore_collecting`` takes; ``missing`` says what an env or the collector cannot give, if anything.
     """
     state: State = {"memory": policy.collect_memory(), "metrics": policy.metrics.state_dict(), "missing": None}
+    state |= {"returns": policy.normaliser.episode_state()}
     state |= {"collector": None, "envs": None, "evaluation_envs": None}
     try:
         state["collector"] = collector.state_dict()
@@ -57,6 +58,7 @@ def restore_collecting(
         collector.load_state_dict(state["collector"], goes_on=missing is None)
     if missing is None:
         policy.load_collect_memory(state["memory"])
+        policy.normaliser.load_episode_state(state["returns"])
     return missing
 
 

@@ -13,6 +13,7 @@ from gymnasium import spaces as gym_spaces
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
+from lightning_ding import nested
 from lightning_ding.callbacks import default_callbacks
 from lightning_ding.callbacks.stopping import stop_run
 from lightning_ding.checkpoints import save_object
@@ -67,6 +68,8 @@ class RemoteReplayDataModule(CollectingDataModule):
             ``validate``. None makes an env to see them.
         patience: Seconds without a round and without a new env step after which the run fails, > 0.
         import_names: Modules to import first, for the envs that they register.
+        norm_obs: Let the policy normalise observations by the statistics of those that it learns from, over all ranks.
+            They are published with its weights.
 
     Raises:
         ValueError: If there is no such env, or an argument is out of its range, or does nothing beside the others.
@@ -95,6 +98,7 @@ class RemoteReplayDataModule(CollectingDataModule):
         spaces: Spaces | None = None,
         patience: float = 500.0,
         import_names: Names = (),
+        norm_obs: bool = False,
     ) -> None:
         super().__init__(
             env_id,
@@ -109,6 +113,7 @@ class RemoteReplayDataModule(CollectingDataModule):
             evaluator_env_num=evaluator_env_num,
             n_evaluator_episode=n_evaluator_episode,
             import_names=import_names,
+            norm_obs=norm_obs,
         )
         require(prefetch >= 0, "prefetch", ">= 0", prefetch)
         require(patience > 0, "patience", "> 0 seconds", patience)
@@ -191,6 +196,8 @@ class RemoteReplayDataModule(CollectingDataModule):
         told = {f"remote/{name}": float(value) for name, value in stats.items() if value is not None}
         self._metrics = {**told, "remote/prefetched": float(feed.ready)}
         data = cast("dict[str, Any]", cast(RemoteData, answer).data)
+        if self._policy.normaliser.is_on:
+            self._policy.normaliser.update(nested.apply(lambda x: x.flatten(0, 1), {"obs": data["obs"]}))
         return RemoteRound(data, self._policy.collect_mode.get_attribute("update_per_collect"))
 
     def _agree(self, is_over: bool, answer: RemoteData | None) -> bool:
@@ -230,6 +237,7 @@ class RemoteReplayDataModule(CollectingDataModule):
 
     def _setup_collector(self, trainer: Trainer) -> None:
         self._check_policy(self._policy)
+        self._begin_normalising()
         self._begin_anew()
 
     def _check_policy(self, policy: Any) -> None:

@@ -98,7 +98,10 @@ class ReplayDataModule(CollectingDataModule):
 
     def _collect_and_push(self, n_sample: int, random: bool = False) -> None:
         env_step, buffer = self._policy.progress.env_step, cast(IBuffer, self.buffer)
-        buffer.push(self._collect(n_sample, random), env_step)
+        collected = self._collect(n_sample, random)
+        if self._policy.normaliser.is_on:
+            self._policy.normaliser.update(collected)
+        buffer.push(collected, env_step)
         if self._dropped_episodes:  # what they gave before their fault may be part of it
             buffer.drop_episodes(self._dropped_episodes)
 
@@ -116,11 +119,6 @@ class ReplayDataModule(CollectingDataModule):
             raise ValueError(
                 "collect.collector.type must be that of a collector of one policy's transitions, such as 'sample', in "
                 f"a ReplayDataModule, got {policy.config.collect.collector.type!r}; use that one by hand"
-            )
-        if self.norm_reward:
-            raise ValueError(
-                "norm_reward must be False with replay, got True: rewards that are kept would stay scaled by what was "
-                "known when they were collected"
             )
         cfg = policy.get_attribute("cfg")
         if self.buffer is None or self._buffer_of is not policy:

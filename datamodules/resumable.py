@@ -14,9 +14,9 @@ from gymnasium.vector import VectorEnv
 from lightning.pytorch import Trainer
 
 from lightning_ding.checkpoints import find_rank_folder, save_object
+from lightning_ding.config import require
 from lightning_ding.datamodules.epoch import EpochPosition
 from lightning_ding.datamodules.noise import Noise
-from lightning_ding.datamodules.normalisers import Normalisers
 from lightning_ding.datamodules.rank_state import read_collecting, restore_collecting
 from lightning_ding.datamodules.rng import rng_state, set_rng_state
 from lightning_ding.datamodules.seeds import Seeds
@@ -26,7 +26,7 @@ from lightning_ding.worker import InteractionSerialEvaluator, ISerialCollector
 
 logger = logging.getLogger(__name__)
 
-SCHEMA = 3
+SCHEMA = 4
 """Of the datamodule's part of a checkpoint."""
 
 
@@ -34,7 +34,8 @@ class ResumableDataModule(ToldTrainer):
     """Begins to collect when the first round is asked for, at the start of a run or where a checkpoint was."""
 
     seed: int
-    _normalisers: Normalisers
+    norm_obs: bool
+    norm_reward: bool
     _collector_env: VectorEnv
     _rng: dict[str, Any] | None
     _collecting: dict[str, Any] | None
@@ -68,7 +69,7 @@ class ResumableDataModule(ToldTrainer):
         """
         evaluator = self.evaluator.state_dict() if self.evaluator is not None else None
         ranks = {"rank_folder": self.rank_folder, "world_size": cast(Trainer, self.trainer).world_size}
-        own = {"normalisers": self._normalisers.state_dict(), "evaluator": evaluator}
+        own = {"norm_obs": self.norm_obs, "norm_reward": self.norm_reward, "evaluator": evaluator}
         where = {"round": self._epoch.round, "env_step": self._policy.progress.env_step}
         return {"schema": SCHEMA, **own, **where, **ranks}
 
@@ -84,10 +85,14 @@ class ResumableDataModule(ToldTrainer):
                 f"the checkpoint's datamodule state must have schema {SCHEMA}, got {got!r}: it was written by another "
                 "version; load its weights with load_from_checkpoint and begin a new run"
             )
-        self._normalisers.load_state_dict(state["normalisers"])
         trainer = cast(Trainer, self.trainer)
         if not trainer.training and trainer.state.fn != "fit":
             return
+        for name in ("norm_obs", "norm_reward"):
+            then = state[name]
+            require(
+                getattr(self, name) == then, name, f"{then}, as when the checkpoint was written", getattr(self, name)
+            )
         if self.evaluator is not None and state["evaluator"] is not None:
             self.evaluator.load_state_dict(state["evaluator"])
         self._epoch.resume(state["round"])
@@ -185,10 +190,8 @@ class ResumableDataModule(ToldTrainer):
 
     def _go_on(self, state: dict[str, Any]) -> None:
         """Put envs, collector and policy where a checkpoint was."""
-        normalisers = self._normalisers.state_dict()  # every reset counts observations
         self._begin_episodes()
         missing = restore_collecting(state, *self._collecting_parts())
-        self._normalisers.load_state_dict(normalisers)
         if missing is not None:
             if cast(Trainer, self.trainer).is_global_zero:
                 logger.warning("the envs begin new episodes, because their state is not in the checkpoint: %s", missing)

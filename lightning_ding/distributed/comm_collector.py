@@ -97,8 +97,9 @@ class BaseCommCollector(ABC):
             serial: Number of the newest publication that is known; -1 for none.
 
         Returns:
-            ``model``, a state dict; ``iter``, the updates that made it; ``serial``, the number of its publication; or
-            None if there are none that are newer, or they have just been replaced.
+            ``model``, a state dict; ``iter``, the updates that made it; ``serial``, the number of its publication; and
+            where observations are normalised ``normaliser``, a state dict too. None if there are none that are newer,
+            or they have just been replaced.
 
         Raises:
             LeaseLostError: If the task has gone to another.
@@ -113,7 +114,8 @@ class BaseCommCollector(ABC):
             if refusal.status != 404:
                 raise
             return None  # nothing was published yet, or a newer publication came between
-        return {"model": tensors.get("model", tensors), "iter": answer["version"], "serial": answer["serial"]}
+        state = tensors if "model" in tensors else {"model": tensors}
+        return {**state, "iter": answer["version"], "serial": answer["serial"]}
 
     def send_stepdata(self, data: Any) -> Any:
         """Store transitions, a nested dict of tensors with the transitions' leading axis, and return their handle.

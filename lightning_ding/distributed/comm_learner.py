@@ -149,14 +149,17 @@ class BaseCommLearner(ABC):
         """Publish weights.
 
         Args:
-            state_dict: ``model``, flat tensors by name, and ``iter``, the updates that they have seen.
+            state_dict: ``model``, flat tensors by name; ``iter``, the updates that they have seen; and where
+                observations are normalised ``normaliser``, flat tensors by name.
 
         Raises:
             LeaseLostError: If the task has gone to another learner.
             OSError: If the store has no room.
         """
         version = int(state_dict["iter"])
-        handle = self.worker.channel.store.put("policy", state_dict["model"], {"version": str(version)})
+        tensors = {part: state_dict[part] for part in ("model", "normaliser") if part in state_dict}
+        block = tensors if len(tensors) > 1 else tensors["model"]
+        handle = self.worker.channel.store.put("policy", block, {"version": str(version)})
         self.worker.call("learner_send_policy", policy_id=self._policy_id, version=version, data_id=handle)
 
     def get_data(

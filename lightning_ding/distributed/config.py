@@ -53,6 +53,8 @@ class MainConfig:
     """End the run after so many collected env steps; None for no such end."""
     max_train_iter: int | None = None
     """End the run after so many updates; None for no such end."""
+    norm_obs: bool = False
+    """Normalise observations by the statistics of those learned from, which collectors get with the weights."""
 
     def __post_init__(self) -> None:
         require(self.seed >= 0, "main.seed", ">= 0", self.seed)

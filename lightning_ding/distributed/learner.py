@@ -121,6 +121,7 @@ class RemoteLearner:
             env_kwargs=env.env_kwargs,
             mode=env.mode,
             prefetch=learner.prefetch,
+            norm_obs=main.norm_obs,
             validate=validates,
             spaces=_spaces_of_game(env) if is_game else None,
             wrappers=() if is_game else env.wrappers,

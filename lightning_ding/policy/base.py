@@ -30,6 +30,7 @@ from lightning_ding.policy.eval_mode import InEvalMode
 from lightning_ding.policy.metrics import MeanMetrics
 from lightning_ding.policy.modes import CollectMode, EvalMode, LearnMode
 from lightning_ding.policy.non_finite import NonFiniteGuard
+from lightning_ding.policy.normaliser import Normaliser, check_holds_statistics
 from lightning_ding.policy.optimisation import acting_precision, attached_trainer, warn_of_other_rates
 from lightning_ding.policy.rank_statistics import number_of_ranks
 from lightning_ding.policy.round import Batch, Round
@@ -87,6 +88,8 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
         self.enable_field = tuple(f for f in self.total_field if enable_field is None or f in enable_field)
         self.progress = Progress()
         self.metrics = MeanMetrics()
+        self.normaliser = Normaliser()
+        """By what observations and rewards are normalised, if they are; a datamodule's ``norm_obs`` begins it."""
         self.rng = np.random.default_rng()
         self.model: nn.Module = nn.Identity()
         self._optimizer_list: list[Optimizer] = []
@@ -331,11 +334,12 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
         self.guard.look()
         return output
 
-    def _learn(self, data: Batch | Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Make one update.
+    def _learn(self, data: Batch | Sequence[Mapping[str, Any]], is_raw: bool = True) -> dict[str, Any]:
+        """Make one update; of a rollout, the normaliser learns behind it, by what the policy acted with until then.
 
         Args:
             data: A minibatch, or on-policy a whole rollout, with leading axis B, or a list of B transitions.
+            is_raw: Whether it has to be normalised.
 
         Raises:
             NonFiniteError: If loss or gradient is not finite, and ``on_non_finite`` of the config says so.
@@ -344,9 +348,12 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
         batch = cast(Batch, data if isinstance(data, dict) else nested.stack(cast("Sequence[Any]", data)))
         if not self.training:
             self.train()
-        self.guard.begin(batch)
-        output = self._forward_learn(batch)
+        normal = self.normaliser.normalise_batch(batch) if is_raw else batch
+        self.guard.begin(normal)
+        output = self._forward_learn(normal)
         self.guard.end()
+        if self.on_policy and self.normaliser.is_on:
+            self.normaliser.update(batch)
         self.progress.train_iter += not self.on_policy  # who learns from a rollout counts its updates itself
         if "priority" in output and not self.guard.look():  # the buffer waits for them anyway
             del output["priority"]  # which are not finite either: the transitions keep those they had
@@ -368,7 +375,7 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
         if torch.device(self.device).type != "cpu":
             batch = nested.to(batch, self.device)
         with torch.no_grad(), self._in_eval_mode, self._acting_precision():
-            output = function(batch, **kwargs)
+            output = function(self.normaliser.normalise_obs(batch), **kwargs)
         return output if ids is None else {env_id: nested.index(output, row) for row, env_id in enumerate(ids)}
 
     def _require_field(self, field: str) -> None:
@@ -381,31 +388,39 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
 
     def _state_dict_learn(self) -> dict[str, Any]:
         self._require_field("learn")
-        return {
-            "model": self.model.state_dict(),
+        return self._network_state() | {
             "optimizer": [optimizer.state_dict() for optimizer in self._optimizer_list],
             "lr_scheduler": [scheduler.state_dict() for scheduler in self._scheduler_list],
         }
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         self._require_field("learn")
-        self.model.load_state_dict(state["model"])
+        self._load_network_state(state)
         for optimizer, saved in zip(self._optimizer_list, state["optimizer"], strict=True):
             optimizer.load_state_dict(copy.deepcopy(saved))  # torch would keep the very tensors of another optimizer
         for scheduler, saved in zip(self._scheduler_list, state["lr_scheduler"], strict=True):
             scheduler.load_state_dict(saved)
 
     def _state_dict_collect(self) -> dict[str, Any]:
-        return {"model": self.model.state_dict()}
+        return self._network_state()
 
     def _load_state_dict_collect(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"], strict=True)
+        self._load_network_state(state)
 
     def _state_dict_eval(self) -> dict[str, Any]:
-        return {"model": self.model.state_dict()}
+        return self._network_state()
 
     def _load_state_dict_eval(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"], strict=True)
+        self._load_network_state(state)
+
+    def _network_state(self) -> dict[str, Any]:
+        """Return what acting needs: the network, and what observations are normalised by, if they are."""
+        state: dict[str, Any] = {"model": self.model.state_dict()}
+        return state | ({"normaliser": self.normaliser.state_dict()} if self.normaliser.is_on else {})
+
+    def _load_network_state(self, state: Mapping[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.normaliser.load_state_dict(state.get("normaliser", {}))
 
     # ------------------------------------------------------------------ Lightning
 
@@ -427,7 +442,7 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
 
     def forward(self, obs: Any) -> Tensor:
         """Return the greedy action for each of B observations."""
-        return self._forward_eval(obs)["action"]
+        return self._forward_eval(self.normaliser.normalise_obs(obs))["action"]
 
     def on_train_start(self) -> None:
         """See whether updates can do without Lightning's hooks, and which learning rates go on (Lightning hook)."""
@@ -450,7 +465,7 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
             output = self._learn(batch)
             output.pop("priority", None)
         else:
-            batch.prepare(self._prepare_round)
+            batch.prepare(lambda data: self._prepare_round(self.normaliser.normalise_batch(data)))
             output = self._learn_at_once(batch) or self._learn_in_turn(batch)
         if self.guard.look() or self.config.on_non_finite == "warn":
             self.metrics.add(output)
@@ -469,8 +484,9 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
         return output
 
     def _learn_in_turn(self, batch: Round) -> dict[str, Any]:
+        is_raw = getattr(batch, "drawn", None) is None  # else it was prepared
         for minibatch in batch:
-            output = self._learn(minibatch)
+            output = self._learn(minibatch, is_raw)
             priority = output.pop("priority", None)
             if priority is not None:
                 batch.update_priority(minibatch, priority)
@@ -504,6 +520,7 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
         """Restore the counters (Lightning hook)."""
         if "progress" not in checkpoint:
             raise KeyError(f"the checkpoint holds no progress; {nearest('progress', checkpoint)}")
+        check_holds_statistics(checkpoint)
         self.progress.load_state_dict(checkpoint["progress"])
         if "non_finite" in checkpoint:  # older ones do not hold it
             self.guard.load_state_dict(checkpoint["non_finite"])

@@ -50,7 +50,7 @@ class Dump:
     batch: Any
     """What the loss got, on the CPU."""
     loss_name: str | None
-    """The method of the policy that is the loss; None if the batch is what ``learn_mode.forward`` got."""
+    """The method of the policy that is the loss; None if the batch is what the learner got, normalised."""
     index: int
     """Which optimizer stepped."""
     grad_clip_norm: float | None
@@ -72,7 +72,9 @@ class Dump:
         """
         require(bool(self.batch), "batch", "that of a learn_mode.forward or of a minimise", self.batch)
         if self.loss_name is None:
-            return self.policy.learn_mode.forward(self.batch)
+            output = self.policy._learn(self.batch, is_raw=False)
+            self.policy.guard.look()
+            return output
         loss = getattr(self.policy, self.loss_name)
         return self.policy.minimise(loss, self.batch, self.index, self.grad_clip_norm)
 

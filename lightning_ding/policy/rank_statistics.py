@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lightning_ding.rl import RunningMeanStd
-from lightning_ding.rl.running import combine_moments, moments
+from lightning_ding.rl.running import Moments, combine_moments, moments
 
 
 def number_of_ranks() -> int:
@@ -58,17 +58,38 @@ def update_over_ranks(running: RunningMeanStd, x: Tensor) -> None:
 
     Items that are not finite are left out: they would stay in the statistics for ever.
     """
-    x = x[x.isfinite()]
-    if number_of_ranks() == 1:
-        running.update(x)
-        return
-    mine = torch.stack(moments(x))
-    parts = [torch.empty_like(mine) for _ in range(number_of_ranks())]
-    dist.all_gather(parts, mine)
-    merged = parts[0].unbind()
-    for part in parts[1:]:
-        merged = combine_moments(*merged, *part.unbind())
-    running.merge(*merged)
+    merge_over_ranks([running], [moments(x[x.isfinite()])])
+
+
+def merge_over_ranks(running: Sequence[RunningMeanStd], found: Sequence[Moments]) -> None:
+    """Take the moments of new items of all ranks into running statistics; all ranks end with the same bits.
+
+    Args:
+        running: The statistics, the same on every rank.
+        found: For each of them, the moments of this rank's items.
+    """
+    if number_of_ranks() > 1 and found:
+        device = running[0].count.device
+        mine = torch.cat([moment.reshape(-1).to(device) for moments_ in found for moment in moments_])
+        rows = [torch.empty_like(mine) for _ in range(number_of_ranks())]
+        dist.all_gather(rows, mine)
+        found = _combined([_like(found, row) for row in rows])
+    for statistics, new in zip(running, found, strict=True):
+        statistics.merge(*new)
+
+
+def _like(found: Sequence[Moments], row: Tensor) -> list[Moments]:
+    """Return the moments that a rank has sent as a row."""
+    parts = iter(row.split([moment.numel() for moments_ in found for moment in moments_]))
+    return [(next(parts).view(()), next(parts).view_as(mean), next(parts).view_as(m2)) for _, mean, m2 in found]
+
+
+def _combined(ranks: Sequence[Sequence[Moments]]) -> list[Moments]:
+    """Return the moments over all ranks, combined in the order of the ranks."""
+    together = list(ranks[0])
+    for rank in ranks[1:]:
+        together = [combine_moments(*one, *other) for one, other in zip(together, rank, strict=True)]
+    return together
 
 
 def smallest_over_ranks(number: int, device: torch.device) -> int:

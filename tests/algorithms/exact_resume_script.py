@@ -25,12 +25,17 @@ from lightning.pytorch.loggers.logger import DummyLogger
 
 from lightning_ding.callbacks import MetricsLogger, RunCheckpoint
 from lightning_ding.envs import env_state
-from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy, state_of
+from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy, plain, state_of
 
 ROUNDS, EPOCHS, HALF = 4, 6, 3  # rounds of an epoch; an evaluation every second epoch, so none at the half
 PRIORITISED = {"priority": True, "priority_IS_weight": True, "other": {"replay_buffer": {"type": "advanced"}}}
 CASES: dict[str, dict[str, Any]] = {  # what is special: arguments of the datamodule and changes of the config
-    "dqn": {"norm_obs": True, "num_envs": 3, "policy": {"collect": {"n_sample": 7}}},  # 2 transitions wait at the half
+    "dqn": {
+        "norm_obs": True,
+        "norm_reward": True,
+        "num_envs": 3,
+        "policy": {"collect": {"n_sample": 7}},
+    },  # 2 transitions wait at the half
     "c51": {"env": "MountainCar-v0", "policy": {"nstep": 3}},
     "qrdqn": {"env": "Acrobot-v1", "num_envs": 3, "policy": PRIORITISED},
     "rainbow": {},  # prioritised, noisy
@@ -74,7 +79,7 @@ class End(Callback):
         self.report["collector"] = datamodule.collector.state_dict()
         self.report["envs"] = _seeded(env_state(datamodule._collector_env))
         self.report["memory"] = pl_module.collect_memory()
-        self.report["normalisers"] = datamodule.state_dict()["normalisers"]
+        self.report["returns"] = plain(pl_module.normaliser.episode_state())
 
 
 def _seeded(state: dict[str, Any]) -> dict[str, Any]:

@@ -66,9 +66,9 @@ def test_ranks_whose_episodes_are_of_uneven_lengths_wait_for_each_other(reports:
 
 def test_ranks_normalise_by_what_both_have_seen(reports: Reports) -> None:
     for name in NORMALISED:
-        one, other = (report[name]["normalisers"] for report in reports)
-        assert set(one) == set(other) == {"norm_obs", "norm_reward"}
-        for kind, statistics in one.items():
-            for key, value in statistics.items():
-                assert torch.equal(torch.as_tensor(value), torch.as_tensor(other[kind][key])), (kind, key)
-        assert float(one["norm_reward"]["count"]) == reports[0][name]["progress"]["env_step"]
+        one, other = (report[name]["normaliser"] for report in reports)
+        assert set(one) == {f"{kind}.{key}" for kind in ("obs", "reward") for key in ("count", "mean", "m2")}
+        for key, value in one.items():
+            assert torch.equal(value, other[key]), key
+        for kind in ("obs", "reward"):
+            assert float(one[f"{kind}.count"]) == reports[0][name]["progress"]["env_step"]

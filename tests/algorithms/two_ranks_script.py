@@ -63,7 +63,7 @@ def train(name: str, folder: Path) -> dict[str, Any]:
         "first_weights": notes.first_weights,
         "weights": {name: tensor.clone() for name, tensor in policy.state_dict().items()},
         "rounds": notes.rounds,
-        "normalisers": datamodule.state_dict()["normalisers"],
+        "normaliser": policy.normaliser.state_dict(),
         "obs": notes.column("obs"),
         "action": notes.column("action"),
         "env_step_of_rank": datamodule.collector.envstep,

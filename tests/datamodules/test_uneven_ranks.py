@@ -79,12 +79,11 @@ def test_early_stopping_of_lightning_ends_all_ranks_together(reports: Reports) -
 
 @pytest.mark.parametrize("run", ["sample, max_env_step", "replay, EarlyStopping"])
 def test_observations_are_normalised_by_those_of_all_ranks(run: str, reports: Reports) -> None:
-    one, other = (report[run]["normalisers"]["norm_obs"] for report in reports)
+    one, other = (report[run]["normaliser"] for report in reports)
     assert set(one) == set(other)
     for name, value in one.items():
-        assert torch.equal(torch.as_tensor(value), torch.as_tensor(other[name])), name
-    # an observation for every step of both ranks, and the first of each of their four envs
-    assert float(one["count"]) >= reports[0][run]["progress"]["env_step"]
+        assert torch.equal(value, other[name]), name
+    assert float(one["obs.count"]) == reports[0][run]["progress"]["env_step"]
 
 
 def test_torchrun_trains_the_very_weights_that_lightnings_launcher_trains(reports: Reports, tmp_path: Path) -> None:

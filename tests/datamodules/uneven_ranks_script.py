@@ -71,7 +71,7 @@ def fit(
         "epoch": trainer.current_epoch,
         "progress": policy.progress.state_dict(),
         "env_step_of_rank": datamodule.collector.envstep,
-        "normalisers": datamodule.state_dict()["normalisers"],
+        "normaliser": policy.normaliser.state_dict(),
         "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
     }
 

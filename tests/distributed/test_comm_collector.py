@@ -4,16 +4,19 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from lightning_ding.distributed import comm_collector
 from lightning_ding.distributed.channel import Channel
 from lightning_ding.distributed.collector import NaiveCollector, ZerglingParallelCollector, weights
 from lightning_ding.distributed.comm_collector import BaseCommCollector
 from lightning_ding.distributed.errors import LeaseLostError, Refusal
+from lightning_ding.policy.normaliser import Normaliser
 from tests.distributed.fake_coordinator import FakeCoordinator
-from tests.distributed.weight_policy import ENV, POLICY
+from tests.distributed.weight_policy import ENV, POLICY, WeightPolicy
 
 
 class CommCollector(BaseCommCollector):
@@ -67,6 +70,28 @@ def test_newer_weights_are_taken_when_an_answer_names_them() -> None:
     assert [block["policy_version"].tolist() for block in coordinator.blocks()] == [[3] * 6, [3] * 6, [8] * 6]
     assert [block["action"].flatten().tolist() for block in coordinator.blocks()] == [[3.0] * 6, [3.0] * 6, [8.0] * 6]
     assert [one["serial"] for one in coordinator.said("get_policy")] == [-1, 0]
+
+
+def test_collector_acts_on_normalised_observations_and_sends_raw_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator, seen = FakeCoordinator([task()]), []
+    coordinator.publish("mine", 1)
+    model = coordinator.store.get(coordinator.policies["mine"][0]).tensors["model"]
+    forward = WeightPolicy._forward_collect
+
+    def note(policy: WeightPolicy, obs: torch.Tensor, **kwargs: Any) -> Any:
+        seen.append(obs)
+        return forward(policy, obs, **kwargs)
+
+    monkeypatch.setattr(WeightPolicy, "_forward_collect", note)
+    normaliser = Normaliser()
+    normaliser.begin(spaces.Box(-np.inf, np.inf, (2,)), norm_obs=True)
+    normaliser.update({"obs": torch.tensor([[1.0, 2.0], [2.0, 5.0], [6.0, 4.0]])})
+    block = {"model": model, "normaliser": normaliser.state_dict()}
+    coordinator.policies["mine"] = (coordinator.store.put("policy", block), 0, 1)
+    run(coordinator)
+    sent = torch.cat([block["obs"] for block in coordinator.blocks()])
+    assert torch.equal(torch.cat(seen)[: len(sent)], normaliser.normalise_obs(sent))
+    assert not torch.equal(torch.cat(seen)[: len(sent)], sent)
 
 
 def test_a_message_that_is_not_taken_yet_is_sent_again_as_it_is_and_the_waiting_told() -> None:

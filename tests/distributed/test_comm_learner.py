@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from lightning_ding.distributed.collector.weights import Weights
 from lightning_ding.distributed.errors import Refusal
+from lightning_ding.policy import create_policy
+from tests.datamodules.remote_source import minibatches
 from tests.distributed.learning_coordinator import SMALL, Learner, LearningCoordinator
 from tests.processes import run, start
 
@@ -40,6 +43,23 @@ def test_rounds_are_deleted_from_the_store_when_they_are_read(tmp_path: Path) ->
     coordinator = LearningCoordinator(tmp_path, rounds=4, learner={"validate": False})
     Learner(channel=coordinator.channel).start()
     assert len(coordinator.store) == len(coordinator.said("learner_send_policy"))  # type: ignore[arg-type]
+
+
+def test_statistics_of_observations_are_published_with_the_weights_and_collectors_take_them(tmp_path: Path) -> None:
+    coordinator = LearningCoordinator(tmp_path, rounds=4, learner={"validate": False})
+    coordinator.task_info["main"]["norm_obs"] = True
+    Learner(channel=coordinator.channel).start()
+    published = coordinator.published
+    learned_from = torch.cat([minibatches(number)["obs"].flatten(0, 1) for number in range(4)]).double()
+    torch.testing.assert_close(published["normaliser"]["obs.mean"], learned_from.mean(0), rtol=1e-9, atol=1e-12)
+    collecting = create_policy({**SMALL, "model": {**SMALL["model"], "obs_shape": 4, "action_shape": 2}})
+    newest = {**published, "iter": 8, "serial": 1}
+    assert Weights("main", lambda path, serial: newest, collecting.collect_mode).look()
+    (file,) = (tmp_path / "learner" / "checkpoints").glob("last-*/run.ckpt")
+    learner = type(collecting).load_from_checkpoint(file, weights_only=True)
+    raw = torch.randn(16, 4)
+    assert torch.equal(collecting.normaliser.normalise_obs(raw), learner.normaliser.normalise_obs(raw))
+    assert torch.equal(collecting.eval_mode.forward(raw)["action"], learner.eval_mode.forward(raw)["action"])
 
 
 def test_published_weights_are_those_of_the_checkpoint(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ class Weights:
         found = self._fetch(self.path, self._serial)
         if found is None:
             return False
-        self._mode.load_state_dict({"model": found["model"]})
+        self._mode.load_state_dict({part: found[part] for part in ("model", "normaliser") if part in found})
         self.version = int(found["iter"])
         self._serial = int(found["serial"])
         return True
