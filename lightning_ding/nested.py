@@ -61,6 +61,30 @@ def to_numpy(data: Any) -> NestedArray:
     )
 
 
+def from_sample(data: Any) -> Any:
+    """Return what a gymnasium space sampled as tensors, integers of any size as int64."""
+
+    def tensor(leaf: Any) -> Tensor:
+        array = np.asarray(leaf)
+        return torch.from_numpy(array.astype(np.int64, copy=False) if array.dtype.kind in "iu" else array)
+
+    return apply(tensor, data)
+
+
+def as_dicts(data: Any) -> Any:
+    """Return data with dicts in place of tuples, with the keys "0", "1" and so on.
+
+    Example:
+        >>> as_dicts({"a": (1, (2,))})
+        {'a': {'0': 1, '1': {'0': 2}}}
+    """
+    if isinstance(data, dict):
+        return {name: as_dicts(below) for name, below in data.items()}
+    if isinstance(data, tuple):
+        return {str(place): as_dicts(below) for place, below in enumerate(data)}
+    return data
+
+
 def to(data: Nested, device: torch.device | str, non_blocking: bool = False) -> Nested:
     """Return ``data`` on ``device``."""
     return cast(Nested, apply(lambda x: x.to(device, non_blocking=non_blocking), data))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from lightning_ding import nested
 from lightning_ding.envs.fault import explain_failure, fits_float32, what_is_wrong
 from lightning_ding.envs.pause import can_pause, check_paused
+from lightning_ding.envs.tuples import without_tuples
 from lightning_ding.envs.vector import SEPARATE_ENVS, reset_envs
 
 BoolArray = NDArray[np.bool_]
@@ -67,7 +68,7 @@ class EnvStepper:
         mode = (env.metadata or {}).get("autoreset_mode")
         if not isinstance(mode, AutoresetMode):
             raise ValueError(f"env.metadata['autoreset_mode'] must be an AutoresetMode, got {mode!r}")
-        self.env = env
+        env = self.env = without_tuples(env)
         self.mode = mode
         self.obs: Any = None
         """Observations to act on, leading axis N; None before the first reset and behind a step that raised."""

@@ -64,7 +64,7 @@ def make_vector_env(
         import_names: Modules to import first, also in the processes of the envs, for the envs that they register.
 
     Returns:
-        The vector env; the caller closes it.
+        The vector env; the caller closes it. A Tuple in its observations is a dict with the keys "0", "1" and so on.
 
     Raises:
         ValueError: If there is no such env or wrapper, or an argument is out of its range or has no use in the mode.
@@ -97,6 +97,9 @@ def make_vector_env(
         makers = [_Maker(_sendable(make), wraps, kwargs, modules)] * num_envs
         autoreset_mode = AUTORESET_MODES[autoreset or "same_step"]
         vector = ProcessVectorEnv(makers, autoreset_mode, on_env_error=on_env_error, **_timeouts(env_timeout))
+    from lightning_ding.envs.tuples import without_tuples
+
+    vector = without_tuples(vector)
     if seed is not None:
         seed_envs(vector, seed)
     return vector

@@ -17,7 +17,8 @@ from lightning_ding.config import require
 class ActionBounds(nn.Module):
     """Maps actions in [-1, 1] to the box of the env and back; [-1, 1] itself until :meth:`set` is called.
 
-    What lies outside of the box, or would do so by rounding, is moved to its bounds.
+    What lies outside of the box, or would do so by rounding, is moved to its bounds. In a box of integers, each integer
+    has an equal part of [-1, 1].
 
     Args:
         action_size: A.
@@ -42,13 +43,15 @@ class ActionBounds(nn.Module):
         self.register_buffer("bias", torch.zeros(action_size))
         self.register_buffer("low", -torch.ones(action_size))  # infinite where there is none
         self.register_buffer("high", torch.ones(action_size))
+        self.integer = False
 
-    def set(self, low: Sequence[float], high: Sequence[float]) -> None:
+    def set(self, low: Sequence[float], high: Sequence[float], integer: bool = False) -> None:
         """Take the bounds of the env.
 
         Args:
             low: Smallest value of each dimension, length A.
             high: Largest value of each dimension, length A, above ``low``.
+            integer: Whether the env's actions are integers.
 
         Raises:
             ValueError: If a length is not A, a bound is not above its counterpart, or a bound is infinite and
@@ -64,13 +67,17 @@ class ActionBounds(nn.Module):
                     "give the env's action space finite bounds, for example with gymnasium.wrappers.TransformAction"
                 )
             require(smallest < largest, f"action_low[{dimension}]", f"below action_high ({largest})", smallest)
-            self.scale[dimension] = (largest - smallest) / 2 if finite else 1.0
+            self.scale[dimension] = (largest - smallest + integer) / 2 if finite else 1.0
             self.bias[dimension] = (largest + smallest) / 2 if finite else 0.0
             self.low[dimension], self.high[dimension] = smallest, largest
+        self.integer = integer
 
     def to_env(self, action: Tensor) -> Tensor:
         """Return actions in the units of the env and within its bounds, shape (..., A), of normalised ones."""
-        return torch.addcmul(self.bias, action, self.scale).clamp(self.low, self.high)
+        scaled = torch.addcmul(self.bias, action, self.scale)
+        if self.integer:
+            return scaled.round().clamp(self.low, self.high).long()
+        return scaled.clamp(self.low, self.high)
 
     def from_env(self, action: Tensor) -> Tensor:
         """Return normalised actions, shape (..., A), of actions in the units of the env."""

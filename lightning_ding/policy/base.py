@@ -21,8 +21,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_ding import nested
-from lightning_ding.config import ConfigLike, nearest, resolve, to_dict, to_easydict
+from lightning_ding.config import ConfigLike, nearest, require, resolve, to_dict, to_easydict
 from lightning_ding.model import create_model
+from lightning_ding.policy.action_start import ActionStart
 from lightning_ding.policy.compiled import Compiler
 from lightning_ding.policy.config import PolicyConfig
 from lightning_ding.policy.episodes import log_episodes
@@ -40,6 +41,9 @@ from lightning_ding.policy.updates import PolicyUpdates
 from lightning_ding.progress import Progress
 
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
+
+ACTION_UNITS = ("action_low", "action_high", "action_integer", "action_start")
+"""Entries of the config's ``model`` that say how the env counts and measures actions; networks do not see them."""
 
 
 class Policy(PolicyUpdates, Generic[ConfigT]):
@@ -97,6 +101,8 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
         self._is_built = False
         self._step_directly = False
         self._acting_precision: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.action_start = ActionStart()
+        """Where the env's discrete actions begin; the network's begin at 0."""
         self.guard = NonFiniteGuard(self, self.config.on_non_finite)
         """Sees that no update is made of what is not finite."""
         self._compiler = Compiler(self, self.guard) if self.config.compile else None
@@ -114,6 +120,7 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
 
         Called when the network is made, and again when an env fills in what the config had left open.
         """
+        self.action_start = ActionStart(to_dict(self.config)["model"].get("action_start"))
 
     def _init_collect(self) -> None:
         """Make what collecting needs beyond the model."""
@@ -149,7 +156,7 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
         raise not_implemented(self, "_shapes_of")
 
     def _process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
-        """Return the columns of a transition; every leaf has the leading axis B.
+        """Return the columns of a transition; every leaf has the leading axis B. Discrete actions count from 0.
 
         Args:
             obs: Observations acted on.
@@ -159,7 +166,7 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
         """
         return {
             "obs": obs,
-            "action": output["action"],
+            "action": self.action_start.from_env(output["action"]),
             "reward": timestep.reward,
             "next_obs": timestep.next_obs,
             "terminated": timestep.terminated,
@@ -231,13 +238,18 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
         """
         found = self._shapes_of(observation_space, action_space)
         asked = to_dict(self.config)["model"]
+        for name in ACTION_UNITS:
+            useless = asked.get(name) is not None and name not in found
+            require(not useless, f"model.{name}", f"None for an env with the actions {action_space}", asked.get(name))
         for name, shape in found.items():
             plain = plain_shape(shape)
             given = plain_shape(asked[name])
             if given is not None and given != plain and not (name == "obs_shape" and _stands_for(given, plain)):
-                raise ValueError(f"model.{name} is {asked[name]} in the config, but the env has {plain}")
-        if any(asked[name] is None for name in found):
-            self.config = resolve(type(self.config), {**to_dict(self.config), "model": {**asked, **found}})
+                hint = "" if name != "obs_shape" else "; leave it None to take it from the env"
+                raise ValueError(f"model.{name} is {asked[name]} in the config, but the env has {plain}{hint}")
+        missing = {name: value for name, value in found.items() if asked[name] is None}
+        if missing:
+            self.config = resolve(type(self.config), {**to_dict(self.config), "model": {**asked, **missing}})
             self.hparams["cfg"] = to_dict(self.config)
             if self._is_built:
                 self._init_spaces()
@@ -277,7 +289,8 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
 
     def _model_cfg(self) -> dict[str, Any]:
         name, import_names = self.default_model()
-        return {"type": name, "import_names": import_names, **to_dict(self.config)["model"]}
+        section = {key: value for key, value in to_dict(self.config)["model"].items() if key not in ACTION_UNITS}
+        return {"type": name, "import_names": import_names, **section}
 
     def _has_shapes(self) -> bool:
         model = to_dict(self.config)["model"]
@@ -371,6 +384,7 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
 
     def _act(self, function: Any, obs: Any, **kwargs: Any) -> Any:
         ids = list(obs) if isinstance(obs, dict) and obs and isinstance(next(iter(obs)), int) else None
+        obs = obs if isinstance(obs, (Tensor, np.ndarray)) else nested.as_dicts(obs)  # of a Tuple space
         batch = nested.to_tensor(obs) if ids is None else nested.stack([obs[i] for i in ids])
         if torch.device(self.device).type != "cpu":
             batch = nested.to(batch, self.device)

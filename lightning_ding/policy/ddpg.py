@@ -77,14 +77,16 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
         mask = None if _mask_of(obs) is None else obs["action_mask"].cpu().numpy()
         choice = torch.from_numpy(rl.epsilon_greedy(output["logit"].cpu().numpy(), epsilon, self.rng, mask))
         arguments = self.action_bounds.to_env(self._explore(output["action_args"], sigma))
-        return {"action": {"action_type": choice, "action_args": arguments}}
+        return {"action": self.action_start.to_env({"action_type": choice, "action_args": arguments})}
 
     def _forward_eval(self, obs: Any) -> dict[str, Any]:
         output = self._actor_output(self.model, obs)
         if "logit" not in output:
             return {"action": self.action_bounds.to_env(output["action"])}
         arguments = self.action_bounds.to_env(output["action_args"])
-        return {"action": {"action_type": output["logit"].argmax(1), "action_args": arguments}}
+        return {
+            "action": self.action_start.to_env({"action_type": output["logit"].argmax(1), "action_args": arguments})
+        }
 
     def _forward_learn(self, batch: Batch) -> dict[str, Any]:
         batch, learn = self.prepare(batch), self.config.learn

@@ -30,10 +30,20 @@ class NoiseRangeConfig:
 class DDPGModelConfig(QACModelConfig):
     """The actor and the critic."""
 
+    action_start: int | None = None
+    """First number of a hybrid action's choice in the env; None takes it from the env, or 0."""
     twin_critic: bool = False
     """Two critics, the smaller of whose values makes the target."""
     last_layer_init: float | None = 3e-3
     """The last layers start uniform within this distance of 0, > 0; None starts them as all others."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        has_choice = self.action_shape is None or isinstance(self.action_shape, Mapping)
+        require(
+            has_choice or self.action_start is None, "model.action_start", "None without a choice", self.action_start
+        )
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,13 @@ from lightning_ding import rl
 from lightning_ding.policy.config import PolicyConfig
 from lightning_ding.policy.dqn_config import DQNConfig
 from lightning_ding.policy.q_learning import QLearningPolicy
-from lightning_ding.policy.spaces import discrete_action_shape, obs_shape
+from lightning_ding.policy.spaces import discrete_action, obs_shape
 from lightning_ding.registry import POLICY_REGISTRY
 
 
 @POLICY_REGISTRY.register("dqn")
 class DQNPolicy(QLearningPolicy[DQNConfig]):
-    """DQN for discrete and multi-discrete actions; vector, image and dict observations; action masks.
+    """DQN for discrete, multi-discrete and multi-binary actions; all kinds of observations; action masks.
 
     Args:
         cfg: A ``DQNConfig``, or a mapping to merge over its defaults.
@@ -87,7 +87,7 @@ class DQNPolicy(QLearningPolicy[DQNConfig]):
         return "dqn", ["lightning_ding.model.dqn"]
 
     def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
-        return {"obs_shape": obs_shape(observation_space), "action_shape": discrete_action_shape(action_space, "dqn")}
+        return {"obs_shape": obs_shape(observation_space), **discrete_action(action_space, "dqn")}
 
 
 def _mean(parts: Sequence[Tensor]) -> Tensor:

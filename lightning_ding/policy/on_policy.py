@@ -69,8 +69,8 @@ class OnPolicyPolicy(Policy[ConfigT]):
 
     def _process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
         """Return the columns of a transition; ``action`` is what was drawn, in the network's units."""
-        transition = super()._process_transition(obs, {"action": output["drawn"]}, timestep)
-        return transition | {"log_prob": output["log_prob"]}
+        transition = super()._process_transition(obs, output, timestep)
+        return transition | {"action": output["drawn"], "log_prob": output["log_prob"]}
 
     def _logit(self, obs: Any) -> Any:
         """Return what describes the distribution over actions, see :func:`rl.distribution_of`."""
@@ -81,9 +81,9 @@ class OnPolicyPolicy(Policy[ConfigT]):
 
     def _to_env(self, action: Any) -> Any:
         if isinstance(action, Mapping):
-            return {**action, "action_args": self._to_env(action["action_args"])}
+            return self.action_start.to_env({**action, "action_args": self._to_env(action["action_args"])})
         if not action.is_floating_point():
-            return action
+            return self.action_start.to_env(action)
         section, names = self.config.model, "model.action_space and model.action_shape"
         needed = "set for a network of one's own with continuous actions without an env"
         require(hasattr(self, "bounds"), names, needed, (section.action_space, section.action_shape))
@@ -152,20 +152,17 @@ class OnPolicyPolicy(Policy[ConfigT]):
     # ------------------------------------------------------------------ spaces and attributes
 
     def _init_spaces(self) -> None:
+        super()._init_spaces()
         section = self.config.model
         shape, low, high = section.action_shape, section.action_low, section.action_high
         if section.action_space in ("discrete", None) or shape is None:  # of a network of one's own, the env says it
             return
         size = shape["action_args_shape"] if isinstance(shape, Mapping) else shape
         self.bounds = ActionBounds(size, allow_unbounded=True).to(self.device)
-        self.bounds.set([-1.0] * size if low is None else low, [1.0] * size if high is None else high)
+        self.bounds.set(low or [-1.0] * size, high or [1.0] * size, bool(section.action_integer))
 
     def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
         return {"obs_shape": obs_shape(observation_space), **actor_shapes(action_space, type(self).__name__)}
-
-    def _model_cfg(self) -> dict[str, Any]:
-        unused = ("action_low", "action_high")
-        return {name: value for name, value in super()._model_cfg().items() if name not in unused}
 
     def _get_batch_size(self) -> int:
         return self.config.learn.batch_size or self.config.collect.n_sample or 1

@@ -26,6 +26,10 @@ class ActorModelConfig:
     """Smallest value of each dimension in the env; None takes it from the env, or -1 without one."""
     action_high: Sequence[float] | None = None
     """Largest value of each dimension in the env; None takes it from the env, or 1 without one."""
+    action_integer: bool | None = None
+    """Round continuous actions to integers, as an env with a Box of integers needs; None takes it from the env."""
+    action_start: int | Sequence[int] | None = None
+    """First number of a discrete action in the env, or that of each dimension; None takes it from the env, or 0."""
     encoder: str | None = None
     """Registered encoder (mlp, conv, impala, dict or your own); None chooses by the observation's shape."""
     encoder_hidden_size_list: Sequence[int] | None = None
@@ -47,6 +51,14 @@ class ActorModelConfig:
     """The standard deviation with sigma_type fixed, > 0, in units of half the action's range."""
     bound_type: Literal["tanh"] | None = None
     """Squash the mean of continuous actions; None leaves it free, and clips the action."""
+
+    def __post_init__(self) -> None:
+        """Refuse what the kind of action has no use for."""
+        kind, start = self.action_space, self.action_start
+        require(
+            kind != "discrete" or not self.action_integer, "model.action_integer", "None for discrete actions", True
+        )
+        require(kind != "continuous" or start is None, "model.action_start", "None for continuous actions", start)
 
 
 @dataclass(frozen=True)

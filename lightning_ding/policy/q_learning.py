@@ -20,7 +20,7 @@ from lightning_ding.policy.base import not_implemented
 from lightning_ding.policy.eval_mode import InEvalMode
 from lightning_ding.policy.q_learning_config import ASSUMED_BUDGET, QLearningConfig
 from lightning_ding.policy.replay_policy import ReplayPolicy
-from lightning_ding.policy.spaces import discrete_action_shape, obs_shape
+from lightning_ding.policy.spaces import discrete_action, obs_shape
 
 LARGEST_FORWARD = 4096  # rows of a forward pass over a whole round
 
@@ -69,11 +69,12 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
             rl.epsilon_greedy(q.cpu().numpy(), epsilon, self.rng, None if mask is None else mask.cpu().numpy())
             for q, mask in self._values(self._output(self.model, obs), obs)
         ]
-        return {"action": torch.from_numpy(np.stack(actions, axis=1) if self._is_joint(actions) else actions[0])}
+        action = torch.from_numpy(np.stack(actions, axis=1) if self._is_joint(actions) else actions[0])
+        return {"action": self.action_start.to_env(action)}
 
     def _forward_eval(self, obs: Any) -> dict[str, Tensor]:
         actions = [q.argmax(1) for q, _ in self._values(self.model(obs), obs)]
-        return {"action": torch.stack(actions, dim=1) if self._is_joint(actions) else actions[0]}
+        return {"action": self.action_start.to_env(torch.stack(actions, 1) if self._is_joint(actions) else actions[0])}
 
     def _forward_learn(self, batch: dict[str, Any]) -> dict[str, Any]:
         with self._target_in_eval_mode:  # not inside the loss, which may be compiled
@@ -169,7 +170,6 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         return self.epsilon.value(env_step, self.progress.budget or ASSUMED_BUDGET)
 
     def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
-        if isinstance(action_space, spaces.MultiDiscrete):
+        if isinstance(action_space, (spaces.MultiDiscrete, spaces.MultiBinary)):
             raise TypeError(f"{type(self).__name__} needs a Discrete action space, got {action_space}; dqn takes both")
-        name = type(self).__name__
-        return {"obs_shape": obs_shape(observation_space), "action_shape": discrete_action_shape(action_space, name)}
+        return {"obs_shape": obs_shape(observation_space), **discrete_action(action_space, type(self).__name__)}

@@ -22,6 +22,8 @@ class QLearningModelConfig:
     """Size or shape of an observation, or a dict of them; None takes it from the env."""
     action_shape: Any = None
     """Number of actions; None takes it from the env."""
+    action_start: int | Sequence[int] | None = None
+    """First number of a discrete action in the env, or that of each dimension; None takes it from the env, or 0."""
     encoder: str | None = None
     """Registered encoder (mlp, conv, impala, dict or your own); None chooses by the observation's shape."""
     encoder_hidden_size_list: Sequence[int] | None = None

@@ -23,7 +23,7 @@ from lightning_ding.policy.base import not_implemented
 from lightning_ding.policy.eval_mode import InEvalMode
 from lightning_ding.policy.qac_config import QACConfig
 from lightning_ding.policy.replay_policy import ReplayPolicy
-from lightning_ding.policy.spaces import action_bounds, continuous_action_shape, obs_shape
+from lightning_ding.policy.spaces import continuous_action, obs_shape
 
 QACConfigT = TypeVar("QACConfigT", bound=QACConfig)
 Batch = dict[str, Any]
@@ -54,11 +54,12 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
         raise not_implemented(self, "_targets")
 
     def _init_spaces(self) -> None:
+        super()._init_spaces()
         model = self.config.model
         size = self._action_size()
-        low, high = model.action_low, model.action_high
+        low, high = model.action_low or [-1.0] * size, model.action_high or [1.0] * size
         self.action_bounds = ActionBounds(size).to(self.device)
-        self.action_bounds.set([-1.0] * size if low is None else low, [1.0] * size if high is None else high)
+        self.action_bounds.set(low, high, bool(model.action_integer))
 
     def _action_size(self) -> int:
         model = self.config.model
@@ -144,12 +145,7 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
         return "regression"
 
     def _model_cfg(self) -> dict[str, Any]:
-        bounds = ("action_low", "action_high")
-        cfg = {name: value for name, value in super()._model_cfg().items() if name not in bounds}
-        return cfg | {"action_space": self._action_space_of_model()}
+        return super()._model_cfg() | {"action_space": self._action_space_of_model()}
 
     def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
-        shape = continuous_action_shape(action_space, type(self).__name__)
-        low, high = action_bounds(action_space)  # type: ignore[arg-type]
-        shapes = {"obs_shape": obs_shape(observation_space), "action_shape": shape}
-        return shapes | {"action_low": low, "action_high": high}
+        return {"obs_shape": obs_shape(observation_space), **continuous_action(action_space, type(self).__name__)}

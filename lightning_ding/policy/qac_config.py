@@ -23,6 +23,8 @@ class QACModelConfig:
     """Smallest value of each dimension of the action; None takes it from the env, -1 where there is none."""
     action_high: Sequence[float] | None = None
     """Largest value of each dimension of the action; None takes it from the env, 1 where there is none."""
+    action_integer: bool | None = None
+    """Round continuous actions to integers, as an env with a Box of integers needs; None takes it from the env."""
     twin_critic: bool = True
     """Two critics, the smaller of whose values makes the target."""
     actor_head_hidden_size: int = 256

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
-from torch import Tensor
 
 from lightning_ding import nested
+from lightning_ding.policy.action_start import ActionStart
 from lightning_ding.policy.modes import CollectMode, EvalMode
-from lightning_ding.rl import random_actions
+from lightning_ding.policy.spaces import discrete_action
+from lightning_ding.rl import random_legal_actions
 
 
 def random_collect_mode(
@@ -67,6 +68,8 @@ class _RandomPlayer:
 
     def __init__(self, action_space: spaces.Space[Any], seed: int | np.random.SeedSequence | None) -> None:
         self.action_space = action_space
+        is_discrete = isinstance(action_space, (spaces.Discrete, spaces.MultiDiscrete))
+        self._start = ActionStart(discrete_action(action_space, "random")["action_start"] if is_discrete else None)
         self._rng = np.random.default_rng(seed)
         self._spaces: dict[int, spaces.Space[Any]] = {}  # by batch size
         self._attributes: dict[str, Any] = {"collect_data": False}
@@ -79,15 +82,14 @@ class _RandomPlayer:
         mask = obs.get("action_mask") if isinstance(obs, dict) else None
         if mask is None:
             return {"action": self._sample(nested.length(obs))}
-        nvec = getattr(self.action_space, "nvec", None)
-        sizes = None if nvec is None else np.ravel(nvec).tolist()
-        numbers: Any = random_actions(np.asarray(nested.to_numpy(mask)), self._rng, sizes)
-        return {"action": torch.from_numpy(numbers + getattr(self.action_space, "start", 0))}
+        legal = np.asarray(nested.to_numpy(mask))
+        return {"action": torch.from_numpy(random_legal_actions(self.action_space, legal, self._rng))}
 
     def process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
-        """Return the columns of a transition."""
+        """Return the columns of a transition; discrete actions count from 0."""
         names = ("reward", "next_obs", "terminated", "truncated")
-        return {"obs": obs, "action": output["action"], **{name: getattr(timestep, name) for name in names}}
+        action = self._start.from_env(output["action"])
+        return {"obs": obs, "action": action, **{name: getattr(timestep, name) for name in names}}
 
     def get_train_sample(self, transitions: Any) -> Any:
         """Return the transitions as they are."""
@@ -117,9 +119,9 @@ class _RandomPlayer:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take nothing: there are no weights."""
 
-    def _sample(self, batch_size: int) -> Tensor:
+    def _sample(self, batch_size: int) -> Any:
         if batch_size not in self._spaces:
             space = batch_space(self.action_space, batch_size)
             space.seed(int(self._rng.integers(2**31)))
             self._spaces[batch_size] = space
-        return torch.from_numpy(np.asarray(self._spaces[batch_size].sample()))
+        return nested.from_sample(self._spaces[batch_size].sample())

@@ -28,7 +28,7 @@ from lightning_ding.rl.distributions import (
     MultiCategorical,
     distribution_of,
 )
-from lightning_ding.rl.exploration import epsilon_greedy, random_actions
+from lightning_ding.rl.exploration import discrete_counts, epsilon_greedy, random_actions, random_legal_actions
 from lightning_ding.rl.gae import gae
 from lightning_ding.rl.noise import OrnsteinUhlenbeckNoise, gaussian_noise
 from lightning_ding.rl.policy_gradient import policy_gradient_loss
@@ -60,6 +60,7 @@ __all__ = [
     "critic_loss",
     "cross_entropy",
     "discounted_return",
+    "discrete_counts",
     "distribution_of",
     "double_q_target",
     "epsilon_greedy",
@@ -78,6 +79,7 @@ __all__ = [
     "quantile_huber",
     "quantile_target",
     "random_actions",
+    "random_legal_actions",
     "share_beyond_support",
     "smoothed_action",
     "soft_actor_loss",

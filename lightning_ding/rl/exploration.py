@@ -5,10 +5,12 @@ Shapes: B batch (one row for each env), A actions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 
@@ -65,3 +67,38 @@ def random_actions(
         raise ValueError(f"sizes must add up to {mask.shape[1]}, the width of action_mask, got {tuple(sizes)}")
     parts = np.split(lottery, np.cumsum(sizes)[:-1], axis=1)
     return np.stack([part.argmax(1) for part in parts], axis=1)
+
+
+def random_legal_actions(space: spaces.Space[Any], action_mask: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+    """Return uniformly random legal actions, as the env counts them.
+
+    Args:
+        space: The discrete action space of one env or player.
+        action_mask: Non-zero where an action is legal, shape (B, A); the masks of several dimensions side by side.
+        rng: Source of the actions.
+
+    Raises:
+        ValueError: If the mask is not as wide as there are actions.
+
+    Example:
+        >>> random_legal_actions(spaces.Discrete(2, start=5), np.array([[0, 1]]), np.random.default_rng())
+        array([6])
+    """
+    sizes, start = discrete_counts(space)
+    if isinstance(space, spaces.Discrete):
+        return np.asarray(random_actions(action_mask, rng) + start[0])
+    return random_actions(action_mask, rng, sizes) + np.array(start)
+
+
+def discrete_counts(space: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return how many values each integer of a discrete space has, and the smallest of each.
+
+    Args:
+        space: A Discrete, MultiDiscrete or MultiBinary space; one of several axes is read row by row.
+    """
+    if isinstance(space, spaces.MultiBinary):
+        return (2,) * math.prod(space.shape), (0,) * math.prod(space.shape)
+    if isinstance(space, spaces.Discrete):
+        return (int(space.n),), (int(space.start),)
+    nvec, start = np.ravel(space.nvec), np.ravel(space.start)
+    return tuple(int(size) for size in nvec), tuple(int(first) for first in start)

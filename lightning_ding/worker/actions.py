@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from lightning_ding import nested
-from lightning_ding.rl import random_actions
+from lightning_ding.rl import random_legal_actions
 
 
 def actions_of(output: Any, env: VectorEnv) -> Any:
@@ -22,7 +22,8 @@ def actions_of(output: Any, env: VectorEnv) -> Any:
         env: The vector env.
 
     Raises:
-        ValueError: If there are no actions, their shape is wrong, or something that the policy returned is not finite.
+        ValueError: If there are no actions, their shape is wrong, something that the policy returned is not finite, or
+            integers are not in the action space.
     """
     try:
         action = output["action"]
@@ -34,7 +35,27 @@ def actions_of(output: Any, env: VectorEnv) -> Any:
     if shape is not None and np.shape(action) != shape:  # type: ignore[arg-type]
         raise ValueError(f"the policy must return actions of shape {shape}, got {np.shape(action)}")  # type: ignore[arg-type]
     check_finite(output)
-    return action
+    space: Any = env.action_space
+    single: Any = env.single_action_space
+    if isinstance(space, spaces.Dict):
+        return {name: _as_in_space(part, space[name], single[name]) for name, part in action.items()}  # type: ignore[union-attr]
+    return _as_in_space(action, space, single)
+
+
+def _as_in_space(action: Any, space: spaces.Space[Any], single: spaces.Space[Any]) -> Any:
+    """Return integers in the type of their space, ``single`` of each env.
+
+    Raises:
+        ValueError: If one is not in the space; the message names the env.
+    """
+    if space.dtype is None or space.dtype.kind not in "iu" or action.dtype.kind not in "iub":
+        return action
+    if isinstance(single, spaces.Box) and isinstance(space, spaces.Box):
+        good = ((action >= space.low) & (action <= space.high)).reshape(len(action), -1).all(1)
+        if not good.all():
+            row = int(np.flatnonzero(~good)[0])
+            raise ValueError(f"the policy gave env {row} an action that is not in its space: {action[row]}")
+    return action.astype(space.dtype, copy=False)
 
 
 def check_finite(output: Mapping[str, Any], name_of: Callable[[int], str] = "env {}".format) -> None:
@@ -73,15 +94,8 @@ def random_output(env: VectorEnv, obs: Any) -> dict[str, Any]:
     if mask is None:
         action = space.sample()
     elif isinstance(space, spaces.Dict):
-        choice = _legal(mask, space["action_type"], single["action_type"])  # type: ignore[index]
+        choice = random_legal_actions(single["action_type"], mask, space.np_random)  # type: ignore[index]
         action = {**space.sample(), "action_type": choice}
     else:
-        action = _legal(mask, space, single)
-    return {"action": nested.apply(lambda leaf: torch.from_numpy(np.asarray(leaf)), action)}
-
-
-def _legal(mask: Any, space: spaces.Space[Any], single: spaces.Space[Any]) -> Any:
-    """Return random legal actions of a discrete space of N envs, of which each has the space ``single``."""
-    nvec = getattr(single, "nvec", None)
-    actions = random_actions(mask, space.np_random, None if nvec is None else np.ravel(nvec).tolist())
-    return actions.reshape(space.shape)
+        action = random_legal_actions(single, mask, space.np_random)
+    return {"action": nested.from_sample(action)}

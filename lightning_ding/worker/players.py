@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.policy.modes import CollectMode, EvalMode
-from lightning_ding.rl import random_actions
+from lightning_ding.rl import random_legal_actions
 from lightning_ding.worker.actions import check_finite
 
 ModeT = TypeVar("ModeT", CollectMode, EvalMode)
@@ -110,10 +110,8 @@ def random_output(env: VectorEnv[Any, Any, Any], obs: Any, rows: BoolArray) -> O
     mask = obs.get("action_mask") if isinstance(obs, dict) else None
     if mask is None:
         return Output(rows, {"action": np.asarray(env.action_space.sample())[rows]})
-    space = env.single_action_space
-    sizes = np.ravel(space.nvec).tolist() if hasattr(space, "nvec") else None
-    numbers: Any = random_actions(mask[rows], env.action_space.np_random, sizes)
-    return Output(rows, {"action": numbers + getattr(space, "start", 0)})
+    action = random_legal_actions(env.single_action_space, mask[rows], env.action_space.np_random)
+    return Output(rows, {"action": action})
 
 
 def check_players(modes: Any, num_players: int | None) -> Sequence[Any]:

@@ -76,6 +76,8 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "model.last_layer_init": Option(0.5),
     "model.action_low": Option([-2.0]),
     "model.action_high": Option([2.0]),
+    "model.action_integer": Option(True),
+    "model.action_start": Option(4),
     "learn.learning_rate": Option(0.002),
     "learn.target_update_freq": Option(3),
     "learn.target_theta": Option(0.1),
@@ -144,7 +146,7 @@ def cases(table: dict[str, Any]) -> list[tuple[str, str]]:
 def sides(name: str, path: str, option: Option) -> tuple[Flat, Flat]:
     """Return the options without and with the other value."""
     known = fields_of(name)
-    given = {**(CHOICES.get(name, {}) if path.startswith("other.eps.") else {}), **option.given}
+    given = {**(CHOICES.get(name, {}) if path.startswith(("other.eps.", "model.action_start")) else {}), **option.given}
     default = given.get(path, known[path])
     value = not default if isinstance(default, bool) else option.value
     assert value != default

@@ -464,6 +464,7 @@ POLICY_OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # what sta
     "priority_IS_weight": ({"priority": True}, {"priority_IS_weight": True}),
     "model.obs_shape": ({}, {"model.obs_shape": 5}),
     "model.action_shape": ({}, {"model.action_shape": 2}),
+    "model.action_start": ({}, {"model.action_start": 4}),
     "model.encoder": ({}, {"model.encoder": "test_policy_dqn_doubled"}),
     "model.encoder_hidden_size_list": ({}, {"model.encoder_hidden_size_list": [8, 16]}),
     "model.dueling": ({}, {"model.dueling": False}),
@@ -531,6 +532,7 @@ def fingerprint(options: dict[str, Any]) -> list[Any]:
     except (KeyError, ValueError) as error:
         return [repr(error)]
     seen += [policy.model(obs)["logit"].tolist(), policy.target_model(obs)["logit"].tolist()]
+    seen.append(policy.eval_mode.forward(obs)["action"].tolist())
     return seen + [policy.command_mode.get_setting_collect({"envstep": step}) for step in (0, 200, 10**9)]
 
 

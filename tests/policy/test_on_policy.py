@@ -84,6 +84,8 @@ CHANGES: dict[str, tuple[Config, Any]] = {
     "model.action_space": ({}, "continuous"),
     "model.action_low": ({"model": CONTINUOUS | {"action_high": [3.0, 3.0]}}, [-3.0, -2.0]),
     "model.action_high": ({"model": CONTINUOUS | {"action_low": [-3.0, -3.0]}}, [3.0, 2.0]),
+    "model.action_integer": ({"model": CONTINUOUS}, True),
+    "model.action_start": ({}, 1),
     "model.encoder": ({}, "none of these"),
     "model.encoder_hidden_size_list": ({}, [8, 8]),
     "model.actor_head_layer_num": ({}, 1),
