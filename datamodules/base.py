@@ -385,8 +385,8 @@ class CollectingDataModule(ResumableDataModule):
         autoreset: AutoresetName | None = None,
     ) -> VectorEnv:
         drops = self.mode == "async" and self._policy.config.collect.collector.env_fault == "drop"
-        processes: dict[str, Any] = {"on_env_error": "restart" if drops else "raise", "env_timeout": self.env_timeout}
-        processes["import_names"] = self.import_names
-        env = make_vector_env(env_id, num_envs, self.mode, None, wrappers, env_kwargs, autoreset, **processes)
+        made: dict[str, Any] = {"on_env_error": "restart" if drops else "raise", "env_timeout": self.env_timeout}
+        made |= {"import_names": self.import_names, "check_api": True}
+        env = make_vector_env(env_id, num_envs, self.mode, None, wrappers, env_kwargs, autoreset, **made)
         self._envs.append(env)
         return env

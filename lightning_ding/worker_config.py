@@ -71,6 +71,8 @@ class EvaluatorConfig:
     fixed_starts: bool = False
     """Interaction evaluators: begin every evaluation with the same seeds. By default each evaluation draws new start
     states, from the evaluator's seed and the updates made so far; by hand, from the number of evaluations so far."""
+    max_episode_steps: int | None = None
+    """Interaction and battle evaluator: env steps after which an evaluation episode is cut off, >= 1; None for none."""
     render: RenderConfig = field(default_factory=RenderConfig)
     """Interaction evaluator: when the worst, the median and the best episode are filmed."""
     figure_path: str | None = None
@@ -80,6 +82,8 @@ class EvaluatorConfig:
         """Check the ranges."""
         require(self.eval_freq >= 1, "eval_freq", ">= 1", self.eval_freq)
         require(self.n_episode >= 1, "n_episode", ">= 1", self.n_episode)
+        limit = self.max_episode_steps
+        require(limit is None or limit >= 1, "max_episode_steps", ">= 1 or None", limit)
 
 
 @dataclass(frozen=True)

@@ -76,10 +76,14 @@ class BattleStepper:
         """In which envs an episode is under way, shape (N,)."""
         return cast(BoolArray, self.active.any(1))
 
-    def stop(self) -> None:
-        """End all episodes where they are."""
-        everywhere = np.ones(self.num_envs, dtype=bool)
-        self._reset({"reset_mask": ~everywhere, "stop_mask": everywhere})
+    def stop(self, mask: BoolArray | None = None) -> None:
+        """End episodes where they are.
+
+        Args:
+            mask: In which envs, shape (N,); None means all.
+        """
+        chosen = np.ones(self.num_envs, dtype=bool) if mask is None else mask
+        self._reset({"reset_mask": np.zeros(self.num_envs, dtype=bool), "stop_mask": chosen})
 
     def start(
         self, mask: BoolArray, seed: list[int | None] | None = None, episode: NDArray[np.int64] | None = None

@@ -141,6 +141,19 @@ class EnvStepper:
         self.obs = _copy(obs) if obs is timestep.next_obs else obs  # who gets the timestep may write into it
         return timestep
 
+    @property
+    def can_cut(self) -> bool:
+        """Whether :meth:`cut` can reset some envs and leave the others alone."""
+        return self.mode == AutoresetMode.DISABLED or isinstance(self.env.unwrapped, SEPARATE_ENVS)
+
+    def cut(self, mask: BoolArray) -> None:
+        """Break the episodes of some envs off and start new ones there, with ``next_seed``.
+
+        Args:
+            mask: Shape (N,); an env that is being reset already must not be in it.
+        """
+        self.obs = self._reset_rows(self.obs, mask)
+
     def pause(self, mask: BoolArray) -> bool:
         """Let the envs where ``mask`` is true stand still from now on, and the others go on.
 
@@ -209,8 +222,7 @@ class EnvStepper:
             raise
 
     def _check_single_resets(self, timestep: Timestep, env_id: int) -> None:
-        knows_mask = isinstance(self.env.unwrapped, SEPARATE_ENVS)
-        if self.mode != AutoresetMode.DISABLED and not knows_mask:
+        if not self.can_cut:
             raise RuntimeError(
                 f"env {env_id} reported a fault without ending its episode, and this vector env cannot reset it alone: "
                 f"{timestep.fault(env_id)}"

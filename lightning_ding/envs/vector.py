@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
 from typing import Any, Literal, cast, get_args
 
@@ -14,6 +14,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lightning_ding.config import require
+from lightning_ding.envs.contract import check_contract
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
 from lightning_ding.envs.process import ProcessVectorEnv
 from lightning_ding.envs.process.arguments import OnEnvError
@@ -42,6 +43,7 @@ def make_vector_env(
     on_env_error: OnEnvError = "raise",
     env_timeout: EnvTimeout = "default",
     import_names: Names = (),
+    check_api: bool = False,
 ) -> VectorEnv:
     """Return a gymnasium ``VectorEnv`` whose ``metadata["autoreset_mode"]`` is set.
 
@@ -62,6 +64,8 @@ def make_vector_env(
         env_timeout: With ``mode="async"``, the seconds in which an env must answer, > 0: a pair for a reset and for a
             step, or a number for both; None is no limit, ``"default"`` 120 and 60 s.
         import_names: Modules to import first, also in the processes of the envs, for the envs that they register.
+        check_api: Make, reset, step and close one more env first, and raise if it does not keep to gymnasium's API;
+            nothing with ``mode="native"``.
 
     Returns:
         The vector env; the caller closes it. A Tuple in its observations is a dict with the keys "0", "1" and so on.
@@ -70,7 +74,8 @@ def make_vector_env(
         ValueError: If there is no such env or wrapper, or an argument is out of its range or has no use in the mode.
         TypeError: If what ``env`` makes is no gymnasium env.
         ImportError: If a module of ``import_names`` cannot be imported.
-        EnvProcessError: With ``mode="async"``, if an env cannot be made.
+        BrokenEnvError: With ``check_api``, if the env does not keep to gymnasium's API; a ``ValueError``.
+        EnvProcessError: With ``mode="async"``, if an env cannot be made, or does not keep to it.
 
     Example:
         >>> with_seed = make_vector_env("CartPole-v1", num_envs=2, seed=0)
@@ -91,10 +96,10 @@ def make_vector_env(
     if mode == "native":
         vector = _make_native(make, num_envs, wraps, kwargs)
     elif mode == "sync":
-        makers = [_Maker(make, wraps, kwargs)] * num_envs
+        makers = _makers(_Maker(make, wraps, kwargs), num_envs, check_api)
         vector = _SyncVectorEnv(makers, autoreset_mode=AUTORESET_MODES[autoreset or "same_step"])
     else:
-        makers = [_Maker(_sendable(make), wraps, kwargs, modules)] * num_envs
+        makers = _makers(_Maker(_sendable(make), wraps, kwargs, modules), num_envs, check_api)
         autoreset_mode = AUTORESET_MODES[autoreset or "same_step"]
         vector = ProcessVectorEnv(makers, autoreset_mode, on_env_error=on_env_error, **_timeouts(env_timeout))
     from lightning_ding.envs.tuples import without_tuples
@@ -163,6 +168,12 @@ class _SyncVectorEnv(SyncVectorEnv):
         return super()._add_info(vector_infos, env_info, env_num)
 
 
+def _makers(make: _Maker, num_envs: int, check_api: bool) -> list[Callable[[], gym.Env[Any, Any]]]:
+    first = copy(make)
+    first.check_api = check_api
+    return [first, *[make] * (num_envs - 1)]
+
+
 class _Maker:
     """Makes one env; a class, so that it can be sent to another process."""
 
@@ -174,9 +185,15 @@ class _Maker:
         modules: tuple[str, ...] = (),
     ) -> None:
         self.env, self.wrappers, self.kwargs, self.modules = env, wrappers, kwargs, modules
+        self.check_api = False
 
     def __call__(self) -> gym.Env[Any, Any]:
         import_modules(self.modules)
+        if self.check_api:
+            check_contract(self._make)
+        return self._make()
+
+    def _make(self) -> gym.Env[Any, Any]:
         make = functools.partial(gym.make, self.env) if isinstance(self.env, (str, EnvSpec)) else self.env
         env = make(**self.kwargs)
         for wrapper in self.wrappers:

@@ -360,7 +360,16 @@ def test_evaluation_of_nothing_is_refused() -> None:
 def test_default_config_names_the_keys_that_do_something() -> None:
     default = BattleInteractionSerialEvaluator.default_config()
 
-    assert set(default) == {"type", "import_names", "cfg_type", "eval_freq", "n_episode", "stop_value", "fixed_starts"}
+    assert set(default) == {
+        "type",
+        "import_names",
+        "cfg_type",
+        "eval_freq",
+        "n_episode",
+        "stop_value",
+        "fixed_starts",
+        "max_episode_steps",
+    }
     assert default.type == "battle_interaction"
     with pytest.raises(ValueError, match="'figure_path' does nothing in BattleInteractionSerialEvaluator"):
         BattleInteractionSerialEvaluator({"figure_path": "x"})
@@ -394,3 +403,19 @@ def test_numbers_are_written_for_all_players(caplog: pytest.LogCaptureFixture) -
     assert written["judge_iter/envstep_count"] == (sum(info["eval_episode_length"]), 3)
     assert written["judge_iter/avg_envstep_per_episode"][0] == pytest.approx(np.mean(info["eval_episode_length"]))
     assert "win_rate" in caplog.text
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_games_are_cut_off_at_max_episode_steps(num_envs: int, caplog: pytest.LogCaptureFixture) -> None:
+    returns, lengths = evaluator_of(env_of()).run(range(5))
+    assert max(lengths) > 3 > min(lengths)
+
+    evaluator = evaluator_of(env_of(num_envs), max_episode_steps=3)
+    with caplog.at_level(logging.WARNING):
+        cut_returns, cut_lengths = evaluator.run(range(5))
+
+    assert cut_lengths == [min(length, 3) for length in lengths]
+    for i, length in enumerate(lengths):
+        same = [of_player[i] for of_player in cut_returns] == [of_player[i] for of_player in returns]
+        assert same == (length <= 3)
+    assert len([record for record in caplog.records if "max_episode_steps=3" in record.message]) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -615,3 +616,39 @@ def test_state_that_lacks_an_entry_is_refused_and_changes_nothing() -> None:
         evaluator.load_state_dict({"last_eval_iter": 9, "last_film": 3})
 
     assert evaluator.state_dict() == before
+
+
+# ------------------------------------------------------------------ episodes without an end
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_evaluation_cuts_episodes_off_at_max_episode_steps_and_says_so_once(
+    mode: AutoresetMode, caplog: pytest.LogCaptureFixture
+) -> None:
+    evaluator = evaluator_of(counting_envs([(1000,), (2,)], mode), max_episode_steps=4)
+
+    with caplog.at_level(logging.WARNING):
+        _, info = evaluator.eval(n_episode=4)
+        evaluator.eval(n_episode=4)
+
+    assert info["eval_episode_return"] == [10, 3, 10, 3]  # 1 + 2 + 3 + 4, and 1 + 2
+    assert info["eval_episode_length"] == [4, 2, 4, 2]
+    assert [record.message for record in caplog.records if "max_episode_steps" in record.message] == [
+        "an evaluation episode was cut off at max_episode_steps=4; its return is that so far"
+    ]
+
+
+def test_evaluation_of_episodes_that_are_cut_off_is_that_of_envs_with_a_time_limit() -> None:
+    limited = SyncVectorEnv([lambda: gym.wrappers.TimeLimit(SeedEnv(), 3)] * 2, autoreset_mode=AutoresetMode.DISABLED)
+    expected = evaluator_of(limited).run(range(7))
+
+    for num_envs in (1, 2, 3):
+        assert evaluator_of(seed_envs(num_envs), max_episode_steps=3).run(range(7)) == expected
+    assert evaluator_of(seed_envs(2)).run(range(7)) != expected
+
+
+def test_max_episode_steps_is_refused_where_an_env_cannot_be_reset_alone() -> None:
+    env = gym.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
+    with pytest.raises(ValueError, match='max_episode_steps must be None with mode="native", got 5'):
+        evaluator_of(env, max_episode_steps=5)
+    env.close()

@@ -37,6 +37,7 @@ class MarineParallelCollector(BaseParallelCollector):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._result = {"wins": 0, "draws": 0, "losses": 0}
+        self._limit: dict[str, int | None] = {}  # of an evaluation's games, as the policy's config says
 
     @override
     def get_finish_info(self) -> Message:
@@ -60,7 +61,7 @@ class MarineParallelCollector(BaseParallelCollector):
         modes = [known[path, learns] for path, learns in zip(paths, flags, strict=True)]
         if config.eval_flag:
             seed_of_games = int(seeds[2].generate_state(1)[0])
-            self._evaluator = BattleInteractionSerialEvaluator(env=env, policy=modes, seed=seed_of_games)
+            self._evaluator = BattleInteractionSerialEvaluator(self._limit, env=env, policy=modes, seed=seed_of_games)
         else:
             self._collector = BattleSampleSerialCollector({"env_fault": config.env_fault}, env=env, policy=modes)
 
@@ -100,6 +101,7 @@ class MarineParallelCollector(BaseParallelCollector):
         policy = create_policy(config.policy, enable_field=["eval" if config.eval_flag else "collect"])
         policy.build(env.single_observation_space, env.single_action_space)
         policy.seed(seed)
+        self._limit = {"max_episode_steps": policy.config.eval.evaluator.max_episode_steps}
         mode: Any = policy.eval_mode if config.eval_flag else policy.collect_mode
         self._weights.append(Weights(path, self._fetch, mode, config.update_policy_second, is_renewed=learns))
         if config.eval_flag:

@@ -40,7 +40,8 @@ class ZerglingParallelCollector(BaseParallelCollector):
         if config.eval_flag:
             ticking = mode._replace(forward=self._ticking(mode.forward))
             seed = int(seeds[2].generate_state(1)[0])
-            self._evaluator = InteractionSerialEvaluator(env=env, policy=ticking, seed=seed)
+            limit = {"max_episode_steps": policy.config.eval.evaluator.max_episode_steps}
+            self._evaluator = InteractionSerialEvaluator(limit, env=env, policy=ticking, seed=seed)
         else:
             ticking = mode._replace(process_transition=self._ticking(mode.process_transition))
             self._collector = SampleSerialCollector({"env_fault": config.env_fault}, env=env, policy=ticking)
@@ -75,4 +76,5 @@ class ZerglingParallelCollector(BaseParallelCollector):
             "disabled" if config.eval_flag and env.mode != "native" else None,
             on_env_error="restart" if drops and env.mode == "async" else "raise",
             import_names=env.import_names,
+            check_api=True,
         )

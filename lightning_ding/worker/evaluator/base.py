@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lightning_ding.policy.modes import EvalMode
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
 from lightning_ding.worker.arguments import check_integers
 from lightning_ding.worker.base import Worker
 from lightning_ding.worker_config import EvaluatorConfig
+
+logger = logging.getLogger(__name__)
 
 SaveFunction = Callable[[str], Any]
 
@@ -29,6 +35,7 @@ class ISerialEvaluator(Worker):
     _last_eval_iter: int | None = None
     evaluations: int = 0
     """Number of the next evaluation, from which the seeds of its episodes come, unless the caller numbers them."""
+    _has_cut: bool = False
     steps_made: int = 0
     """Vector steps or batches so far; a watchdog sees by them that an evaluation goes on."""
 
@@ -112,6 +119,23 @@ class ISerialEvaluator(Worker):
             number = self.evaluations
             self.evaluations += 1
         return number
+
+    def _is_too_long(self, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which episodes have reached ``max_episode_steps``, and say so the first time.
+
+        Args:
+            steps: Env steps of the episodes so far.
+        """
+        limit = self.config.max_episode_steps
+        if limit is None:
+            return np.zeros(len(steps), dtype=bool)
+        too_long: NDArray[np.bool_] = steps >= limit
+        if too_long.any() and not self._has_cut:
+            self._has_cut = True
+            logger.warning(
+                "an evaluation episode was cut off at max_episode_steps=%d; its return is that so far", limit
+            )
+        return too_long
 
     def _note_eval(self, train_iter: int) -> None:
         if train_iter >= 0:

@@ -47,7 +47,9 @@ class BattleInteractionSerialEvaluator(ISerialEvaluator):
         ValueError: If there are not as many policies as players, or ``env`` has no axis of players.
     """
 
-    config_keys: ClassVar[frozenset[str]] = frozenset({"eval_freq", "n_episode", "stop_value", "fixed_starts"})
+    config_keys: ClassVar[frozenset[str]] = frozenset(
+        {"eval_freq", "n_episode", "stop_value", "fixed_starts", "max_episode_steps"}
+    )
 
     def __init__(
         self,
@@ -197,6 +199,11 @@ class BattleInteractionSerialEvaluator(ISerialEvaluator):
                 queue.bear(step)
                 returns[queue.place[step.abnormal]] = lengths[queue.place[step.abnormal]] = 0
             ended = step.over | step.abnormal
+            cut = np.zeros_like(ended)
+            cut[rows] = self._is_too_long(lengths[queue.place[rows]]) & ~ended[rows]
+            if cut.any():
+                stepper.stop(cut)
+                ended |= cut
             if ended.any():
                 players.reset(np.flatnonzero(ended).tolist())
                 queue.start(stepper, ended, again=step.abnormal)

@@ -13,8 +13,8 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from lightning_ding.config import ConfigLike
-from lightning_ding.envs import EnvStepper
+from lightning_ding.config import ConfigLike, require
+from lightning_ding.envs import EnvStepper, Timestep
 from lightning_ding.policy.modes import EvalMode
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
 from lightning_ding.worker.actions import actions_of
@@ -52,7 +52,7 @@ class InteractionSerialEvaluator(ISerialEvaluator):
     """
 
     config_keys: ClassVar[frozenset[str]] = frozenset(
-        {"eval_freq", "n_episode", "stop_value", "fixed_starts", "render", "figure_path"}
+        {"eval_freq", "n_episode", "stop_value", "fixed_starts", "max_episode_steps", "render", "figure_path"}
     )
     gives_up: bool = False
     """Set from another thread, breaks an evaluation off; until it is unset, none runs."""
@@ -87,7 +87,9 @@ class InteractionSerialEvaluator(ISerialEvaluator):
     def reset_env(self, env: VectorEnv | None = None) -> None:
         """Take ``env`` if it is given; episodes begin with the next evaluation."""
         if env is not None:
-            self._stepper = EnvStepper(env)
+            stepper, limit = EnvStepper(env), self.config.max_episode_steps
+            require(limit is None or stepper.can_cut, "max_episode_steps", 'None with mode="native"', limit)
+            self._stepper = stepper
 
     def reset_policy(self, policy: EvalMode | None = None) -> None:
         """Reset the policy's evaluating state, after taking ``policy`` if it is given."""
@@ -263,11 +265,13 @@ class InteractionSerialEvaluator(ISerialEvaluator):
             frames = frames_of(stepper.env) if film else []
             action = actions_of(policy.forward(obs, **policy_kwargs), stepper.env)
             timestep = stepper.step(action)
-            obs = stepper.obs
             totals += timestep.reward * timestep.valid
             steps += timestep.valid
             if film:
                 plan.monitor.update_video({i: frames[i] for i in np.flatnonzero(timestep.valid).tolist()})
+            if self.config.max_episode_steps is not None:
+                timestep = self._cut_long_episodes(stepper, timestep, steps)
+            obs = stepper.obs
             ended = timestep.terminated | timestep.truncated
             starts = np.flatnonzero(ended | ~timestep.valid)  # where not valid, it saw the last observation once more
             if len(starts):
@@ -275,6 +279,14 @@ class InteractionSerialEvaluator(ISerialEvaluator):
                 policy.reset(starts.tolist())
                 totals[ended] = 0
                 steps[ended] = 0
+
+    def _cut_long_episodes(self, stepper: EnvStepper, timestep: Timestep, steps: NDArray[np.int64]) -> Timestep:
+        """Return the step with the episodes truncated that have reached ``max_episode_steps``."""
+        cut = self._is_too_long(steps) & timestep.valid & ~(timestep.terminated | timestep.truncated)
+        if not cut.any():
+            return timestep
+        stepper.cut(cut)
+        return timestep._replace(truncated=timestep.truncated | cut)
 
     def _save_if_best(self, mean: float, save_ckpt_fn: SaveFunction | None) -> None:
         if mean > self.best_return:
