@@ -120,5 +120,5 @@ def test_other_bounds_of_observations_are_the_same_network(make_trainer: MakeTra
 
 
 def test_an_unknown_evaluation_env_is_refused_by_its_argument() -> None:
-    with pytest.raises(ValueError, match="eval_env_id must be a registered gymnasium id.* got 'No-v0'"):
+    with pytest.raises(ValueError, match=r"eval_env_id must be a registered gymnasium id.* got 'No-v0'"):
         ReplayDataModule("CartPole-v1", eval_env_id="No-v0")
