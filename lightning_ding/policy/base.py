@@ -28,6 +28,7 @@ from lightning_ding.policy.compiled import Compiler
 from lightning_ding.policy.config import PolicyConfig
 from lightning_ding.policy.episodes import log_episodes
 from lightning_ding.policy.eval_mode import InEvalMode
+from lightning_ding.policy.forked import HANDED_OVER, is_forked
 from lightning_ding.policy.metrics import MeanMetrics
 from lightning_ding.policy.modes import CollectMode, EvalMode, LearnMode
 from lightning_ding.policy.non_finite import NonFiniteGuard
@@ -100,6 +101,7 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
         self._scheduler_list: list[LRScheduler] = []
         self._is_built = False
         self._step_directly = False
+        self._hands_over = False
         self._acting_precision: Callable[[], AbstractContextManager[None]] = nullcontext
         self.action_start = ActionStart()
         """Where the env's discrete actions begin; the network's begin at 0."""
@@ -275,7 +277,9 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
             )
 
     def teardown(self, stage: str) -> None:
-        """Act in full precision from now on (Lightning hook)."""
+        """Act in full precision from now on, and let a forked rank hand over its state (Lightning hook)."""
+        trainer = attached_trainer(self)
+        self._hands_over = stage == "fit" and trainer is not None and is_forked(trainer)
         self._acting_precision = nullcontext
 
     def _initialise(self, model: nn.Module | None) -> None:
@@ -524,6 +528,26 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
     def seed(self, seed: int | np.random.SeedSequence) -> None:
         """Seed the exploration; every rank needs a seed of its own."""
         self.rng = np.random.default_rng(seed)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+        """Return parameters and buffers by name, and when a forked rank ends also what :mod:`forked` names."""
+        state: dict[str, Any] = super().state_dict(*args, **kwargs)
+        if self._hands_over:
+            state[HANDED_OVER] = {"cfg": to_dict(self.config)}
+            self.on_save_checkpoint(state[HANDED_OVER])
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Take what ``state_dict`` returned; a state that was handed over makes the network if there is none."""
+        weights = {name: value for name, value in state_dict.items() if name != HANDED_OVER}
+        if HANDED_OVER in state_dict:
+            handed_over = state_dict[HANDED_OVER]
+            self.config = resolve(type(self.config), handed_over["cfg"])
+            self.hparams["cfg"] = to_dict(self.config)
+            if not self._is_built:
+                self._initialise(None)
+            self.on_load_checkpoint(handed_over)
+        return super().load_state_dict(weights, strict=strict, assign=assign)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the counters (Lightning hook)."""

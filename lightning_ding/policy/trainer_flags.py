@@ -21,6 +21,8 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher  # 2.6 has no public name for it
 
+from lightning_ding.policy.forked import is_forked
+
 CHECKPOINT_TIMES = "Lightning counts no rounds and no time here; use every_n_epochs, and rounds_per_epoch of the data"
 
 REFUSED_CALLBACKS: dict[type[Callback], str] = {
@@ -87,8 +89,7 @@ Refusals = dict[str, tuple[bool, Any, str]]
 
 def _of_updates(trainer: Trainer) -> Refusals:
     strategy, checkpoint_io = trainer.strategy, trainer.strategy.checkpoint_io
-    launcher = strategy.launcher
-    is_spawned = isinstance(launcher, _MultiProcessingLauncher) and not launcher.is_interactive_compatible
+    is_spawned = isinstance(strategy.launcher, _MultiProcessingLauncher) and not is_forked(trainer)
     return {
         "accumulate_grad_batches": (
             trainer.accumulate_grad_batches not in (1, None),
