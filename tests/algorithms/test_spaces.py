@@ -203,3 +203,18 @@ def test_an_option_that_the_actions_have_no_use_for_is_refused() -> None:
     )
     with pytest.raises(ValueError, match=r"model.action_start must be None for an env with the actions Box"):
         policy.build(VECTOR, spaces.Box(-1, 1, (2,)))
+
+
+@pytest.mark.parametrize("frame_stack", [1, 2])
+def test_stacked_images_of_colours_go_through_convolutions(make_trainer: MakeTrainer, frame_stack: int) -> None:
+    images = spaces.Box(0, 255, (2, 8, 8, 3), np.uint8)
+    buffer = {"frame_stack": frame_stack} if frame_stack > 1 else {}
+    policy, datamodule = train(
+        make_trainer,
+        "dqn",
+        {"observation": images, "action": spaces.Discrete(2)},
+        config={"other": {"replay_buffer": buffer}, "model": {"encoder_hidden_size_list": [4, 4, 4, 8]}},
+    )
+    first: Any = policy.model.encoder.convolutions[0]  # type: ignore[union-attr, index]
+    assert first.in_channels == 6
+    assert datamodule.buffer.sample(4, 0)["obs"].shape == (4, 2, 8, 8, 3)

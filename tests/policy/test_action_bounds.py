@@ -86,3 +86,14 @@ def test_a_dimension_with_one_bound_is_kept_to_it() -> None:
 def test_bounds_that_make_no_box_are_refused(low: list[float], high: list[float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ActionBounds(2).set(low, high)
+
+
+def test_each_integer_of_a_box_has_an_equal_part() -> None:
+    bounds = ActionBounds(1)
+    bounds.set([2.0], [4.0], integer=True)
+    drawn = torch.linspace(-1, 1, 3001)[1:-1].unsqueeze(1)
+    action = bounds.to_env(drawn)
+    assert action.dtype == torch.int64
+    assert [int((action == number).sum()) for number in (2, 3, 4)] == pytest.approx([1000] * 3, abs=2)
+    assert bounds.to_env(torch.tensor([[-5.0], [5.0]])).tolist() == [[2], [4]]
+    assert bounds.to_env(bounds.from_env(action)).equal(action)

@@ -121,3 +121,29 @@ def test_collectors_keep_nothing_of_it_unless_they_are_told() -> None:
     assert mode.get_attribute("collect_data") is True
     with pytest.raises(NotImplementedError, match="a random player has no attribute 'n_sample'"):
         mode.get_attribute("n_sample")
+
+
+def test_multi_binary_actions_are_legal_in_every_dimension() -> None:
+    mode = random_eval_mode(spaces.MultiBinary(2), seed=0)
+    mask = torch.tensor([[0, 1, 1, 1]]).repeat(100, 1)
+
+    free, masked = mode.forward(torch.zeros(100, 1))["action"], mode.forward({"action_mask": mask})["action"]
+
+    assert {tuple(row) for row in free.tolist()} == {(a, b) for a in range(2) for b in range(2)}
+    assert {tuple(row) for row in masked.tolist()} == {(1, 0), (1, 1)}
+    assert free.dtype == masked.dtype == torch.int64
+
+
+def test_hybrid_actions_are_random_in_both_parts() -> None:
+    space = spaces.Dict({"action_type": spaces.Discrete(2, start=3), "action_args": spaces.Box(0, 1, (1,))})
+    action = random_eval_mode(space, seed=0).forward(torch.zeros(50, 1))["action"]
+    assert set(action["action_type"].tolist()) == {3, 4}
+    assert action["action_args"].shape == (50, 1)
+
+
+def test_transition_of_a_random_player_counts_actions_from_0() -> None:
+    mode = random_collect_mode(spaces.MultiDiscrete([2, 2], start=[1, 5]))
+    nothing = np.zeros(1, bool)
+    timestep = Timestep(torch.ones(1), np.ones(1), nothing, nothing, {}, ~nothing, nothing)
+    transition = mode.process_transition(torch.zeros(1), {"action": torch.tensor([[2, 5]])}, timestep)
+    assert transition["action"].tolist() == [[1, 0]]

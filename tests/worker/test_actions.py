@@ -103,3 +103,26 @@ def test_a_player_that_gives_something_bad_is_named() -> None:
     action[1] = math.nan
     with pytest.raises(ValueError, match="the policy gave env 1, player 1 'action' that is not finite"):
         gather_actions(Env(), [Output(rows, {"action": action})])  # type: ignore[arg-type]
+
+
+class OfIntegers(Noting):
+    """An env of small integers."""
+
+    def __init__(self, action_space: spaces.Space[Any]) -> None:
+        super().__init__()
+        self.action_space = action_space
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.MultiBinary(2), spaces.Box(-1, 1, (2,), np.int8), spaces.MultiDiscrete([2, 2], dtype=np.int32)]
+)
+def test_integers_have_the_type_of_their_space(space: spaces.Space[Any]) -> None:
+    envs = SyncVectorEnv([lambda: OfIntegers(space)] * 2)
+    action = actions_of({"action": torch.tensor([[0, 1], [1, 0]])}, envs)
+    assert (action.dtype, action.tolist()) == (space.dtype, [[0, 1], [1, 0]])
+
+
+def test_an_integer_that_leaves_its_box_is_named_with_its_env() -> None:
+    envs = SyncVectorEnv([lambda: OfIntegers(spaces.Box(-1, 1, (2,), np.int8))] * 2)
+    with pytest.raises(ValueError, match=r"the policy gave env 1 an action that is not in its space: \[0 2\]"):
+        actions_of({"action": torch.tensor([[0, 1], [0, 2]])}, envs)
