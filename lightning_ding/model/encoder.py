@@ -333,12 +333,14 @@ def encoder_for(
     """Return the encoder that the arguments of a network describe, see ``create_encoder``.
 
     An entry ``action_mask`` is not encoded. In ``encoder_kwargs``, ``activation`` and ``layer_norm`` replace those of
-    the whole network.
+    the whole network. An encoder without the option ``layer_norm`` is not normalised.
     """
-    kwargs: dict[str, Any] = {"activation": activation, **({"layer_norm": True} if layer_norm else {})}
-    kwargs |= encoder_kwargs or {}
-    activation = kwargs.pop("activation")
-    return create_encoder(without_action_mask(obs_shape), encoder, hidden_size_list, activation, **kwargs)
+    shape, kwargs = without_action_mask(obs_shape), dict(encoder_kwargs or {})
+    name = _encoder_name(shape) if encoder is None else encoder
+    if layer_norm and "layer_norm" in _options(shape, name, kwargs):
+        kwargs.setdefault("layer_norm", True)
+    activation = kwargs.pop("activation", activation)
+    return create_encoder(shape, name, hidden_size_list, activation, **kwargs)
 
 
 def without_action_mask(obs_shape: ObsShape) -> ObsShape:
@@ -357,13 +359,17 @@ def _encoder_name(obs_shape: ObsShape, image_encoder: str | None = None) -> str:
 def _options(obs_shape: ObsShape, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the type of each option of an encoder, those of a dict's entries among them."""
     encoder_class = ENCODER_REGISTRY.get(name)
-    parameters = list(inspect.signature(encoder_class).parameters.values())[2:]
-    hints = typing.get_type_hints(encoder_class.__init__ if inspect.isclass(encoder_class) else encoder_class)
-    found = {one.name: hints.get(one.name, Any) for one in parameters if one.kind is not one.VAR_KEYWORD}
+    parameters = list(inspect.signature(encoder_class).parameters.values())
+    try:
+        hints = typing.get_type_hints(encoder_class.__init__ if inspect.isclass(encoder_class) else encoder_class)
+    except NameError:  # a user's encoder whose types are imported for type checkers alone
+        hints = {}
+    named = [one.name for one in parameters[2:] if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    found = {option: hints.get(option, Any) for option in named}
     if encoder_class is DictEncoder and isinstance(obs_shape, Mapping):
         for shape in obs_shape.values():
             found = _options(shape, _encoder_name(shape, given.get("image_encoder")), given) | found
-    elif len(found) < len(parameters):  # a user's encoder that takes anything
+    elif any(one.kind is one.VAR_KEYWORD for one in parameters):  # a user's encoder that passes them on
         found |= dict.fromkeys(given.keys() - found.keys(), Any)
     return found
 

@@ -366,6 +366,20 @@ def test_create_encoder_hands_over_further_arguments() -> None:
     assert create_encoder(2, "test_encoder_scaled", factor=5.0)(torch.ones(1, 2)).tolist() == [[5.0, 5.0]]
 
 
+def test_options_of_a_users_encoder_are_those_of_its_constructor() -> None:
+    encoder = encoder_for(2, "test_encoder_scaled", None, "relu", layer_norm=True, encoder_kwargs={"factor": 3.0})
+    assert encoder(torch.ones(1, 2)).tolist() == [[3.0, 3.0]]
+    with pytest.raises(ValueError, match=r"'encoder_kwargs.facter' .* did you mean 'factor'"):
+        create_encoder(2, "test_encoder_scaled", facter=3.0)
+
+
+def test_users_encoder_that_passes_options_on_gets_all_of_them() -> None:
+    ENCODER_REGISTRY.register("test_encoder_passing", force_overwrite=True)(
+        lambda *args, **kwargs: ScaledEncoder(*args, **kwargs)
+    )
+    assert create_encoder(2, "test_encoder_passing", factor=5.0)(torch.ones(1, 2)).tolist() == [[5.0, 5.0]]
+
+
 def test_create_encoder_lists_the_encoders_when_the_name_is_unknown() -> None:
     with pytest.raises(KeyError, match=r"no encoder is registered as 'cnov'; did you mean 'conv'\?"):
         create_encoder(2, "cnov")
