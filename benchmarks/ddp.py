@@ -40,6 +40,8 @@ from benchmarks.compare import Result, in_turn, measure, medians_of, save
 from benchmarks.workload import W1, W3
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy, Policy, SACPolicy, optimisation
+from lightning_ding.policy.learn_config import GradClip
+from lightning_ding.policy.updates import NO_CLIP
 
 if TYPE_CHECKING:
     Base = Policy[Any]
@@ -60,10 +62,10 @@ class OurSteps(Base):
 
     step_seconds = 0.0
 
-    def optimise(self, loss: Any, index: int = 0, grad_clip_norm: float | None = None) -> Any:
+    def optimise(self, loss: Any, index: int = 0, clip: GradClip = NO_CLIP) -> Any:
         """Make a step, and add its seconds."""
         start = time.perf_counter()
-        norm = super().optimise(loss, index, grad_clip_norm)
+        norm = super().optimise(loss, index, clip)
         self.step_seconds += time.perf_counter() - start
         return norm
 
@@ -74,7 +76,7 @@ class StockSteps(Base):
     step_seconds = 0.0
     is_apart = False
 
-    def optimise(self, loss: Any, index: int = 0, grad_clip_norm: float | None = None) -> Any:
+    def optimise(self, loss: Any, index: int = 0, clip: GradClip = NO_CLIP) -> Any:
         """Make a step without clipping, and add its seconds."""
         start = time.perf_counter()
         self._optimizer_list[index].zero_grad()

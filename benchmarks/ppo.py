@@ -27,7 +27,7 @@ def run_ours(w: PPOWorkload, default_logging: bool = False, compile: bool = Fals
 
     seed_everything(0)
     loss = {"clip_ratio": w.clip_ratio, "value_clip": w.clip_ratio, "value_weight": w.value_weight, "value_norm": False}
-    optimizer = {"learning_rate": w.learning_rate, "eps": w.adam_epsilon, "grad_clip_norm": w.grad_norm}
+    optimizer = {"learning_rate": w.learning_rate, "optimizer": {"eps": w.adam_epsilon}, "grad_clip_norm": w.grad_norm}
     config = {
         "compile": compile,
         "discount_factor": w.gamma,
@@ -36,7 +36,7 @@ def run_ours(w: PPOWorkload, default_logging: bool = False, compile: bool = Fals
         "learn": {
             "epoch_per_collect": w.epochs,
             "batch_size": w.batch_size,
-            "lr_scheduler": {"epoch_num": w.env_steps // w.rollout},
+            "lr_scheduler": {"type": "linear"},
             "entropy_weight": w.entropy_weight,
             **loss,
             **optimizer,

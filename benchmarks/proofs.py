@@ -56,7 +56,7 @@ class Proof:
 
 PPO_PENDULUM = {
     "discount_factor": 0.9,
-    "learn": {"epoch_per_collect": 10, "entropy_weight": 0.0, "lr_scheduler": {"epoch_num": None}},
+    "learn": {"epoch_per_collect": 10, "entropy_weight": 0.0, "lr_scheduler": {"type": "constant"}},
     "collect": {"n_sample": 2048},
 }
 PPO_LANDER = {
@@ -66,7 +66,7 @@ PPO_LANDER = {
         "batch_size": 64,
         "epoch_per_collect": 4,
         "entropy_weight": 0.01,
-        "lr_scheduler": {"epoch_num": None},
+        "lr_scheduler": {"type": "constant"},
     },
     "collect": {"n_sample": 16_384, "gae_lambda": 0.98},
 }

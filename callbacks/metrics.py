@@ -79,6 +79,7 @@ class MetricsLogger(Callback):
         pl_module.check_means(means)
         progress, seconds = pl_module.progress, time.perf_counter() - self._time
         metrics["learn/cur_lr"] = pl_module.cur_lr()
+        metrics |= {f"learn/{name}": value for name, value in pl_module.scheduled_values().items()}
         metrics["progress/train_iter"] = progress.train_iter
         metrics["progress/episode"] = progress.episode
         metrics["time/env_steps_per_second"] = (progress.env_step - self._env_step) / seconds

@@ -27,7 +27,7 @@ CONFIG = {
         "batch_size": 256,
         "learning_rate": 0.001,
         "entropy_weight": 0.01,
-        "lr_scheduler": {"epoch_num": 98},
+        "lr_scheduler": {"type": "linear"},
     },
     "collect": {"n_sample": 1024},
     "eval": {"evaluator": {"eval_freq": 80, "n_episode": 20, "stop_value": 500.0}},

@@ -59,7 +59,9 @@ class A2CPolicy(ActorCriticPolicy[A2CConfig]):
         policy_loss = rl.policy_gradient_loss(distribution.log_prob(batch["action"]), batch["advantage"])
         value_loss = rl.ppo_value_loss(output["value"], batch["value"], batch["return"])
         entropy = distribution.entropy().mean()
-        loss = policy_loss + learn.value_weight * value_loss - learn.entropy_weight * entropy
+        loss = (
+            policy_loss + learn.value_weight * value_loss - batch.get("entropy_weight", learn.entropy_weight) * entropy
+        )
         report = {"total_loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy_loss": entropy}
         return loss, {name: value.detach() for name, value in report.items()}
 

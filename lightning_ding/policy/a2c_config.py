@@ -18,7 +18,7 @@ class A2CLearnConfig(OnPolicyLearnConfig):
     """How updates are made."""
 
     learning_rate: float = 1e-3
-    """Step size of Adam at the start, > 0."""
+    """Step size at the start, > 0."""
     value_weight: float = 0.5
     """Weight of the critic's loss, >= 0."""
     entropy_weight: float = 0.01

@@ -36,6 +36,7 @@ from lightning_ding.policy.normaliser import Normaliser, check_holds_statistics
 from lightning_ding.policy.optimisation import acting_precision, attached_trainer, warn_of_other_rates
 from lightning_ding.policy.rank_statistics import number_of_ranks
 from lightning_ding.policy.round import Batch, Round
+from lightning_ding.policy.scheduling import Schedules
 from lightning_ding.policy.trainer_fast_path import nobody_listens
 from lightning_ding.policy.trainer_flags import check_callbacks, check_trainer
 from lightning_ding.policy.updates import PolicyUpdates
@@ -100,11 +101,13 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
         self._optimizer_list: list[Optimizer] = []
         self._scheduler_list: list[LRScheduler] = []
         self._is_built = False
+        self._schedules = Schedules(getattr(self.config, "learn", None))
         self._step_directly = False
         self._hands_over = False
         self._acting_precision: Callable[[], AbstractContextManager[None]] = nullcontext
         self.action_start = ActionStart()
         """Where the env's discrete actions begin; the network's begin at 0."""
+        self._round_env_step = 0
         self.guard = NonFiniteGuard(self, self.config.on_non_finite)
         """Sees that no update is made of what is not finite."""
         self._compiler = Compiler(self, self.guard) if self.config.compile else None
@@ -347,6 +350,7 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
 
     def _learn_and_look(self, data: Batch | Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Make one update, and see at once whether all was finite, which waits for the device; see ``_learn``."""
+        self._apply_schedules(self.progress.env_step)
         output = self._learn(data)
         self.guard.look()
         return output
@@ -406,6 +410,7 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
 
     def _state_dict_learn(self) -> dict[str, Any]:
         self._require_field("learn")
+        self._taken()
         return self._network_state() | {
             "optimizer": [optimizer.state_dict() for optimizer in self._optimizer_list],
             "lr_scheduler": [scheduler.state_dict() for scheduler in self._scheduler_list],
@@ -413,6 +418,7 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         self._require_field("learn")
+        self._taken()
         self._load_network_state(state)
         for optimizer, saved in zip(self._optimizer_list, state["optimizer"], strict=True):
             optimizer.load_state_dict(copy.deepcopy(saved))  # torch would keep the very tensors of another optimizer
@@ -454,16 +460,15 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
         bring = getattr(getattr(self.trainer, "datamodule", None), "default_callbacks", None)
         return cast("list[Callback]", bring(self.trainer)) if bring is not None else []
 
-    def configure_optimizers(self) -> tuple[list[Optimizer], list[LRScheduler]]:
-        """Return the optimizers and schedulers that ``_init_learn`` made (Lightning hook)."""
-        return self._optimizer_list, self._scheduler_list
-
     def forward(self, obs: Any) -> Tensor:
         """Return the greedy action for each of B observations."""
         return self._forward_eval(self.normaliser.normalise_obs(obs))["action"]
 
     def on_train_start(self) -> None:
-        """See whether updates can do without Lightning's hooks, and which learning rates go on (Lightning hook)."""
+        """Take the optimizers that Lightning was given, and see whether its hooks are listened to (Lightning hook)."""
+        self._take_optimizers()
+        self._round_env_step = self.progress.env_step
+        self._apply_schedules(self._round_env_step)  # one that cannot work is refused before anything is collected
         self._step_directly = nobody_listens(self.trainer, self)
         if self.trainer.ckpt_path is not None and self.trainer.is_global_zero:
             warn_of_other_rates(self._optimizer_list)
@@ -479,6 +484,7 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
             The last update's report, without its priorities; Lightning hands it to the callbacks.
         """
         skipped_before = self.guard.skipped_updates
+        self._apply_schedules(self._round_env_step)
         if isinstance(batch, (Mapping, Sequence)):
             output = self._learn(batch)
             output.pop("priority", None)
@@ -490,6 +496,9 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
         if self.config.on_non_finite == "skip_update":
             skipped = self.guard.skipped_updates - skipped_before
             self.metrics.add({"skipped_updates": torch.tensor(float(skipped))})
+        self._round_env_step = self.progress.env_step
+        if self._taken().per_epoch and batch_idx + 1 >= self.trainer.num_training_batches:
+            self._taken().after_epoch(self.current_epoch)
         return output
 
     def _learn_at_once(self, batch: Round) -> dict[str, Any] | None:

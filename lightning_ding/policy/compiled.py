@@ -1,4 +1,4 @@
-"""A whole update as one compiled graph: loss, gradient, clipping and Adam.
+"""A whole update as one compiled graph: loss, gradient, clipping and Adam or AdamW.
 
 ``loss.backward()`` and ``optimizer.step()`` cannot be compiled together without a break in between (torch 2.13); the
 functional forms of both can. The optimizer's own state tensors are used, so checkpoints are those of an eager run.
@@ -19,6 +19,7 @@ from torch.func import functional_call, grad_and_value
 from torch.optim.adam import adam
 
 from lightning_ding import nested
+from lightning_ding.policy.learn_config import GradClip
 from lightning_ding.policy.non_finite import NonFiniteGuard, OnNonFinite
 from lightning_ding.policy.rank_statistics import number_of_ranks, on_all_ranks
 from lightning_ding.policy.trainer_fast_path import count_optimizer_step
@@ -61,7 +62,7 @@ class Compiler:
         loss: LossFunction,
         batch: Batch,
         optimizer: torch.optim.Optimizer,
-        grad_clip_norm: float | None,
+        clip: GradClip,
         trainer: Trainer | None,
         direct: bool,
         updates: int | None = None,
@@ -72,7 +73,7 @@ class Compiler:
             loss: A function of tensors alone.
             batch: What ``loss`` gets; with ``updates`` several of those along a leading axis.
             optimizer: Whose parameters to update.
-            grad_clip_norm: Largest norm of the gradient, > 0; None for no limit.
+            clip: How the gradient is clipped.
             trainer: The Trainer of a fit that goes on; its ``global_step`` is counted. None without one.
             direct: Whether nobody listens to Lightning's hooks of an update, which compiled code cannot call.
             updates: Make so many updates in one piece, which spares the cost of going in and out of compiled code.
@@ -88,7 +89,7 @@ class Compiler:
                 self._give_up("a callback, a profiler or the precision takes part in each update")
                 return None
         try:
-            update = self._update(loss, optimizer, grad_clip_norm)
+            update = self._update(loss, optimizer, clip)
             torch.clear_autocast_cache()  # eager code of this round may have left weights of before the update in it
             made = update(batch, updates, self._guard.stopped(update.device))
         except RanksDisagreeError:
@@ -102,12 +103,10 @@ class Compiler:
         self._guard.take(update.names, made.numbers, made.stopped, optimizer)
         return made.report
 
-    def _update(
-        self, loss: LossFunction, optimizer: torch.optim.Optimizer, grad_clip_norm: float | None
-    ) -> CompiledUpdate:
-        key = (getattr(loss, "__func__", loss), id(optimizer), grad_clip_norm)
+    def _update(self, loss: LossFunction, optimizer: torch.optim.Optimizer, clip: GradClip) -> CompiledUpdate:
+        key = (getattr(loss, "__func__", loss), id(optimizer), clip)
         if key not in self._updates:
-            self._updates[key] = CompiledUpdate(self._module, loss, optimizer, grad_clip_norm, self._guard.mode)
+            self._updates[key] = CompiledUpdate(self._module, loss, optimizer, clip, self._guard.mode)
         return self._updates[key]
 
     def _give_up(self, reason: str) -> None:
@@ -135,13 +134,13 @@ class CompiledUpdate:
     Args:
         module: Holds every parameter of the optimizer.
         loss: A function of tensors that reads the parameters from ``module``.
-        optimizer: An Adam.
-        grad_clip_norm: Largest norm of the gradient, > 0; None for no limit.
+        optimizer: An Adam or AdamW.
+        clip: How the gradient is clipped.
         on_non_finite: ``"warn"`` makes every update; ``"skip_update"`` leaves out those whose loss or gradient is not
             finite, and ``"raise"`` all behind them too.
 
     Raises:
-        TypeError: If the optimizer is another one than Adam, or uses ``amsgrad`` or several groups.
+        TypeError: If the optimizer is another one than Adam or AdamW, or uses ``amsgrad`` or several groups.
     """
 
     def __init__(
@@ -149,15 +148,17 @@ class CompiledUpdate:
         module: nn.Module,
         loss: LossFunction,
         optimizer: torch.optim.Optimizer,
-        grad_clip_norm: float | None = None,
+        clip: GradClip = GradClip(),  # noqa: B008 - it cannot be changed
         on_non_finite: OnNonFinite = "raise",
     ) -> None:
         groups = optimizer.param_groups
-        if type(optimizer) is not torch.optim.Adam or len(groups) != 1 or groups[0]["amsgrad"]:
-            raise TypeError(f"only torch.optim.Adam with one group and no amsgrad can be compiled, got {optimizer}")
+        kinds = (torch.optim.Adam, torch.optim.AdamW)
+        if type(optimizer) not in kinds or len(groups) != 1 or groups[0]["amsgrad"]:
+            allowed = "only torch.optim.Adam and AdamW with one group and no amsgrad can be compiled"
+            raise TypeError(f"{allowed}, got {optimizer}")
         self._optimizer = optimizer
         self._group = groups[0]
-        self._clip = grad_clip_norm
+        self._clip = clip
         self._on_non_finite = on_non_finite
         self._caller = _Caller(module, loss)
         names = {parameter: name for name, parameter in self._caller.named_parameters()}
@@ -276,9 +277,11 @@ class CompiledUpdate:
         squares = torch.stack([gradient.square().sum() for gradient in gradients])
         numbers = torch.cat([loss.reshape(1), squares])
         is_left_out = (stopped > 0) | ~numbers.sum().isfinite()
-        if self._clip is not None:
-            share = (self._clip / (squares.sum().sqrt() + 1e-6)).clamp(max=1.0)
+        if self._clip.norm is not None:
+            share = (self._clip.norm / (squares.sum().sqrt() + 1e-6)).clamp(max=1.0)
             gradients = [gradient * share for gradient in gradients]
+        if self._clip.value is not None:
+            gradients = [gradient.clamp(-self._clip.value, self._clip.value) for gradient in gradients]
         if self._on_non_finite == "warn":
             self._adam(parameters, state, lr, gradients)
             return numbers, stopped
@@ -294,6 +297,8 @@ class CompiledUpdate:
         beta1, beta2 = group["betas"]
         fixed = {"beta1": beta1, "beta2": beta2, "weight_decay": group["weight_decay"], "eps": group["eps"]}
         kind = {"foreach": True, "capturable": True, "amsgrad": False, "maximize": group["maximize"]}
+        if type(self._optimizer) is torch.optim.AdamW:
+            kind["decoupled_weight_decay"] = True
         exact = [step.double() for step in steps]  # eager code corrects the bias of the moments in double precision too
         adam(parameters, gradients, first, second, [], exact, lr=lr, **kind, **fixed)
         for step, new in zip(steps, exact, strict=True):

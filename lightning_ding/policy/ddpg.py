@@ -92,7 +92,7 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
         batch, learn = self.prepare(batch), self.config.learn
         report = self._learn_critics(batch)
         if (self.progress.train_iter + 1) % learn.actor_update_freq == 0:
-            report |= self.minimise(self.actor_loss, batch, 1, learn.grad_clip_norm)
+            report |= self.minimise(self.actor_loss, batch, 1, learn.grad_clip)
             rl.polyak_update(self.model, self.target_model, learn.target_theta)
         return report
 

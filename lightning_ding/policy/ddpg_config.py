@@ -51,9 +51,9 @@ class DDPGLearnConfig(QACLearnConfig):
     """How updates are made."""
 
     learning_rate_actor: float = 1e-3
-    """Step size of the actor's Adam, > 0."""
+    """Step size of the actor's optimizer, > 0."""
     learning_rate_critic: float = 1e-3
-    """Step size of the critics' Adam, > 0."""
+    """Step size of the critics' optimizer, > 0."""
     actor_update_freq: int = 1
     """Updates of the critics between two of the actor and the targets, >= 1."""
     noise: bool = False

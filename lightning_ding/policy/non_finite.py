@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 
 from lightning_ding import nested
 from lightning_ding.config import require
+from lightning_ding.policy.learn_config import GradClip
 from lightning_ding.policy.non_finite_dump import Update, dump_folder, write_dump
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class NonFiniteGuard:
 
     def begin(self, batch: Any) -> None:
         """Note that learning from a batch begins."""
-        self.update = Update(None, batch, 0, None, self._policy.progress.train_iter)
+        self.update = Update(None, batch, 0, GradClip(), self._policy.progress.train_iter)
         self.is_clean = True
         self._learn += 1
 
@@ -181,7 +182,7 @@ class NonFiniteGuard:
     def _current(self, index: int) -> Update:
         update = self.update
         if update is None:  # somebody calls ``optimise`` by himself
-            return Update(None, {}, index, None, self._policy.progress.train_iter)
+            return Update(None, {}, index, GradClip(), self._policy.progress.train_iter)
         return update if update.loss is not None else update._replace(optimizer=index)
 
     def _first_bad(self, optimizer: Optimizer) -> str | None:

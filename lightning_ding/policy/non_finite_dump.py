@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from lightning_ding.config import require, to_dict
+from lightning_ding.policy.learn_config import GradClip
 from lightning_ding.registry import POLICY_REGISTRY
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Update(NamedTuple):
     """What the loss, or the learner, got."""
     optimizer: int
     """Which optimizer steps."""
-    grad_clip_norm: float | None
+    clip: GradClip
     number: int
     """Updates made before it."""
 
@@ -53,8 +54,8 @@ class Dump:
     """The method of the policy that is the loss; None if the batch is what the learner got, normalised."""
     index: int
     """Which optimizer stepped."""
-    grad_clip_norm: float | None
-    """Largest norm of the gradient."""
+    clip: GradClip
+    """How the gradient was clipped."""
     message: str
     """What was raised or warned about."""
     is_exact: bool
@@ -76,7 +77,7 @@ class Dump:
             self.policy.guard.look()
             return output
         loss = getattr(self.policy, self.loss_name)
-        return self.policy.minimise(loss, self.batch, self.index, self.grad_clip_norm)
+        return self.policy.minimise(loss, self.batch, self.index, self.clip)
 
 
 def load_dump(
@@ -116,6 +117,7 @@ def load_dump(
     policy = made_of({**state["config"], "compile": False, "on_non_finite": "raise"}, model=model)
     policy.learn_mode.load_state_dict(state["learn"])
     policy.progress.load_state_dict(state["progress"])
+    policy.progress.budget = state["budget"]
     policy.rng.bit_generator.state = state["rng"]["exploration"]
     torch.set_rng_state(state["rng"]["torch"])
     buffers = dict(policy.named_buffers())
@@ -125,8 +127,8 @@ def load_dump(
         module.training = name not in state["in_evaluation"]
     policy.guard.writes_dump = False
     batch = _nest(load_file(folder / "batch.safetensors"))
-    of_update = {name: state[name] for name in ("loss_name", "index", "grad_clip_norm", "message", "is_exact")}
-    return Dump(policy, batch, **of_update)
+    of_update = {name: state[name] for name in ("loss_name", "index", "message", "is_exact")}
+    return Dump(policy, batch, clip=GradClip(*state["clip"]), **of_update)
 
 
 def dump_folder(policy: Policy[Any], root: str | Path | None, number: int) -> Path:
@@ -156,10 +158,11 @@ def write_dump(folder: Path, policy: Policy[Any], update: Update, message: str, 
         "learn": policy.learn_mode.state_dict(),
         "buffers": dict(policy.named_buffers()),  # those that no checkpoint has, such as a noise, too
         "in_evaluation": [name for name, module in policy.named_modules() if not module.training],
-        "progress": policy.progress.state_dict() | {"train_iter": update.number},
+        "progress": policy.progress.state_dict() | {"train_iter": update.number} | policy.scheduled_at(),
+        "budget": policy.progress.budget,
         "loss_name": name if is_own else None,
         "index": update.optimizer,
-        "grad_clip_norm": update.grad_clip_norm,
+        "clip": tuple(update.clip),
         "rng": {"exploration": policy.rng.bit_generator.state, "torch": torch.get_rng_state()},
         "versions": {
             "lightning_ding": metadata.version("lightning_ding"),

@@ -1,23 +1,22 @@
-"""What the algorithms that learn from rollouts have in common: acting, minibatches, the schedule of the step size.
+"""What the algorithms that learn from rollouts have in common: acting, minibatches.
 
 Shapes: S transitions of a rollout, B of a minibatch, A actions or dimensions of an action.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
 from gymnasium import spaces
 from torch import Tensor
-from torch.optim.lr_scheduler import LambdaLR
 
 from lightning_ding import nested, rl
 from lightning_ding.config import require
 from lightning_ding.policy.action_bounds import ActionBounds
 from lightning_ding.policy.base import ConfigT, Policy, not_implemented
+from lightning_ding.policy.optimisation import make_optimizer
 from lightning_ding.policy.rank_statistics import mean_over_ranks, smallest_over_ranks, standardise_over_ranks
 from lightning_ding.policy.round import Batch
 from lightning_ding.policy.spaces import actor_shapes, obs_shape
@@ -93,23 +92,18 @@ class OnPolicyPolicy(Policy[ConfigT]):
 
     def _init_learn(self) -> None:
         learn = self.config.learn
-        self._optimizer_list = [
-            torch.optim.Adam(self.model.parameters(), lr=learn.learning_rate, eps=learn.eps, fused=True)
-        ]
-        schedule = learn.lr_scheduler
-        if schedule.epoch_num is not None:
-            factor = _Falling(schedule.epoch_num, schedule.min_lr_lambda)
-            self._scheduler_list = [LambdaLR(self._optimizer_list[0], factor)]
+        self._optimizer_list = [make_optimizer(learn.optimizer, self.model.parameters(), learn.learning_rate)]
 
     def _forward_learn(self, batch: Batch) -> dict[str, Any]:
         """Learn from a rollout with leading axis S; return what the last update reports."""
         sequences = rl.time_major(batch["env_id"], batch["episode_id"])
+        scheduled = self._schedules.tensors
         for epoch in range(self._epochs()):
             if epoch == 0 or self._recomputes():
                 data = self._learning_data(batch, sequences)
             divergences = []
             for minibatch in self._minibatches(data):
-                report = self.minimise(self.loss, minibatch, grad_clip_norm=self.config.learn.grad_clip_norm)
+                report = self.minimise(self.loss, minibatch | scheduled, clip=self.config.learn.grad_clip)
                 self.progress.train_iter += 1
                 divergences.append(report.get("approx_kl"))
             if self._has_moved_far(divergences):
@@ -122,10 +116,7 @@ class OnPolicyPolicy(Policy[ConfigT]):
         return False
 
     def _end_round(self, data: Batch) -> None:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")  # a compiled update calls no step
-            for scheduler in self._scheduler_list:
-                scheduler.step()
+        """Take note of the data of a round that was learned from."""
 
     def _has_moved_far(self, divergences: list[Tensor | None]) -> bool:
         """Return whether the policy has moved so far that the passes over a rollout should end, on all ranks alike."""
@@ -174,16 +165,6 @@ class OnPolicyPolicy(Policy[ConfigT]):
         """Return how many updates a rollout gives; for whole episodes, whose length nobody knows, one a pass."""
         rows = self.config.collect.n_sample or 1
         return self._epochs() * max(1, round(rows / self._get_batch_size()))
-
-
-class _Falling:
-    """A factor that falls linearly from 1; a class, so that schedulers save nothing of it that is code."""
-
-    def __init__(self, rounds: int, smallest: float) -> None:
-        self.rounds, self.smallest = rounds, smallest
-
-    def __call__(self, number: int) -> float:
-        return max(1 - number / self.rounds, self.smallest)
 
 
 def _parts(data: Batch, size: int, number: int) -> Iterator[Batch]:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from lightning_ding.config import moved, require
 from lightning_ding.policy.config import EvalConfig, PolicyConfig
+from lightning_ding.policy.learn_config import LearnConfig, OptimizerConfig, ScheduleConfig
 from lightning_ding.worker_config import CollectorConfig
 
 
@@ -74,56 +75,45 @@ class ActorCriticModelConfig(ActorModelConfig):
 
 
 @dataclass(frozen=True)
-class LRSchedulerConfig:
-    """A learning rate that falls linearly."""
+class OnPolicyOptimizerConfig(OptimizerConfig):
+    """The class of the optimizer and what else it is made with."""
 
-    epoch_num: int | None = None
-    """Rounds after which the factor would be 0, >= 1; None keeps the learning rate as it is."""
-    min_lr_lambda: float = 0.0
-    """Smallest factor, in [0, 1]."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        path = "learn.lr_scheduler"
-        require(self.epoch_num is None or self.epoch_num >= 1, f"{path}.epoch_num", ">= 1 or None", self.epoch_num)
-        require(0 <= self.min_lr_lambda <= 1, f"{path}.min_lr_lambda", "in [0, 1]", self.min_lr_lambda)
-        is_used = self.epoch_num is not None or self.min_lr_lambda == 0
-        require(is_used, f"{path}.min_lr_lambda", "0 without epoch_num", self.min_lr_lambda)
+    eps: float = 1e-5
+    """Added to the denominator of the step, > 0; not for sgd."""
 
 
 @dataclass(frozen=True)
-class OnPolicyLearnConfig:
+class OnPolicyLearnConfig(LearnConfig):
     """How updates are made."""
 
-    MOVED: ClassVar[dict[str, str]] = moved(
+    MOVED: ClassVar[dict[str, str]] = LearnConfig.MOVED | moved(
         discount_factor="set discount_factor of the policy",
         update_per_collect="a rollout gives epoch_per_collect times its size divided by batch_size updates",
-        grad_clip_type="gradients are clipped by their norm, with grad_clip_norm",
-        grad_clip_value="set grad_clip_norm",
-        grad_norm="set grad_clip_norm",
     )
 
     batch_size: int | None = 64
     """Transitions of a minibatch on each rank, >= 1, give or take what makes them equal; None for the whole rollout."""
     learning_rate: float = 3e-4
-    """Step size of Adam at the start, > 0."""
-    eps: float = 1e-5
-    """Added to the denominator of Adam, > 0."""
-    lr_scheduler: LRSchedulerConfig = field(default_factory=LRSchedulerConfig)
-    """How the step size falls."""
+    """Step size at the start, > 0."""
+    optimizer: OnPolicyOptimizerConfig = field(default_factory=OnPolicyOptimizerConfig)
+    """The class of the optimizer."""
     entropy_weight: float = 0.0
     """Weight of the policy's entropy, which keeps it exploring, >= 0."""
+    entropy_weight_scheduler: ScheduleConfig = field(default_factory=ScheduleConfig)
+    """A factor of entropy_weight that changes as the run goes on; needs one."""
     grad_clip_norm: float | None = 0.5
     """Largest norm of the gradient, > 0; None for no limit."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        size, clip = self.batch_size, self.grad_clip_norm
+        super().__post_init__()
+        size, path = self.batch_size, "learn.entropy_weight_scheduler"
         require(size is None or size >= 1, "learn.batch_size", ">= 1 or None", size)
         require(self.learning_rate > 0, "learn.learning_rate", "> 0", self.learning_rate)
-        require(self.eps > 0, "learn.eps", "> 0", self.eps)
         require(self.entropy_weight >= 0, "learn.entropy_weight", ">= 0", self.entropy_weight)
-        require(clip is None or clip > 0, "learn.grad_clip_norm", "> 0 or None", clip)
+        self.entropy_weight_scheduler.check(path)
+        is_used = self.entropy_weight > 0 or self.entropy_weight_scheduler == ScheduleConfig()
+        require(is_used, path, "left alone with entropy_weight 0", self.entropy_weight_scheduler.type)
 
 
 @dataclass(frozen=True)

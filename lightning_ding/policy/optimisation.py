@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,8 +13,9 @@ import torch.distributed as dist
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import ParallelStrategy
 from torch import Tensor
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
 
+from lightning_ding.policy.learn_config import GradClip, OptimizerConfig
 from lightning_ding.policy.trainer_fast_path import announce_zero_grad, count_optimizer_step
 
 if TYPE_CHECKING:
@@ -26,12 +27,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+def make_optimizer(config: OptimizerConfig, parameters: Iterable[Tensor], lr: float) -> Optimizer:
+    """Return the optimizer that a config describes.
+
+    Args:
+        config: Its class and what does not depend on the parameters.
+        parameters: What it updates.
+        lr: Its step size at the start, > 0.
+    """
+    shared: dict[str, Any] = {"params": parameters, "lr": lr, "weight_decay": config.weight_decay}
+    if config.type == "sgd":
+        return torch.optim.SGD(**shared, momentum=config.momentum, fused=True)
+    if config.type == "rmsprop":  # torch has no fused one
+        return torch.optim.RMSprop(**shared, eps=config.eps, momentum=config.momentum)
+    kind = torch.optim.AdamW if config.type == "adamw" else torch.optim.Adam
+    return kind(**shared, eps=config.eps, fused=True)
+
+
 def optimisation_step(
     module: LightningModule,
     optimizer: Optimizer,
     index: int,
     loss: Tensor,
-    grad_clip_norm: float | None = None,
+    clip: GradClip = GradClip(),  # noqa: B008 - it cannot be changed
     trainer: Trainer | None = None,
     direct: bool = False,
     guard: NonFiniteGuard | None = None,
@@ -48,14 +66,14 @@ def optimisation_step(
         optimizer: Whose parameters to update.
         index: Its place among ``module.configure_optimizers()``.
         loss: A scalar.
-        grad_clip_norm: Largest norm of the gradient, > 0; None for no limit.
+        clip: How the gradient is clipped.
         trainer: The Trainer of a fit that goes on; it does the backward and the step, so that hooks, precision and
             ``global_step`` work. None without one.
         direct: Go past Lightning's hooks; see ``trainer_fast_path``.
         guard: Decides on an update whose loss or gradient is not finite; None makes every update.
 
     Returns:
-        The norm of the gradient before clipping, a scalar, or None without clipping.
+        The norm of the gradient before clipping, a scalar, or None if it is not clipped by its norm.
 
     Raises:
         NonFiniteError: If the guard does.
@@ -75,13 +93,15 @@ def optimisation_step(
     if dist.is_initialized() and dist.get_world_size() > 1:
         loss = average_gradients(parameters, loss)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = None if grad_clip_norm is None else get_total_norm(gradients)
+    norm = None if clip.norm is None else get_total_norm(gradients)
     if guard is not None and not guard.allows(optimizer, index, loss, gradients, norm):
         if trainer is not None:
             count_optimizer_step(trainer)  # as if it had been made, which is what happens on a GPU
         return norm
     if norm is not None:
-        clip_grads_with_norm_(parameters, cast(float, grad_clip_norm), norm)
+        clip_grads_with_norm_(parameters, cast(float, clip.norm), norm)
+    if clip.value is not None:
+        clip_grad_value_(parameters, clip.value)
     _step(module, optimizer, index, trainer, direct)
     torch.clear_autocast_cache()  # it would hold the weights of before the step until the whole round is learned
     return norm
@@ -128,9 +148,9 @@ def average_gradients(parameters: Sequence[Tensor], loss: Tensor) -> Tensor:
 def warn_of_other_rates(optimizers: Sequence[Optimizer]) -> None:
     """Say which optimizers go on with the learning rate of a checkpoint where the config has another one."""
     for index, optimizer in enumerate(optimizers):
-        group, asked = optimizer.param_groups[0], optimizer.defaults["lr"]
-        loaded = group.get("initial_lr", group["lr"])  # the former where there is a schedule
-        if loaded != asked:
+        group, asked = optimizer.param_groups[0], optimizer.defaults.get("lr")
+        loaded = group.get("initial_lr", group.get("lr"))  # the former where there is a schedule
+        if asked is not None and loaded != asked:
             text = "optimizer %d goes on with the learning rate %g of the checkpoint, not with %g of the config"
             logger.warning(text, index, loaded, asked)
 

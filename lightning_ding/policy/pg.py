@@ -83,7 +83,7 @@ class PGPolicy(OnPolicyPolicy[PGConfig]):
         distribution = self._distribution(self._logit(obs), obs)
         policy_loss = rl.policy_gradient_loss(distribution.log_prob(batch["action"]), batch["return"])
         entropy = distribution.entropy().mean()
-        loss = policy_loss - self.config.learn.entropy_weight * entropy
+        loss = policy_loss - batch.get("entropy_weight", self.config.learn.entropy_weight) * entropy
         report = {"total_loss": loss, "policy_loss": policy_loss, "entropy_loss": entropy}
         return loss, {name: value.detach() for name, value in report.items()}
 

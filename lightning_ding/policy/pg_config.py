@@ -26,7 +26,7 @@ class PGLearnConfig(OnPolicyLearnConfig):
     batch_size: int | None = None
     """Transitions of a minibatch on each rank, >= 1, give or take what makes them equal; None for the whole rollout."""
     learning_rate: float = 1e-3
-    """Step size of Adam at the start, > 0."""
+    """Step size at the start, > 0."""
     entropy_weight: float = 0.01
     """Weight of the policy's entropy, which keeps it exploring, >= 0."""
     grad_clip_norm: float | None = 5.0

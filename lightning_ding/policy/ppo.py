@@ -73,10 +73,13 @@ class PPOPolicy(ActorCriticPolicy[PPOConfig]):
         output = self.model.compute_actor_critic(obs)  # type: ignore[operator]
         distribution = self._distribution(output["logit"], obs)
         log_prob = distribution.log_prob(batch["action"])
-        policy = rl.ppo_policy_loss(log_prob, batch["log_prob"], batch["advantage"], learn.clip_ratio, learn.dual_clip)
+        clip_ratio = batch.get("clip_ratio", learn.clip_ratio)
+        policy = rl.ppo_policy_loss(log_prob, batch["log_prob"], batch["advantage"], clip_ratio, learn.dual_clip)
         value_loss = rl.ppo_value_loss(output["value"], batch["value"], batch["return"], learn.value_clip)
         entropy = distribution.entropy().mean()
-        loss = policy.loss + learn.value_weight * value_loss - learn.entropy_weight * entropy
+        loss = (
+            policy.loss + learn.value_weight * value_loss - batch.get("entropy_weight", learn.entropy_weight) * entropy
+        )
         report = {"total_loss": loss, "policy_loss": policy.loss, "value_loss": value_loss, "entropy_loss": entropy}
         report |= {"approx_kl": policy.approx_kl, "clip_fraction": policy.clip_fraction}
         return loss, {name: value.detach() for name, value in report.items()}

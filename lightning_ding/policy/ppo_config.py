@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from lightning_ding.config import moved, require
+from lightning_ding.policy.learn_config import ScheduleConfig
 from lightning_ding.policy.on_policy_config import (
     ActorCriticModelConfig,
     OnPolicyCollectConfig,
@@ -28,6 +29,8 @@ class PPOLearnConfig(OnPolicyLearnConfig):
     """Passes over a rollout, >= 1."""
     clip_ratio: float = 0.2
     """How far from 1 the ratio of new to old probability may pay, > 0."""
+    clip_ratio_scheduler: ScheduleConfig = field(default_factory=ScheduleConfig)
+    """A factor of clip_ratio that changes as the run goes on."""
     dual_clip: float | None = None
     """Largest ratio that a negative advantage is charged for, > 1; None for none."""
     value_weight: float = 0.5
@@ -50,6 +53,7 @@ class PPOLearnConfig(OnPolicyLearnConfig):
         super().__post_init__()
         require(self.epoch_per_collect >= 1, "learn.epoch_per_collect", ">= 1", self.epoch_per_collect)
         require(self.clip_ratio > 0, "learn.clip_ratio", "> 0", self.clip_ratio)
+        self.clip_ratio_scheduler.check("learn.clip_ratio_scheduler")
         require(self.dual_clip is None or self.dual_clip > 1, "learn.dual_clip", "> 1 or None", self.dual_clip)
         require(self.value_weight >= 0, "learn.value_weight", ">= 0", self.value_weight)
         require(self.value_clip is None or self.value_clip > 0, "learn.value_clip", "> 0 or None", self.value_clip)

@@ -18,6 +18,7 @@ from lightning_ding import nested, rl
 from lightning_ding.config import ConfigLike
 from lightning_ding.policy.base import not_implemented
 from lightning_ding.policy.eval_mode import InEvalMode
+from lightning_ding.policy.optimisation import make_optimizer
 from lightning_ding.policy.q_learning_config import ASSUMED_BUDGET, QLearningConfig
 from lightning_ding.policy.replay_policy import ReplayPolicy
 from lightning_ding.policy.spaces import discrete_action, obs_shape
@@ -59,8 +60,8 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
     def _init_learn(self) -> None:
         self.target_model = copy.deepcopy(self.model).requires_grad_(False)
         self._target_in_eval_mode = InEvalMode(self.target_model)
-        parameters = self.model.parameters()
-        self._optimizer_list = [torch.optim.Adam(parameters, lr=self.config.learn.learning_rate, fused=True)]
+        learn = self.config.learn
+        self._optimizer_list = [make_optimizer(learn.optimizer, self.model.parameters(), learn.learning_rate)]
 
     def _forward_collect(self, obs: Any, *, eps: float | None = None) -> dict[str, Tensor]:  # type: ignore[override]
         """Return epsilon-greedy actions; ``eps`` overrides the schedule."""
@@ -78,14 +79,14 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
 
     def _forward_learn(self, batch: dict[str, Any]) -> dict[str, Any]:
         with self._target_in_eval_mode:  # not inside the loss, which may be compiled
-            report = self.minimise(self.loss, batch, grad_clip_norm=self.config.learn.grad_clip_norm)
+            report = self.minimise(self.loss, batch, clip=self.config.learn.grad_clip)
         self._update_target()
         return report
 
     def _forward_round(self, data: dict[str, Any]) -> dict[str, Any] | None:
         if "target_q" not in data:
             return None  # the target network moves between two minibatches
-        report = self.minimise_together(self.loss, data, grad_clip_norm=self.config.learn.grad_clip_norm)
+        report = self.minimise_together(self.loss, data, clip=self.config.learn.grad_clip)
         if report is not None:
             self.progress.train_iter += nested.length(data) - 1
             self._update_target()

@@ -48,7 +48,7 @@ class QLearningLearnConfig(ReplayLearnConfig):
     update_per_collect: int = 5
     """Updates after each collection of n_sample transitions, >= 1."""
     learning_rate: float = 1e-3
-    """Step size of Adam, > 0."""
+    """Step size, > 0."""
     target_update_freq: int | None = None
     """Updates between two copies into the target network, >= 1; None means 100, or no copies with target_theta."""
     target_theta: float | None = None

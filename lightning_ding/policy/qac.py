@@ -21,6 +21,7 @@ from lightning_ding import rl
 from lightning_ding.policy.action_bounds import ActionBounds
 from lightning_ding.policy.base import not_implemented
 from lightning_ding.policy.eval_mode import InEvalMode
+from lightning_ding.policy.optimisation import make_optimizer
 from lightning_ding.policy.qac_config import QACConfig
 from lightning_ding.policy.replay_policy import ReplayPolicy
 from lightning_ding.policy.spaces import continuous_action, obs_shape
@@ -73,12 +74,13 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
         self.target_model = copy.deepcopy(self.model).requires_grad_(False)
         self._target_in_eval_mode = InEvalMode(self.target_model)
         rates = zip((self.model.critic, self.model.actor), self._learning_rates, strict=True)
-        self._optimizer_list = [torch.optim.Adam(part.parameters(), lr=rate, fused=True) for part, rate in rates]
+        kind = self.config.learn.optimizer
+        self._optimizer_list = [make_optimizer(kind, part.parameters(), rate) for part, rate in rates]
 
     def _learn_critics(self, batch: Batch) -> dict[str, Any]:
         """Make one step of the critics on a prepared minibatch, the target networks in evaluation."""
         with self._target_in_eval_mode:  # out here, because a loss that is compiled cannot enter it
-            return self.minimise(self.critic_loss, batch, 0, self.config.learn.grad_clip_norm)
+            return self.minimise(self.critic_loss, batch, 0, self.config.learn.grad_clip)
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the critics' loss on a minibatch that :meth:`prepare` made ready, and what to report of it.

@@ -7,30 +7,30 @@ from typing import ClassVar
 
 from lightning_ding.config import moved, require
 from lightning_ding.policy.config import EvalConfig, PolicyConfig
+from lightning_ding.policy.learn_config import LearnConfig
 from lightning_ding.worker_config import CollectorConfig
 
 
 @dataclass(frozen=True)
-class ReplayLearnConfig:
+class ReplayLearnConfig(LearnConfig):
     """How updates are made."""
 
-    MOVED: ClassVar[dict[str, str]] = moved(discount_factor="set discount_factor beside nstep, not in learn")
+    MOVED: ClassVar[dict[str, str]] = LearnConfig.MOVED | moved(
+        discount_factor="set discount_factor beside nstep, not in learn"
+    )
 
     update_per_collect: int = 1
     """Updates after each collection of n_sample transitions, >= 1."""
     batch_size: int = 64
     """Transitions of a minibatch on each rank, >= 1."""
-    grad_clip_norm: float | None = None
-    """Largest norm of the gradient that an optimizer steps with, > 0; None for no limit."""
     ignore_done: bool = False
     """Bootstrap from terminal states too; for old configs whose envs end by a time limit only."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        super().__post_init__()
         require(self.update_per_collect >= 1, "learn.update_per_collect", ">= 1", self.update_per_collect)
         require(self.batch_size >= 1, "learn.batch_size", ">= 1", self.batch_size)
-        clip = self.grad_clip_norm
-        require(clip is None or clip > 0, "learn.grad_clip_norm", "> 0 or None", clip)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ Shapes: B batch, A dimensions of an action, E critics.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 
 from lightning_ding import rl
 from lightning_ding.policy.config import PolicyConfig
+from lightning_ding.policy.optimisation import make_optimizer
 from lightning_ding.policy.qac import Batch, QACPolicy
 from lightning_ding.policy.sac_config import SACConfig
 from lightning_ding.registry import POLICY_REGISTRY
@@ -53,7 +55,8 @@ class SACPolicy(QACPolicy[SACConfig]):
             torch.tensor(math.log(learn.alpha) if self._learns_log else learn.alpha), requires_grad=learn.auto_alpha
         )
         if learn.auto_alpha:
-            self._optimizer_list.append(torch.optim.Adam([self.temperature], lr=learn.learning_rate_alpha, fused=True))
+            kind = dataclasses.replace(learn.optimizer, weight_decay=0.0)
+            self._optimizer_list.append(make_optimizer(kind, [self.temperature], learn.learning_rate_alpha))
 
     @property
     def alpha(self) -> Tensor:
@@ -75,7 +78,7 @@ class SACPolicy(QACPolicy[SACConfig]):
         return {"action": self.action_bounds.to_env(self.model.compute_actor(obs)["mu"].tanh())}
 
     def _forward_learn(self, batch: Batch) -> dict[str, Any]:
-        batch, clip = self.prepare(batch), self.config.learn.grad_clip_norm
+        batch, clip = self.prepare(batch), self.config.learn.grad_clip
         report = self._learn_critics(batch)
         report |= self.minimise(self.actor_loss, batch, 1, clip)
         if self.config.learn.auto_alpha:

@@ -21,11 +21,11 @@ class SACLearnConfig(QACLearnConfig):
     """How updates are made."""
 
     learning_rate_q: float = 3e-4
-    """Step size of the critics' Adam, > 0."""
+    """Step size of the critics' optimizer, > 0."""
     learning_rate_policy: float = 3e-4
-    """Step size of the actor's Adam, > 0."""
+    """Step size of the actor's optimizer, > 0."""
     learning_rate_alpha: float = 3e-4
-    """Step size of the temperature's Adam, > 0; needs auto_alpha."""
+    """Step size of the temperature's optimizer, > 0; needs auto_alpha."""
     alpha: float = 0.2
     """Temperature, or the one to start from with auto_alpha, >= 0."""
     auto_alpha: bool = True

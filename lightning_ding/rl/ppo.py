@@ -5,7 +5,7 @@ Shapes: B batch. The ratio of a step is pi(a|s) / pi_old(a|s).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +27,11 @@ class PPOPolicyLoss(NamedTuple):
 
 
 def ppo_policy_loss(
-    log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip_ratio: float, dual_clip: float | None = None
+    log_prob: Tensor,
+    old_log_prob: Tensor,
+    advantage: Tensor,
+    clip_ratio: float | Tensor,
+    dual_clip: float | None = None,
 ) -> PPOPolicyLoss:
     """Return minus the clipped surrogate objective (Schulman et al. 2017, eq. 7, https://arxiv.org/abs/1707.06347).
 
@@ -35,7 +39,7 @@ def ppo_policy_loss(
         log_prob: log pi(a|s) of the policy that is trained, shape (B,).
         old_log_prob: log pi_old(a|s) of the policy that acted, shape (B,).
         advantage: Advantages, shape (B,).
-        clip_ratio: How far from 1 a ratio may pay, > 0.
+        clip_ratio: How far from 1 a ratio may pay, > 0; a tensor is not checked, which would wait for its device.
         dual_clip: Bound, > 1, on the ratio where the advantage is negative (Ye et al. 2020, eq. 5,
             https://arxiv.org/abs/1912.09729); None for none.
 
@@ -47,13 +51,14 @@ def ppo_policy_loss(
         >>> round(ppo_policy_loss(ratio.log(), torch.zeros(2), advantage, 0.2).loss.item(), 4)  # -(1.2 + 0.5) / 2
         -0.85
     """
-    if not clip_ratio > 0:
+    if not (isinstance(clip_ratio, Tensor) or clip_ratio > 0):
         raise ValueError(f"clip_ratio must be > 0, got {clip_ratio!r}")
     if not (dual_clip is None or dual_clip > 1):
         raise ValueError(f"dual_clip must be > 1 or None, got {dual_clip!r}")
     log_ratio = log_prob - old_log_prob
     ratio = log_ratio.exp()
-    objective = torch.minimum(ratio * advantage, ratio.clamp(1 - clip_ratio, 1 + clip_ratio) * advantage)
+    low, high = cast("tuple[float, float]", (1 - clip_ratio, 1 + clip_ratio))  # both may be tensors
+    objective = torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
     if dual_clip is not None:
         objective = torch.where(advantage < 0, torch.maximum(objective, dual_clip * advantage), objective)
     with torch.no_grad():
@@ -83,7 +88,7 @@ def ppo_value_loss(value: Tensor, old_value: Tensor, target: Tensor, clip_ratio:
     """
     if clip_ratio is None:
         return 0.5 * F.mse_loss(value, target)
-    if not clip_ratio > 0:
+    if not (isinstance(clip_ratio, Tensor) or clip_ratio > 0):
         raise ValueError(f"clip_ratio must be > 0 or None, got {clip_ratio!r}")
     clipped = old_value + (value - old_value).clamp(-clip_ratio, clip_ratio)
     return 0.5 * torch.maximum((value - target).square(), (clipped - target).square()).mean()

@@ -29,7 +29,7 @@ Q_LEARNING = deep_merge(REPLAY, {"model": {"encoder_hidden_size_list": [16]}, "l
 ACTOR_CRITIC = deep_merge(REPLAY, {"model": {"actor_head_hidden_size": 16, "critic_head_hidden_size": 16}})
 ROLLOUT: Config = {
     "model": {"encoder_hidden_size_list": [16]},
-    "learn": {"lr_scheduler": {"epoch_num": 1000}},
+    "learn": {"lr_scheduler": {"type": "linear", "unit": "env_step", "decay": 16_000}},
     "eval": {"evaluator": {"n_episode": 2}},
 }
 PPO = deep_merge(ROLLOUT, {"learn": {"epoch_per_collect": 2, "batch_size": 8}, "collect": {"n_sample": 16}})

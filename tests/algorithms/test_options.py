@@ -52,6 +52,8 @@ class Option:
 HYBRID = {"model.action_shape": {"action_type_shape": 3, "action_args_shape": 1}}
 CHOICES: dict[str, Flat] = {"ddpg": HYBRID, "td3": HYBRID}  # what chooses at random
 FALLING = {"other.eps.start": 1.0, "other.eps.end": 0.1}
+LINEAR: Flat = {"learn.lr_scheduler.type": "linear", "learn.lr_scheduler.decay": 0.9}
+POINTS: Flat = {"learn.lr_scheduler.type": "piecewise", "learn.lr_scheduler.points": [[0.0, 1.0], [1.0, 0.0]]}
 SMOOTHED = {"learn.noise": True}
 PRIORITISED = {"priority": True, "priority_IS_weight": False, "other.replay_buffer.type": "advanced"}
 
@@ -82,6 +84,16 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "learn.target_update_freq": Option(3),
     "learn.target_theta": Option(0.1),
     "learn.grad_clip_norm": Option(1e-9),
+    "learn.grad_clip_value": Option(1e-9),
+    "learn.optimizer.type": Option("rmsprop"),
+    "learn.optimizer.eps": Option(0.1),
+    "learn.optimizer.weight_decay": Option(0.1),
+    "learn.optimizer.momentum": Option(0.9, given={"learn.optimizer.type": "sgd"}),
+    "learn.lr_scheduler.type": Option("linear"),
+    "learn.lr_scheduler.unit": Option("env_step", given=LINEAR),
+    "learn.lr_scheduler.end": Option(0.5, given=LINEAR),
+    "learn.lr_scheduler.decay": Option(0.6, given=LINEAR),
+    "learn.lr_scheduler.points": Option([[0.0, 1.0], [1.0, 0.2]], given=POINTS),
     "learn.loss": Option("mse"),
     "learn.kappa": Option(0.1),
     "learn.learning_rate_actor": Option(0.002),
@@ -188,7 +200,7 @@ def updates_and_actions(name: str, options: Flat) -> list[Any]:
     """Return what six updates make of the weights, and the actions before and after them."""
     policy = make(name, nest(options))
     batch, results = make_batch(policy), []
-    policy.progress.env_step = 5000
+    policy.progress.env_step, policy.progress.budget = 5000, 10_000
     for _ in range(6):
         results.append(policy.collect_mode.forward(batch["obs"])["action"])
         results.append(policy.learn_mode.forward(batch))

@@ -217,8 +217,8 @@ def test_collector_of_several_policies_is_refused(make_trainer: MakeTrainer) -> 
 
 def everything_of(policy: Any) -> Config:
     state = {"state": policy.state_dict(), "progress": policy.progress.state_dict()}
-    optimizers, schedulers = policy._optimizer_list, policy._scheduler_list
-    state |= {"optimizer": optimizers[0].state_dict(), "schedule": schedulers[0].state_dict(), "lr": policy.cur_lr()}
+    optimizers = policy._optimizer_list
+    state |= {"optimizer": optimizers[0].state_dict(), "lr": policy.cur_lr()}
     rngs = {"exploration": policy.rng.bit_generator.state, "torch": torch.get_rng_state().clone()}
     return {**state, **rngs}
 
@@ -235,7 +235,7 @@ class AtStart(Callback):
 def test_resumed_run_starts_with_everything_that_the_first_ended_with(
     make_trainer: MakeTrainer, tmp_path: Path
 ) -> None:
-    learn = {"learn": {"lr_scheduler": {"epoch_num": 8}}}
+    learn = {"learn": {"lr_scheduler": {"type": "linear", "unit": "env_step", "decay": 192}}}
 
     def run(end: int, *callbacks: Callback, **kwargs: Any) -> PPOPolicy:
         policy, saver = ppo(learn), RunCheckpoint(tmp_path)
@@ -251,12 +251,12 @@ def test_resumed_run_starts_with_everything_that_the_first_ended_with(
     assert "return_statistics.count" in first["state"]
     torch.testing.assert_close(start.state["state"], first["state"], rtol=0, atol=0)
     torch.testing.assert_close(start.moments, moments, rtol=0, atol=0)
-    for name in ("progress", "schedule", "lr", "exploration"):
+    for name in ("progress", "lr", "exploration"):
         assert start.state[name] == first[name]
     assert torch.equal(start.state["torch"], first["torch"])
-    assert first["lr"] == pytest.approx(3e-4 * (1 - 4 / 8))  # four rounds of 24
+    assert first["lr"] == pytest.approx(3e-4 * (1 - 72 / 192))  # of the fourth round of 24
     assert resumed.progress.env_step == 192
-    assert resumed.cur_lr() == 0.0
+    assert resumed.cur_lr() == pytest.approx(3e-4 * (1 - 168 / 192))
     assert resumed.return_statistics.count == 192
 
 

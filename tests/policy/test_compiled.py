@@ -21,13 +21,15 @@ from lightning.pytorch import Callback
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 from torch.optim.adam import adam
+from torch.optim.lr_scheduler import StepLR
 from torch.testing import assert_close
 
+from lightning_ding import nested
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.datamodules.round import ReplayRound
+from lightning_ding.policy import DQNPolicy, create_policy
 from lightning_ding.policy import compiled as compiled_module
-from lightning_ding.policy import create_policy
 from lightning_ding.policy.compiled import Compiler
 from lightning_ding.worker import NaiveReplayBuffer
 
@@ -167,11 +169,13 @@ def test_functional_update_equals_the_optimizers(name: str, no_compiler: list[st
 
 @pytest.mark.parametrize("limit", [None, 1e-3])
 def test_gradient_is_clipped_inside(limit: float | None, no_compiler: list[str]) -> None:
-    change = {"learn": {"grad_clip_norm": limit, "eps": 1e-3}}  # so that Adam's steps depend on the gradient's size
+    change = {
+        "learn": {"grad_clip_norm": limit, "optimizer": {"eps": 1e-3}}
+    }  # so that Adam's steps depend on the gradient's size
     data = batches("ppo", 5)
     found, expected = (learn(make("ppo", compiles, change), data) for compiles in (True, False))
     assert_close(found, expected, rtol=0, atol=1e-6)
-    other = learn(make("ppo", False, {"learn": {"grad_clip_norm": 0.5, "eps": 1e-3}}), data)
+    other = learn(make("ppo", False, {"learn": {"grad_clip_norm": 0.5, "optimizer": {"eps": 1e-3}}}), data)
     assert not torch.allclose(other, expected, rtol=0, atol=1e-6)
 
 
@@ -196,13 +200,59 @@ def test_optimizer_state_is_that_of_an_eager_run(no_compiler: list[str]) -> None
 
 
 def test_learning_rate_of_now_counts(no_compiler: list[str]) -> None:
-    schedule = {"learn": {"lr_scheduler": {"epoch_num": 4}, "learning_rate": 0.01}}
+    falling = {"type": "linear", "unit": "env_step", "decay": 5}
+    schedules = {f"{name}_scheduler": falling for name in ("lr", "clip_ratio", "entropy_weight")}
     data = batches("ppo", 6)
-    policies = [make("ppo", compiles, schedule) for compiles in (True, False)]
-    found, expected = (learn(policy, data) for policy in policies)
+    policies = [
+        make("ppo", compiles, {"learn": {**schedules, "learning_rate": 0.01, "entropy_weight": 0.1}})
+        for compiles in (True, False)
+    ]
+    for policy in policies:
+        for number, batch in enumerate(data):
+            policy.progress.env_step = number
+            policy.learn_mode.forward(dict(batch))
+    found, expected = map(weights_of, policies)
     assert_close(found, expected, rtol=0, atol=1e-5)
     assert policies[0].cur_lr() == 0.0
     assert torch.equal(learn(policies[0], data[:1]), found)  # a rate of 0 changes nothing
+    assert len(no_compiler) == 4  # all of one CompiledUpdate: nothing is compiled again
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"optimizer": {"type": "adamw", "weight_decay": 0.5}}, {"grad_clip_value": 1e-4, "optimizer": {"eps": 1e-3}}],
+)
+def test_every_kind_of_step_that_can_be_compiled_equals_the_eager_one(
+    no_compiler: list[str], change: dict[str, Any]
+) -> None:
+    data = batches("dqn", 4)
+    found, expected, plain = (
+        learn(make("dqn", compiles, {"learn": what}), data)
+        for compiles, what in ((True, change), (False, change), (False, {}))
+    )
+    assert_close(found, expected, rtol=0, atol=1e-6)
+    assert not torch.allclose(expected, plain, rtol=0, atol=1e-4)
+
+
+class Halving(DQNPolicy):
+    """DQN whose learning rate halves with every update."""
+
+    def configure_optimizers(self) -> Any:
+        optimizers, _ = super().configure_optimizers()
+        return optimizers, [{"scheduler": StepLR(optimizers[0], 1, 0.5), "interval": "step"}]
+
+
+def test_scheduler_of_updates_is_stepped_between_compiled_ones(no_compiler: list[str]) -> None:
+    weights = []
+    for compiles in (True, False):
+        torch.manual_seed(0)
+        policy = Halving({"model": DISCRETE, "compile": compiles, "learn": {"learning_rate": 0.01}})
+        table: Any = nested.stack(batches("dqn", 5))
+        assert policy._forward_round({**table, "target_q": {}}) is None  # they are made one by one
+        weights.append(learn(policy, batches("dqn", 5)))
+        assert policy.cur_lr() == 0.01 * 0.5**5
+    assert_close(*weights, rtol=0, atol=1e-6)
+    assert no_compiler
 
 
 def test_batch_of_another_structure_works(no_compiler: list[str]) -> None:

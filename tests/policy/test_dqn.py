@@ -456,6 +456,8 @@ WORKER_OPTIONS = {"random_collect_size", "learn.update_per_collect", "learn.batc
 WORKER_SECTIONS = ("collect.collector.", "eval.evaluator.", "other.replay_buffer.")  # tested with the workers
 
 SOFT = {"learn.target_theta": 0.1}
+LINEAR = {"learn.lr_scheduler.type": "linear", "learn.lr_scheduler.decay": 0.9}
+POINTS = {"learn.lr_scheduler.type": "piecewise", "learn.lr_scheduler.points": [[0.0, 1.0], [1.0, 0.0]]}
 
 POLICY_OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # what stands beside an option, and its change
     "nstep": ({}, {"nstep": 2}),  # raises, because the batch below says no discount
@@ -479,6 +481,16 @@ POLICY_OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # what sta
     "learn.loss": ({}, {"learn.loss": "mse"}),
     "learn.double_q": ({}, {"learn.double_q": False}),
     "learn.grad_clip_norm": ({}, {"learn.grad_clip_norm": 0.1}),
+    "learn.grad_clip_value": ({}, {"learn.grad_clip_value": 0.01}),
+    "learn.optimizer.type": ({}, {"learn.optimizer.type": "rmsprop"}),
+    "learn.optimizer.eps": ({}, {"learn.optimizer.eps": 0.1}),
+    "learn.optimizer.weight_decay": ({}, {"learn.optimizer.weight_decay": 0.1}),
+    "learn.optimizer.momentum": ({"learn.optimizer.type": "sgd"}, {"learn.optimizer.momentum": 0.9}),
+    "learn.lr_scheduler.type": ({}, {"learn.lr_scheduler.type": "cosine"}),
+    "learn.lr_scheduler.unit": (LINEAR, {"learn.lr_scheduler.unit": "env_step"}),
+    "learn.lr_scheduler.end": (LINEAR, {"learn.lr_scheduler.end": 0.5}),
+    "learn.lr_scheduler.decay": (LINEAR, {"learn.lr_scheduler.decay": 0.6}),
+    "learn.lr_scheduler.points": (POINTS, {"learn.lr_scheduler.points": [[0.0, 1.0], [1.0, 0.9]]}),
     "learn.ignore_done": ({}, {"learn.ignore_done": True}),
     "collect.unroll_len": ({}, {"collect.unroll_len": 2}),  # raises
     "other.eps.type": ({}, {"other.eps.type": "exp"}),
@@ -518,6 +530,7 @@ def fingerprint(options: dict[str, Any]) -> list[Any]:
     base["learn.learning_rate"] = 0.1  # far enough for the network and its target to differ in their best actions
     try:
         policy = DQNPolicy(make_config({**base, **options}))
+        policy.progress.env_step, policy.progress.budget = 500, 1000
         obs, next_obs = torch.randn(2, 16, policy.config.model.obs_shape, generator=torch.Generator().manual_seed(1))
         batch = {
             "obs": obs,

@@ -70,6 +70,23 @@ def nest(name: str, value: Any) -> Config:
     return value  # type: ignore[no-any-return]
 
 
+def schedule_changes(section: str, beside: Config) -> dict[str, tuple[Config, Any]]:
+    """Return a change of each option of a section that schedules a value of ``learn``."""
+
+    def given(**options: Any) -> Config:
+        return {"learn": {**beside, section: options}}
+
+    table = {"type": "piecewise", "points": [[0.0, 1.0], [1.0, 0.0]]}
+    changes: dict[str, tuple[Config, Any]] = {
+        "type": (given(), "linear"),
+        "unit": (given(type="linear", decay=0.9), "env_step"),
+        "end": (given(type="cosine"), 0.5),
+        "decay": (given(type="exp"), 0.5),
+        "points": (given(**table), [[0.0, 1.0], [1.0, 0.5]]),
+    }
+    return {f"learn.{section}.{name}": change for name, change in changes.items()}
+
+
 ELSEWHERE = {"compile": "tests/policy/test_compiled.py", "eval.evaluator": "tests/datamodules/test_rollout.py"}
 ELSEWHERE |= {"on_non_finite": "tests/policy/test_non_finite.py"}
 """Options whose effect is a test of its own."""
@@ -101,9 +118,11 @@ CHANGES: dict[str, tuple[Config, Any]] = {
     "model.bound_type": ({"model": CONTINUOUS}, "tanh"),
     "learn.batch_size": ({}, 3),
     "learn.learning_rate": ({}, 0.01),
-    "learn.eps": ({}, 0.1),
-    "learn.lr_scheduler.epoch_num": ({}, 3),
-    "learn.lr_scheduler.min_lr_lambda": ({"learn": {"lr_scheduler": {"epoch_num": 2}}}, 0.9),
+    "learn.optimizer.type": ({}, "rmsprop"),
+    "learn.optimizer.eps": ({}, 0.1),
+    "learn.optimizer.weight_decay": ({}, 0.1),
+    "learn.optimizer.momentum": ({"learn": {"optimizer": {"type": "sgd"}}}, 0.9),
+    "learn.grad_clip_value": ({"learn": {"grad_clip_norm": None}}, 1e-6),
     "learn.entropy_weight": ({}, 0.5),
     "learn.grad_clip_norm": ({}, 1e-6),
     "learn.epoch_per_collect": ({}, 2),
@@ -123,14 +142,19 @@ CHANGES: dict[str, tuple[Config, Any]] = {
     "collect.collector": ({}, {"get_train_sample": True}),
     "collect.gae_lambda": ({}, 0.1),
 }
+CHANGES |= schedule_changes("lr_scheduler", {})
+CHANGES |= schedule_changes("entropy_weight_scheduler", {"entropy_weight": 0.5})
+CHANGES |= schedule_changes("clip_ratio_scheduler", {})
 OPTIONS = [(one, name) for one in POLICIES for name in leaves_of(one.config_class()) if name not in ELSEWHERE]
 
 
 def outcome(policy_class: PolicyClass, *changes: Config) -> Tensor:
     """Return in numbers all that a policy does: two rounds, what it draws and evaluates, what it tells the workers."""
     policy = make_policy(policy_class, {"learn": {"learning_rate": 0.05, "batch_size": 4}}, *changes)
-    for _ in range(3):
-        policy._learn(make_rollout(policy))
+    policy.progress.budget = 4000
+    for number in range(3):
+        policy.progress.env_step = 1000 * number
+        policy.learn_mode.forward(make_rollout(policy))
     rollout = make_rollout(policy)
     told = [policy.get_attribute(name) or 0 for name in ("n_sample", "n_episode", "batch_size", "update_per_collect")]
     kept: list[Any] = [policy.eval_mode.forward(rollout["obs"])["action"], rollout["action"], policy.cur_lr(), told]
@@ -164,12 +188,13 @@ def test_same_options_give_the_same_numbers() -> None:
         ({"discount_factor": 1.1}, r"discount_factor must be in \[0, 1\], got 1.1"),
         ({"learn": {"batch_size": 0}}, "learn.batch_size must be >= 1 or None, got 0"),
         ({"learn": {"learning_rate": 0.0}}, "learn.learning_rate must be > 0, got 0.0"),
-        ({"learn": {"eps": 0.0}}, "learn.eps must be > 0, got 0.0"),
+        ({"learn": {"optimizer": {"eps": 0.0}}}, "learn.optimizer.eps must be > 0, got 0.0"),
+        ({"learn": {"eps": 1e-5}}, "learn.eps' does not exist here: set optimizer.eps"),
         ({"learn": {"entropy_weight": -1.0}}, "learn.entropy_weight must be >= 0"),
         ({"learn": {"grad_clip_norm": 0.0}}, "learn.grad_clip_norm must be > 0 or None"),
-        ({"learn": {"lr_scheduler": {"epoch_num": 0}}}, "learn.lr_scheduler.epoch_num must be >= 1 or None"),
-        ({"learn": {"lr_scheduler": {"min_lr_lambda": 0.1}}}, "min_lr_lambda must be 0 without epoch_num, got 0.1"),
-        ({"learn": {"lr_scheduler": {"epoch_num": 2, "min_lr_lambda": 1.1}}}, r"min_lr_lambda must be in \[0, 1\]"),
+        ({"learn": {"lr_scheduler": {"epoch_num": 9}}}, "learn.lr_scheduler.epoch_num' does not exist here: set type"),
+        ({"learn": {"lr_scheduler": {"min_lr_lambda": 0.1}}}, "min_lr_lambda' does not exist here: set end"),
+        ({"learn": {"entropy_weight_scheduler": {"type": "linear"}, "entropy_weight": 0.0}}, "with entropy_weight 0"),
         ({"collect": {"n_sample": 4, "n_episode": 4}}, "collect.n_sample must be set when n_episode is None"),
         ({"collect": {"n_sample": None, "n_episode": None}}, "collect.n_sample must be set when n_episode is None"),
         ({"priority": True}, "there is no replay"),
@@ -440,20 +465,6 @@ def test_pass_uses_every_row_once_in_minibatches_of_nearly_one_size(
         assert sorted(orders[-1]) == list(range(size))
     if size > 9:
         assert len({tuple(order) for order in orders}) == passes  # shuffled anew
-
-
-@pytest.mark.parametrize("policy_class", POLICIES)
-@pytest.mark.parametrize(("floor", "factors"), [(0.25, [1, 0.75, 0.5, 0.25, 0.25]), (0.0, [1, 0.75, 0.5, 0.25, 0, 0])])
-def test_learning_rate_falls_linearly_with_the_rounds(
-    policy_class: PolicyClass, floor: float, factors: list[float]
-) -> None:
-    schedule = {"epoch_num": 4, "min_lr_lambda": floor}
-    policy = make_policy(policy_class, {"learn": {"learning_rate": 0.1, "lr_scheduler": schedule}})
-    rates = []
-    for _ in factors:
-        rates.append(policy.cur_lr())
-        policy._learn(make_rollout(policy))
-    assert rates == pytest.approx([0.1 * factor for factor in factors])
 
 
 @pytest.mark.parametrize("policy_class", POLICIES)

@@ -14,6 +14,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.testing import assert_close
 from torch.utils.data import DataLoader
 
+from lightning_ding.policy.learn_config import GradClip
 from lightning_ding.policy.optimisation import attached_trainer, average_gradients, optimisation_step
 
 OBS = torch.arange(12.0).reshape(6, 2) / 6 - 1
@@ -31,7 +32,7 @@ class Regression(LightningModule):
         torch.manual_seed(0)
         self.first, self.second = nn.Linear(2, 1), nn.Linear(2, 1)
         self.optimizer_list = [optimizer_class(m.parameters(), lr=0.1) for m in (self.first, self.second)]  # type: ignore[call-arg]
-        self.clip = clip
+        self.clip = GradClip(clip)
         self.direct = False
         self.norm: Tensor | None = None
 
