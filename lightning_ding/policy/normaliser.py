@@ -134,11 +134,11 @@ class Normaliser(nn.Module):
 
     def episode_state(self) -> dict[str, Tensor]:
         """Return the discounted returns of the episodes under way, of this rank."""
-        return {"value": self._episodes.value.clone(), "episode": self._episodes.episode.clone()}
+        return {"value": torch.tensor(self._episodes.value), "episode": torch.tensor(self._episodes.episode)}
 
     def load_episode_state(self, state: Mapping[str, Tensor]) -> None:
         """Take what ``episode_state`` returned."""
-        self._episodes.value, self._episodes.episode = state["value"].clone(), state["episode"].clone()
+        self._episodes.value, self._episodes.episode = (state[name].numpy().copy() for name in ("value", "episode"))
 
     # ------------------------------------------------------------------ parts
 
@@ -209,33 +209,34 @@ class _Part(RunningMeanStd):
 
 
 class _Returns:
-    """The discounted return so far of the episode under way in each env, E of them."""
+    """The discounted return so far of the episode under way in each env."""
 
     def __init__(self) -> None:
-        self.value = torch.zeros(0, dtype=torch.float64)
-        self.episode = torch.zeros(0, dtype=torch.int64)  # of which it is the return
+        self.value = np.zeros(0)
+        self.episode = np.zeros(0, dtype=np.int64)  # of which it is the return
 
     def follow(self, reward: Tensor, env_id: Tensor, episode_id: Tensor, discount_factor: float) -> Tensor:
         """Return the discounted return so far at each of S transitions, shape (S,), and remember where envs are."""
-        reward, env_id, episode_id = reward.double().cpu(), env_id.long().cpu(), episode_id.long().cpu()
+        env_id, episode_id = env_id.long().cpu(), episode_id.long().cpu()
         sequences = time_major(env_id, episode_id)
-        rewards, episodes = sequences.lay_out(reward), sequences.lay_out(episode_id)
-        envs = sequences.lay_out(env_id)[0]
+        columns = (sequences.lay_out(x).numpy() for x in (reward.double().cpu(), episode_id, env_id))
+        rewards, episodes, (envs, *_) = columns
         self._make_room(int(envs.max()) + 1)
-        value, before, table = self.value[envs], self.episode[envs], torch.empty_like(rewards)
-        for step, valid in enumerate(sequences.valid):
+        value, before, table = self.value[envs], self.episode[envs], np.empty_like(rewards)
+        for step, valid in enumerate(
+            sequences.valid.numpy()
+        ):  # in numpy: a step of few envs takes torch five times as long
             goes_on = discount_factor * value * (episodes[step] == before) + rewards[step]
-            value = torch.where(valid, goes_on, value)
-            before = torch.where(valid, episodes[step], before)
-            table[step] = value
+            table[step] = value = np.where(valid, goes_on, value)
+            before = np.where(valid, episodes[step], before)
         self.value[envs], self.episode[envs] = value, before
-        return sequences.flatten(table)
+        return sequences.flatten(torch.from_numpy(table))
 
     def _make_room(self, num_envs: int) -> None:
         missing = num_envs - len(self.value)
         if missing > 0:
-            self.value = torch.cat([self.value, self.value.new_zeros(missing)])
-            self.episode = torch.cat([self.episode, self.episode.new_full((missing,), -1)])
+            self.value = np.append(self.value, np.zeros(missing))
+            self.episode = np.append(self.episode, np.full(missing, -1))
 
 
 def check_holds_statistics(checkpoint: Mapping[str, Any]) -> None:
@@ -261,6 +262,8 @@ def _finite_moments(x: Tensor) -> Moments:
 
 def _float_entries(space: spaces.Space[Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], tuple[int, ...]]:
     """Return the shapes of what can be normalised in a space, by the keys that lead there."""
+    if isinstance(space, spaces.Tuple):
+        space = spaces.Dict({str(place): part for place, part in enumerate(space.spaces)})  # as policies see it
     if isinstance(space, spaces.Dict):
         below = [_float_entries(part, (*path, name)) for name, part in space.spaces.items()]
         return {found: shape for entries in below for found, shape in entries.items()}

@@ -130,7 +130,7 @@ def test_the_end_of_the_run_comes_with_an_evaluation_and_a_checkpoint(
     assert trainer.state.finished
     assert watch.rounds == 3
     assert watch.evaluated_at == [6]
-    assert vars(policy.progress) == {"train_iter": 6, "env_step": 140, "episode": 9, "sample": 77}
+    assert policy.progress.state_dict() == {"train_iter": 6, "env_step": 140, "episode": 9, "sample": 77}
     (saved,) = tmp_path.glob("checkpoints/last-*/run.ckpt")
     checkpoint = torch.load(saved, weights_only=True)
     assert checkpoint["progress"]["env_step"] == 140

@@ -80,6 +80,17 @@ def test_only_entries_of_floats_that_are_no_mask_are_normalised() -> None:
         torch.testing.assert_close(part.std(0, correction=0), torch.ones(part.shape[1]), rtol=1e-3, atol=0)
 
 
+def test_boxes_of_a_tuple_are_normalised_by_their_places() -> None:
+    space = spaces.Tuple([spaces.Discrete(3), box(1), spaces.Tuple([box(2)])])
+    obs = {"0": torch.tensor([0, 2]), "1": torch.tensor([[1.0], [3.0]]), "2": {"0": torch.tensor([[5.0, 0.0]] * 2)}}
+
+    normal = normaliser_of(space, {"obs": obs}).normalise_obs(obs)
+
+    assert normal["0"] is obs["0"]
+    assert normal["1"].tolist() == [[-1.0], [1.0]]
+    assert normal["2"]["0"].tolist() == [[0.0, 0.0]] * 2
+
+
 def test_empty_normaliser_takes_whatever_statistics_a_state_dict_holds() -> None:
     obs = dict_obs(20)
     normaliser = normaliser_of(SPACE, norm_reward=True, discount_factor=GAMMA)
