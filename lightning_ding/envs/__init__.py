@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lightning_ding.envs.atari import make_atari
     from lightning_ding.envs.fault import FaultBarrier
     from lightning_ding.envs.normalise import NormaliseObservation, NormaliseReward
     from lightning_ding.envs.pause import Pausable
@@ -34,6 +35,7 @@ __all__ = [
     "env_state",
     "from_plain",
     "load_env_state",
+    "make_atari",
     "make_vector_env",
     "to_plain",
 ]
@@ -53,6 +55,7 @@ _HOMES = {
     "env_state": "state",
     "from_plain": "plain",
     "load_env_state": "state",
+    "make_atari": "atari",
     "make_vector_env": "vector",
     "to_plain": "plain",
 }

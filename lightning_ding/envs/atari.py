@@ -1,0 +1,141 @@
+"""Atari games as they are usually trained and evaluated (extra ``atari``).
+
+Every env has the preprocessing of Machado et al. 2018 (https://arxiv.org/abs/1709.06009) and Mnih et al. 2015: up to
+30 no-ops at the start, 4 frames for each action with the maximum of the last two, grey images of 84 x 84, stacks of 4,
+and FIRE where a life begins that waits for it. Training adds what helps learning and changes the score: an episode ends
+with a life, and rewards are clipped to their sign. An evaluation plays whole games and counts the raw score.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
+
+Info = dict[str, Any]
+FIRE = 1
+
+
+def make_atari(
+    game: str,
+    training: bool = True,
+    repeat_action_probability: float = 0.25,
+    frame_skip: int = 4,
+    stack: int = 4,
+    noop_max: int = 30,
+    screen_size: int = 84,
+    **kwargs: Any,
+) -> gym.Env[Any, Any]:
+    """Return an Atari env with observations of shape (stack, screen_size, screen_size), uint8.
+
+    It is made of ``ALE/<game>-v5`` with ``frameskip=1``, because the preprocessing repeats the action itself; the
+    frames of an episode are limited to 108,000 (30 minutes), as in v5.
+
+    Args:
+        game: Name of the game as in ale-py, such as ``"Pong"``, or the whole id, such as ``"ALE/Pong-v5"``.
+        training: Whether a lost life ends an episode and rewards are clipped to -1, 0 or 1.
+        repeat_action_probability: Probability of repeating the previous action for a frame ("sticky actions"), in
+            [0, 1]. 0.25 is v5 and the recommendation of Machado et al.; 0 is the protocol of Mnih et al. (v4).
+        frame_skip: Frames for each action, >= 1.
+        stack: Frames of an observation, >= 1.
+        noop_max: Most no-ops at the start of a game, >= 0; 0 for none.
+        screen_size: Height and width of the images in pixels, >= 1.
+        kwargs: Further arguments of the id, such as ``render_mode``, ``full_action_space``, ``mode``, ``difficulty``.
+
+    Raises:
+        ImportError: If the extra ``atari`` is not installed.
+
+    Example:
+        >>> from lightning_ding.datamodules import ReplayDataModule
+        >>> data = ReplayDataModule(
+        ...     make_atari, env_kwargs={"game": "Pong"}, eval_env_kwargs={"game": "Pong", "training": False}
+        ... )
+    """
+    try:
+        import ale_py
+        import cv2  # noqa: F401  # gymnasium's preprocessing needs it
+    except ImportError as error:
+        raise ImportError(
+            f"make_atari needs the extra 'atari': pip install 'lightning_ding[atari]' ({error})"
+        ) from error
+    gym.register_envs(ale_py)
+    env_id = game if "/" in game else f"ALE/{game}-v5"
+    given = {"repeat_action_probability": repeat_action_probability, "frameskip": 1, **kwargs}
+    env: gym.Env[Any, Any] = gym.make(env_id, **given)
+    env = AtariPreprocessing(env, noop_max, frame_skip, screen_size)
+    env = ClipToSign(FireAtStart(EpisodicLife(env))) if training else FireAtStart(env)
+    return FrameStackObservation(env, stack)
+
+
+class EpisodicLife(gym.Wrapper[Any, Any, Any, Any]):
+    """Ends an episode with each life; the game goes on with the next one, and starts again only when it is over.
+
+    Resetting the game with each life, as ``AtariPreprocessing(terminal_on_life_loss=True)`` does, would show the
+    agent nothing but first lives.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self._lives = 0
+        self._is_over = True
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
+        """Start a new game if the last one is over or a seed is given; else play a no-op of the next life."""
+        if self._is_over or seed is not None:
+            obs, info = self.env.reset(seed=seed, options=options)
+        else:
+            obs, _, terminated, truncated, info = self.env.step(0)
+            if terminated or truncated:
+                obs, info = self.env.reset(options=options)
+        self._lives, self._is_over = int(info["lives"]), False
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Info]:
+        """Step, and end the episode if a life was lost."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self._is_over = terminated or truncated
+        is_lost, self._lives = info["lives"] < self._lives, int(info["lives"])
+        return obs, reward, terminated or is_lost, truncated, info
+
+
+class FireAtStart(gym.Wrapper[Any, Any, Any, Any]):
+    """Presses FIRE where a life begins, in a game that waits for it; other games are left as they are.
+
+    An evaluation needs it as well: an agent for which FIRE was pressed in training never learned to press it, and would
+    stand still until the frames run out.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        unwrapped: Any = env.unwrapped
+        self._waits = unwrapped.get_action_meanings()[FIRE : FIRE + 1] == ["FIRE"]
+        self._lives = 0
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
+        """Reset, and press FIRE if the game has it."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        if self._waits:
+            obs, _, terminated, truncated, info = self.env.step(FIRE)
+            if terminated or truncated:
+                obs, info = self.env.reset(options=options)
+        self._lives = int(info["lives"])
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Info]:
+        """Step, and press FIRE if a life was lost and the episode goes on; rewards of both steps add up."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        is_lost, self._lives = info["lives"] < self._lives, int(info["lives"])
+        if self._waits and is_lost and not (terminated or truncated):
+            obs, more, terminated, truncated, info = self.env.step(FIRE)
+            reward = float(reward) + float(more)
+        return obs, reward, terminated, truncated, info
+
+
+class ClipToSign(gym.RewardWrapper[Any, Any]):
+    """Rewards -1, 0 or 1, so that one learning rate fits all games."""
+
+    def reward(self, reward: Any) -> float:
+        """Return the sign of the reward."""
+        return float(np.sign(reward))
