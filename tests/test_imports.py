@@ -26,7 +26,8 @@ ALLOWED = {
     "callbacks": LOW | {"__version__", "checkpoints", "worker", "policy.modes"},
     "datamodules": LOW | {"checkpoints", "envs", "worker", "callbacks", "policy.modes"},
     "distributed": LOW | {"__version__", "checkpoints", "envs", "policy", "worker", "callbacks", "datamodules"},
-    "entry": LOW | {"checkpoints", "model", "envs", "policy", "worker", "callbacks", "datamodules", "distributed"},
+    "entry": LOW
+    | {"__version__", "checkpoints", "model", "envs", "policy", "worker", "callbacks", "datamodules", "distributed"},
 }  # type: dict[str, set[str]]
 
 

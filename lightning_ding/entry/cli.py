@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -28,11 +29,12 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.config import nearest
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
+from lightning_ding.entry.command import DISTRIBUTED
+from lightning_ding.entry.refusal import is_refusal, line_of
 from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY
 
 DEFAULT_POLICY = "dqn"
-DISTRIBUTED = ("parallel", "coordinator", "learner", "collector", "ask")
 UNKNOWN_OPTION = re.compile(
     r"unrecognized arguments: --([\w.]+)|(?:[Gg]roup '([\w.]+)' )?does not accept option '([\w.]+)'"
 )
@@ -94,13 +96,6 @@ class DingCLI(LightningCLI):
         switch it off; an option that somebody typed must count.
         """
 
-    def instantiate_classes(self) -> None:
-        """Make Trainer, policy and datamodule; a wrong value ends in one line."""
-        try:
-            super().instantiate_classes()
-        except (ValueError, TypeError, KeyError) as error:
-            self.parser.error(str(error.args[0] if error.args else error))
-
     def before_fit(self) -> None:
         """Find the checkpoint that ``--ckpt_path last`` means; without one nothing starts."""
         settings = self.config_init[str(self.subcommand)]
@@ -153,9 +148,16 @@ def chosen_policy(arguments: Sequence[str]) -> str:
         if option == "policy":
             return text
         if option == "config" and Path(text).is_file():
-            content = yaml.safe_load(Path(text).read_text()) or {}
+            content = _content(Path(text))
             chosen = str(content.get("policy", chosen)) if isinstance(content, dict) else chosen
     return chosen
+
+
+def _content(file: Path) -> Any:
+    try:
+        return yaml.safe_load(file.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError):
+        return None  # the parser says what is wrong with it
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -175,6 +177,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (KeyError, TypeError, ImportError) as error:
         print(f"error: {error.args[0]}", file=sys.stderr)
         raise SystemExit(2) from error
+    os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # they are about calls of Lightning
+    try:
+        _run(made, arguments, given)
+    except Exception as error:
+        if not is_refusal(error):
+            raise
+        print("error:", line_of(error), file=sys.stderr)
+        raise SystemExit(2) from error
+
+
+def _run(made: type[Policy[Any]], arguments: Sequence[str] | None, given: Sequence[str]) -> None:
     DingCLI(
         cast(Any, policy_maker)(made),
         RolloutDataModule if made.on_policy else ReplayDataModule,

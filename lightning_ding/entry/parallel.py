@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> None:
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     try:
         result = parallel_pipeline(cfg, options.resume)
-    except (ValueError, ImportError, ConnectionError) as error:
+    except (ValueError, TypeError, ImportError, ConnectionError) as error:
         parser.error(str(error))
     except RuntimeError as error:
         print("error:", error, file=sys.stderr)

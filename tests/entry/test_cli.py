@@ -343,3 +343,40 @@ def test_an_own_env_is_trained_and_evaluated_in(own: Config, form: str, how: str
     run("fit", *flags, f"--data.mode={mode}")
     assert saved()["progress"]["env_step"] == 32
     run("validate", *flags, f"--data.mode={mode}", "--ckpt_path=last")
+
+
+REFUSED: list[tuple[str, Sequence[str], str]] = [
+    ("flag that Lightning refuses", ["--trainer.max_steps=-5"], "max_steps"),
+    ("flags that exclude each other", ["--trainer.strategy=nonsense"], "nonsense"),
+    ("flag that is refused here", ["--trainer.accumulate_grad_batches=4"], "accumulate_grad_batches"),
+    ("action space", ["--data.env_id=Pendulum-v1"], "action"),
+    ("package that is missing", ["--data.env_id=ALE/Pong-v5"], "env_id"),
+    ("mode", ["--data.mode=native", "--data.env_id=Acrobot-v1"], "native"),
+    ("file", ["--ckpt_path=nowhere.ckpt"], "nowhere.ckpt"),
+    ("config file", ["--config=broken.yaml"], "parsing config"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), [pytest.param(*case[1:], id=case[0]) for case in REFUSED])
+def test_a_run_that_is_refused_before_it_begins_ends_in_one_line(
+    settings: Config, capsys: pytest.CaptureFixture[str], arguments: Sequence[str], message: str
+) -> None:
+    Path("broken.yaml").write_text("data: {")
+    with pytest.raises(SystemExit) as exit_code:
+        run("fit", *arguments)
+    assert exit_code.value.code == 2
+    assert_one_line(capsys.readouterr().err, message)
+
+
+BROKEN = """
+from own_envs import OwnEnv as Sound
+class OwnEnv(Sound):
+    def reset(self, **kwargs):
+        raise ValueError("a bug of the env")
+"""
+
+
+def test_a_bug_of_the_users_env_shows_its_traceback(own: Config) -> None:
+    Path("broken_envs.py").write_text(BROKEN)
+    with pytest.raises(ValueError, match="a bug of the env"):
+        run("fit", "--data.env_id=broken_envs.OwnEnv", f"--data.wrappers+={FLATTEN}")

@@ -1,0 +1,96 @@
+"""The console script: what it says at once, and which errors are one line."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_ding import __version__
+from lightning_ding.entry import cli
+from lightning_ding.entry.command import COMMANDS, DISTRIBUTED, POLICIES, main
+from lightning_ding.entry.refusal import is_refusal, line_of
+from lightning_ding.policy import DQNPolicy
+from lightning_ding.registry import POLICY_REGISTRY
+
+
+def test_help_names_every_command_and_every_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    shown = capsys.readouterr().out
+    assert {*COMMANDS} == {*cli.DingCLI.subcommands(), *DISTRIBUTED}
+    assert [name for name in COMMANDS if not re.search(rf"^  {name} ", shown, re.MULTILINE)] == []
+    built_in = [one for one in POLICY_REGISTRY if POLICY_REGISTRY.get(one).__module__.startswith("lightning_ding.")]
+    assert tuple(sorted(built_in)) == POLICIES
+    assert ", ".join(POLICIES) in shown
+    assert "--version" in shown
+
+
+def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--version"])
+    assert capsys.readouterr().out == f"lightning-ding {__version__}\n"
+    (script,) = (
+        one for one in importlib.metadata.entry_points(group="console_scripts") if one.name == "lightning-ding"
+    )
+    assert script.value.startswith("lightning_ding.entry.")
+
+
+@pytest.mark.parametrize(("command", "hint"), [("fitt", "did you mean 'fit'?"), ("paralel", "'parallel'?"), ("", "")])
+def test_command_that_does_not_exist_names_those_that_do(
+    command: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([command] if command else [])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert end.value.code == 2
+    assert line.startswith("error: unknown subcommand")
+    assert hint in line
+    assert all(name in line for name in COMMANDS)
+
+
+def caught(call: Callable[[], Any]) -> BaseException:
+    try:
+        call()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def of_package(error: BaseException) -> BaseException:
+    """Return an error without the frames of this test, as the command line would see it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals["__name__"].startswith("tests."):
+        trace = trace.tb_next
+    return error.with_traceback(trace)
+
+
+def test_an_error_of_a_check_is_a_refusal_and_one_of_the_users_code_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = of_package(caught(lambda: DQNPolicy({"learning_rate": 1e-3})))
+    assert is_refusal(refused)
+    assert line_of(refused) == "unknown config key 'learning_rate'; did you mean 'learn.learning_rate'?"
+    assert not is_refusal(caught(lambda: int("x")))
+    monkeypatch.setenv("LIGHTNING_DING_DEBUG", "1")
+    assert not is_refusal(refused)
+
+
+START = [sys.executable, "-c", "from lightning_ding.entry.command import main; main()", "fit"]
+USERS_ENV = """
+import gymnasium as gym
+class Texts(gym.Env):
+    observation_space, action_space = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Text(3)
+"""
+
+
+def test_a_refused_env_beside_the_user_is_one_line_of_a_process(tmp_path: Path) -> None:
+    (tmp_path / "users.py").write_text(USERS_ENV)
+    command = [*START, "--trainer.accelerator=cpu", "--trainer.logger=false", "--data.env_id=users.Texts"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    *greetings, line = done.stderr.splitlines()
+    assert done.returncode == 2, done.stderr
+    assert line.startswith("error: dqn needs a Discrete or MultiDiscrete action space")
+    assert not any("Error" in greeting or "Traceback" in greeting for greeting in greetings)
