@@ -85,9 +85,9 @@ def random_legal_actions(space: spaces.Space[Any], action_mask: NDArray[Any], rn
         array([6])
     """
     sizes, start = discrete_counts(space)
-    if isinstance(space, spaces.Discrete):
-        return np.asarray(random_actions(action_mask, rng) + start[0])
-    return random_actions(action_mask, rng, sizes) + np.array(start)
+    actions: NDArray[Any] = random_actions(action_mask, rng, None if isinstance(space, spaces.Discrete) else sizes)
+    actions += start if actions.ndim == 2 else start[0]
+    return actions
 
 
 def discrete_counts(space: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -20,7 +22,8 @@ MODES: list[AutoresetName] = ["same_step", "next_step", "disabled"]
 
 
 def make(autoreset: AutoresetName = "same_step", num_envs: int = 2) -> gym.vector.VectorEnv:
-    return make_vector_env(AnySpaces, num_envs, seed=0, env_kwargs=ENV_KWARGS, autoreset=autoreset)
+    maker: Any = AnySpaces
+    return make_vector_env(maker, num_envs, seed=0, env_kwargs=ENV_KWARGS, autoreset=autoreset)
 
 
 def test_the_spaces_say_what_the_observations_are() -> None:
