@@ -230,7 +230,7 @@ class HybridTargetEnv(gym.Env[NDArray[np.float32], dict[str, Any]]):
         return self._obs.copy(), 1 - float(np.mean(error**2)), True, False, {}
 
 
-class XorEnv(gym.Env[dict[str, NDArray[np.float32]], Any]):
+class XorEnv(gym.Env[dict[str, Any], Any]):
     """One step in which neither entry of the observation says anything, and both together say everything.
 
     The observation is ``{"left": (1,), "right": (1,)}``, both -1 or 1. Of two actions, 1 is right where the signs are

@@ -260,9 +260,10 @@ class DictEncoder(nn.Module):
 
         def create(shape: ObsShape) -> Any:
             name = _encoder_name(shape, image_encoder)
-            unfit = {"fusion_size": len(shape) == 1, "image_encoder": not _holds_image(shape)} if name == "dict" else {}
+            unfit = set() if _holds_image(shape) else {"image_encoder"}
+            unfit |= {"fusion_size"} if isinstance(shape, Mapping) and len(shape) == 1 else set()
             known = _options(shape, name, given) if given else {}
-            options = {option: given[option] for option in given.keys() & known if not unfit.get(option)}
+            options = {option: given[option] for option in (given.keys() & known.keys()) - unfit}
             return create_encoder(shape, name, None if is_image(shape) else hidden_size_list, activation, **options)
 
         encoders = {name: create(shape) for name, shape in sorted(obs_shape.items())}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -259,7 +259,7 @@ def test_layer_norm_leaves_the_initial_weights_as_they_are() -> None:
 
 
 def test_dict_encoder_joins_the_features_of_its_entries_in_the_order_of_their_names() -> None:
-    encoder = DictEncoder({"b": 1, "a": 2}, [3])
+    encoder: Any = DictEncoder({"b": 1, "a": 2}, [3])
     obs = {"b": torch.ones(1, 1), "a": torch.ones(1, 2)}
     parts = [encoder.encoders["a"](obs["a"]), encoder.encoders["b"](obs["b"])]
     assert_close(encoder(obs), encoder.fusion(torch.cat(parts, dim=1)))
@@ -280,11 +280,11 @@ def test_features_of_a_dict_are_as_many_as_those_of_the_largest_entry_unless_sai
 
 def test_options_of_a_dict_reach_the_encoders_that_have_them() -> None:
     shape = {"a": 2, "in": {"pixels": (12, 12, 3)}}
-    options = {"image_encoder": "impala", "channels": [4], "feature_size": 5, "fusion_size": 9, "layer_norm": True}
-    encoder = create_encoder(shape, activation="relu", **options)
+    options: dict[str, Any] = {"image_encoder": "impala", "channels": [4], "feature_size": 5, "fusion_size": 9}
+    encoder = create_encoder(shape, layer_norm=True, **options)
     image = encoder.encoders["in"].encoders["pixels"]
     assert isinstance(image, ImpalaEncoder)
-    assert (image.convolutions[0].out_channels, image.output_size, encoder.output_size) == (4, 5, 9)
+    assert (cast(Any, image.convolutions[0]).out_channels, image.output_size, encoder.output_size) == (4, 5, 9)
     assert len(encoder.encoders["a"].norms) == 3
 
 
@@ -326,7 +326,7 @@ def test_dict_encoder_leaves_out_entries_that_it_has_no_shape_of() -> None:
 
 def test_dict_encoder_encodes_nested_entries_vectors_and_images() -> None:
     # features: vector 3, and of the nested dict those of its image, 512, whose default it keeps
-    encoder = DictEncoder({"in": {"pixels": (3, 36, 36), "speed": 2}, "place": 4}, [3])
+    encoder: Any = DictEncoder({"in": {"pixels": (3, 36, 36), "speed": 2}, "place": 4}, [3])
     obs = {"in": {"pixels": images(2, 3, 36, 36), "speed": torch.ones(2, 2)}, "place": torch.ones(2, 4)}
     assert (encoder.encoders["place"].output_size, encoder(obs).shape) == (3, (2, 512))
 

@@ -61,7 +61,10 @@ def test_a_policy_hands_its_encoder_the_options_of_its_config(name: str) -> None
 
 @pytest.mark.parametrize("name", POLICY_REGISTRY)
 def test_a_policy_hands_the_encoders_of_a_dict_their_options(name: str) -> None:
-    spaces = {"picture": pixels(7, 7, 3), "speed": gym.spaces.Box(-1.0, 1.0, (2,), np.float32)}
+    spaces: dict[str, gym.Space[Any]] = {
+        "picture": pixels(7, 7, 3),
+        "speed": gym.spaces.Box(-1.0, 1.0, (2,), np.float32),
+    }
     kwargs = {"image_encoder": "impala", "channels": [4], "feature_size": 6, "fusion_size": 9}
     policy = make(name, gym.spaces.Dict(spaces), encoder_kwargs=kwargs, encoder_hidden_size_list=[5])
     for encoder in (found := encoders(policy, DictEncoder)):
