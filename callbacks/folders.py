@@ -9,7 +9,7 @@ from weakref import proxy
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_ding.callbacks.on_every_rank import on_every_rank, write_lightning_file
 from lightning_ding.checkpoints import RUN_FILE, find_rank_folder
@@ -82,7 +82,7 @@ def tell_loggers(trainer: Trainer, callback: Checkpoint) -> None:
     """Tell the loggers of a checkpoint, so that those with ``log_model`` upload it."""
     if trainer.is_global_zero:
         for logger in trainer.loggers:
-            logger.after_save_checkpoint(proxy(callback))  # type: ignore[arg-type]  # it needs paths and scores
+            logger.after_save_checkpoint(proxy(callback))
 
 
 def save_checkpoint(trainer: Trainer, file: Path) -> None:
