@@ -325,12 +325,17 @@ FLAGS = [
     flag(
         "accumulate_grad_batches", 2, "`learn.batch_size` of the policy", "accumulate_grad_batches=2.*learn.batch_size"
     ),
-    flag("gradient_clip_val", 1.0, "`learn.grad_clip_norm` of the policy", "gradient_clip_val=1.0.*grad_clip_norm"),
+    flag(
+        "gradient_clip_val",
+        1.0,
+        "`learn.grad_clip_norm` or `learn.grad_clip_value` of the policy",
+        "gradient_clip_val=1.0.*grad_clip_norm",
+    ),
     flag(
         "gradient_clip_algorithm",
         "value",
-        "`learn.grad_clip_norm` of the policy",
-        "gradient_clip_algorithm='value'.*grad_clip_norm",
+        "`learn.grad_clip_norm` or `learn.grad_clip_value` of the policy",
+        "gradient_clip_algorithm='value'.*grad_clip_value",
     ),
     flag("deterministic", "warn", "as for any module"),
     flag("benchmark", False, "as for any module"),

@@ -99,12 +99,12 @@ def _of_updates(trainer: Trainer) -> Refusals:
         "gradient_clip_val": (
             trainer.gradient_clip_val is not None,
             trainer.gradient_clip_val,
-            "set learn.grad_clip_norm in the policy's config",
+            "set learn.grad_clip_norm or learn.grad_clip_value in the policy's config",
         ),
         "gradient_clip_algorithm": (
             trainer.gradient_clip_algorithm is not None,
             trainer.gradient_clip_algorithm and trainer.gradient_clip_algorithm.value,
-            "set learn.grad_clip_norm in the policy's config",
+            "set learn.grad_clip_norm or learn.grad_clip_value in the policy's config",
         ),
         "precision": (
             trainer.precision not in ("32-true", "bf16-mixed"),
