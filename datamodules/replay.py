@@ -124,6 +124,7 @@ class ReplayDataModule(CollectingDataModule):
         if self.buffer is None or self._buffer_of is not policy:
             self._buffer_of = policy
             self.buffer = create_buffer(policy.config.other.replay_buffer, seed=self._seeds().replay)
+        self.buffer.budget = self.max_env_step
         if self.buffer.gives_sequences:
             raise ValueError(
                 "other.replay_buffer.type must be one whose samples are transitions, such as 'naive', for this policy, "

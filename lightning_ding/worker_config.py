@@ -150,8 +150,10 @@ class ReplayBufferConfig:
     """Advanced buffer: how much priorities count, in [0, 1]; 0 draws uniformly."""
     beta: float = 0.4
     """Advanced buffer: how much importance weights correct for it at the start, in [0, 1]."""
-    anneal_step: int = 100_000
-    """Advanced buffer: updates until beta is 1, >= 0; 0 keeps beta as it is."""
+    anneal_step: float = 100_000
+    """Advanced buffer: when beta is 1, in anneal_unit, >= 0; 0 keeps beta as it is."""
+    anneal_unit: Literal["train_iter", "env_step", "budget"] = "train_iter"
+    """Advanced buffer: unit of anneal_step: updates, env steps, or shares of the run's max_env_step."""
     max_use: int | None = None
     """Advanced buffer: times a transition is sampled before it leaves, >= 1; None for no limit."""
     max_staleness: int | None = None
@@ -171,6 +173,8 @@ class ReplayBufferConfig:
         require(0 <= self.alpha <= 1, "alpha", "in [0, 1]", self.alpha)
         require(0 <= self.beta <= 1, "beta", "in [0, 1]", self.beta)
         require(self.anneal_step >= 0, "anneal_step", ">= 0", self.anneal_step)
+        anneals = self.anneal_step > 0 or self.anneal_unit == "train_iter"
+        require(anneals, "anneal_unit", "left alone with anneal_step 0", self.anneal_unit)
         for name in ("max_use", "max_staleness", "sequence_length"):
             value = getattr(self, name)
             require(value is None or value >= 1, name, ">= 1 or None", value)

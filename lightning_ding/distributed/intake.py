@@ -32,6 +32,7 @@ class Intake:
     def __init__(self, cfg: Mapping[str, Any], settings: ReplaySettings) -> None:
         self.settings = settings
         self.buffer = create_buffer(dict(cfg) or settings.buffer, seed=settings.seed)
+        self.buffer.budget = settings.budget
         self.ratio = SampleRatio(settings.samples_per_insert, settings.warm_up, settings.tolerance, settings.round_size)
         self.counts = Counts()
         self.is_starved = False

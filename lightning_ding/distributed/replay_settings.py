@@ -34,6 +34,8 @@ class ReplaySettings:
     max_policy_lag: int | None = None
     drops_old: bool = True
     """Whether what is too old is left out; if not, the learner waits."""
+    budget: int | None = None
+    """Env steps of the whole run."""
 
     @classmethod
     def of(cls, config: ParallelConfig) -> ReplaySettings:
@@ -65,6 +67,7 @@ class ReplaySettings:
             seed=config.main.seed,
             max_policy_lag=coordinator.max_policy_lag,
             drops_old=coordinator.on_policy_lag == "drop",
+            budget=config.main.max_env_step,
         )
 
 

@@ -221,6 +221,30 @@ def test_beta_goes_to_one_over_the_updates_asked_for(anneal_step: int, train_ite
     assert batch["IS"].min().item() == pytest.approx(16**-beta, rel=1e-4)
 
 
+@pytest.mark.parametrize(("unit", "anneal_step"), [("env_step", 40), ("budget", 0.5)])
+def test_beta_goes_to_one_over_the_env_steps_asked_for(unit: str, anneal_step: float) -> None:
+    buffer = prioritised(1, 16, alpha=1.0, beta=0.4, anneal_step=anneal_step, anneal_unit=unit)
+    buffer.budget = 80
+
+    found = []
+    for env_step in (0, 20, 40, 1000):
+        buffer.push(rows(1), env_step)
+        buffer.sample(2, cur_learner_iter=10**6)
+        found.append(buffer.beta)
+
+    assert found == pytest.approx([0.4, 0.7, 1.0, 1.0])
+    other = prioritised(1, 16, alpha=1.0, beta=0.4, anneal_step=anneal_step, anneal_unit=unit)
+    other.budget = 80
+    other.load_state_dict(buffer.state_dict())
+    assert other.beta == 1.0
+
+
+def test_beta_in_shares_of_no_budget_is_refused() -> None:
+    buffer = prioritised(1, 16, anneal_step=1.0, anneal_unit="budget")
+    with pytest.raises(ValueError, match="set max_env_step on the datamodule"):
+        buffer.sample(2)
+
+
 def test_beta_does_not_depend_on_how_often_is_sampled() -> None:
     buffer = prioritised(1, 1, beta=0.5, anneal_step=100)
     for _ in range(200):
@@ -902,6 +926,7 @@ def test_clear_forgets_transitions_and_priorities() -> None:
         ({"alpha": 1.1}, r"alpha must be in \[0, 1\], got 1\.1"),
         ({"beta": -0.1}, r"beta must be in \[0, 1\], got -0\.1"),
         ({"anneal_step": -1}, "anneal_step must be >= 0, got -1"),
+        ({"anneal_step": 0, "anneal_unit": "budget"}, "anneal_unit must be left alone with anneal_step 0"),
         ({"max_use": 0}, "max_use must be >= 1 or None, got 0"),
         ({"max_staleness": 0}, "max_staleness must be >= 1 or None, got 0"),
         ({"sequence_length": 4}, "config key 'sequence_length' does nothing in AdvancedReplayBuffer, got 4; its keys:"),

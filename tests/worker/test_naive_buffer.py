@@ -620,7 +620,7 @@ def test_used_data_is_not_there_unless_it_is_tracked() -> None:
 
 COMMON = {"type", "cfg_type", "import_names", "replay_buffer_size", "frame_stack", "memmap_dir"}
 COMMON |= {"enable_track_used_data", "monitor_freq"}
-OF_ADVANCED = {"alpha", "beta", "anneal_step", "max_use", "max_staleness", "thruput_controller"}
+OF_ADVANCED = {"alpha", "beta", "anneal_step", "anneal_unit", "max_use", "max_staleness", "thruput_controller"}
 OF_SEQUENCE = {"sequence_length", "burn_in"}
 
 
@@ -636,7 +636,14 @@ def test_default_config_of_a_buffer_has_the_keys_that_do_something_in_it(kind: s
     assert set(to_dict(ReplayBufferConfig())) == (COMMON | OF_ADVANCED | OF_SEQUENCE) - {"cfg_type"}
 
 
-NOT_DEFAULT: dict[str, Any] = {"alpha": 0.1, "beta": 0.1, "anneal_step": 3, "max_use": 2, "max_staleness": 2}
+NOT_DEFAULT: dict[str, Any] = {
+    "alpha": 0.1,
+    "beta": 0.1,
+    "anneal_step": 3,
+    "anneal_unit": "env_step",
+    "max_use": 2,
+    "max_staleness": 2,
+}
 NOT_DEFAULT |= {"thruput_controller": {"window_seconds": 3.0}, "sequence_length": 5}
 
 

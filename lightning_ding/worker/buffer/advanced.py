@@ -1,8 +1,8 @@
 """Prioritised replay (Schaul et al. 2016, https://arxiv.org/abs/1511.05952), with limits on use, age and rate.
 
-Where this differs from the paper: beta is annealed by updates, whoever samples how often; new transitions get the
-largest priority of those that stay in the buffer, not the largest ever seen; importance weights are divided by the
-largest that any transition in the buffer could have, not by the largest of the minibatch.
+Where this differs from the paper: beta is annealed by updates or env steps, whoever samples how often; new transitions
+get the largest priority of those that stay in the buffer, not the largest ever seen; importance weights are divided by
+the largest that any transition in the buffer could have, not by the largest of the minibatch.
 
 Shapes: K transitions pushed, B transitions of a minibatch, U minibatches.
 """
@@ -20,6 +20,7 @@ from torch import Tensor
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.registry import BUFFER_REGISTRY
+from lightning_ding.rl import Schedule
 from lightning_ding.worker.buffer.form import Rows
 from lightning_ding.worker.buffer.rate_limiter import RateLimiter
 from lightning_ding.worker.buffer.stored import STORED_KEYS, StoredBuffer, check_sizes, require_enough, to_rows
@@ -49,7 +50,15 @@ class AdvancedReplayBuffer(StoredBuffer):
     """
 
     is_prioritised = True
-    config_keys = STORED_KEYS | {"alpha", "beta", "anneal_step", "max_use", "max_staleness", "thruput_controller"}
+    config_keys = STORED_KEYS | {
+        "alpha",
+        "beta",
+        "anneal_step",
+        "anneal_unit",
+        "max_use",
+        "max_staleness",
+        "thruput_controller",
+    }
 
     def __init__(
         self,
@@ -69,6 +78,10 @@ class AdvancedReplayBuffer(StoredBuffer):
         self._gone = 0  # rows that are still in the ring but are not drawn any more
         self._first_fresh = 0  # id before which all have left
         self._train_iter = 0
+        start, steps, unit = self.config.beta, self.config.anneal_step, self.config.anneal_unit
+        self._annealing = (
+            Schedule("linear", start, 1.0, steps, "budget" if unit == "budget" else "env_step") if steps else None
+        )
         self._newest_sample: Rows = np.empty(0, dtype=np.int64)
         self._limiter = RateLimiter(self.config.thruput_controller, self._lock)
         self._is_limited = self._limiter.is_active
@@ -78,8 +91,10 @@ class AdvancedReplayBuffer(StoredBuffer):
     @property
     def beta(self) -> float:
         """The exponent of the importance weights as of the newest sample."""
-        start, steps = self.config.beta, self.config.anneal_step
-        return start + (1 - start) * min(1.0, self._train_iter / steps) if steps else start
+        if self._annealing is None:
+            return self.config.beta
+        done = self._train_iter if self.config.anneal_unit == "train_iter" else max(self._envstep, 0)
+        return self._annealing.value(done, self.budget)
 
     @property
     def nbytes(self) -> int:
@@ -369,6 +384,7 @@ class AdvancedReplayBuffer(StoredBuffer):
         own["weight"] = self._tree.read(rows)
         state["tensors"] |= {f"own/{k}": torch.from_numpy(v.copy() if copy else v) for k, v in own.items()}
         state["counters"] |= {"first_id": self._first_id, "train_iter": self._train_iter, "alpha": self.config.alpha}
+        state["counters"] |= {"envstep": self._envstep}
         return state
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
@@ -386,6 +402,7 @@ class AdvancedReplayBuffer(StoredBuffer):
         self._gone = int(np.count_nonzero(own["weight"] == 0))
         self._first_fresh = 0
         self._first_id, self._train_iter = (int(state["counters"][name]) for name in ("first_id", "train_iter"))
+        self._envstep = int(state["counters"].get("envstep", -1))  # older ones do not hold it
         self._newest_sample = self._newest_sample[:0]
 
 

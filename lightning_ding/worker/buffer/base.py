@@ -28,6 +28,8 @@ class IBuffer(Worker):
     """Whether ``update`` takes priorities and minibatches depend on them."""
     gives_sequences: ClassVar[bool] = False
     """Whether samples have an axis of time."""
+    budget: int | None = None
+    """Env steps of the whole run, for what is scheduled in shares of it; None if it is not known."""
 
     @abstractmethod
     def push(self, data: Transitions, cur_collector_envstep: int = -1) -> None:
