@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 from lightning_ding.config import require
 
+MadeOf = tuple["str | Mapping[str, Any]", "dict[str, Any]", "tuple[str | Mapping[str, Any], ...]"]
+"""Id, arguments and wrappers of an env."""
+
 
 @dataclass(frozen=True)
 class EnvConfig:
@@ -20,6 +23,14 @@ class EnvConfig:
     """Arguments of the env."""
     wrappers: tuple[str | Mapping[str, Any], ...] = ()
     """Applied in order to each env: dotted paths, or mappings with ``class_path`` and ``init_args``; none in games."""
+    train_wrappers: tuple[str | Mapping[str, Any], ...] = ()
+    """Applied around ``wrappers`` where collectors collect, not in evaluations; none in games."""
+    eval_wrappers: tuple[str | Mapping[str, Any], ...] = ()
+    """Applied around ``wrappers`` in evaluations, by the learner and by collectors; none in games."""
+    eval_env_id: str | Mapping[str, Any] | None = None
+    """Env of evaluations, with the same spaces; None takes ``env_id``, as games must."""
+    eval_env_kwargs: dict[str, Any] | None = None
+    """Arguments of the evaluations' env, in place of ``env_kwargs``; None takes ``env_kwargs``, as games must."""
     import_names: tuple[str, ...] = ()
     """Modules to import first, for the envs that they register."""
     mode: Literal["sync", "async", "native"] = "sync"
@@ -36,6 +47,18 @@ class EnvConfig:
     def __post_init__(self) -> None:
         for name in ("collector_env_num", "evaluator_env_num", "n_evaluator_episode"):
             require(getattr(self, name) >= 1, f"main.env.{name}", ">= 1", getattr(self, name))
+
+    @property
+    def collecting(self) -> MadeOf:
+        """Id, arguments and wrappers of the envs that training data come from."""
+        return self.env_id, self.env_kwargs, (*self.wrappers, *self.train_wrappers)
+
+    @property
+    def evaluating(self) -> MadeOf:
+        """Id, arguments and wrappers of the envs of evaluations."""
+        env_id = self.env_id if self.eval_env_id is None else self.eval_env_id
+        kwargs = self.env_kwargs if self.eval_env_kwargs is None else self.eval_env_kwargs
+        return env_id, kwargs, (*self.wrappers, *self.eval_wrappers)
 
 
 @dataclass(frozen=True)

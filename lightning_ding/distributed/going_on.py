@@ -21,6 +21,7 @@ def fixed_part(config: ParallelConfig) -> dict[str, Any]:
     whole = to_dict(resolve(get_policy_cls(policy).config_class, options))
     env: dict[str, Any] = {"env_id": config.main.env.env_id}
     env |= {"wrappers": config.main.env.wrappers} if config.main.env.wrappers else {}
+    env |= {"train_wrappers": config.main.env.train_wrappers} if config.main.env.train_wrappers else {}
     main = {"policy": {"type": policy["type"], **whole}, "env": env}
     kinds = {"coordinator": {"commander": {"type": system.coordinator.commander.type}}}
     system_part = {**kinds, "collector": {"type": system.collector.type}}

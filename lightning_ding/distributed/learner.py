@@ -108,9 +108,10 @@ class RemoteLearner:
     def _make_data(self, comm_learner: DataSource, is_game: bool) -> RemoteReplayDataModule:
         main, learner = self.task.main, self.task.learner
         env, validates = main.env, learner.validate
+        env_id, kwargs, wrappers = env.evaluating
         return RemoteReplayDataModule(
             comm_learner,
-            "CartPole-v1" if is_game else env.env_id,  # of a game only the spaces are needed
+            "CartPole-v1" if is_game else env_id,  # of a game only the spaces are needed
             evaluator_env_num=env.evaluator_env_num if validates else None,
             n_evaluator_episode=env.n_evaluator_episode if validates else None,
             seed=main.seed,
@@ -118,13 +119,13 @@ class RemoteLearner:
             max_train_iter=main.max_train_iter,
             stop_value=env.stop_value if validates else None,
             rounds_per_epoch=learner.rounds_per_epoch,
-            env_kwargs=env.env_kwargs,
+            env_kwargs=kwargs,
             mode=env.mode,
             prefetch=learner.prefetch,
             norm_obs=main.norm_obs,
             validate=validates,
             spaces=_spaces_of_game(env) if is_game else None,
-            wrappers=() if is_game else env.wrappers,
+            wrappers=() if is_game else wrappers,
             import_names=env.import_names,
         )
 

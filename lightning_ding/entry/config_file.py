@@ -84,7 +84,10 @@ def check_env(cfg: ParallelConfig) -> None:
     env = cfg.main.env
     import_modules(env.import_names)
     find_env(env.env_id, "main.env.env_id")
-    find_wrappers(env.wrappers, "main.env.wrappers")
+    for name in ("wrappers", "train_wrappers", "eval_wrappers"):
+        find_wrappers(getattr(env, name), f"main.env.{name}")
+    if env.eval_env_id is not None:
+        find_env(env.eval_env_id, "main.env.eval_env_id")
 
 
 def _read(file: Path) -> dict[str, Any]:

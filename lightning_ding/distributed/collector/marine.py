@@ -48,7 +48,9 @@ class MarineParallelCollector(BaseParallelCollector):
     def _setup(self, seeds: list[np.random.SeedSequence]) -> None:
         config = self.config
         require(config.env.mode == "sync", "env.mode", '"sync" in games', config.env.mode)
-        require(not config.env.wrappers, "env.wrappers", "empty in games", config.env.wrappers)
+        for name in ("wrappers", "train_wrappers", "eval_wrappers", "eval_env_id", "eval_env_kwargs"):
+            given = getattr(config.env, name)
+            require(not given, f"env.{name}", "empty in games", given)
         self._env = env = self._make_env(seeds[0])
         paths, flags = list(config.policy_update_path), list(config.policy_update_flag)
         if len(paths) == 1:

@@ -66,13 +66,14 @@ class ZerglingParallelCollector(BaseParallelCollector):
         drops = config.env_fault == "drop" and not config.eval_flag
         allowed = '"sync" or "async" with env_fault="drop"'
         require(env.mode != "native" or not drops, "env.mode", allowed, env.mode)
+        env_id, kwargs, wrappers = env.evaluating if config.eval_flag else env.collecting
         return make_vector_env(
-            env.env_id,
+            env_id,
             env.evaluator_env_num if config.eval_flag else env.collector_env_num,
             env.mode,
             seed,
-            (*env.wrappers, FaultBarrier) if drops else env.wrappers,
-            env.env_kwargs,
+            (*wrappers, FaultBarrier) if drops else wrappers,
+            kwargs,
             "disabled" if config.eval_flag and env.mode != "native" else None,
             on_env_error="restart" if drops and env.mode == "async" else "raise",
             import_names=env.import_names,

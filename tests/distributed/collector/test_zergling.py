@@ -262,3 +262,25 @@ def test_envs_are_named_and_wrapped_as_in_a_datamodule() -> None:
     home = WeightEnv.__module__
     make(around, env={"env_id": f"{home}.WeightEnv", "wrappers": [limit], "import_names": [home]}).start()
     assert around.data[0]["truncated"].flatten().tolist() == [False, False, True, True, False, False]
+
+
+def test_collecting_and_evaluating_have_wrappers_and_arguments_of_their_own() -> None:
+    def limit(steps: int) -> dict[str, Any]:
+        return {"class_path": "gymnasium.wrappers.TimeLimit", "init_args": {"max_episode_steps": steps}}
+
+    def steps_of_an_evaluation(**changes: Any) -> int:
+        evaluation = make(Around(), eval_flag=True, n_episode=2, **changes)
+        evaluation.start()
+        return int(evaluation._tally.step)
+
+    own = {"train_wrappers": [limit(2)], "eval_wrappers": [limit(3)]}
+    around = Around(num_messages=1)
+    make(around, env=own).start()
+    assert around.data[0]["truncated"].flatten().tolist() == [False, False, True, True, False, False]
+    assert steps_of_an_evaluation() == 2 * 4  # the length of its episodes
+    assert steps_of_an_evaluation(env=own) == 2 * 3
+    assert steps_of_an_evaluation(env={"eval_env_kwargs": {"length": 7}}) == 2 * 7
+    other = {"class_path": f"{WeightEnv.__module__}.WeightEnv", "init_args": {"length": 5}}
+    assert steps_of_an_evaluation(env={"eval_env_id": other, "eval_env_kwargs": {}}) == 2 * 5
+    short = {**POLICY, "eval": {"evaluator": {"max_episode_steps": 1}}}
+    assert steps_of_an_evaluation(policy=short) == 2 * 1
