@@ -119,6 +119,8 @@ def save(name: str, budget: int, side: str, run: Run, folder: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     record |= {"recipe": proof.recipe, "env_id": proof.env_id, "budget": budget, "bar": proof.bar}
+    if proof.end_bar is not None:
+        record["end_bar"] = proof.end_bar
     how = {"command": " ".join(["python -m benchmarks.learn", *sys.argv[1:]]), "commit": commit()}
     how |= {"time": time.strftime("%Y-%m-%d %H:%M:%S"), "machine": machine()}
     kept = {one["seed"]: one for one in record.get(side, {}).get("runs", [])} | {run["seed"]: {**run, **how}}
@@ -165,7 +167,8 @@ def main() -> None:
         return
     for name in options.only:
         proof = PROOFS[name]
-        sides = [side for side in options.sides if side == "ours" or zoo.has(proof.recipe, proof.env_id)]
+        has_peer = zoo.has(proof.recipe, proof.env_id) and not proof.has_defaults
+        sides = [side for side in options.sides if side == "ours" or has_peer]
         budget = options.budget or proof.budget
         in_processes(name, sides, options.seeds or proof.seeds, budget, options.jobs, options.out)
 

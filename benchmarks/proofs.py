@@ -42,6 +42,10 @@ class Proof:
     """Seeds, if none are asked for."""
     evaluations: int = 25
     """Points of the curve."""
+    has_defaults: bool = False
+    """Leave all options of the policy at their defaults, instead of taking the recipe's CONFIG."""
+    end_bar: float | None = None
+    """Return that the last evaluation must reach too, so that a policy which collapsed does not pass."""
 
     @property
     def eval_every(self) -> int:
@@ -50,6 +54,8 @@ class Proof:
 
     def config(self) -> dict[str, Any]:
         """Return the config of the policy: the recipe's with the overrides, that never stops before the budget."""
+        if self.has_defaults:
+            return dict(self.overrides)
         full_length: dict[str, Any] = {"eval": {"evaluator": {"stop_value": None}}}
         return deep_merge(deep_merge(load(self.recipe).CONFIG, self.overrides), full_length)
 
@@ -93,6 +99,10 @@ PROOFS = {
     "ddpg_pendulum": Proof("ddpg", "Pendulum-v1", 20_000, -200),
     "ppo_pendulum": Proof("ppo", "Pendulum-v1", 200_000, -250, PPO_PENDULUM),
     "ppo_lunarlander": Proof("ppo", "LunarLander-v3", 1_000_000, 200, PPO_LANDER, num_envs=16, seeds=(0,)),
+    "dqn_defaults_cartpole": Proof("dqn", "CartPole-v1", 100_000, 475, has_defaults=True),
+    "dqn_defaults_acrobot": Proof("dqn", "Acrobot-v1", 100_000, -100, has_defaults=True),
+    "a2c_defaults_cartpole": Proof("a2c", "CartPole-v1", 300_000, 475, has_defaults=True, end_bar=450),
+    "a2c_defaults_acrobot": Proof("a2c", "Acrobot-v1", 300_000, -100, has_defaults=True, end_bar=-120),
     "dqn_lunarlander": Proof("dqn", "LunarLander-v3", 300_000, 200, DQN_LANDER, seeds=(0,)),
 }
 

@@ -21,8 +21,8 @@ ENV_ID = "CartPole-v1"
 NUM_ENVS = 8
 MAX_ENV_STEP = 300_000
 CONFIG = {
-    "model": {"encoder_hidden_size_list": [64, 64], "share_encoder": False, "activation": "tanh"},
-    "learn": {"batch_size": None, "learning_rate": 0.001, "lr_scheduler": {"type": "linear"}},
+    "model": {"encoder_hidden_size_list": [64, 64], "activation": "tanh"},
+    "learn": {"adv_norm": False, "learning_rate": 0.001},
     "collect": {"n_sample": 40},
     "eval": {"evaluator": {"eval_freq": 500, "n_episode": 20, "stop_value": 500.0}},
 }

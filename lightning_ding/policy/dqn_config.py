@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lightning_ding.policy.q_learning_config import QLearningConfig, QLearningLearnConfig, QLearningModelConfig
+from lightning_ding.policy.q_learning_config import (
+    QLearningConfig,
+    QLearningLearnConfig,
+    QLearningModelConfig,
+)
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,10 @@ class DQNModelConfig(QLearningModelConfig):
 class DQNLearnConfig(QLearningLearnConfig):
     """How updates are made."""
 
+    update_per_collect: int = 2
+    """Updates after each collection of n_sample transitions, >= 1."""
+    batch_size: int = 128
+    """Transitions of a minibatch on each rank, >= 1."""
     loss: Literal["huber", "mse"] = "huber"
     """Loss of the temporal-difference error."""
 
@@ -31,6 +39,9 @@ class DQNLearnConfig(QLearningLearnConfig):
 class DQNConfig(QLearningConfig):
     """Everything that can be set of DQN."""
 
+    nstep: int | None = None
+    """Steps of the return, >= 1; fewer at an episode's end. None means 3 where a buffer sums the rewards, and takes
+    batches without discount, which are made by hand, for single steps."""
     model: DQNModelConfig = field(default_factory=DQNModelConfig)
     """The Q-network."""
     learn: DQNLearnConfig = field(default_factory=DQNLearnConfig)

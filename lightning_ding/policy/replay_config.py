@@ -54,8 +54,9 @@ class ReplayCollectConfig:
 class ReplayConfig(PolicyConfig):
     """What can be set of every algorithm that learns from replay."""
 
-    nstep: int = 1
-    """Steps of the return, >= 1; fewer at an episode's end."""
+    nstep: int | None = 1
+    """Steps of the return, >= 1; fewer at an episode's end. None means 3 where a buffer sums the rewards, and takes
+    batches without discount, which are made by hand, for single steps."""
     discount_factor: float = 0.99
     """gamma, in [0, 1]."""
     priority: bool = False
@@ -73,7 +74,7 @@ class ReplayConfig(PolicyConfig):
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        require(self.nstep >= 1, "nstep", ">= 1", self.nstep)
+        require(self.nstep is None or self.nstep >= 1, "nstep", ">= 1 or None", self.nstep)
         require(0 <= self.discount_factor <= 1, "discount_factor", "in [0, 1]", self.discount_factor)
         require(self.priority or not self.priority_IS_weight, "priority_IS_weight", "False without priority", True)
         require(self.random_collect_size >= 0, "random_collect_size", ">= 0", self.random_collect_size)

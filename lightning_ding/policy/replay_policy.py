@@ -14,6 +14,8 @@ from torch import Tensor
 from lightning_ding.policy.command import CommandModePolicy
 from lightning_ding.policy.replay_config import ReplayConfig
 
+NSTEP = 3  # steps of the return where the config leaves them open
+
 ReplayConfigT = TypeVar("ReplayConfigT", bound=ReplayConfig)
 
 
@@ -27,7 +29,7 @@ class ReplayPolicy(CommandModePolicy[ReplayConfigT]):
         gamma: Tensor | float = self.config.discount_factor
         if "discount" in batch:
             gamma = batch["discount"]
-        elif self.config.nstep > 1:
+        elif (self.config.nstep or 1) > 1:
             raise KeyError("a batch needs 'discount', gamma to the power of the steps taken, when nstep > 1")
         if self.config.learn.ignore_done:
             return torch.ones_like(batch["reward"]) * gamma
@@ -41,7 +43,7 @@ class ReplayPolicy(CommandModePolicy[ReplayConfigT]):
         self.target_model.load_state_dict(state["target_model"])
 
     def _get_nstep(self) -> int:
-        return self.config.nstep
+        return self.config.nstep or NSTEP
 
     def _get_discount_factor(self) -> float:
         return self.config.discount_factor

@@ -25,6 +25,8 @@ class Schedules:
     A learning rate is that of the optimizer, ``initial_lr`` of its group, times the factor. A weight in the loss comes
     as a tensor with the minibatch, so compiled code is not compiled again when it changes.
 
+    A schedule in shares of the budget that an algorithm has by default keeps its factor at 1 in a run without a budget.
+
     Args:
         learn: The policy's ``config.learn``; None if it has none.
     """
@@ -34,6 +36,12 @@ class Schedules:
             name.removesuffix("_scheduler"): section.schedule()
             for name, section in (vars(learn).items() if learn is not None else ())
             if isinstance(section, ScheduleConfig) and section.type != "constant"
+        }
+        default = None if learn is None else type(learn)()
+        self._by_default = {
+            name
+            for name, one in self._factors.items()
+            if one.unit == "budget" and getattr(default, f"{name}_scheduler").schedule() == one
         }
         self._base = {name: float(getattr(learn, name)) for name in self._factors if name != LEARNING_RATE}
         self._ended: set[str] = set()
@@ -53,6 +61,12 @@ class Schedules:
         """Whether the learning rates are scheduled."""
         return LEARNING_RATE in self._factors
 
+    def give_way(self) -> None:
+        """Leave the learning rates to schedulers of the user's, if their schedule is no more than a default."""
+        if LEARNING_RATE in self._by_default:
+            del self._factors[LEARNING_RATE]
+            self._by_default.remove(LEARNING_RATE)
+
     def apply(
         self, env_step: int, budget: int | None, optimizers: Iterable[Optimizer], device: torch.device | str = "cpu"
     ) -> None:
@@ -68,7 +82,8 @@ class Schedules:
             ValueError: If the budget is needed and None.
         """
         self.env_step = env_step
-        factors = {name: one.value(env_step, budget) for name, one in self._factors.items()}
+        in_use = {n: one for n, one in self._factors.items() if budget is not None or n not in self._by_default}
+        factors = dict.fromkeys(self._factors, 1.0) | {n: one.value(env_step, budget) for n, one in in_use.items()}
         if LEARNING_RATE in factors:
             for group in (group for optimizer in optimizers for group in optimizer.param_groups):
                 group["lr"] = group.setdefault("initial_lr", group["lr"]) * factors[LEARNING_RATE]
@@ -76,7 +91,7 @@ class Schedules:
         if values != self.values or not self.tensors:
             self.values = values
             self.tensors = {name: torch.tensor(value, device=device) for name, value in values.items()}
-        for name, one in self._factors.items():
+        for name, one in in_use.items():
             if name not in self._ended and one.is_over(env_step, budget):
                 self._ended.add(name)
                 _warn_of_end(name, env_step, factors[name])

@@ -74,6 +74,8 @@ class PolicyUpdates(PolicyAttributes):
         check_optimizers(self, optimizers, len(made[0]))
         given = GivenSchedulers(self, configs, optimizers)
         both = "of type constant with a scheduler of configure_optimizers"
+        if configs:
+            self._schedules.give_way()
         require(not (configs and self._schedules.sets_learning_rate), "learn.lr_scheduler", both, "another one")
         if trainer is None:
             warn_of_epochs_without_trainer(given.per_epoch)

@@ -47,7 +47,14 @@ CONFIGS: dict[str, Config] = {
     "td3": FAST_ACTOR,
     "sac": deep_merge(ACTOR_CRITIC, {"learn": {**FAST_Q, "learning_rate_alpha": 3e-3}}),
     "ppo": deep_merge(ROLLOUT, {"learn": {"epoch_per_collect": 4}, "collect": {"n_sample": 128}}),
-    "a2c": deep_merge(ROLLOUT, {"collect": {"n_sample": 64}}),
+    "a2c": deep_merge(
+        ROLLOUT,
+        {
+            "model": {"share_encoder": True},
+            "learn": {"adv_norm": False, "batch_size": 64},
+            "collect": {"n_sample": 64},
+        },
+    ),
     "pg": deep_merge(ROLLOUT, {"collect": {"n_episode": 64}}),
 }
 IMAGE: Config = {"model": {"encoder_hidden_size_list": [8, 8, 8, 32]}}

@@ -106,6 +106,19 @@ def test_row_counts_the_seeds_at_the_bar_and_leaves_out_times_that_most_did_not_
     assert row == "| x | 475 | 1,000 | lightning_ding | 475.0, 474.0, 20.0 | 1 of 3 | - | - | 4.0 |"
 
 
+def test_row_counts_no_seed_whose_policy_has_collapsed_at_the_end() -> None:
+    curve = [(10, 1.0, 500.0), (20, 2.0, 30.0)]
+    runs = [{"seed": 0, "seconds": 3.0, "final": 500.0, "curve": curve}]
+    record: dict[str, Any] = {"bar": 475, "end_bar": 450, "budget": 1000, "ours": {"runs": runs}}
+    assert "| 500.0 | 0 of 1 |" in curves.row("x", record, "ours")
+
+
+@pytest.mark.parametrize("name", [name for name, proof in PROOFS.items() if proof.has_defaults])
+def test_a_proof_of_the_defaults_sets_no_option(name: str) -> None:
+    policy_class, _ = proofs.classes(proofs.load(PROOFS[name].recipe))
+    assert policy_class(PROOFS[name].config()).config == policy_class.config_class()
+
+
 def test_recipe_must_have_one_policy_and_one_datamodule() -> None:
     assert [one.__name__ for one in proofs.classes(proofs.load("dqn"))] == ["DQNPolicy", "ReplayDataModule"]
     with pytest.raises(ValueError, match=r"recipe must import one Policy, got \[\]"):
@@ -121,7 +134,9 @@ def test_config_of_every_proof_is_one_that_its_policy_takes(name: str) -> None:
 
 def test_zoo_has_values_for_every_proof_of_an_algorithm_it_knows() -> None:
     missing = [
-        name for name, proof in PROOFS.items() if proof.recipe in zoo.ZOO and not zoo.has(proof.recipe, proof.env_id)
+        name
+        for name, proof in PROOFS.items()
+        if proof.recipe in zoo.ZOO and not proof.has_defaults and not zoo.has(proof.recipe, proof.env_id)
     ]
     assert missing == []
     assert zoo.has("qrdqn", "CartPole-v1") is False

@@ -76,4 +76,4 @@ def test_rollout_is_passed_over_once() -> None:
     flags_of = {"terminated": flags, "truncated": ~flags & flags}
     policy._learn(steps | ids | flags_of | {"reward": torch.ones(2)})
     assert policy.progress.train_iter == 2
-    assert policy.get_attribute("update_per_collect") == 80  # of n_sample 80 in minibatches of 1
+    assert policy.get_attribute("update_per_collect") == 128  # of n_sample 128 in minibatches of 1

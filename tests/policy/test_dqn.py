@@ -394,7 +394,7 @@ def test_the_command_mode_gives_the_epsilon_that_collecting_uses(eps: dict[str, 
 @pytest.mark.parametrize(
     ("cfg", "message"),
     [
-        ({"nstep": 0}, "nstep must be >= 1, got 0"),
+        ({"nstep": 0}, "nstep must be >= 1 or None, got 0"),
         ({"discount_factor": 1.01}, r"discount_factor must be in \[0, 1\], got 1.01"),
         ({"discount_factor": -0.1}, r"discount_factor must be in \[0, 1\], got -0.1"),
         ({"priority_IS_weight": True}, "priority_IS_weight must be False without priority, got True"),

@@ -83,7 +83,7 @@ def test_default_configs_are_independent_of_each_other() -> None:
     first.learn.batch_size = 7
     first.other.eps.start = 0.5
     second = DQNPolicy.default_config()
-    assert (second.learn.batch_size, second.other.eps.start) == (64, 1.0)
+    assert (second.learn.batch_size, second.other.eps.start) == (128, 1.0)
 
 
 def test_changing_the_cfg_of_a_policy_changes_nothing(policy: DQNPolicy) -> None:
@@ -567,10 +567,10 @@ def test_training_step_with_a_prepared_round_equals_single_updates(freq: int) ->
         ("device", torch.device("cpu")),
         ("priority", False),
         ("cuda", False),
-        ("nstep", 1),
+        ("nstep", 3),
         ("discount_factor", 0.99),
         ("random_collect_size", 512),
-        ("update_per_collect", 5),
+        ("update_per_collect", 2),
     ],
 )
 def test_workers_get_the_attributes_they_ask_for(policy: DQNPolicy, name: str, value: Any) -> None:

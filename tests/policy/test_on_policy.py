@@ -109,7 +109,7 @@ CHANGES: dict[str, tuple[Config, Any]] = {
     "model.actor_head_hidden_size": ({"model": LAYER}, 4),
     "model.critic_head_layer_num": ({}, 1),
     "model.critic_head_hidden_size": ({"model": CRITIC_LAYER}, 4),
-    "model.share_encoder": ({}, False),
+    "model.share_encoder": ({}, None),  # the other of both
     "model.encoder_kwargs": ({}, {"activation": "silu"}),
     "model.activation": ({}, "tanh"),
     "model.layer_norm": ({}, True),
@@ -165,9 +165,12 @@ def outcome(policy_class: PolicyClass, *changes: Config) -> Tensor:
 @pytest.mark.parametrize(("policy_class", "name"), OPTIONS)
 def test_every_option_changes_a_number_or_raises(policy_class: PolicyClass, name: str) -> None:
     base, value = CHANGES[name]
+    if name == "learn.lr_scheduler.type":  # A2C's is linear
+        base = {"learn": {"lr_scheduler": {"type": "constant"}}}
     before = outcome(policy_class, base)
-    if name == "learn.adv_norm":
-        value = not policy_class.config_class().learn.adv_norm  # type: ignore[attr-defined]
+    if name in ("learn.adv_norm", "model.share_encoder"):
+        section, _, last = name.partition(".")
+        value = not getattr(getattr(policy_class.config_class(), section), last)
     try:
         after = outcome(policy_class, base, nest(name, value))
     except (ValueError, KeyError) as error:
