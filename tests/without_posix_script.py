@@ -52,7 +52,7 @@ def take_away() -> None:
     access, flags = fcntl.fcntl, (fcntl.F_GETFL, os.O_ACCMODE, os.O_RDONLY)
     for name in MODULES:
         sys.modules.pop(name, None)
-    sys.meta_path.insert(0, _Blocked())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Blocked())
     gone: list[tuple[Any, list[str]]] = [
         (os, OF_OS.split()),
         (signal, OF_SIGNAL.split()),
@@ -70,16 +70,16 @@ def take_away() -> None:
             raise PermissionError(errno.EACCES, "a folder cannot be opened", str(path))
         return real_open(path, *args, **kwargs)
 
-    def fsync(file: int) -> None:
+    def fsync(fd: Any) -> None:
         get, mask, reading = flags
-        if access(file, get) & mask == reading:
+        if access(fd, get) & mask == reading:
             raise OSError(errno.EBADF, "a file that is open for reading cannot be synced")
-        real_fsync(file)
+        real_fsync(fd)
 
     os.open, os.fsync = open_no_folder, fsync
     signals = {getattr(signal, f"SIG{name}") for name in ("ABRT", "FPE", "ILL", "INT", "SEGV", "TERM")}
     signal.valid_signals = lambda: set(signals)
-    signal_connector._IS_WINDOWS = True
+    vars(signal_connector)["_IS_WINDOWS"] = True
     shutil._use_fd_functions = False  # type: ignore[attr-defined]
 
 

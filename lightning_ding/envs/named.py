@@ -18,7 +18,7 @@ import gymnasium as gym
 from lightning_ding.config import closest
 
 if TYPE_CHECKING:
-    EnvLike = str | Mapping[str, Any] | Callable[[], Any]
+    EnvLike = str | Mapping[str, Any] | Callable[..., Any]
     WrapperLike = str | Mapping[str, Any] | Callable[[Any], Any]
     Wrappers = Sequence[WrapperLike]
     Names = Sequence[str]

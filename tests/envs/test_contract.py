@@ -89,7 +89,7 @@ def test_a_reset_without_a_seed_is_named() -> None:
 
 
 def test_a_broken_env_that_is_registered_is_named_by_its_id() -> None:
-    gym.register("Broken-v0", Env, kwargs={"first": OBS})
+    gym.register("Broken-v0", lambda **kwargs: Env(**kwargs), kwargs={"first": OBS})
     try:
         with pytest.raises(BrokenEnvError, match=r"the env Env \(Broken-v0\) does not keep to"):
             make_vector_env("Broken-v0", check_api=True)
