@@ -1,11 +1,11 @@
-# make train | test | check | test-slow | bench | soak | learn | docs | coverage | clean
+# make train | test | learning-seeds | check | test-slow | bench | soak | learn | docs | coverage | clean
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test test-slow check format bench soak learn docs coverage clean
+.PHONY: train test test-slow learning-seeds check format bench soak learn docs coverage clean
 
 train: $(READY)  ## train DQN on CartPole-v1
 	$(BIN)/python recipes/dqn.py
@@ -15,6 +15,9 @@ test: $(READY)  ## the fast tests, doctests included, in two processes
 
 test-slow: $(READY)  ## what learns or measures; by hand
 	$(BIN)/python -m pytest -m slow
+
+learning-seeds: $(READY)  ## whether the learning tests pass for 20 seeds, with and without AVX2; hours
+	$(BIN)/python -m tests.learning_seeds --seeds 20 --capability default avx2
 
 check: $(READY)  ## ruff, ruff-format, mypy --strict, codespell
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pre-commit run --all-files --show-diff-on-failure

@@ -187,11 +187,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(2) from error
 
 
-def _run(made: type[Policy[Any]], arguments: Sequence[str] | None, given: Sequence[str]) -> None:
+def _run(made: type[Policy[Any]], arguments: Sequence[str] | None, given: list[str]) -> None:
     DingCLI(
         cast(Any, policy_maker)(made),
         RolloutDataModule if made.on_policy else ReplayDataModule,
-        args=arguments if arguments is None else given,
+        args=None if arguments is None else given,
         auto_configure_optimizers=False,
         save_config_kwargs={"overwrite": True},  # a resumed run writes into its folder again
     )
