@@ -200,7 +200,7 @@ def updates_and_actions(name: str, options: Flat) -> list[Any]:
     """Return what six updates make of the weights, and the actions before and after them."""
     policy = make(name, nest(options))
     batch, results = make_batch(policy), []
-    policy.progress.env_step, policy.progress.budget = 5000, 10_000
+    policy.progress.env_step, policy.progress.budget = 5000, 80_000
     for _ in range(6):
         results.append(policy.collect_mode.forward(batch["obs"])["action"])
         results.append(policy.learn_mode.forward(batch))
