@@ -83,6 +83,8 @@ USERS_ENV = """
 import gymnasium as gym
 class Texts(gym.Env):
     observation_space, action_space = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Text(3)
+    def reset(self, *, seed=None, options=None):
+        return None
 """
 
 
@@ -92,5 +94,5 @@ def test_a_refused_env_beside_the_user_is_one_line_of_a_process(tmp_path: Path) 
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     *greetings, line = done.stderr.splitlines()
     assert done.returncode == 2, done.stderr
-    assert line.startswith("error: dqn needs a Discrete or MultiDiscrete action space")
+    assert line.startswith("error: the env Texts does not keep to gymnasium's API: reset() must return")
     assert not any("Error" in greeting or "Traceback" in greeting for greeting in greetings)
