@@ -92,9 +92,9 @@ class ReplayDataModule(CollectingDataModule):
     def _transitions_left(self) -> int:
         """Return how many transitions this rank can collect such that one round more reaches the budget."""
         trainer = cast(Trainer, self.trainer)
-        budgets = [callback.limit for callback in trainer.callbacks if isinstance(callback, StopAtEnvStep)]  # type: ignore[attr-defined]
+        budgets: list[int] = [callback.limit for callback in trainer.callbacks if isinstance(callback, StopAtEnvStep)]  # type: ignore[attr-defined]
         left = min(budgets, default=sys.maxsize) - self._policy.progress.env_step
-        return max(0, left // trainer.world_size - self._policy.collect_mode.get_attribute("n_sample"))
+        return int(max(0, left // trainer.world_size - self._policy.collect_mode.get_attribute("n_sample")))
 
     def _collect_and_push(self, n_sample: int, random: bool = False) -> None:
         env_step, buffer = self._policy.progress.env_step, cast(IBuffer, self.buffer)

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch import Callback, Trainer, callbacks
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
@@ -45,9 +46,8 @@ from lightning.pytorch.callbacks import (
     WeightAveraging,
 )
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
-from lightning.pytorch.tuner import Tuner
+from lightning.pytorch.tuner.tuning import Tuner
 from torch.utils.data import DataLoader
 
 from lightning_ding.datamodules import ReplayDataModule
@@ -385,7 +385,7 @@ CALLBACKS = [
             torch.equal(run.given[0].before, run.given[0].after_one_epoch)
             and not torch.equal(run.given[0].before, weights(run.policy.model.encoder))
         ),
-    ),  # type: ignore[attr-defined]
+    ),
     callback(
         BackboneFinetuning,
         lambda _: BackboneFinetuning(),
@@ -580,9 +580,9 @@ CALLS = [
         "predict",
         "trainer.predict(policy, DataLoader(observations))",
         "greedy actions",
-        call=lambda trainer, policy, data: trainer.predict(built(policy), DataLoader(torch.zeros(4, 3), 2)),
+        call=lambda trainer, policy, data: trainer.predict(built(policy), DataLoader(cast(Any, torch.zeros(4, 3)), 2)),
         check=lambda run: True,
-    ),  # type: ignore[arg-type]
+    ),
     Case(
         "lr_find",
         "Tuner(trainer).lr_find(policy, datamodule=datamodule)",
@@ -615,7 +615,7 @@ def run(case: Case, folder: Path) -> Run:
     flags |= case.flags
     if flags["default_root_dir"] is None:
         flags["default_root_dir"] = folder
-    trainer = Trainer(**flags, **({} if "callbacks" in flags else {"callbacks": [*given, seen]}))
+    trainer = Trainer(**{"callbacks": [*given, seen], **flags})
     if "callbacks" in flags:
         trainer.callbacks.append(seen)  # type: ignore[attr-defined]
     policy = DQNPolicy(CONFIG)
@@ -626,7 +626,7 @@ def run(case: Case, folder: Path) -> Run:
     return Run(trainer, policy, seen, notes, given, folder)
 
 
-def cases(table: list[Case]) -> Any:
+def cases(table: list[Case]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", table, ids=[case.value for case in table])
 
 

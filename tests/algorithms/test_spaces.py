@@ -160,7 +160,7 @@ def test_processes_of_envs_give_the_same_observations_as_envs_here() -> None:
     kwargs = {"observation": observations, "action": DISCRETE["multi-binary"]}
     seen = []
     for mode in ("sync", "async"):
-        env = make_vector_env(AnySpaces, 2, mode, env_kwargs=kwargs)  # type: ignore[arg-type]
+        env = make_vector_env(AnySpaces, 2, mode, env_kwargs=kwargs)
         env.reset(seed=[1, 2])  # type: ignore[arg-type]
         seen.append(env.step(np.ones((2, 3), np.int8))[0])
         env.close()

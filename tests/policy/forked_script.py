@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning import Trainer
@@ -25,7 +26,7 @@ CONFIG = {
 def main(folder: Path) -> None:
     """Fit, and print."""
     torch.set_num_threads(1)
-    flags = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+    flags: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
     trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp_notebook", default_root_dir=folder, **flags)
     policy = DQNPolicy(CONFIG)
     datamodule = ReplayDataModule("CartPole-v1", num_envs=2, rounds_per_epoch=2, max_env_step=64)

@@ -14,7 +14,6 @@ from safetensors import safe_open
 
 from lightning_ding.policy import C51Policy, DDPGPolicy, DQNPolicy, QRDQNPolicy, RainbowPolicy, SACPolicy, TD3Policy
 from lightning_ding.worker import create_buffer
-from lightning_ding.worker.buffer import memory
 from lightning_ding.worker.buffer.memory import Memory
 
 MANY = 1_000_000
@@ -42,7 +41,7 @@ def transitions(start: int, count: int, shape: tuple[int, ...] = (WIDTH,), dtype
 @pytest.mark.parametrize("kind", ["naive", "advanced", "sequence"])
 def test_memory_grows_with_what_is_stored(kind: str, tmp_path: Path) -> None:
     config: dict[str, Any] = {"type": kind, "replay_buffer_size": MANY}
-    buffer = create_buffer({**config, **({"sequence_length": 2} if kind == "sequence" else {})}, seed=0)
+    buffer: Any = create_buffer({**config, **({"sequence_length": 2} if kind == "sequence" else {})}, seed=0)
     buffer.push(transitions(0, 2))
     before = resident()
 
@@ -80,7 +79,7 @@ def test_files_of_a_buffer_take_the_disk_that_is_written(tmp_path: Path) -> None
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux maps memory without setting it aside")
 def test_a_buffer_may_be_larger_than_the_memory_of_the_machine(caplog: pytest.LogCaptureFixture) -> None:
-    buffer = create_buffer({"type": "naive", "replay_buffer_size": 100 * MANY}, seed=0)  # 5.6 TB of pictures
+    buffer: Any = create_buffer({"type": "naive", "replay_buffer_size": 100 * MANY}, seed=0)  # 5.6 TB of pictures
 
     with caplog.at_level(logging.WARNING):
         buffer.push(transitions(0, 8, (4, 84, 84), np.uint8))
@@ -94,8 +93,8 @@ def test_a_machine_that_refuses_names_the_option(monkeypatch: pytest.MonkeyPatch
     def refuse(*_: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(memory.np, "zeros", refuse)
-    monkeypatch.setattr(memory.sys, "platform", "win32")
+    monkeypatch.setattr(np, "zeros", refuse)
+    monkeypatch.setattr(sys, "platform", "win32")
 
     with pytest.raises(MemoryError, match="needs an array of 4 GB: set replay_buffer_size or memmap_dir"):
         Memory().zeros((MANY, 1000), np.float32)
