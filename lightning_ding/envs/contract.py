@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 
 from lightning_ding.envs.process.space import layout_of
 
@@ -61,10 +62,24 @@ def _check_layer(env: Any, name: str) -> None:
     action_space = copy.deepcopy(env.action_space)  # which several envs may share
     action_space.seed(SEED)
     try:
-        answer = env.step(action_space.sample())
+        answer = env.step(_legal_action(action_space, answer[0]))
     except Exception:
         return
     _check_step(env, answer, name)
+
+
+def _legal_action(space: Any, obs: Any) -> Any:
+    """Return a random action, or the first legal one where the observation has an ``action_mask``."""
+    mask = obs.get("action_mask") if isinstance(obs, Mapping) else None
+    if mask is None:
+        return space.sample()
+    if isinstance(space, spaces.Dict):  # a hybrid action: the mask is of its choice
+        return {**space.sample(), "action_type": _legal_action(space["action_type"], obs)}
+    is_single = isinstance(space, spaces.Discrete)
+    sizes = [space.n] if is_single else np.full(space.n, 2) if isinstance(space, spaces.MultiBinary) else space.nvec
+    first = [np.argmax(part) for part in np.split(np.asarray(mask), np.cumsum(sizes)[:-1])]
+    legal = np.asarray(first, dtype=space.dtype) + getattr(space, "start", 0)
+    return legal[0] if is_single else legal
 
 
 def _check_step(env: Any, answer: Any, name: str) -> None:

@@ -243,7 +243,7 @@ class XorEnv(gym.Env[dict[str, Any], Any]):
     Example:
         >>> env = XorEnv()
         >>> obs, _ = env.reset(seed=0)
-        >>> env.step(obs["left"] == obs["right"])[1]
+        >>> env.step(int((obs["left"] == obs["right"]).item()))[1]
         1.0
     """
 

@@ -116,7 +116,7 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "other.eps.unit": Option("budget", given={**FALLING, "other.eps.decay": 0.5}),
 }
 IN_A_RUN: dict[str, Option] = {
-    "nstep": Option(5),
+    "nstep": Option(5, given={"nstep": 1}),
     "discount_factor": Option(0.5),
     "priority": Option(given=PRIORITISED),
     "random_collect_size": Option(32),

@@ -62,7 +62,6 @@ def test_what_is_saved_has_been_trained(name: str, run: Callable[[str], Run]) ->
     assert all(optimizer["state"] for optimizer in state["optimizers"])
     assert state["counters"]["env_step"] >= BUDGET
     assert bool(state["buffer"]) == is_replay
-    assert [schedule["last_epoch"] > 0 for schedule in state["schedules"]] == [True] * (not is_replay)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +85,8 @@ def test_a_learner_goes_on_from_the_state_of_another_with_equal_updates(name: st
     policy, datamodule, last = run(name).policy, run(name).datamodule, run(name).round
     other = make_policy(name).build(datamodule.single_observation_space, datamodule.single_action_space)
     other.learn_mode.load_state_dict(policy.learn_mode.state_dict())
-    other.progress.train_iter = policy.progress.train_iter  # a learner keeps it
+    other.progress.load_state_dict(policy.progress.state_dict())  # a learner keeps it
+    other.progress.budget = policy.progress.budget
     batches = [last] if isinstance(last, dict) else list(last)
     before = plain(policy.state_dict())
     for one in (policy, other):

@@ -391,10 +391,14 @@ def nan_reward_env() -> gym.Env[Any, Any]:
     return gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda reward: float("nan"))
 
 
+def text_env() -> gym.Env[Any, Any]:
+    return gym.wrappers.TransformObservation(gym.make("CartPole-v1"), str, gym.spaces.Text(10))
+
+
 MISTAKES: list[tuple[Config, Config, str]] = [
-    ({}, {"env_id": "CartPol-v1"}, "env_id must be a registered gymnasium id, got 'CartPol-v1'.*CartPole"),
-    ({}, {"env_id": "Pendulum-v1"}, "dqn needs a Discrete or MultiDiscrete action space.*Box"),
-    ({}, {"env_id": "FrozenLake-v1"}, "observation space must be a Box.*Discrete"),
+    ({}, {"env_id": "CartPol-v1"}, "env_id must be a registered gymnasium id, .*got 'CartPol-v1'.*CartPole"),
+    ({}, {"env_id": "Pendulum-v1"}, "dqn needs a Discrete action space, or a MultiDiscrete .*Box"),
+    ({}, {"env_id": text_env}, "observation space must be .*Text"),
     ({}, {"env_id": nan_reward_env}, "env 0 gave a reward that is not finite.*nan"),
     ({"collect": {"n_sample": 0}}, {}, "collect.n_sample must be >= 1, got 0"),
     ({"learn": {"batchsize": 3}}, {}, "unknown config key 'learn.batchsize'; did you mean 'learn.batch_size'"),

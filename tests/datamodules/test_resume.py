@@ -133,7 +133,7 @@ def test_checkpoint_of_another_version_is_refused(make_trainer: MakeTrainer, sma
     state = torch.load(tmp_path / "last.ckpt", weights_only=True)
     state["ReplayDataModule"]["schema"] = 2
     torch.save(state, tmp_path / "old.ckpt")
-    with pytest.raises(ValueError, match=r"must have schema 3, got 2: it was written by another version"):
+    with pytest.raises(ValueError, match=r"must have schema 4, got 2: it was written by another version"):
         go_on(make_trainer, small, tmp_path / "old.ckpt")
 
 

@@ -27,7 +27,7 @@ def test_run_is_stopped_by_a_signal_and_resumed_to_its_end(tmp_path: Path) -> No
         output, _ = process.communicate(timeout=150)
     assert process.returncode == 0, output
     result = runs.result_of(tmp_path)
-    assert json.loads(output[output.index("\n{") :]) == result
+    assert json.loads(output[output.index("{\n") :]) == result
     assert result["env_step"] >= 1500
     assert result["train_iter"] > 0
     assert set(result["results"]) >= {"test/return_mean"}

@@ -134,9 +134,11 @@ def test_a_collector_of_another_kind_begins_new_episodes_and_keeps_the_counters(
     env, other_env = envs(), envs()
     saved, other = kinds[0](env=env, policy=policy()), kinds[1](env=other_env, policy=policy())
     saved.collect(5)
-    old: Any = SimpleNamespace(collect_memory=dict, metrics=SimpleNamespace(state_dict=dict))
+    normaliser = SimpleNamespace(episode_state=dict, load_episode_state=lambda *_: None)
+    old: Any = SimpleNamespace(collect_memory=dict, metrics=SimpleNamespace(state_dict=dict), normaliser=normaliser)
     state = through_a_file(read_collecting(old, saved, env, envs()))
-    new: Any = SimpleNamespace(device="cpu", metrics=SimpleNamespace(load_state_dict=lambda *_: None))
+    metrics = SimpleNamespace(load_state_dict=lambda *_: None)
+    new: Any = SimpleNamespace(device="cpu", metrics=metrics, normaliser=normaliser)
     missing = restore_collecting(state, new, other, other_env, envs())
     assert missing == f"the collector was a {kinds[0].__name__}, now it is a {kinds[1].__name__}"
     other.reset_env()

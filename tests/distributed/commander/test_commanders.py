@@ -107,7 +107,7 @@ def test_collectors_wait_until_there_is_a_learner_which_names_policy_and_buffer(
     assert learner["policy_id"].startswith("policy_")
     assert learner["buffer_id"].startswith("buffer_")
     assert (learner["resume"], learner["main"]["max_env_step"], learner["policy"]) == (False, 9, POLICY)
-    assert learner["replay_buffer_cfg"]["replay_buffer_size"] == 20_000
+    assert learner["replay_buffer_cfg"]["replay_buffer_size"] == 1_000_000
     assert learner["learner_cfg"]["send_policy_freq"] == 1
 
 
