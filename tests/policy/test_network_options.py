@@ -12,7 +12,6 @@ import torch
 from lightning_ding.config import to_dict
 from lightning_ding.model import ConvEncoder, DictEncoder, ImpalaEncoder
 from lightning_ding.policy import Policy, create_policy
-from lightning_ding.registry import POLICY_REGISTRY
 from tests.algorithms.table import ALGORITHMS
 
 TORQUE = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -32,7 +31,7 @@ def encoders(policy: Policy[Any], kind: Any) -> list[Any]:
     return [module for module in policy.model.modules() if isinstance(module, kind)]
 
 
-@pytest.mark.parametrize("name", POLICY_REGISTRY)
+@pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize(
     "space",
     [pixels(12, 12, 1), pixels(10, 10, 4, dtype=np.bool_), pixels(7, 7, 3)],
@@ -46,7 +45,7 @@ def test_a_policy_acts_on_small_images_without_options(name: str, space: gym.spa
         assert torch.isfinite(action).all()
 
 
-@pytest.mark.parametrize("name", POLICY_REGISTRY)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_policy_hands_its_encoder_the_options_of_its_config(name: str) -> None:
     kwargs = {"channels": [4, 5], "feature_size": 6, "num_blocks": 1, "activation": "silu"}
     policy = make(name, pixels(12, 12, 1), encoder="impala", encoder_kwargs=kwargs, layer_norm=True)
@@ -59,7 +58,7 @@ def test_a_policy_hands_its_encoder_the_options_of_its_config(name: str) -> None
     same.model.load_state_dict(policy.model.state_dict())
 
 
-@pytest.mark.parametrize("name", POLICY_REGISTRY)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_policy_hands_the_encoders_of_a_dict_their_options(name: str) -> None:
     spaces: dict[str, gym.Space[Any]] = {
         "picture": pixels(7, 7, 3),
@@ -73,7 +72,7 @@ def test_a_policy_hands_the_encoders_of_a_dict_their_options(name: str) -> None:
     assert len(found) >= 1
 
 
-@pytest.mark.parametrize("name", POLICY_REGISTRY)
+@pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize(
     ("kwargs", "error", "message"),
     [
@@ -89,7 +88,7 @@ def test_a_policy_refuses_options_that_its_encoder_cannot_have(
         make(name, pixels(7, 7, 3), encoder_kwargs=kwargs)
 
 
-@pytest.mark.parametrize("name", POLICY_REGISTRY)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_layer_norm_of_a_policy_normalises_every_hidden_layer(name: str) -> None:
     space = gym.spaces.Box(-1.0, 1.0, (4,), np.float32)
     without, with_it = (make(name, space, layer_norm=layer_norm) for layer_norm in (False, True))
