@@ -350,7 +350,7 @@ REFUSED: list[tuple[str, Sequence[str], str]] = [
     ("flags that exclude each other", ["--trainer.strategy=nonsense"], "nonsense"),
     ("flag that is refused here", ["--trainer.accumulate_grad_batches=4"], "accumulate_grad_batches"),
     ("action space", ["--data.env_id=Pendulum-v1"], "action"),
-    ("package that is missing", ["--data.env_id=Ant-v5"], "env_id"),
+    ("package that is missing", ["--data.env_id=Ant-v5"], "MuJoCo is not installed"),
     ("mode", ["--data.mode=native", "--data.env_id=Acrobot-v1"], "native"),
     ("file", ["--ckpt_path=nowhere.ckpt"], "nowhere.ckpt"),
     ("config file", ["--config=broken.yaml"], "parsing config"),
