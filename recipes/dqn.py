@@ -22,7 +22,7 @@ NUM_ENVS = 8
 MAX_ENV_STEP = 50_000
 CONFIG = {
     "nstep": 3,
-    "learn": {"update_per_collect": 16, "batch_size": 128},  # an update for every 4 env steps
+    "learn": {"update_per_collect": 16, "batch_size": 128, "learning_rate": 1e-3, "target_update_freq": 100},
     "collect": {"n_sample": 64},
     "eval": {"evaluator": {"eval_freq": 500, "n_episode": 20, "stop_value": 500.0}},
 }

@@ -17,7 +17,7 @@ from lightning_ding.entry.parallel import parallel_pipeline
 POLICY = {
     "type": "dqn",
     "nstep": 3,
-    "learn": {"update_per_collect": 16, "batch_size": 128},
+    "learn": {"update_per_collect": 16, "batch_size": 128, "learning_rate": 1e-3, "target_update_freq": 100},
     "collect": {"n_sample": 64},
     "eval": {"evaluator": {"eval_freq": 500, "n_episode": 20, "stop_value": 500.0}},
 }

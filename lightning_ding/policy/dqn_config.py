@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from lightning_ding.policy.q_learning_config import (
     QLearningConfig,
@@ -27,10 +27,15 @@ class DQNModelConfig(QLearningModelConfig):
 class DQNLearnConfig(QLearningLearnConfig):
     """How updates are made."""
 
+    default_copy_freq: ClassVar[int] = 250
     update_per_collect: int = 2
     """Updates after each collection of n_sample transitions, >= 1."""
     batch_size: int = 128
     """Transitions of a minibatch on each rank, >= 1."""
+    learning_rate: float = 5e-4
+    """Step size, > 0."""
+    target_update_freq: int | None = None
+    """Updates between two copies into the target network, >= 1; None means 250, or no copies with target_theta."""
     loss: Literal["huber", "mse"] = "huber"
     """Loss of the temporal-difference error."""
 

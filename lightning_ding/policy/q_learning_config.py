@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from lightning_ding.config import require
 from lightning_ding.policy.replay_config import ReplayCollectConfig, ReplayConfig, ReplayLearnConfig
 from lightning_ding.rl import Schedule
 from lightning_ding.worker_config import ReplayBufferConfig
-
-TARGET_UPDATE_FREQ = 100  # updates
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,8 @@ class QLearningModelConfig:
 class QLearningLearnConfig(ReplayLearnConfig):
     """How updates are made."""
 
+    default_copy_freq: ClassVar[int] = 100
+    """Updates between two copies into the target network if the config does not say."""
     update_per_collect: int = 5
     """Updates after each collection of n_sample transitions, >= 1."""
     learning_rate: float = 1e-3
@@ -69,7 +69,7 @@ class QLearningLearnConfig(ReplayLearnConfig):
     def copies_target_every(self) -> int | None:
         """Updates between two copies into the target network; None when target_theta moves it."""
         if self.target_update_freq is None and self.target_theta is None:
-            return TARGET_UPDATE_FREQ
+            return self.default_copy_freq
         return self.target_update_freq
 
 
