@@ -41,11 +41,11 @@ def checkpoint_folder(trainer: Trainer, dirpath: str | Path | None) -> Path:
 
 
 def run_root(trainer: Trainer, dirpath: str | Path | None) -> Path:
-    """Return the folder under which checkpoints of earlier runs lie: all versions of a logger, or the default root."""
+    """Return the folder under which checkpoints of earlier runs lie: all versions of a logger, or those without one."""
     if dirpath is not None:
         return Path(dirpath)
     if not trainer.loggers:
-        return Path(trainer.default_root_dir)
+        return Path(trainer.default_root_dir) / "checkpoints"  # the root may hold other runs
     logger = trainer.loggers[0]
     return Path(logger.save_dir or trainer.default_root_dir) / str(logger.name)
 
@@ -53,10 +53,10 @@ def run_root(trainer: Trainer, dirpath: str | Path | None) -> Path:
 def _default_folder(trainer: Trainer) -> Path:
     """Return ``save_dir/name/version/checkpoints`` of the first logger, as Lightning's ``ModelCheckpoint`` does."""
     root = run_root(trainer, None)
-    if trainer.loggers:
-        version = trainer.loggers[0].version
-        root /= version if isinstance(version, str) else f"version_{version}"
-    return root / "checkpoints"
+    if not trainer.loggers:
+        return root
+    version = trainer.loggers[0].version
+    return root / (version if isinstance(version, str) else f"version_{version}") / "checkpoints"
 
 
 def _folder_of_run(trainer: Trainer, base: Path) -> Path:

@@ -132,6 +132,15 @@ def test_last_is_the_newest_of_all_versions_of_a_logger(
     assert "second" in str(trainer.ckpt_path)
 
 
+def test_last_without_a_logger_is_of_a_run_without_one_in_the_same_root(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    run(make_trainer, small)
+    (tmp_path / "checkpoints").rename(tmp_path / "other_root")
+    with pytest.raises(ValueError, match=r"where no run has left a whole checkpoint, got .*checkpoints"):
+        run(make_trainer, small, max_env_step=64, ckpt_path="last")
+
+
 def test_second_fit_of_a_trainer_continues_in_its_folder(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path
 ) -> None:
