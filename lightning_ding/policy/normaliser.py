@@ -66,7 +66,7 @@ class Normaliser(nn.Module):
         norm_reward: bool = False,
         discount_factor: float = 1.0,
     ) -> None:
-        """Say what is normalised from now on; statistics that are there are kept.
+        """Say what is normalised from now on, in new episodes; statistics that are there are kept.
 
         Args:
             observation_space: Of one env.
@@ -90,6 +90,7 @@ class Normaliser(nn.Module):
         if norm_reward:
             self._add(REWARD, ())
         self.discount_factor = discount_factor
+        self._episodes = _Returns()
 
     # ------------------------------------------------------------------ normalising
 
@@ -223,11 +224,9 @@ class _Returns:
         rewards, episodes, (envs, *_) = columns
         self._make_room(int(envs.max()) + 1)
         value, before, table = self.value[envs], self.episode[envs], np.empty_like(rewards)
-        for step, valid in enumerate(
-            sequences.valid.numpy()
-        ):  # in numpy: a step of few envs takes torch five times as long
-            goes_on = discount_factor * value * (episodes[step] == before) + rewards[step]
-            table[step] = value = np.where(valid, goes_on, value)
+        for step, valid in enumerate(sequences.valid.numpy()):  # a step of few envs takes torch five times as long
+            so_far = np.where(episodes[step] == before, value, 0.0)  # a product would keep what is not finite for ever
+            table[step] = value = np.where(valid, discount_factor * so_far + rewards[step], value)
             before = np.where(valid, episodes[step], before)
         self.value[envs], self.episode[envs] = value, before
         return sequences.flatten(torch.from_numpy(table))

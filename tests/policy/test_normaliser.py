@@ -171,6 +171,27 @@ def test_returns_go_on_from_one_batch_to_the_next_however_it_is_cut(seed: int) -
     assert float(state["reward.m2"] / size) == pytest.approx(np.var(expected), rel=1e-9)
 
 
+def test_return_that_is_not_finite_ends_with_its_episode() -> None:
+    normaliser = normaliser_of(box(1), norm_obs=False, norm_reward=True, discount_factor=GAMMA)
+    normaliser.update(rewards([float("inf"), 1.0], [0, 0], [0, 0]))
+
+    normaliser.update(rewards([1.0, 2.0, 3.0], [0, 0, 0], [1, 1, 2]))
+
+    state = normaliser.state_dict()
+    assert state["reward.count"] == 3
+    assert float(state["reward.mean"]) == pytest.approx((1.0 + 2.5 + 3.0) / 3)
+
+
+def test_returns_do_not_go_on_from_the_episodes_of_an_earlier_fit() -> None:
+    normaliser = normaliser_of(box(1), norm_obs=False, norm_reward=True, discount_factor=GAMMA)
+    normaliser.update(rewards([100.0], [0], [0]))
+
+    normaliser.begin(box(1), norm_reward=True, discount_factor=GAMMA)  # a collector counts its episodes from 0 again
+    normaliser.update(rewards([2.0], [0], [0]))
+
+    assert float(normaliser.state_dict()["reward.mean"]) == pytest.approx((100.0 + 2.0) / 2)
+
+
 def test_statistics_of_what_is_not_asked_for_are_named() -> None:
     with pytest.raises(ValueError, match="norm_obs must be True for a policy that was trained with it, got False"):
         normaliser_of(box(1)).begin(box(1))
