@@ -114,7 +114,8 @@ class ReplayDataModule(CollectingDataModule):
             ValueError: If the policy learns from rollouts, or collector or buffer do not fit it.
         """
         name = type(policy).__name__
-        require(not policy.get_attribute("on_policy"), "policy", "one that learns from replay", name)
+        allowed = "one that learns from replay (others: RolloutDataModule)"
+        require(not policy.get_attribute("on_policy"), "policy", allowed, name)
         if getattr(get_serial_collector_cls(policy.config.collect.collector), "collects_whole_episodes", False):
             raise ValueError(
                 "collect.collector.type must be that of a collector of one policy's transitions, such as 'sample', in "

@@ -73,7 +73,8 @@ class RolloutDataModule(CollectingDataModule):
             ValueError: If it does, or is not.
         """
         name = type(policy).__name__
-        require(policy.get_attribute("on_policy"), "policy", "one that learns from rollouts", name)
+        allowed = "one that learns from rollouts (others: ReplayDataModule)"
+        require(policy.get_attribute("on_policy"), "policy", allowed, name)
         wanted = "n_episode" if self._whole_episodes() else "n_sample"
         kind = policy.config.collect.collector.type
         amount = policy.get_attribute(wanted)

@@ -70,7 +70,11 @@ def discrete_action(space: spaces.Space[Any], policy: str) -> dict[str, Any]:
     if isinstance(space, (spaces.MultiDiscrete, spaces.MultiBinary)) and len(space.shape) == 1:
         sizes, start = discrete_counts(space)
         return {"action_shape": sizes, "action_start": start}
-    hint = "; use a MultiDiscrete in place of a Box of integers" if is_integer_box(space) else ""
+    hint = ""
+    if is_integer_box(space):
+        hint = "; use a MultiDiscrete in place of a Box of integers"
+    elif isinstance(space, spaces.Box):
+        hint = "; ppo, a2c, pg, ddpg, td3 and sac take a Box"
     raise TypeError(
         f"{policy} needs a Discrete action space, or a MultiDiscrete or MultiBinary with one axis, got {space}{hint}"
     )
@@ -92,10 +96,10 @@ def continuous_action(space: spaces.Space[Any], policy: str) -> dict[str, Any]:
         TypeError: If the space is not a one-dimensional Box.
     """
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-        raise TypeError(
-            f"{policy} needs a one-dimensional Box as its action space, got {space}; "
-            "gymnasium.wrappers.TransformAction makes a Box of another shape into one"
-        )
+        hint = "gymnasium.wrappers.TransformAction makes a Box of another shape into one"
+        if isinstance(space, spaces.Discrete):
+            hint = "dqn, c51, qrdqn, rainbow, ppo, a2c and pg take it"
+        raise TypeError(f"{policy} needs a one-dimensional Box as its action space, got {space}; {hint}")
     low, high = action_bounds(space)
     bounds = {"action_low": low, "action_high": high}
     return {"action_shape": space.shape[0], **bounds, "action_integer": is_integer_box(space)}

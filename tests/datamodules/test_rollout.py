@@ -184,12 +184,14 @@ def test_multi_discrete_action_reaches_the_env(make_trainer: MakeTrainer) -> Non
 
 
 def test_policy_that_learns_from_replay_is_refused(make_trainer: MakeTrainer, small: Config) -> None:
-    with pytest.raises(ValueError, match="policy must be one that learns from rollouts, got 'DQNPolicy'"):
+    with pytest.raises(
+        ValueError, match=r"one that learns from rollouts \(others: ReplayDataModule\), got 'DQNPolicy'"
+    ):
         fit(make_trainer, DQNPolicy(small))
 
 
 def test_policy_that_learns_from_rollouts_is_refused_by_the_replay(make_trainer: MakeTrainer) -> None:
-    with pytest.raises(ValueError, match="policy must be one that learns from replay, got 'PPOPolicy'"):
+    with pytest.raises(ValueError, match=r"one that learns from replay \(others: RolloutDataModule\), got 'PPOPolicy'"):
         make_trainer().fit(ppo(), ReplayDataModule("CartPole-v1", max_env_step=10))
 
 

@@ -107,7 +107,6 @@ def test_discrete_action_counts_the_actions_of_each_dimension(space: spaces.Spac
 @pytest.mark.parametrize(
     "space",
     [
-        spaces.Box(-1, 1, (2,)),
         spaces.MultiDiscrete(np.array([[3, 2], [2, 2]])),
         spaces.MultiBinary([2, 3]),
         spaces.Tuple([MOVE, MOVE]),
@@ -138,10 +137,24 @@ def test_integers_without_a_bound_have_an_infinite_one() -> None:
     assert action_bounds(space) == ([float("-inf")], [5.0])
 
 
-@pytest.mark.parametrize("space", [spaces.Discrete(2), spaces.Box(-1, 1, (2, 2)), spaces.Box(-1, 1, ())])
-def test_continuous_action_refuses_what_is_no_vector(space: spaces.Space[Any]) -> None:
-    with pytest.raises(TypeError, match=r"sac needs a one-dimensional Box .*, got (.|\n)*TransformAction"):
+@pytest.mark.parametrize(
+    ("space", "hint"),
+    [
+        (spaces.Discrete(2), "ppo, a2c and pg take it"),
+        (spaces.Box(-1, 1, (2, 2)), "TransformAction"),
+        (spaces.Box(-1, 1, ()), "TransformAction"),
+    ],
+)
+def test_continuous_action_refuses_what_is_no_vector(space: spaces.Space[Any], hint: str) -> None:
+    with pytest.raises(TypeError, match=rf"sac needs a one-dimensional Box .*, got (.|\n)*{hint}"):
         continuous_action(space, "sac")
+
+
+def test_discrete_action_names_the_policies_for_a_box() -> None:
+    with pytest.raises(
+        TypeError, match=r"dqn needs a Discrete action space.*; ppo, a2c, pg, ddpg, td3 and sac take a Box"
+    ):
+        discrete_action(spaces.Box(-1, 1, (2,)), "dqn")
 
 
 def test_action_bounds_are_the_decimals_that_a_user_would_write() -> None:
