@@ -16,8 +16,7 @@ from gymnasium.vector.utils import batch_space
 from lightning_ding import nested
 from lightning_ding.policy.action_start import ActionStart
 from lightning_ding.policy.modes import CollectMode, EvalMode
-from lightning_ding.policy.spaces import discrete_action
-from lightning_ding.rl import random_legal_actions
+from lightning_ding.rl import discrete_counts, random_legal_actions
 
 
 def random_collect_mode(
@@ -68,8 +67,9 @@ class _RandomPlayer:
 
     def __init__(self, action_space: spaces.Space[Any], seed: int | np.random.SeedSequence | None) -> None:
         self.action_space = action_space
-        is_discrete = isinstance(action_space, (spaces.Discrete, spaces.MultiDiscrete))
-        self._start = ActionStart(discrete_action(action_space, "random")["action_start"] if is_discrete else None)
+        choice: Any = action_space.get("action_type") if isinstance(action_space, spaces.Dict) else action_space
+        is_counted = isinstance(choice, (spaces.Discrete, spaces.MultiDiscrete))
+        self._start = ActionStart(np.reshape(discrete_counts(choice)[1], choice.shape).tolist() if is_counted else None)
         self._rng = np.random.default_rng(seed)
         self._spaces: dict[int, spaces.Space[Any]] = {}  # by batch size
         self._attributes: dict[str, Any] = {"collect_data": False}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -85,9 +85,8 @@ def random_legal_actions(space: spaces.Space[Any], action_mask: NDArray[Any], rn
         array([6])
     """
     sizes, start = discrete_counts(space)
-    actions: NDArray[Any] = random_actions(action_mask, rng, None if isinstance(space, spaces.Discrete) else sizes)
-    actions += start if actions.ndim == 2 else start[0]
-    return actions
+    actions = random_actions(action_mask, rng, sizes) + np.asarray(start)
+    return actions.reshape(-1, *cast("tuple[int, ...]", space.shape))
 
 
 def discrete_counts(space: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:

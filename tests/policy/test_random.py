@@ -141,9 +141,24 @@ def test_hybrid_actions_are_random_in_both_parts() -> None:
     assert action["action_args"].shape == (50, 1)
 
 
-def test_transition_of_a_random_player_counts_actions_from_0() -> None:
-    mode = random_collect_mode(spaces.MultiDiscrete([2, 2], start=[1, 5]))
+def kept_action(space: spaces.Space[Any], action: Any) -> Any:
     nothing = np.zeros(1, bool)
     timestep = Timestep(torch.ones(1), np.ones(1), nothing, nothing, {}, ~nothing, nothing)
-    transition = mode.process_transition(torch.zeros(1), {"action": torch.tensor([[2, 5]])}, timestep)
-    assert transition["action"].tolist() == [[1, 0]]
+    return random_collect_mode(space).process_transition(torch.zeros(1), {"action": action}, timestep)["action"]
+
+
+def test_transition_of_a_random_player_counts_actions_from_0() -> None:
+    space = spaces.MultiDiscrete([2, 2], start=[1, 5])
+    assert kept_action(space, torch.tensor([[2, 5]])).tolist() == [[1, 0]]
+    hybrid = spaces.Dict({"action_type": spaces.Discrete(2, start=3), "action_args": spaces.Box(0, 1, (1,))})
+    kept = kept_action(hybrid, {"action_type": torch.tensor([4]), "action_args": torch.zeros(1, 1)})
+    assert kept["action_type"].tolist() == [1]
+
+
+def test_actions_of_several_axes_keep_their_shape() -> None:
+    space = spaces.MultiDiscrete([[2, 1], [1, 2]], start=[[0, 5], [7, 0]])
+    mode, mask = random_eval_mode(space, seed=0), torch.tensor([[0, 1, 1, 1, 0, 1]])
+
+    assert mode.forward({"action_mask": mask})["action"].tolist() == [[[1, 5], [7, 1]]]
+    assert space.contains(mode.forward(torch.zeros(1, 1))["action"][0].numpy())
+    assert kept_action(space, torch.tensor([[[1, 5], [7, 1]]])).tolist() == [[[1, 0], [0, 1]]]
