@@ -54,7 +54,7 @@ CONFIGS: dict[str, Config] = {
         ROLLOUT,
         {
             "model": {"share_encoder": True},
-            "learn": {"adv_norm": False, "batch_size": 64},
+            "learn": {"adv_norm": False, "batch_size": 64, "lr_scheduler": {"type": "constant"}},
             "collect": {"n_sample": 64},
         },
     ),
@@ -122,7 +122,7 @@ def test_it_learns_to_hit_a_target_in_a_box_that_is_not_the_unit_box(
 ) -> None:
     before, after, _ = train(make_trainer, name, TargetEnv, env_step, {}, low=-2.0, high=2.0)
     env = TargetEnv()
-    assert before < env.constant_return + 0.01  # it does not look at the observation
+    assert before < env.best_return - 0.04  # a policy that does not look at the observation gets 0.08 less
     assert_reached(request, after, env.best_return - 0.02)
 
 
@@ -168,7 +168,7 @@ def value_of(policy: Any, obs: torch.Tensor) -> list[float]:
         ("td3", 1500, {"learn": {"target_theta": 0.1}}),
         ("sac", 1500, NO_ENTROPY),
         ("ppo", 2560, {}),
-        ("a2c", 3200, {}),
+        ("a2c", 6400, {}),
     ],
 )
 def test_values_end_at_a_terminal_state_and_go_on_behind_a_time_limit(
