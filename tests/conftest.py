@@ -43,7 +43,7 @@ def small() -> dict[str, Any]:
     return {
         "random_collect_size": 16,
         "model": {"encoder_hidden_size_list": [16], "dueling": False},
-        "learn": {"update_per_collect": 2, "batch_size": 8},
+        "learn": {"update_per_collect": 2, "batch_size": 8, "learning_rate": 1e-3},
         "eval": {"evaluator": {"n_episode": 2, "eval_freq": 20}},
         "other": {"replay_buffer": {"replay_buffer_size": 500}},
     }

@@ -94,6 +94,7 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "learn.lr_scheduler.end": Option(0.5, given=LINEAR),
     "learn.lr_scheduler.decay": Option(0.6, given=LINEAR),
     "learn.lr_scheduler.points": Option([[0.0, 1.0], [1.0, 0.2]], given=POINTS),
+    "learn.double_q": Option(given={"learn.learning_rate": 0.01}),
     "learn.loss": Option("mse"),
     "learn.kappa": Option(0.1),
     "learn.learning_rate_actor": Option(0.002),

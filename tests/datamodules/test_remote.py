@@ -103,7 +103,7 @@ def test_that_many_rounds_are_asked_for_ahead(make_trainer: MakeTrainer, small: 
     module = RemoteReplayDataModule(source, "CartPole-v1", validate=False, prefetch=prefetch)
     make_trainer(limit_val_batches=0, callbacks=[ahead]).fit(policy_of(small), module)
     assert ahead.lead == prefetch
-    assert source.asked[0] == (BATCH, UPDATES, 0, {"n_step": 1, "discount_factor": 0.99}, 0)
+    assert source.asked[0] == (BATCH, UPDATES, 0, {"n_step": 3, "discount_factor": 0.99}, 0)
     if not prefetch:
         assert [iteration for _, _, iteration, _, _ in source.asked] == list(range(0, 18, 2))
 

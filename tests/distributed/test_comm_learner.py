@@ -35,7 +35,7 @@ def test_a_task_is_learned_published_reported_evaluated_and_closed(tmp_path: Pat
     assert {"worker_id", "task_id", "run_id"} <= closed.keys()
     asked = coordinator.said("learner_get_data_task")[0]
     assert (asked["batch_size"], asked["num_batches"]) == (8, 2)
-    assert asked["options"] == {"n_step": 1, "discount_factor": 0.99}
+    assert asked["options"] == {"n_step": 3, "discount_factor": 0.99}
     assert coordinator.messages[-1][0] == "disconnect"
 
 

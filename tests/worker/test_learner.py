@@ -449,7 +449,7 @@ def test_log_buffer_asks_the_policy_for_what_it_monitors_and_does_not_report() -
     learner = learner_of(policy_of())
     learner.train(batch_of(1))
 
-    assert learner.log_buffer["scalar"]["cur_lr"] == 1e-3
+    assert learner.log_buffer["scalar"]["cur_lr"] == 5e-4
 
 
 # ------------------------------------------------------------------ hooks by hand
