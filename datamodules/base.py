@@ -39,6 +39,8 @@ from lightning_ding.worker import (
     sort_callbacks,
 )
 
+COUNTS = ("num_envs", "max_env_step", "max_train_iter", "rounds_per_epoch", "evaluator_env_num", "n_evaluator_episode")
+
 
 class CollectingDataModule(ResumableDataModule):
     """Collects in envs with the policy that learns, and evaluates it; a subclass says what a round of training is.
@@ -118,14 +120,7 @@ class CollectingDataModule(ResumableDataModule):
         find_env(env_id)
         if eval_env_id is not None:
             find_env(eval_env_id, "eval_env_id")
-        counts = {"num_envs": num_envs, "max_env_step": max_env_step, "max_train_iter": max_train_iter}
-        counts |= {"rounds_per_epoch": rounds_per_epoch, "evaluator_env_num": evaluator_env_num}
-        for name, value in (counts | {"n_evaluator_episode": n_evaluator_episode}).items():
-            require(value is None or value >= 1, name, ">= 1", value)
-        require(seed >= 0, "seed", ">= 0", seed)
-        require(
-            mode == "async" or env_timeout == "default", "env_timeout", '"default" unless mode="async"', env_timeout
-        )
+        _check_ranges(arguments)
         self.env_id = env_id
         self.env_timeout: EnvTimeout = env_timeout
         self.num_envs = num_envs
@@ -211,9 +206,9 @@ class CollectingDataModule(ResumableDataModule):
     @property
     def hparams_initial(self) -> Any:
         """The arguments for the loggers, apart from what the policy logs under the same name (Lightning)."""
-        policys = getattr(getattr(self.trainer, "lightning_module", None), "hparams_initial", {})
+        taken = getattr(getattr(self.trainer, "lightning_module", None), "hparams_initial", {})
         mine = super().hparams_initial.items()
-        return {f"data/{name}" if name in policys else name: value for name, value in mine}
+        return {f"data/{name}" if name in taken else name: value for name, value in mine}
 
     def teardown(self, stage: str) -> None:
         """Close the envs (Lightning hook)."""
@@ -390,3 +385,12 @@ class CollectingDataModule(ResumableDataModule):
         env = make_vector_env(env_id, num_envs, self.mode, None, wrappers, env_kwargs, autoreset, **made)
         self._envs.append(env)
         return env
+
+
+def _check_ranges(arguments: Mapping[str, Any]) -> None:
+    """Raise for an argument of a datamodule that is out of its range."""
+    for name in COUNTS:
+        require(arguments[name] is None or arguments[name] >= 1, name, ">= 1", arguments[name])
+    require(arguments["seed"] >= 0, "seed", ">= 0", arguments["seed"])
+    timeout, only_async = arguments["env_timeout"], '"default" unless mode="async"'
+    require(arguments["mode"] == "async" or timeout == "default", "env_timeout", only_async, timeout)

@@ -85,7 +85,7 @@ def random_legal_actions(space: spaces.Space[Any], action_mask: NDArray[Any], rn
         array([6])
     """
     sizes, start = discrete_counts(space)
-    actions = random_actions(action_mask, rng, sizes) + np.asarray(start)
+    actions: NDArray[Any] = random_actions(action_mask, rng, sizes) + np.asarray(start)
     return actions.reshape(-1, *cast("tuple[int, ...]", space.shape))
 
 

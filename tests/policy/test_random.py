@@ -156,7 +156,7 @@ def test_transition_of_a_random_player_counts_actions_from_0() -> None:
 
 
 def test_actions_of_several_axes_keep_their_shape() -> None:
-    space = spaces.MultiDiscrete([[2, 1], [1, 2]], start=[[0, 5], [7, 0]])
+    space = spaces.MultiDiscrete(np.array([[2, 1], [1, 2]]), start=np.array([[0, 5], [7, 0]]))
     mode, mask = random_eval_mode(space, seed=0), torch.tensor([[0, 1, 1, 1, 0, 1]])
 
     assert mode.forward({"action_mask": mask})["action"].tolist() == [[[1, 5], [7, 1]]]
