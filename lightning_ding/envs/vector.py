@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import replace
 from typing import Any, Literal, cast, get_args
@@ -14,9 +15,9 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lightning_ding.config import require
-from lightning_ding.envs.contract import check_contract
+from lightning_ding.envs.contract import BrokenEnvError, check_contract
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
-from lightning_ding.envs.process import ProcessVectorEnv
+from lightning_ding.envs.process import EnvProcessError, ProcessVectorEnv
 from lightning_ding.envs.process.arguments import OnEnvError
 from lightning_ding.registry import import_modules
 
@@ -75,7 +76,7 @@ def make_vector_env(
         TypeError: If what ``env`` makes is no gymnasium env.
         ImportError: If a module of ``import_names`` cannot be imported.
         BrokenEnvError: With ``check_api``, if the env does not keep to gymnasium's API; a ``ValueError``.
-        EnvProcessError: With ``mode="async"``, if an env cannot be made, or does not keep to it.
+        EnvProcessError: With ``mode="async"``, if an env cannot be made.
 
     Example:
         >>> with_seed = make_vector_env("CartPole-v1", num_envs=2, seed=0)
@@ -101,13 +102,27 @@ def make_vector_env(
     else:
         makers = _makers(_Maker(_sendable(make), wraps, kwargs, modules), num_envs, check_api)
         autoreset_mode = AUTORESET_MODES[autoreset or "same_step"]
-        vector = ProcessVectorEnv(makers, autoreset_mode, on_env_error=on_env_error, **_timeouts(env_timeout))
+        with _broken_env_by_its_name():
+            vector = ProcessVectorEnv(makers, autoreset_mode, on_env_error=on_env_error, **_timeouts(env_timeout))
     from lightning_ding.envs.tuples import without_tuples
 
     vector = without_tuples(vector)
     if seed is not None:
         seed_envs(vector, seed)
     return vector
+
+
+@contextmanager
+def _broken_env_by_its_name() -> Iterator[None]:
+    """Raise what ``check_contract`` found in a process as it would be raised in this one."""
+    try:
+        yield
+    except EnvProcessError as error:
+        beginning = f"{BrokenEnvError.__name__}: "
+        found = [line.removeprefix(beginning) for line in error.summaries if line.startswith(beginning)]
+        if not found:
+            raise
+        raise BrokenEnvError(found[0]) from None  # the other traceback is of the check
 
 
 def differ_in_bounds_only(one: gym.Space[Any], other: gym.Space[Any]) -> bool:

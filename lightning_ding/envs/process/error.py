@@ -14,12 +14,15 @@ class EnvProcessError(RuntimeError):
     Args:
         message: What happened to which env, with the remote traceback if there is one.
         env_ids: The envs that failed.
+        summaries: One line for each failure, e.g. ``"ValueError: no such action"``.
     """
 
-    def __init__(self, message: str, env_ids: Sequence[int] = ()) -> None:
+    def __init__(self, message: str, env_ids: Sequence[int] = (), summaries: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.env_ids = tuple(env_ids)
         """The envs that failed."""
+        self.summaries = tuple(summaries)
+        """One line for each failure, if they are known."""
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,8 @@ def error_of(failed: Sequence[EnvProcess], details: Mapping[int, str]) -> EnvPro
     """
     failures = [process.failure for process in failed if process.failure is not None]
     told = [failure.tell(_detail(failure, details)) for failure in failures]
-    return EnvProcessError("\n".join(told), [env_id for failure in failures for env_id in failure.env_ids])
+    env_ids = [env_id for failure in failures for env_id in failure.env_ids]
+    return EnvProcessError("\n".join(told), env_ids, [failure.summary for failure in failures])
 
 
 def _start(context: BaseContext, group: range) -> EnvProcess:
