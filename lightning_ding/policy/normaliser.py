@@ -255,8 +255,10 @@ def check_holds_statistics(checkpoint: Mapping[str, Any]) -> None:
 
 def _finite_moments(x: Tensor) -> Moments:
     """Return the moments of the items, leading axis S, without a NaN or infinite number: one would stay for ever."""
-    good = x.isfinite().reshape(len(x), -1).all(1)
-    return moments(x if bool(good.all()) else x[good])
+    found = moments(x)
+    if bool(found[2].isfinite().all()):
+        return found
+    return moments(x[x.isfinite().reshape(len(x), -1).all(1)])
 
 
 def _float_entries(space: spaces.Space[Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], tuple[int, ...]]:
