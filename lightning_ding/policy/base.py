@@ -471,7 +471,7 @@ class Policy(PolicyUpdates, Generic[ConfigT]):
         self._apply_schedules(self._round_env_step)  # one that cannot work is refused before anything is collected
         self._step_directly = nobody_listens(self.trainer, self)
         if self.trainer.ckpt_path is not None and self.trainer.is_global_zero:
-            warn_of_other_rates(self._optimizer_list)
+            warn_of_other_rates(self._optimizer_list, self._schedules.sets_learning_rate or bool(self._scheduler_list))
 
     def training_step(self, batch: Round | Batch | Sequence[Mapping[str, Any]], batch_idx: int) -> dict[str, Any]:
         """Make one update for each minibatch of a round, and report the last one (Lightning hook).

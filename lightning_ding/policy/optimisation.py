@@ -145,11 +145,16 @@ def average_gradients(parameters: Sequence[Tensor], loss: Tensor) -> Tensor:
     return mean_loss.reshape(())
 
 
-def warn_of_other_rates(optimizers: Sequence[Optimizer]) -> None:
-    """Say which optimizers go on with the learning rate of a checkpoint where the config has another one."""
+def warn_of_other_rates(optimizers: Sequence[Optimizer], is_scheduled: bool) -> None:
+    """Say which optimizers go on with the learning rate of a checkpoint where the config has another one.
+
+    Args:
+        optimizers: The policy's, with the state of the checkpoint.
+        is_scheduled: Whether the rate is that of a schedule, whose start is to be compared.
+    """
     for index, optimizer in enumerate(optimizers):
         group, asked = optimizer.param_groups[0], optimizer.defaults.get("lr")
-        loaded = group.get("initial_lr", group.get("lr"))  # the former where there is a schedule
+        loaded = group.get("initial_lr", group.get("lr")) if is_scheduled else group.get("lr")
         if asked is not None and loaded != asked:
             text = "optimizer %d goes on with the learning rate %g of the checkpoint, not with %g of the config"
             logger.warning(text, index, loaded, asked)

@@ -113,6 +113,19 @@ def test_a_share_of_no_budget_is_refused_before_training(make_trainer: MakeTrain
         run(make_trainer, "ppo", None, {scheduler: LINEAR})
 
 
+def test_a_run_without_the_schedule_of_its_checkpoint_says_at_which_rate_it_goes_on(
+    make_trainer: MakeTrainer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(make_trainer, "ppo", 64, {"lr_scheduler": LINEAR}, RunCheckpoint(tmp_path))
+    learn, last = {"lr_scheduler": {**LINEAR, "type": "constant"}}, tmp_path / "last.ckpt"
+
+    with caplog.at_level(logging.WARNING, logger="lightning_ding"):
+        policy, _ = run(make_trainer, "ppo", 96, learn, RunCheckpoint(tmp_path), ckpt_path=last)
+
+    assert policy.cur_lr() == pytest.approx(3e-4 * 0.25)
+    assert "goes on with the learning rate 7.5e-05 of the checkpoint, not with 0.0003 of the config" in caplog.text
+
+
 def test_a_run_that_outlives_its_schedule_says_so_once(
     make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture
 ) -> None:
