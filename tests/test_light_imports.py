@@ -33,6 +33,7 @@ def test_import_does_not_import_torch(statement: str) -> None:
 def test_every_public_name_of_the_envs_is_found() -> None:
     assert all(getattr(lightning_ding.envs, name) is not None for name in lightning_ding.envs.__all__)
     assert set(lightning_ding.envs._HOMES) == set(lightning_ding.envs.__all__)
+    assert set(lightning_ding.envs.__all__) <= set(dir(lightning_ding.envs))
 
 
 def test_a_name_that_the_envs_do_not_have_raises() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_ding.envs.atari import make_atari
+    from lightning_ding.envs.contract import BrokenEnvError
     from lightning_ding.envs.fault import FaultBarrier
     from lightning_ding.envs.normalise import NormaliseObservation, NormaliseReward
     from lightning_ding.envs.pause import Pausable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from lightning_ding.envs.vector import make_vector_env
 
 __all__ = [
+    "BrokenEnvError",
     "EnvProcessError",
     "EnvStepper",
     "FaultBarrier",
@@ -41,6 +43,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "BrokenEnvError": "contract",
     "EnvProcessError": "process",
     "EnvStepper": "stepper",
     "FaultBarrier": "fault",
@@ -68,3 +71,7 @@ if not TYPE_CHECKING:  # or a type checker would take any name
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
         return found
+
+    def __dir__() -> list[str]:
+        """Return the public names, those included that nobody has used."""
+        return sorted({*globals(), *__all__})

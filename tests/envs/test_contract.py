@@ -13,8 +13,7 @@ import torch
 from lightning import Trainer
 
 from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.envs import make_vector_env
-from lightning_ding.envs.contract import BrokenEnvError
+from lightning_ding.envs import BrokenEnvError, make_vector_env
 from lightning_ding.policy import DQNPolicy
 
 OBS = np.zeros(3, np.float32)
