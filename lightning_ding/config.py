@@ -213,6 +213,14 @@ def moved(**where: str) -> dict[str, str]:
     return where
 
 
+def moved_to(config_class: type, path: str) -> str | None:
+    """Return what to use in place of a dotted key that the config had or that other frameworks have, if it is one."""
+    key, _, below = path.partition(".")
+    hints: dict[str, str] = getattr(config_class, "MOVED", {})
+    section = getattr(config_class(), key, None)
+    return moved_to(type(section), below) if below and dataclasses.is_dataclass(section) else hints.get(key)
+
+
 def _paths(config_class: type, path: str = "") -> Iterator[str]:
     """Yield the dotted names of all fields, sections included."""
     for field in dataclasses.fields(config_class):

@@ -27,7 +27,7 @@ from jsonargparse import set_parsing_settings
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from lightning_ding.callbacks import RunCheckpoint
-from lightning_ding.config import nearest
+from lightning_ding.config import moved_to, nearest
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.entry.command import DISTRIBUTED
 from lightning_ding.entry.refusal import is_refusal, line_of
@@ -45,6 +45,8 @@ class DingParser(LightningArgumentParser):
 
     made: ClassVar[list[DingParser]] = []
     """The parsers of all commands; the one that finds a mistake is not always the one that knows the options."""
+    config_class: ClassVar[type | None] = None
+    """Of the policy that was chosen."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "allow_abbrev": False})
@@ -56,10 +58,15 @@ class DingParser(LightningArgumentParser):
         if unknown is not None:
             name = unknown[1] or ".".join(part for part in (unknown[2], unknown[3]) if part)
             known = [key for parser in self.made for key in vars(parser.get_defaults(skip_validation=True).as_flat())]
-            hint = nearest(name, known)
-            message = f"unknown option {name!r}; {hint if hint.startswith('did') else 'see --help'}"
+            near = nearest(name, known)
+            hint = self._moved_to(name) or (near if near.startswith("did") else "see --help")
+            message = f"unknown option {name!r}; {hint}"
         print("error:", " ".join(message.split()), file=sys.stderr)  # jsonargparse breaks some of them into lines
         raise SystemExit(2)
+
+    def _moved_to(self, name: str) -> str | None:
+        path = name.removeprefix("model.cfg.")
+        return None if self.config_class is None or path == name else moved_to(self.config_class, path)
 
 
 class DingCLI(LightningCLI):
@@ -177,6 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (KeyError, TypeError, ImportError) as error:
         print(f"error: {error.args[0]}", file=sys.stderr)
         raise SystemExit(2) from error
+    DingParser.config_class = made.config_class
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # they are about calls of Lightning
     try:
         _run(made, arguments, given)

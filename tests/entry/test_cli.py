@@ -179,6 +179,7 @@ MISTAKES: list[tuple[str, Sequence[str], Config, str]] = [
         "did you mean 'model.cfg.learn.batch_size'?",
     ),
     ("data in the file", [], {"data": {"max_env_steps": 8}}, "did you mean 'data.max_env_step'?"),
+    ("option of before", ["--model.cfg.learn.lr_scheduler.epoch_num", "8"], {}, "set type: linear, which ends with"),
     ("policy", ["--policy", "dqnn"], {}, "no policy is registered as 'dqnn'; did you mean 'dqn'?"),
     ("policy in the file", [], {"policy": "dqnn"}, "no policy is registered as 'dqnn'; did you mean 'dqn'?"),
     ("dotted policy", ["--policy", "nowhere.Policy"], {}, "nowhere"),
