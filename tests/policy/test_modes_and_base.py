@@ -145,7 +145,7 @@ def test_build_refuses_an_action_space_and_names_it(space: spaces.Space[Any]) ->
     with pytest.raises(TypeError) as error:
         DQNPolicy().build(OBS_SPACE, space)
     assert str(error.value).startswith("dqn needs a Discrete")
-    assert str(error.value).endswith(f"got {space}")
+    assert f"got {space}" in str(error.value)
 
 
 def test_build_refuses_an_observation_space_and_names_it() -> None:
