@@ -86,9 +86,9 @@ def train(
     ("name", "env_step", "observation"),
     [
         ("dqn", 800, "image"),
-        ("c51", 1000, "dict"),
+        ("c51", 1500, "dict"),
         ("qrdqn", 1000, "vector"),
-        ("rainbow", 1000, "dict"),
+        ("rainbow", 2000, "dict"),
         ("ppo", 2560, "image"),
         ("a2c", 2400, "dict"),
         ("pg", 2400, "vector"),
@@ -101,7 +101,7 @@ def test_it_learns_which_action_a_context_calls_for_while_one_is_forbidden(
     kwargs: dict[str, Any] = {"observation": observation, "with_mask": True}
     before, after, _ = train(make_trainer, name, BanditEnv, env_step, changes, **kwargs)
     best, by_chance = BanditEnv(**kwargs).best_return, BanditEnv(**kwargs).random_return
-    assert max(before, by_chance) < 0.75
+    assert max(before, by_chance) < best - 0.1
     assert_reached(request, after, best - 0.05)
 
 
@@ -167,8 +167,8 @@ def value_of(policy: Any, obs: torch.Tensor) -> list[float]:
         ("ddpg", 1500, {"learn": {"target_theta": 0.05}}),
         ("td3", 1500, {"learn": {"target_theta": 0.1}}),
         ("sac", 1500, NO_ENTROPY),
-        ("ppo", 2560, {}),
-        ("a2c", 6400, {}),
+        ("ppo", 3840, {}),
+        ("a2c", 9600, {}),
     ],
 )
 def test_values_end_at_a_terminal_state_and_go_on_behind_a_time_limit(
