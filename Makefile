@@ -1,11 +1,11 @@
-# make train | test | learning-seeds | check | test-slow | bench | soak | learn | docs | coverage | clean
+# make train | test | learning-seeds | same-weights | check | test-slow | bench | soak | learn | docs | coverage | clean
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test test-slow learning-seeds check format bench soak learn docs coverage clean
+.PHONY: train test test-slow learning-seeds same-weights check format bench soak learn docs coverage clean
 
 train: $(READY)  ## train DQN on CartPole-v1
 	$(BIN)/python recipes/dqn.py
@@ -18,6 +18,9 @@ test-slow: $(READY)  ## what learns or measures; by hand
 
 learning-seeds: $(READY)  ## whether the learning tests pass for 20 seeds, with and without AVX2; hours
 	$(BIN)/python -m tests.learning_seeds --seeds 20 --capability default avx2
+
+same-weights: $(READY)  ## whether this tree trains the same weights as commit BASE, to the last bit; minutes
+	$(BIN)/python -m benchmarks.same_weights --base $(or $(BASE),$(error BASE must be a commit: make same-weights BASE=HEAD~1))
 
 check: $(READY)  ## ruff, ruff-format, mypy --strict, codespell
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pre-commit run --all-files --show-diff-on-failure

@@ -64,7 +64,7 @@ class Rollout:
 
 
 def collect(envs: VectorEnv, agent: Agent, data: Rollout, obs: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Any]:
-    """Fill the rollout; return the observations behind it, which envs start an episode, and returns of episodes."""
+    """Fill the rollout; return the next observations, the mask of envs at an episode's start, and finished returns."""
     returns = []
     for step in range(len(data.obs)):
         data.obs[step], data.starts[step] = obs, start

@@ -1,11 +1,11 @@
-"""Speed and memory of the replay buffers, beside cpprb and Tianshou.
+"""Speed and memory of the replay buffers, compared with cpprb and Tianshou.
 
     python -m benchmarks.buffers      # writes docs/results/buffers.json
 
 Capacity 100,000. CartPole-like transitions of 8 envs are pushed in chunks of 8; then minibatches of 256 are drawn with
-importance weights and their priorities updated, and drawn uniformly. Each contestant runs in a process of its own with
-one thread, in turn, three times. The other processes of a shared machine come and go, so a run is timed in pieces and
-what counts is the median piece.
+importance weights and their priorities updated, and drawn uniformly. Each contestant runs in a separate process with
+one thread. All run in turn, three times. The load of a shared machine varies, so a run is timed in pieces, and the
+median piece counts.
 """
 
 from __future__ import annotations

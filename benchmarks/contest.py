@@ -1,4 +1,4 @@
-"""What the speed contests of all algorithms share: training through a Trainer, and the command line."""
+"""Shared parts of the speed benchmarks of all algorithms: training through a Trainer, and the command line."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from benchmarks.compare import Result, in_turn, measure, report
 
 
 def fit(policy: Any, datamodule: Any, default_logging: bool = False) -> Result:
-    """Train without evaluation, and return seconds, without those of compiling, env steps and updates.
+    """Train without evaluation, and return env steps, updates and seconds; the seconds exclude compilation.
 
     Args:
         policy: A LightningModule with a ``progress``.
-        datamodule: Where its data come from.
+        datamodule: Source of its data.
         default_logging: Whether logger and progress bar are on.
     """
     import torch.utils.tensorboard  # noqa: F401 - what the logger imports belongs to the start of a process
@@ -43,15 +43,19 @@ def fit(policy: Any, datamodule: Any, default_logging: bool = False) -> Result:
         trainer.fit(policy, datamodule)
         seconds = time.perf_counter() - start
     progress = {"env_steps": policy.progress.env_step, "updates": policy.progress.train_iter}
-    return {"seconds": seconds - policy.compile_seconds, "compile_seconds": policy.compile_seconds, **progress}
+    return {
+        "seconds": seconds - policy.updater.compile_seconds,
+        "compile_seconds": policy.updater.compile_seconds,
+        **progress,
+    }
 
 
 def main(name: str, description: str | None, contestants: Mapping[str, Callable[[Any], Result]], workload: Any) -> None:
     """Run one contestant, or all in turn.
 
     Args:
-        name: Of the module in ``benchmarks``; results go to ``docs/results/NAME_speed.json``.
-        description: What ``--help`` says.
+        name: Name of the module in ``benchmarks``; results go to ``docs/results/NAME_speed.json``.
+        description: Text of ``--help``.
         contestants: Each trains on a workload.
         workload: A dataclass with ``env_steps``.
     """

@@ -1,10 +1,10 @@
-"""What averaging gradients over two processes costs: this project's way, and that of Lightning's stock DDP.
+"""Cost of averaging gradients over two processes, with this project's optimisation step and with Lightning's stock DDP.
 
     python -m benchmarks.ddp      # writes docs/results/ddp.json
 
 Each rank does the first quarter of the env steps of workload W1 (DQN) or W3 (SAC), as all updates cost the same, with
-envs, buffer and one torch thread of its own; the ranks talk through gloo. Both ways run the same policy and losses and
-differ in the optimisation step alone:
+its own envs and buffer and one torch thread; the ranks communicate through gloo. Both run the same policy and losses
+and differ only in the optimisation step:
 
     ours    this project's: a backward for the optimizer's own parameters, then one flat all-reduce of their gradients
     DDP     that of a plain module with manual optimisation under ``ddp_find_unused_parameters_true``: zero the
@@ -13,8 +13,8 @@ differ in the optimisation step alone:
 Each also runs *apart*: the same step, with nothing averaged, so that the ranks learn each for itself. Steps are timed
 from zeroing the gradients to the end of the optimizer's step, waiting for the other rank included. What averaging takes
 is the time of the steps less that of the steps apart, and its share is of the time of training, without the start of
-processes. Ranks apart wait for each other too, but at the ends of rounds, where env steps are added up; so beside it
-stands by how much the whole training is slower than apart. The contestants take turns, three times.
+processes. Ranks apart wait for each other too, but at the ends of rounds, where env steps are added up; so the
+results also list by how much the whole training is slower than apart. The contestants take turns, three times.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -39,14 +39,9 @@ from benchmarks import dqn, sac
 from benchmarks.compare import Result, in_turn, measure, medians_of, save
 from benchmarks.workload import W1, W3
 from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.policy import DQNPolicy, Policy, SACPolicy, optimisation
-from lightning_ding.policy.learn_config import GradClip
-from lightning_ding.policy.updates import NO_CLIP
-
-if TYPE_CHECKING:
-    Base = Policy[Any]
-else:
-    Base = object
+from lightning_ding.policy import DQNPolicy, Policy, SACPolicy
+from lightning_ding.policy.base.update import updater
+from lightning_ding.policy.base.update.clipping import NO_CLIP, GradClip
 
 RANKS = 2
 WAYS = ("ours", "ours, apart", "DDP", "DDP, apart")
@@ -57,35 +52,44 @@ WORKLOADS: dict[str, tuple[Any, type[Policy[Any]], Any]] = {
 CONTESTANTS = [f"{workload} {way}" for workload in WORKLOADS for way in WAYS]
 
 
-class OurSteps(Base):
-    """Steps as the policy makes them, timed."""
+class OurSteps:
+    """Times the steps of a policy's updater.
 
-    step_seconds = 0.0
+    Args:
+        policy: The policy.
+    """
 
-    def optimise(self, loss: Any, index: int = 0, clip: GradClip = NO_CLIP) -> Any:
+    def __init__(self, policy: Any) -> None:
+        self.seconds = 0.0
+        self.policy, self._step = policy, policy.updater.step
+        policy.updater.step = self.timed_step
+
+    def timed_step(self, loss: Any, index: int = 0, clip: GradClip = NO_CLIP) -> Any:
         """Make a step, and add its seconds."""
         start = time.perf_counter()
-        norm = super().optimise(loss, index, clip)
-        self.step_seconds += time.perf_counter() - start
+        norm = self.step(loss, index, clip)
+        self.seconds += time.perf_counter() - start
         return norm
 
+    def step(self, loss: Any, index: int, clip: GradClip) -> Any:
+        """Make a step as the updater does."""
+        return self._step(loss, index, clip)
 
-class StockSteps(Base):
-    """Steps as a plain module with manual optimisation makes them, timed."""
 
-    step_seconds = 0.0
+class StockSteps(OurSteps):
+    """Makes and times steps as a plain module with manual optimisation does; nothing is clipped."""
+
     is_apart = False
 
-    def optimise(self, loss: Any, index: int = 0, clip: GradClip = NO_CLIP) -> Any:
-        """Make a step without clipping, and add its seconds."""
-        start = time.perf_counter()
-        self._optimizer_list[index].zero_grad()
-        strategy: Any = self.trainer.strategy
+    def step(self, loss: Any, index: int, clip: GradClip) -> Any:
+        """Make a step as a plain module does."""
+        policy = self.policy
+        policy.updater.optimizers[index].zero_grad()
+        strategy: Any = policy.trainer.strategy
         with strategy.block_backward_sync() if self.is_apart else nullcontext():
-            self.manual_backward(loss)
-        wrapped: Any = self.optimizers()
+            policy.manual_backward(loss)
+        wrapped: Any = policy.optimizers()
         (wrapped[index] if isinstance(wrapped, list) else wrapped).step()
-        self.step_seconds += time.perf_counter() - start
 
 
 class Stopwatch(Callback):
@@ -113,28 +117,30 @@ def run(contestant: str, env_steps: int | None) -> Result:
 
     Args:
         contestant: One of ``CONTESTANTS``.
-        env_steps: Of each rank; None takes the workload's.
+        env_steps: Env steps of each rank; None means those of the workload.
     """
     name, _, way = contestant.partition(" ")
     workload, policy_class, config = WORKLOADS[name]
     if env_steps is not None:
         workload = dataclasses.replace(workload, env_steps=env_steps)
-    steps: type = OurSteps if way.startswith("ours") else StockSteps
-    policy: Any = type(policy_class.__name__, (steps, policy_class), {"is_apart": "apart" in way})(config(workload))
-    if way == "ours, apart":
-        optimisation.average_gradients = leave_apart
+    policy: Any = policy_class(config(workload))
+    steps = OurSteps(policy) if way.startswith("ours") else StockSteps(policy)
+    if isinstance(steps, StockSteps):
+        steps.is_apart = "apart" in way
+    elif "apart" in way:
+        updater.average_gradients = leave_apart
     datamodule = ReplayDataModule(
         workload.env_id, num_envs=getattr(workload, "num_envs", 1), max_env_step=RANKS * workload.env_steps, seed=0
     )
     watch = Stopwatch()
     fit(policy, datamodule, watch, "ddp" if way.startswith("ours") else "ddp_find_unused_parameters_true")
     progress = {"env_steps": policy.progress.env_step, "updates": policy.progress.train_iter}
-    found = {"step_seconds": policy.step_seconds, "ranks_agree": float(watch.ranks_agree)}
+    found = {"step_seconds": steps.seconds, "ranks_agree": float(watch.ranks_agree)}
     return {"seconds": watch.seconds, **progress, **found}
 
 
 def leave_apart(parameters: Any, loss: Any) -> Any:
-    """Stand in for what averages gradients and loss."""
+    """Replace the function that averages gradients and loss."""
     return loss
 
 

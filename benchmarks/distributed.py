@@ -3,13 +3,13 @@
     python -m benchmarks.distributed                      # everything; writes docs/results/distributed.json
     python -m benchmarks.distributed --only transports    # the cost of each transport alone
 
-    throughput   env steps a second of 1, 2, 4 and 8 collectors with 4 envs each, over each transport, beside a DQN
-                 learner that learns and publishes meanwhile. A step of an env sleeps 5 ms, so a collector takes at
-                 most 200 a second, and waits rather than computes.
+    throughput   env steps per second of 1, 2, 4 and 8 collectors with 4 envs each, over each transport, while a DQN
+                 learner learns and publishes weights. A step of an env sleeps 5 ms, so a collector takes at
+                 most 200 steps per second, and waits rather than computes.
     transports   microseconds per transition of blocks of 64, from the collector into the coordinator's journal
     rllib        env steps a second of as many env runners of RLlib with as many of the same envs; needs "ray[rllib]"
 
-Each contestant runs in a process of its own, which ends before the next begins, or with the benchmark.
+Each contestant runs in a separate process, which ends before the next begins, or with the benchmark.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any
 from benchmarks.compare import provenance
 from benchmarks.transports import BLOCKS, ROWS, TRANSPORTS, cost, serve
 from benchmarks.waiting import ENV_ID, ENVS, MODULE, run_rllib
-from lightning_ding.envs.process.life import die_with, lifeline
+from lightning_ding.envs.process.lifeline import die_with, lifeline
 
 COLLECTORS = (1, 2, 4, 8)
 START_TIMEOUT = 240.0  # seconds until every collector has sent something
@@ -40,7 +40,7 @@ import sys
 from multiprocessing.connection import Connection
 
 from lightning_ding.entry.cli import main
-from lightning_ding.envs.process.life import die_with
+from lightning_ding.envs.process.lifeline import die_with
 
 end = Connection(int(sys.argv.pop(1)), writable=False)
 die_with(end)
@@ -50,7 +50,7 @@ PARTS = ("throughput", "transports", "rllib")
 
 
 def config_of(transport: str, collectors: int, folder: str) -> dict[str, Any]:
-    """Return the config of a run that goes on until it is told to end."""
+    """Return the config of a run without a limit, which ends on request."""
     policy = {
         "type": "dqn",
         "import_names": [MODULE],
@@ -131,21 +131,19 @@ def _connect(config: dict[str, Any], process: subprocess.Popen[bytes]) -> Callab
     """Return a function that asks the coordinator, once it is there."""
     from lightning_ding.config import resolve
     from lightning_ding.distributed.config import ParallelConfig
+    from lightning_ding.distributed.protocol import get_transport
 
     cfg = resolve(ParallelConfig, config)
     deadline = time.monotonic() + START_TIMEOUT
-    if cfg.system.transport == "flask_fs":
-        from lightning_ding.distributed.workers import flask_channel
-
+    transport = get_transport(cfg.system.transport)
+    if not transport.runs_alone:
         address = Path(cfg.main.exp_name) / "coordinator.json"
         while not address.exists() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.1)  # the run's token is there before
-        return flask_channel(cfg, None, None).call
-    from lightning_ding.distributed.ray.workers import ray_channel
-
+        return transport.connect(cfg).call
     while True:
         try:
-            return ray_channel(cfg).call
+            return transport.connect(cfg).call
         except ConnectionError:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise
@@ -197,7 +195,7 @@ def run(what: list[str], seconds: float) -> dict[str, float]:
 
 
 def in_own_process(what: list[str], seconds: float) -> dict[str, Any]:
-    """Run one contestant in a process of its own; of RLlib, which may be missing, say why it is not there."""
+    """Run one contestant in a separate process; if RLlib is missing, print the reason."""
     end = lifeline().fileno()
     command = [sys.executable, "-m", "benchmarks.distributed", "--lifeline", str(end)]
     command += ["--seconds", str(seconds), "--run", *what]
@@ -247,7 +245,9 @@ def main() -> None:
         serve(arguments.serve)
         return
     if arguments.run is not None:
-        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that nothing is left behind
+        signal.signal(
+            signal.SIGTERM, lambda number, frame: sys.exit(128 + number)
+        )  # exit normally, so that child processes end too
         print(json.dumps(run(arguments.run, arguments.seconds)))
         return
     results = {}

@@ -2,10 +2,10 @@
 
     python -m benchmarks.dqn      # writes docs/results/dqn_speed.json
 
-Each contestant runs in a process of its own with one torch thread, in turn, three times. Envs, network, optimizer,
-batch size, target and buffer are the same. This project and the bare loop use double Q-learning; Stable-Baselines3 has
-none and so computes one forward pass less an update. The seconds of the compiled contestant leave out compiling, which
-stands beside them in the JSON file.
+Each contestant runs in a separate process with one torch thread. All run in turn, three times. Envs, network,
+optimizer, batch size, target and buffer are the same. This project and the bare loop use double Q-learning; Stable-
+Baselines3 has none and so computes one forward pass less per update. The seconds of the compiled contestant exclude
+compilation, whose seconds the JSON file lists separately.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Steps a second of envs in processes of their own, beside gymnasium's AsyncVectorEnv; SyncVectorEnv for orientation.
+"""Steps per second of envs in processes, compared with gymnasium's AsyncVectorEnv and SyncVectorEnv.
 
     python -m benchmarks.envs      # writes docs/results/envs.json
 
 Three workloads of 8 envs, all with the defaults of their vector env and the same autoreset mode: CartPole-v1, which
 costs next to nothing; an env that computes for 2 ms; and one that observes 84 x 84 x 4 bytes. Each contestant runs in a
-process of its own, in turn, three times. The other processes of a shared machine come and go, so a run is timed in
-pieces and what counts is the median piece.
+separate process. All run in turn, three times. The load of a shared machine varies, so a run is timed in pieces, and
+the median piece counts.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Working(gym.Env[Any, Any]):
     """An env that computes for a while in every step and ends an episode every 200 steps.
 
     Args:
-        seconds: Of computing, in CPU time of this process.
-        shape: Of an observation of bytes.
+        seconds: Duration of the computation, in CPU time of this process.
+        shape: Shape of an observation of bytes.
     """
 
     def __init__(self, seconds: float, shape: tuple[int, ...]) -> None:

@@ -1,4 +1,4 @@
-"""What a process holds, and whether that grows."""
+"""Memory, files, threads and processes of a process, and whether they grow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COUNTS = ("files", "threads", "processes")
 
 @dataclass(frozen=True)
 class Sample:
-    """What a process holds at some time."""
+    """Memory, files, threads and processes at one time."""
 
     episode: int
     memory_mib: float

@@ -1,11 +1,11 @@
-"""Learning proofs: every recipe's curve over three seeds, beside Stable-Baselines3 with the zoo's hyper-parameters.
+"""Learning proofs: every recipe's curve over three seeds, and that of Stable-Baselines3 with the zoo's settings.
 
     python -m benchmarks.learn                          # all of benchmarks/proofs.py, some hours on two cores
     python -m benchmarks.learn --only dqn_cartpole      # writes docs/results/learn/dqn_cartpole.json
     python -m benchmarks.learn --jobs 2                 # this project and the peer side by side
     python -m benchmarks.curves                         # draws docs/results/learning.png and learning.md
 
-Each run is a process of its own with one torch thread. Evaluations are 20 greedy episodes at regular env steps, and
+Each run is a separate process with one torch thread. Evaluations are 20 greedy episodes at regular env steps, and
 their time is not counted. A run's result is its best policy's mean over 20 other greedy episodes.
 """
 
@@ -42,7 +42,7 @@ def train(proof: Proof, seed: int) -> Run:
     curve: list[tuple[int, float, float]] = []
 
     class Curve(Callback):
-        """Notes every evaluation; its clock stands still meanwhile."""
+        """Record every evaluation; evaluations do not count as training time."""
 
         def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
             self.seconds, self.began = 0.0, time.perf_counter()
@@ -114,7 +114,7 @@ def in_processes(name: str, sides: Sequence[str], seeds: Sequence[int], budget: 
 
 
 def save(name: str, budget: int, side: str, run: Run, folder: Path) -> None:
-    """Write a run and how it was made; runs of other sides and seeds stay as they stand there."""
+    """Write a run and its commands to the file; runs of other sides and seeds in the file are kept."""
     proof, file = PROOFS[name], folder / f"{name}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}

@@ -2,10 +2,11 @@
 
     python -m benchmarks.ppo      # writes docs/results/ppo_speed.json
 
-Each contestant runs in a process of its own with one torch thread, in turn, three times. Envs, networks, rollouts,
-minibatches and losses are the same, but that the value losses are scaled and clipped in slightly different ways. This
-project and the bare loop have a fused Adam; Stable-Baselines3 comes with one that is not, and runs with a fused one as
-well. The seconds of the compiled contestant leave out compiling, which stands beside them in the JSON file.
+Each contestant runs in a separate process with one torch thread. All run in turn, three times. Envs, networks,
+rollouts, minibatches and losses are the same, except that the value losses are scaled and clipped in slightly different
+ways. This project and the bare loop have a fused Adam; Stable-Baselines3 runs once with its default Adam, which is not
+fused, and once with a fused one. The seconds of the compiled contestant exclude compilation, whose seconds the JSON
+file lists separately.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ NUM_ENVS = 8  # where neither the proof nor the recipe says how many
 
 
 class Run(TypedDict):
-    """What a run of one seed gave."""
+    """Result of the run of one seed."""
 
     seed: int
     seconds: float  # of training, without evaluations
@@ -35,7 +35,7 @@ class Proof:
     bar: float
     """Return that the best policy must reach on average over greedy episodes it was not chosen by."""
     overrides: dict[str, Any] = field(default_factory=dict)
-    """What differs from the recipe's CONFIG on this env."""
+    """Overrides of the recipe's CONFIG on this env."""
     num_envs: int | None = None
     """Envs; None takes the recipe's ``NUM_ENVS``, or 8."""
     seeds: tuple[int, ...] = (0, 1, 2)

@@ -2,11 +2,11 @@
 
     python -m benchmarks.sac      # writes docs/results/sac_speed.json
 
-Each contestant runs in a process of its own with one torch thread, in turn, three times. Env, networks, batch size,
-target and buffer are the same. This project and the bare loop have a fused Adam; Stable-Baselines3 comes with one
-that is not, and runs with a fused one as well; it has one learning rate, that of the critics, for the actor too. The
-bare loop bounds log sigma as CleanRL does, by a tanh; only this project starts the last layers within 3e-3. The
-seconds of the compiled contestant leave out compiling, which stands beside them in the JSON file.
+Each contestant runs in a separate process with one torch thread. All run in turn, three times. Env, networks, batch
+size, target and buffer are the same. This project and the bare loop have a fused Adam; Stable-Baselines3 runs once with
+its default Adam, which is not fused, and once with a fused one; it has one learning rate, that of the critics, for the
+actor too. The bare loop bounds log sigma as CleanRL does, by a tanh; only this project starts the last layers within
+3e-3. The seconds of the compiled contestant exclude compilation, whose seconds the JSON file lists separately.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python -m benchmarks.self_play --seed 0
 
 One network plays both sides. It plays against itself, so that it learns what a good opponent does, and against a random
-player, because that is whom it is measured against. At the end it plays 200 games against the random player, moving
-first in every other one. Nobody can win more than 96.7 % of these in the long run: 99.5 % moving first, 93.9 % second.
+player, because the final games are against that player. At the end it plays 200 games against the random player, moving
+first in every other one. The best possible share of wins is 96.7 %: 99.5 % moving first, 93.9 % second.
 """
 
 from __future__ import annotations

@@ -2,15 +2,16 @@
 
     python -m benchmarks.soak      # 100,000 episodes; writes docs/results/soak.json, and exits with 1 if one grows
 
-Each part trains through ``Trainer.fit`` with evaluations and checkpoints, in a process of its own:
+Each part trains through ``Trainer.fit`` with evaluations and checkpoints, in a separate process:
 
     replay      DQN, 8 envs in this process
     episodes    REINFORCE on whole episodes, 8 envs in this process; a tenth of the episodes
-    processes   DQN, 2 envs in processes of their own, which raise errors and die now and then
+    processes   DQN, 2 envs in processes, which sometimes raise errors or die
 
-Now and then it is counted what the process holds. The first quarter of the counts is warming up. Of the others, the
-largest number of files, threads and processes (grandchildren and dead children too) must not be larger in the second
-half than in the first, and a line through the memory must not rise by more than a bound. Needs Linux, for /proc.
+Memory, files, threads and processes are counted at intervals. The first quarter of the counts is a warm-up. Of the
+others, the largest number of files, threads and processes (grandchildren and dead children too) must not be larger in
+the second half than in the first, and a line through the memory must not rise by more than a bound. Needs Linux, for
+/proc.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class Sampler(Callback):
     """Takes samples at the ends of rounds.
 
     Args:
-        episodes: Of the run.
+        episodes: Number of episodes of the run.
         amount: Samples, at most.
     """
 
@@ -160,7 +161,7 @@ def run(part: str, episodes: int, samples: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run one part in this process, or all, each in a process of its own."""
+    """Run one part in this process, or all, each in a separate process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", choices=PARTS, help="run one part in this process and print JSON")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="leave others out")
@@ -189,7 +190,7 @@ def main() -> None:
 
 
 def in_process(part: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """Return what ``run`` gives in a process of its own."""
+    """Return the result of ``run`` in a separate process."""
     command = [sys.executable, "-m", "benchmarks.soak", *arguments, "--run", part]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:

@@ -1,6 +1,6 @@
-"""What a transport itself costs: blocks of transitions from a collector into the coordinator's hands.
+"""Cost of a transport: blocks of transitions from a collector to the coordinator.
 
-Used by ``benchmarks.distributed``. The other side is a process of its own, which reads each block, moves it into a file
+Used by ``benchmarks.distributed``. The other side is a separate process, which reads each block, moves it into a file
 as the journal does, and answers. No policy, no env, no buffer.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_ding.distributed.channel import Channel, Message, Store
+from lightning_ding.distributed.protocol import Channel, Message, Store
 
 ROWS = 64
 PIECES = 100
@@ -71,11 +71,11 @@ class TakerActor:
     """
 
     def __init__(self, folder: Path) -> None:
-        from lightning_ding.distributed.ray.actors import Door
         from lightning_ding.distributed.ray.store import RayStore
+        from lightning_ding.distributed.ray.workers import RayServer
 
         store = RayStore(folder)
-        self._door = Door(Taker(folder, store).handle, store)
+        self._door = RayServer(Taker(folder, store).handle, store)
 
     def handle(self, name: str, message: Message, parcel: Any) -> Any:
         """Answer a call of ``RayChannel``."""

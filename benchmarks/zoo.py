@@ -118,7 +118,7 @@ def train(algorithm: str, env_id: str, budget: int, eval_every: int, n_episode: 
         budget: Env steps.
         eval_every: Env steps between two evaluations.
         n_episode: Greedy episodes of an evaluation.
-        seed: Of everything.
+        seed: Seed of the policy, the envs and the replay.
     """
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env

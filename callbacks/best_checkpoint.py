@@ -1,4 +1,4 @@
-"""Keep the best policy."""
+"""Save the best policy of a run."""
 
 from __future__ import annotations
 
@@ -10,29 +10,32 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from typing_extensions import override
 
-from lightning_ding.callbacks.folders import checkpoint_folder, save_checkpoint, tell_loggers
-from lightning_ding.callbacks.saving_failure import SavingFailure
+from lightning_ding.callbacks.checkpoint_io import (
+    SavingFailure,
+    SharedFolder,
+    checkpoint_folder,
+    notify_loggers,
+    save_checkpoint,
+)
 
 
-class BestCheckpoint(Checkpoint):
-    """Writes a checkpoint when an evaluation is the best so far, of exactly the weights that were evaluated.
+class BestCheckpoint(SharedFolder, Checkpoint):
+    """Write a checkpoint whenever an evaluation has the best score so far; it holds the weights that were evaluated.
 
-    The best score is part of every checkpoint, so a run that goes on does not overwrite a better policy. If the file
-    cannot be written, an error is logged, the one before stays, and the next evaluation that is better than that one is
-    written; a run whose best policy could not be written ends with an ``OSError``.
+    The best score is part of every checkpoint, so a resumed run does not overwrite a better policy. If the file cannot
+    be written, an error is logged, the previous file is kept, and the next evaluation that beats the previous score is
+    written. A run whose best policy could not be written ends with an ``OSError``.
 
     Args:
-        dirpath: Folder; None means ``checkpoints`` in the logger's folder. A new run in the folder of another one
-            writes to a subfolder, see :func:`~lightning_ding.callbacks.folders.checkpoint_folder`.
-        filename: Without ``.ckpt``.
-        monitor: The metric, larger is better.
+        dirpath: Folder; None means ``checkpoints`` in the logger's folder. If the folder holds another run's
+            checkpoints, a subfolder is used; see :func:`~lightning_ding.callbacks.checkpoint_io.checkpoint_folder`.
+        filename: File name without ``.ckpt``.
+        monitor: Metric to maximise.
     """
 
-    shares_folder: ClassVar = True
-    """With the other checkpoint callbacks of a run, see ``checkpoint_folder``."""
     mode: ClassVar = "max"
+    """Read by loggers that upload checkpoints, like ``save_top_k``."""
     save_top_k: ClassVar = 1
-    """These two are what loggers ask a checkpoint callback for."""
 
     def __init__(
         self, dirpath: str | Path | None = None, filename: str = "best", monitor: str = "eval/return_mean"
@@ -47,10 +50,10 @@ class BestCheckpoint(Checkpoint):
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Begin a run."""
+        """Reset at the start of a fit."""
         if stage == "fit":
             self._folder = None
-            self._failure.forget()
+            self._failure.clear()
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
@@ -67,31 +70,41 @@ class BestCheckpoint(Checkpoint):
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Let no run look fine whose best policy could not be written."""
-        self._failure.check(left=self.best_model_path)
+        """Raise if the best policy could not be written.
+
+        Raises:
+            OSError: If the newest attempt to write it failed.
+        """
+        self._failure.check(previous=self.best_model_path)
 
     def _save(self, trainer: Trainer, pl_module: Any, score: float) -> None:
-        """Write the checkpoint, if the disk takes it; it holds its own score."""
+        """Write the checkpoint, which holds its own score; if that fails, log the error."""
         self._folder = self._folder or checkpoint_folder(trainer, self.dirpath)
-        file, before = self._folder / f"{self.filename}.ckpt", (self.best_model_score, self.best_model_path)
+        file, previous = self._folder / f"{self.filename}.ckpt", (self.best_model_score, self.best_model_path)
         self.best_model_score, self.best_model_path = score, str(file)
         try:
             save_checkpoint(trainer, file)
         except OSError as error:
-            self.best_model_score, self.best_model_path = before
-            self._failure.note(trainer, file, pl_module.progress.env_step, error)
+            self.best_model_score, self.best_model_path = previous
+            self._failure.record(trainer, file, pl_module.progress.env_step, error)
         else:
-            self._failure.forget()
-            tell_loggers(trainer, self)
+            self._failure.clear()
+            notify_loggers(trainer, self)
+
+    @property
+    @override
+    def written(self) -> str:
+        """Path of the best checkpoint; empty if there is none."""
+        return self.best_model_path
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """Return what survives a checkpoint."""
+        """Return the best score and its file."""
         return {"best_model_score": self.best_model_score, "best_model_path": self.best_model_path}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what survives a checkpoint."""
-        if state_dict["best_model_score"] > self.best_model_score:  # evaluating an older checkpoint forgets nothing
+        """Restore the best score and its file, unless this run has a better one."""
+        if state_dict["best_model_score"] > self.best_model_score:  # evaluating an older checkpoint must not lower it
             self.best_model_score = state_dict["best_model_score"]
             self.best_model_path = state_dict["best_model_path"]

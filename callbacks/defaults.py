@@ -1,75 +1,90 @@
-"""The callbacks that a run brings along."""
+"""The callbacks that every run gets."""
 
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakSet
 
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import ProgressBar, RichProgressBar, TQDMProgressBar
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar, RichProgressBar, TQDMProgressBar
 
-from lightning_ding.callbacks.bring_checkpoints import bring_checkpoints
-from lightning_ding.callbacks.env_step_axis import log_over_env_steps
-from lightning_ding.callbacks.final_evaluation import FinalEvaluation
-from lightning_ding.callbacks.interrupt import StopOnSignal
-from lightning_ding.callbacks.last_line import LastLine
-from lightning_ding.callbacks.max_env_step import StopAtEnvStep
-from lightning_ding.callbacks.max_train_iter import StopAtTrainIter
-from lightning_ding.callbacks.metrics import MetricsLogger
+from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
+from lightning_ding.callbacks.metrics import LastLine, MetricsLogger, log_over_env_steps
 from lightning_ding.callbacks.progress_bar import EnvStepProgressBar
-from lightning_ding.callbacks.stop_value import StopAtReturn
+from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
+from lightning_ding.callbacks.stop import FinalEvaluation, StopAtEnvStep, StopAtReturn, StopAtTrainIter
+from lightning_ding.callbacks.stop_on_signal import StopOnSignal
 from lightning_ding.callbacks.watchdog import Watchdog
 from lightning_ding.worker import with_priority
 
-BEHIND_ALL = 1_000_000
+LAST = 1_000_000
+"""Priority of the callbacks that come after all others."""
+
+_of_one_fit: WeakSet[Callback] = WeakSet()
+"""Callbacks that the next fit of a Trainer replaces, because their limits may have changed."""
 
 
 def default_callbacks(
     trainer: Trainer, max_env_step: int | None, max_train_iter: int | None, stop_value: float | None
 ) -> list[Callback]:
-    """Return what a run needs and the Trainer does not have, and take out of it what Lightning put there by itself.
+    """Return the callbacks that a run needs and the Trainer does not have, and remove Lightning's own defaults.
 
-    A progress bar that Lightning made with all its defaults gives way to ours; one that the user configured stays, and
-    then ours is not added. With ``enable_progress_bar=False`` there is none. Of checkpoints see
-    :func:`~lightning_ding.callbacks.bring_checkpoints.bring_checkpoints`.
+    A progress bar that Lightning made with all its defaults is replaced by ours. A progress bar that the user
+    configured is kept, and ours is not added. With ``enable_progress_bar=False`` there is none. For checkpoints, see
+    :func:`~lightning_ding.callbacks.defaults.add_checkpoint_callbacks`.
 
     Args:
-        trainer: Its ``callbacks`` are changed.
-        max_env_step: See :class:`StopAtEnvStep`; None for none.
-        max_train_iter: See :class:`StopAtTrainIter`; None for none.
-        stop_value: See :class:`StopAtReturn`; None for none.
+        trainer: The Trainer; its ``callbacks`` are changed.
+        max_env_step: Limit for :class:`StopAtEnvStep`; None for no such callback.
+        max_train_iter: Limit for :class:`StopAtTrainIter`; None for no such callback.
+        stop_value: Mean return for :class:`StopAtReturn`; None for no such callback.
     """
-    budget = [callback for callback in trainer.callbacks if getattr(callback, "comes_along", False)]  # type: ignore[attr-defined]
-    for callback in budget:  # of an earlier fit of this Trainer
-        trainer.callbacks.remove(callback)  # type: ignore[attr-defined]
-    callbacks: list[Callback] = [MetricsLogger(), LastLine()]
-    callbacks += _in_place_of(trainer, ProgressBar, (RichProgressBar, TQDMProgressBar), [EnvStepProgressBar()])
-    bring_checkpoints(trainer)
+    present: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    for callback in [callback for callback in present if callback in _of_one_fit]:
+        present.remove(callback)
+    callbacks: list[Callback] = [MetricsLogger(), LastLine(), *_progress_bar(present)]
+    add_checkpoint_callbacks(trainer)
     log_over_env_steps(trainer)
     stops: list[tuple[Any, Any]] = [(StopAtEnvStep, max_env_step), (StopAtTrainIter, max_train_iter)]
-    for stop, limit in [*stops, (StopAtReturn, stop_value)]:
-        if limit is not None:
-            callbacks.append(_comes_along(stop(limit)))
-    callbacks.append(_comes_along(Watchdog()))
-    callbacks += [_comes_along(with_priority(last(), BEHIND_ALL)) for last in (FinalEvaluation, StopOnSignal)]
-    there = trainer.callbacks  # type: ignore[attr-defined]
-    return [callback for callback in callbacks if not any(isinstance(one, type(callback)) for one in there)]
+    of_one_fit = [stop(limit) for stop, limit in [*stops, (StopAtReturn, stop_value)] if limit is not None]
+    of_one_fit += [Watchdog(), with_priority(FinalEvaluation(), LAST), with_priority(StopOnSignal(), LAST)]
+    _of_one_fit.update(of_one_fit)
+    return [one for one in callbacks + of_one_fit if not any(isinstance(other, type(one)) for other in present)]
 
 
-def _comes_along(callback: Callback) -> Callback:
-    """Mark a callback that a later fit replaces, because its limit may be another one then."""
-    callback.comes_along = True  # type: ignore[attr-defined]
-    return callback
-
-
-def _in_place_of(
-    trainer: Any, kind: type[Callback], stock: tuple[type[Callback], ...], ours: list[Callback]
-) -> list[Callback]:
-    """Return ``ours`` if the only callback of a kind is Lightning's own with all its defaults, which is taken out."""
-    own = tuple(type(callback) for callback in ours)
-    present = [callback for callback in trainer.callbacks if isinstance(callback, kind)]
-    if any(isinstance(callback, own) for callback in present):
-        return ours
-    if len(present) == 1 and type(present[0]) in stock and vars(present[0]) == vars(type(present[0])()):
-        trainer.callbacks.remove(present[0])
-        return ours
+def _progress_bar(present: list[Callback]) -> list[Callback]:
+    """Return our progress bar if Lightning's default one is among the callbacks, and remove that one."""
+    bars = [callback for callback in present if isinstance(callback, ProgressBar)]
+    if (
+        len(bars) == 1
+        and type(bars[0]) in (RichProgressBar, TQDMProgressBar)
+        and vars(bars[0]) == vars(type(bars[0])())
+    ):
+        present.remove(bars[0])
+        return [EnvStepProgressBar()]
     return []
+
+
+def add_checkpoint_callbacks(trainer: Trainer) -> None:
+    """Replace the checkpoint callback that Lightning made with all its defaults by ours.
+
+    A checkpoint callback that the user configured is kept, and decides itself which checkpoint is the best. Because it
+    does not save what a resumed run needs, a ``RunCheckpoint`` is added. With ``enable_checkpointing=False`` nothing is
+    added.
+
+    Lightning 2.6 resolves ``ckpt_path="last"`` with the checkpoint callbacks before it calls ``configure_callbacks``.
+    Without a checkpoint callback it would start from scratch with only a warning. Call this function when the
+    datamodule gets its Trainer, which is earlier. Calling it again changes nothing.
+    """
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    present = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
+    if not present:
+        return
+    if len(present) == 1 and type(present[0]) is ModelCheckpoint and vars(present[0]) == vars(ModelCheckpoint()):
+        callbacks.remove(present.pop())
+    others = [callback for callback in present if not isinstance(callback, (BestCheckpoint, RunCheckpoint))]
+    if not others and not any(isinstance(callback, BestCheckpoint) for callback in present):
+        callbacks.append(BestCheckpoint())
+    if not any(isinstance(callback, RunCheckpoint) for callback in present):
+        has_last = any(isinstance(one, ModelCheckpoint) and one.save_last for one in others)  # it writes last.ckpt
+        callbacks.append(RunCheckpoint(filename="run" if has_last else "last"))

@@ -1,29 +1,51 @@
-"""Write metrics to the logger, with env steps as x axis."""
+"""Write the metrics of a run to its loggers, with env steps as x axis.
+
+Lightning 2.6 offers no public way to change the x axis of ``LearningRateMonitor``, ``DeviceStatsMonitor`` and
+``ThroughputMonitor``, which is the number of batches. Their hooks therefore get a Trainer whose loggers take the env
+step instead.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from lightning.pytorch import Callback, Trainer
-from torch import Tensor
+from lightning.pytorch.callbacks import DeviceStatsMonitor, LearningRateMonitor, ModelCheckpoint, ThroughputMonitor
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities import rank_zero_info
 from typing_extensions import override
 
-from lightning_ding.callbacks.logging_metrics import write_metrics
+from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
 from lightning_ding.config import require
+from lightning_ding.protocols import run_data
+from lightning_ding.ranks import sum_over_ranks, world_size
+
+logger = logging.getLogger(__name__)
+
+MONITORS = (DeviceStatsMonitor, LearningRateMonitor, ThroughputMonitor)
+BATCHES = [f"on_{stage}_batch_{when}" for stage in ("train", "validation", "test") for when in ("start", "end")]
+HOOKS = ("on_train_epoch_start", *BATCHES)
+"""Hooks in which these monitors log."""
+
+_failed: WeakSet[Logger] = WeakSet()
+"""Loggers that could not write, which was logged once."""
 
 
 class MetricsLogger(Callback):
-    """Every so many rounds, and before an evaluation, writes what was summed up since: learning, collecting, speed.
+    """Write metrics of learning, collecting and speed at regular intervals of rounds, and before each evaluation.
 
-    ``self.log`` costs about half a millisecond a call; this costs one transfer to the host for each time it writes.
-    What it writes also stands in ``trainer.callback_metrics``. Under DDP the learning metrics are means over ranks and
-    the episodes are those of all ranks; ``buffer/...`` is what the buffer of rank zero says of itself.
+    One call of ``self.log`` takes about half a millisecond; this callback makes one transfer to the host for each time
+    it writes. The metrics are also in ``trainer.callback_metrics``. Under DDP, learning metrics are means over the
+    ranks, episodes are those of all ranks, and ``buffer/...`` describes the buffer of rank zero.
 
     Args:
-        log_every_n_rounds: >= 1; None takes the Trainer's ``log_every_n_steps``.
+        log_every_n_rounds: Rounds of an interval, >= 1; None takes the Trainer's ``log_every_n_steps``.
     """
 
     def __init__(self, log_every_n_rounds: int | None = None) -> None:
@@ -31,113 +53,200 @@ class MetricsLogger(Callback):
         require(allowed, "log_every_n_rounds", ">= 1 or None", log_every_n_rounds)
         self.log_every_n_rounds = log_every_n_rounds
         self._rounds = 0
-        self._goes_on: dict[str, Any] | None = None
+        self._began: float | None = None
+        self._resumed: dict[str, Any] | None = None
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Begin the first interval, or go on with that of a checkpoint."""
+        """Start the first interval, or continue the interval of a checkpoint."""
         self._interval = self.log_every_n_rounds or trainer.log_every_n_steps or math.inf  # type: ignore[attr-defined]
-        self._mark(pl_module)
-        if self._goes_on is not None:
-            self._rounds, self._env_step = self._goes_on["rounds"], self._goes_on["env_step"]
-            self._train_iter = self._goes_on["train_iter"]
-            self._time -= self._goes_on["seconds"]
-            self._goes_on = None
+        self._start_interval(pl_module)
+        if self._resumed is not None:
+            self._rounds, self._env_step = self._resumed["rounds"], self._resumed["env_step"]
+            self._train_iter = self._resumed["train_iter"]
+            self._began = time.perf_counter() - self._resumed["seconds"]
+            self._resumed = None
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Write what there is, so that it can be monitored."""
-        if trainer.state.fn == "fit" and self._rounds:  # so that the metrics are there for whoever monitors them
+        """Write the metrics so far, so that callbacks can monitor them after the evaluation."""
+        if trainer.state.fn == "fit" and self._rounds:
             self._write(trainer, pl_module)
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Begin the next interval behind the evaluation."""
-        self._mark(pl_module)  # the time of the evaluation is no training time
+        """Start the next interval; the time of the evaluation does not count as training time."""
+        self._start_interval(pl_module)
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Write when the interval is over."""
+        """Write the metrics at the end of an interval."""
         self._rounds += 1
         if self._rounds >= self._interval:
             self._write(trainer, pl_module)
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Let ``{step}`` in the names of checkpoints be env steps, whether there was an evaluation before or not."""
+        """Make ``{step}`` in the names of checkpoints the env step, with or without an evaluation before."""
         trainer.callback_metrics["step"] = torch.tensor(float(pl_module.progress.env_step))
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Write what is left."""
+        """Write the metrics of the last, shorter interval."""
         if self._rounds:
             self._write(trainer, pl_module)
 
     def _write(self, trainer: Trainer, pl_module: Any) -> None:
-        metrics = self._over_ranks(trainer, pl_module.metrics.flush(), *_pop_episodes(trainer))
+        data = run_data(trainer)
+        metrics = _over_ranks(pl_module.metrics.flush(), *data.pop_episodes())
         means = {name.removeprefix("learn/"): value for name, value in metrics.items() if name.startswith("learn/")}
         pl_module.check_means(means)
-        progress, seconds = pl_module.progress, time.perf_counter() - self._time
+        progress, seconds = pl_module.progress, self._seconds()
         metrics["learn/cur_lr"] = pl_module.cur_lr()
         metrics |= {f"learn/{name}": value for name, value in pl_module.scheduled_values().items()}
         metrics["progress/train_iter"] = progress.train_iter
         metrics["progress/episode"] = progress.episode
         metrics["time/env_steps_per_second"] = (progress.env_step - self._env_step) / seconds
         metrics["time/updates_per_second"] = (progress.train_iter - self._train_iter) / seconds
-        for name, value in getattr(getattr(trainer, "datamodule", None), "collect_kwargs", {}).items():
-            metrics[f"collect/{name}"] = float(value)
-        collector: Any = getattr(getattr(trainer, "datamodule", None), "collector", None)
-        if getattr(collector, "dropped_episode", 0):
-            metrics["collect/dropped_episode"] = collector.dropped_episode
-        pop_buffer_metrics = getattr(getattr(getattr(trainer, "datamodule", None), "buffer", None), "pop_metrics", dict)
-        metrics |= {f"buffer/{name}": value for name, value in pop_buffer_metrics().items()}
-        metrics |= getattr(getattr(trainer, "datamodule", None), "pop_metrics", dict)()
-        self._mark(pl_module)
+        metrics |= data.pop_metrics()
+        self._start_interval(pl_module)
         trainer.callback_metrics.update({name: torch.tensor(float(value)) for name, value in metrics.items()})
         write_metrics(trainer, metrics, progress.env_step)
 
-    def _over_ranks(
-        self, trainer: Trainer, learn: dict[str, float], returns: list[float], lengths: list[int]
-    ) -> dict[str, float]:
-        """Return means over ranks of what was learned, and means over all ranks' episodes."""
-        values = [*learn.values(), sum(returns), float(sum(lengths)), float(len(returns))]
-        if trainer.world_size > 1:
-            total = trainer.strategy.reduce(
-                torch.tensor(values, dtype=torch.float64, device=trainer.strategy.root_device), reduce_op="sum"
-            )
-            assert isinstance(total, Tensor)
-            values = total.tolist()
-        *sums, return_sum, length_sum, episodes = values
-        metrics = {f"learn/{name}": value / trainer.world_size for name, value in zip(learn, sums, strict=True)}
-        if episodes:
-            metrics["collect/return_mean"] = return_sum / episodes
-            metrics["collect/length_mean"] = length_sum / episodes
-        return metrics
-
-    def _mark(self, pl_module: Any) -> None:
-        """Remember when and where the interval that is summed up began."""
+    def _start_interval(self, pl_module: Any) -> None:
         self._rounds = 0
-        self._time = time.perf_counter()
+        self._began = time.perf_counter()
         self._env_step = pl_module.progress.env_step
         self._train_iter = pl_module.progress.train_iter
+
+    def _seconds(self) -> float:
+        """Return the duration of the interval so far in seconds."""
+        return time.perf_counter() - (self._began or 0.0)
 
     @override
     def state_dict(self) -> dict[str, Any]:
         """Return where in its interval the run is."""
-        if not hasattr(self, "_time"):
-            return self._goes_on or {}
+        if self._began is None:
+            return self._resumed or {}
         now = {"rounds": self._rounds, "env_step": self._env_step, "train_iter": self._train_iter}
-        return {**now, "seconds": time.perf_counter() - self._time}
+        return {**now, "seconds": self._seconds()}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what ``state_dict`` returned."""
-        self._goes_on = state_dict or None
+        """Continue the interval that ``state_dict`` returned."""
+        self._resumed = state_dict or None
 
 
-def _pop_episodes(trainer: Trainer) -> tuple[list[float], list[int]]:
-    datamodule: Any = getattr(trainer, "datamodule", None)
-    episodes: tuple[list[float], list[int]] = (
-        datamodule.pop_episodes() if hasattr(datamodule, "pop_episodes") else ([], [])
-    )
-    return episodes
+def _over_ranks(learn: dict[str, float], returns: list[float], lengths: list[int]) -> dict[str, float]:
+    """Return the learning metrics' means over the ranks, and the means over the episodes of all ranks."""
+    values = [*learn.values(), sum(returns), float(sum(lengths)), float(len(returns))]
+    *sums, return_sum, length_sum, episodes = sum_over_ranks(torch.tensor(values, dtype=torch.float64)).tolist()
+    metrics = {f"learn/{name}": value / world_size() for name, value in zip(learn, sums, strict=True)}
+    if episodes:
+        metrics["collect/return_mean"] = return_sum / episodes
+        metrics["collect/length_mean"] = length_sum / episodes
+    return metrics
+
+
+class LastLine(Callback):
+    """Log one line at the end of a fit: env steps, the best mean return of an evaluation, and the checkpoint to use."""
+
+    def __init__(self) -> None:
+        self._best = -math.inf
+
+    @override
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Update the best mean return."""
+        mean = trainer.callback_metrics.get("eval/return_mean")
+        if trainer.state.fn == "fit" and mean is not None and float(mean) > self._best:
+            self._best = float(mean)
+
+    @override
+    def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Log the line, on rank zero."""
+        best = f"best return {self._best:.1f}" if math.isfinite(self._best) else "no evaluation"
+        env_step = pl_module.progress.env_step
+        rank_zero_info(f"fit ended: {env_step} env steps, {best}, checkpoint {_checkpoint(trainer) or 'none'}")
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best mean return."""
+        return {"best": self._best}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the best mean return, unless this run has a better one."""
+        self._best = max(self._best, state_dict["best"])
+
+
+def _checkpoint(trainer: Trainer) -> str:
+    """Return the path of the best checkpoint, or else of the last one; empty if there is none."""
+    best = [
+        one.best_model_path
+        for one in trainer.checkpoint_callbacks
+        if isinstance(one, (BestCheckpoint, ModelCheckpoint))
+    ]
+    last = [one.last_model_path for one in trainer.checkpoint_callbacks if isinstance(one, ModelCheckpoint)]
+    return next((path for path in best + last if path), "")
+
+
+def write_metrics(trainer: Trainer, metrics: Mapping[str, float], step: int) -> None:
+    """Write metrics to all loggers of a Trainer.
+
+    If a logger raises ``OSError``, for example because the disk is full, the error is logged once and the logger is
+    tried again the next time.
+
+    Args:
+        trainer: The Trainer with the loggers.
+        metrics: Values by name.
+        step: The env step.
+    """
+    for one in trainer.loggers:
+        try:
+            one.log_metrics(dict(metrics), step=step)
+        except OSError as error:
+            if one not in _failed:
+                _failed.add(one)
+                text = "%s could not write metrics at env step %d: %s; the run continues without them"
+                logger.error(text, type(one).__name__, step, error)
+
+
+def log_over_env_steps(trainer: Trainer) -> None:
+    """Make Lightning's monitors among a Trainer's callbacks log over env steps. Calling it again changes nothing."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    for callback in callbacks:
+        for hook in HOOKS if isinstance(callback, MONITORS) else ():
+            if hook not in vars(callback):
+                setattr(callback, hook, _with_env_steps(getattr(callback, hook)))
+
+
+def _with_env_steps(hook: Callable[..., Any]) -> Callable[..., Any]:
+    def call(trainer: Trainer, pl_module: Any, *args: Any, **kwargs: Any) -> Any:
+        return hook(_TrainerView(trainer, pl_module.progress), pl_module, *args, **kwargs)
+
+    return call
+
+
+class _View:
+    """Pass every attribute through to another object, which is not changed."""
+
+    def __init__(self, viewed: Any, progress: Any) -> None:
+        self._viewed, self._progress = viewed, progress
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._viewed, name)
+
+
+class _TrainerView(_View):
+    @property
+    def loggers(self) -> list[_LoggerView]:
+        return [_LoggerView(logger, self._progress) for logger in self._viewed.loggers]
+
+    @property
+    def _logger_connector(self) -> _LoggerView:
+        return _LoggerView(self._viewed._logger_connector, self._progress)
+
+
+class _LoggerView(_View):
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        self._viewed.log_metrics(metrics, step=self._progress.env_step)

@@ -12,6 +12,7 @@ from tqdm.auto import tqdm
 from typing_extensions import override
 
 from lightning_ding.config import require
+from lightning_ding.protocols import run_data
 
 SHOWN = {
     "collect/return_mean": "return",
@@ -25,10 +26,10 @@ WITHOUT_TOTAL = "{desc}: {n_fmt} env steps [{elapsed}{postfix}]"
 
 
 class EnvStepProgressBar(ProgressBar):
-    """Shows env steps done, the mean return of the newest episodes and of the last evaluation, and the speed.
+    """Show the env steps made, the mean return of the newest episodes and of the last evaluation, and the speed.
 
     Args:
-        refresh_seconds: Least time between two redraws, >= 0.
+        refresh_seconds: Shortest time between two redraws in seconds, >= 0.
     """
 
     def __init__(self, refresh_seconds: float = 0.25) -> None:
@@ -41,12 +42,12 @@ class EnvStepProgressBar(ProgressBar):
 
     @property
     def is_enabled(self) -> bool:
-        """Whether the bar is shown; Lightning switches it off on all ranks but the first."""
+        """Whether the bar is shown; Lightning disables it on all ranks but the first."""
         return self._enabled
 
     @override
     def disable(self) -> None:
-        """Show nothing."""
+        """Hide the bar."""
         self._enabled = False
 
     @override
@@ -57,7 +58,7 @@ class EnvStepProgressBar(ProgressBar):
     @override
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Open the bar."""
-        total = getattr(getattr(trainer, "datamodule", None), "max_env_step", None)
+        total = run_data(trainer).max_env_step
         self._bar = tqdm(
             total=total,
             initial=pl_module.progress.env_step,
@@ -71,7 +72,7 @@ class EnvStepProgressBar(ProgressBar):
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Redraw the bar now and then."""
+        """Redraw the bar if ``refresh_seconds`` have passed."""
         now = time.monotonic()
         if now - self._drawn >= self.refresh_seconds:
             self._drawn = now
@@ -79,13 +80,13 @@ class EnvStepProgressBar(ProgressBar):
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Show the new score."""
+        """Show the result of the evaluation."""
         if self._bar is not None:
             self._draw(trainer, pl_module)
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Draw the end and close the bar."""
+        """Draw the final state and close the bar."""
         self._draw(trainer, pl_module)
         self._bar.close()
         self._bar = None
@@ -108,5 +109,5 @@ class EnvStepProgressBar(ProgressBar):
         self._bar.set_postfix_str(", ".join(shown), refresh=False)
         self._bar.n = pl_module.progress.env_step
         if self._bar.total is not None:
-            self._bar.total = max(self._bar.total, self._bar.n)  # the last round may go beyond the end
+            self._bar.total = max(self._bar.total, self._bar.n)  # the last round may exceed the limit
         self._bar.refresh()

@@ -1,4 +1,4 @@
-"""Let those who collect have the weights of the policy that learns."""
+"""Callbacks of a distributed learner: publish the weights for collectors, and report progress and priorities."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from lightning_ding.config import require
 
 logger = logging.getLogger(__name__)
 
-FIRST = 60.0  # seconds for which the first publication is tried: without it nobody collects
+
+FIRST = 60.0  # seconds for which the first publication is tried, because collecting cannot start without it
 PAUSE = 1.0  # seconds between two of these attempts
 
 
 class WeightPublisher(Callback):
-    """Hands the weights that collecting needs to a function: at the start, every so many rounds, and at the end.
+    """Pass the weights that collecting needs to a function: at the start, at regular intervals, and at the end.
 
-    The function gets ``{"model": flat tensors by name, on the CPU, "iter": updates that they have seen}``, and where
-    observations are normalised ``"normaliser"``, flat tensors as well. The tensors are those that are trained on, where
-    that is on the CPU, so they have to be copied or written before it returns.
-    Only rank zero publishes, and nothing that was published already. If there is no room for them (``OSError``), an
-    error is logged, and the next round's take their place; at the start of a run it is tried for a minute before it
-    raises.
+    The function gets a mapping with the keys ``"model"`` (CPU tensors by name), ``"iter"`` (updates made so far) and,
+    if observations are normalised, ``"normaliser"`` (CPU tensors by name). If the policy is trained on the CPU, these
+    are the tensors that are trained, so the function must copy or write them before it returns.
+
+    Only rank zero publishes, and it publishes each version once. If the function raises ``OSError``, for example
+    because the disk is full, an error is logged and the weights of the next round are published instead. At the start
+    of a run, publishing is tried for a minute before the error is raised.
 
     Args:
-        send_policy: The function, such as ``comm_learner.send_policy``.
+        send_policy: Function that gets the weights, such as ``comm_learner.send_policy``.
         every_n_rounds: Rounds between two publications, >= 1.
     """
 
@@ -42,7 +44,7 @@ class WeightPublisher(Callback):
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Publish what the run begins with."""
+        """Publish the first weights of the run."""
         self._rounds, self._version = 0, -1
         deadline = time.monotonic() + FIRST
         while not self._publish(trainer, pl_module, raises=time.monotonic() > deadline):
@@ -50,8 +52,8 @@ class WeightPublisher(Callback):
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Publish when it is due."""
-        if batch is None:  # the run ends: first comes its checkpoint, and the coordinator may be gone
+        """Publish the weights if a publication is due."""
+        if batch is None:  # the run ends: a checkpoint is saved first, and the coordinator may have exited
             return
         self._rounds += 1
         if self._rounds % self.every_n_rounds == 0:
@@ -59,11 +61,11 @@ class WeightPublisher(Callback):
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Publish what the run ends with."""
+        """Publish the last weights of the run."""
         self._publish(trainer, pl_module)
 
     def _publish(self, trainer: Trainer, policy: Any, raises: bool = False) -> bool:
-        """Publish what is new, and return whether it worked."""
+        """Publish the weights if they are new; return False if that failed."""
         version = policy.progress.train_iter
         if not trainer.is_global_zero or version == self._version:
             return True
@@ -79,3 +81,46 @@ class WeightPublisher(Callback):
             return False
         self._version = version
         return True
+
+
+class LearningReporter(Callback):
+    """Pass a report of each round to a function: ``learner_step``, ``learner_done``, ``priority_info`` and scores.
+
+    ``priority_info`` holds the priorities of all minibatches of the round, or is None. After each
+    round with priorities, every rank reports its own. Without priorities, only rank zero reports, every
+    ``every_n_rounds`` rounds. If the function raises ``OSError``, an error is logged and the transitions keep their
+    old priorities.
+
+    Args:
+        send_learn_info: Function that gets the report, such as ``comm_learner.send_learn_info``.
+        every_n_rounds: Rounds between two reports without priorities, >= 1.
+    """
+
+    def __init__(self, send_learn_info: Callable[[Mapping[str, Any]], None], every_n_rounds: int = 1) -> None:
+        require(every_n_rounds >= 1, "every_n_rounds", ">= 1", every_n_rounds)
+        self.send_learn_info = send_learn_info
+        self.every_n_rounds = every_n_rounds
+        self._rounds = 0
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Start counting rounds."""
+        self._rounds = 0
+
+    @override
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Report the round."""
+        if batch is None:  # no more data arrived
+            return
+        self._rounds += 1
+        priorities = batch.priorities()
+        is_due = trainer.is_global_zero and self._rounds % self.every_n_rounds == 0
+        if not is_due and priorities is None:
+            return
+        metrics = trainer.callback_metrics
+        scores = {name: float(value) for name, value in metrics.items() if name.startswith("eval/")}
+        about = {"learner_step": pl_module.progress.train_iter, "learner_done": False}
+        try:
+            self.send_learn_info({**scores, **about, "priority_info": priorities})
+        except OSError as error:
+            logger.error("the priorities of a round could not be sent: %s", error)

@@ -1,4 +1,4 @@
-"""Run an evaluator of your own with Lightning's validation."""
+"""Run a further evaluator during Lightning's validation."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from typing_extensions import override
 
-from lightning_ding.callbacks.logging_metrics import write_metrics
-from lightning_ding.callbacks.stopping import stop_run
+from lightning_ding.callbacks.metrics import write_metrics
+from lightning_ding.callbacks.stop import stop_run
 from lightning_ding.worker import ISerialEvaluator
 
 
 class RunEvaluator(Callback):
-    """Lets an evaluator measure whenever the Trainer validates, logs its numbers, and ends the run when it says so.
+    """Run an evaluator whenever the Trainer validates, log its results, and stop the run at its ``stop_value``.
 
-    For evaluators beside the datamodule's own, such as one of games between several players or of a metric over a data
-    set. Ranks share the work as the evaluator does, so every rank has to have one. What it remembers is part of every
-    checkpoint.
+    For evaluators in addition to the datamodule's own, for example one that plays games between several players, or one
+    that computes a metric over a data set. The evaluator shares its work between the ranks, so every rank needs one.
+    The evaluator's state is part of every checkpoint.
 
     Args:
-        evaluator: With its env and policy; its owner closes it.
-        name: Prefix of the metrics, which have env steps as x axis; they also stand in ``trainer.callback_metrics``.
+        evaluator: An evaluator with its env and policy. The caller closes it.
+        name: Prefix of the metrics' names. The metrics are logged over env steps and are also in
+            ``trainer.callback_metrics``.
     """
 
     def __init__(self, evaluator: ISerialEvaluator, name: str = "evaluator") -> None:
@@ -32,7 +33,7 @@ class RunEvaluator(Callback):
 
     @override
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Measure, log, and stop the run if it is good enough."""
+        """Evaluate, log the results, and stop the run if ``stop_value`` is reached."""
         if trainer.sanity_checking:
             return
         progress = pl_module.progress
@@ -46,10 +47,10 @@ class RunEvaluator(Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """Return what the evaluator remembers."""
+        """Return the evaluator's state."""
         return self.evaluator.state_dict()
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what the evaluator remembers."""
+        """Restore the evaluator's state."""
         self.evaluator.load_state_dict(state_dict)

@@ -1,4 +1,4 @@
-"""End a run in which nothing goes on."""
+"""End a run that makes no progress."""
 
 from __future__ import annotations
 
@@ -13,33 +13,42 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
-from lightning_ding.callbacks.leaving import BACKSTOP, SHOWING, STDERR, leave, leave_within, show_stacks
-from lightning_ding.callbacks.ranks import is_started_by_a_rank, started_here
+from lightning_ding.callbacks.process_exit import (
+    BACKSTOP,
+    SHOWING,
+    STDERR,
+    is_started_by_a_rank,
+    leave,
+    leave_within,
+    show_stacks,
+    started_here,
+)
+from lightning_ding.callbacks.run_evaluator import RunEvaluator
 from lightning_ding.config import require
 from lightning_ding.exit_codes import ORPHANED, STALLED
+from lightning_ding.protocols import run_data
 
 logger = logging.getLogger(__name__)
 
 POLL = 1.0  # seconds
-ORPHAN_LEAVES = 5.0  # seconds that a rank has to find out by itself that rank zero is gone
+ORPHAN_LEAVES = 5.0  # seconds after which a rank exits after the rank that started it has exited
 
 
 class Watchdog(Callback):
-    """Ends the process when there was no env step and no update for a long time.
+    """End the process if there was no env step and no update for a long time.
 
-    First the stacks of all threads of this process and of its env processes go to stderr, then it exits with
-    :data:`~lightning_ding.exit_codes.STALLED`. A thread looks at the counters once a second, so a run pays nothing for
-    it. If not even that thread gets to run, because something holds the interpreter, ``faulthandler`` writes the stacks
-    and ends the process with 1; its ``dump_traceback_later`` is in use while this is. Under DDP each rank watches
-    itself, and a rank that another one has started leaves some seconds after that one is gone.
+    The stacks of all threads of this process and of its env processes are first written to stderr; the exit code is
+    :data:`~lightning_ding.exit_codes.STALLED`. A thread reads the counters once a second, so the run is not slowed
+    down. If that thread cannot run, because other code holds the interpreter lock, ``faulthandler`` writes the stacks
+    and ends the process with exit code 1. The callback therefore uses ``faulthandler.dump_traceback_later``. Under DDP
+    each rank watches itself, and a rank that another rank has started exits some seconds after that rank has exited.
 
     Time in which the process was stopped (Ctrl-Z) does not count for the thread, but it does for ``faulthandler``: a
-    process that was stopped for longer than ``seconds`` may be ended, with 1, as soon as it goes on.
+    process that was stopped for longer than ``seconds`` may be ended with exit code 1 as soon as it continues.
 
     Args:
-        seconds: Longest time without an env step or an update, of training or of an evaluation, > 0 and finite. It has
-            to be longer than a single env step, update, checkpoint, compilation or callback ever takes. None for no
-            watch.
+        seconds: Longest time without an env step or an update, in training or in an evaluation, > 0 and finite. It must
+            be longer than any single env step, update, checkpoint, compilation or callback. None disables the watchdog.
     """
 
     def __init__(self, seconds: float | None = 600.0) -> None:
@@ -49,12 +58,12 @@ class Watchdog(Callback):
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Begin to watch."""
+        """Start watching the run."""
         self._end()
         if self.seconds is None:
             return
         self._is_started = is_started_by_a_rank(trainer)
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         poll = min(POLL, self.seconds / 4)
         _arm(self.seconds + 2 * poll)
         watched = (trainer, pl_module, self.seconds, poll)
@@ -63,62 +72,58 @@ class Watchdog(Callback):
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Watch no more."""
+        """Stop watching the run."""
         self._end()
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Watch no more."""
+        """Stop watching the run."""
         self._end()
 
     def _end(self) -> None:
         if self._thread is not None:
-            self._over.set()
+            self._stopped.set()
             self._thread.join()
             self._thread = None
 
     def _watch(self, trainer: Trainer, module: Any, seconds: float, poll: float) -> None:
         parent, orphaned = os.getppid(), 0.0
-        last, still, before = counts(trainer, module), 0.0, time.monotonic()
-        while not self._over.wait(poll):
+        last, idle, before = counts(trainer, module), 0.0, time.monotonic()
+        while not self._stopped.wait(poll):
             _arm(seconds + 2 * poll)
             now, counted = time.monotonic(), counts(trainer, module)
             passed, before = min(now - before, 2 * poll), now
-            still = still + passed if counted == last else 0.0
+            idle = idle + passed if counted == last else 0.0
             last = counted
-            if still >= seconds:
+            if idle >= seconds:
                 self._leave(trainer, seconds)
             orphaned += passed if self._is_started and os.getppid() != parent else 0.0
             if orphaned >= ORPHAN_LEAVES:
                 leave_within(BACKSTOP, ORPHANED)
-                logger.error("the process of rank zero is gone")
+                logger.error("the process that started this rank has exited")
                 leave(ORPHANED)
         faulthandler.cancel_dump_traceback_later()
 
     def _leave(self, trainer: Trainer, seconds: float) -> None:
-        # the other ranks stand still as well, and write theirs; then the one that started them ends them
+        # the other ranks are idle as well and write their stacks; then the rank that started them ends them
         waits = SHOWING + 2 * POLL + (ORPHAN_LEAVES if self._is_started else 0.0) if trainer.world_size > 1 else 0.0
         started = started_here(trainer)
         leave_within(BACKSTOP + waits, STALLED, started)
         _arm(2 * BACKSTOP + waits)
-        logger.error("no env step and no update for %g s; the run stands here:", seconds)
+        logger.error("no env step and no update for %g s; the stacks of all threads:", seconds)
         show_stacks()
         time.sleep(waits)
         leave(STALLED, started)
 
 
 def _arm(seconds: float) -> None:
-    """Let C code write the stacks and end this process, unless this is called again within that time."""
+    """Make C code write the stacks and end this process, unless this is called again within ``seconds``."""
     faulthandler.dump_traceback_later(seconds, exit=True, file=STDERR)
 
 
 def counts(trainer: Trainer, module: Any) -> tuple[int, ...]:
-    """Return what changes while something goes on: steps of collecting and of evaluating, and updates."""
-    progress, datamodule = getattr(module, "progress", None), getattr(trainer, "datamodule", None)
-    evaluating = [getattr(callback, "evaluator", None) for callback in trainer.callbacks]  # type: ignore[attr-defined]
-    return (
-        getattr(progress, "train_iter", 0),
-        getattr(progress, "env_step", 0),
-        getattr(getattr(datamodule, "collector", None), "envstep", 0),
-        *(getattr(one, "steps_made", 0) for one in [getattr(datamodule, "evaluator", None), *evaluating]),
-    )
+    """Return counters of which at least one grows while the run makes progress: updates and env steps."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    evaluators = [callback.evaluator for callback in callbacks if isinstance(callback, RunEvaluator)]
+    progress, steps = module.progress, run_data(trainer).steps_made()
+    return (progress.train_iter, progress.env_step, steps, *(evaluator.steps_made for evaluator in evaluators))

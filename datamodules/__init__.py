@@ -1,4 +1,4 @@
-"""DataModules: collecting, keeping and serving data for a policy's ``training_step``."""
+"""DataModules: collect, store and serve data for a policy's ``training_step``."""
 
 if __name__ != "lightning_ding.datamodules":  # the folder is also importable from the repository root, as a second copy
     raise ImportError("import lightning_ding.datamodules, not datamodules")

@@ -1,41 +1,35 @@
-"""What the datamodules of a run have in common: envs, collecting, evaluating, counting and seeds.
-
-Shapes: E episodes of an evaluation over all ranks.
-"""
+"""The base of all datamodules: envs, collecting, evaluating, counters and seeds."""
 
 from __future__ import annotations
 
 import gc
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
 from lightning_ding.callbacks import default_callbacks
 from lightning_ding.config import require
-from lightning_ding.datamodules.arguments import plain
-from lightning_ding.datamodules.resumable import ResumableDataModule
-from lightning_ding.datamodules.seeds import Seeds
-from lightning_ding.datamodules.stream import Stream
+from lightning_ding.datamodules.epoch import Stream
+from lightning_ding.datamodules.evaluation import Evaluation
+from lightning_ding.datamodules.resume import ResumableDataModule
+from lightning_ding.datamodules.trainer_setup import plain, set_up_trainer
 from lightning_ding.envs import FaultBarrier, make_vector_env
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
 from lightning_ding.envs.vector import AutoresetName, EnvTimeout, VectorMode, differ_in_bounds_only
+from lightning_ding.ranks import sum_over_ranks
 from lightning_ding.registry import import_modules
 from lightning_ding.worker import (
     BaseSerialCommander,
-    InteractionSerialEvaluator,
     ISerialCollector,
     create_serial_collector,
-    create_serial_evaluator,
     get_serial_collector_cls,
-    get_serial_evaluator_cls,
     sort_callbacks,
 )
 
@@ -43,11 +37,17 @@ COUNTS = ("num_envs", "max_env_step", "max_train_iter", "rounds_per_epoch", "eva
 
 
 class CollectingDataModule(ResumableDataModule):
-    """Collects in envs with the policy that learns, and evaluates it; a subclass says what a round of training is.
+    """Collect data with the policy that is trained, and evaluate the policy. A subclass defines a round of training.
 
-    What is collected and how much is learned from it stands in the policy's config; here stands where it happens and
-    how long. Under DDP every rank has its own envs and seeds; ``max_env_step`` counts the steps of all ranks together.
+    The policy's config determines how much is collected and how many updates are made; the arguments of this class
+    determine the envs and the length of the run. Under DDP every rank has its own envs and seeds; ``max_env_step``
+    counts the steps of all ranks together.
     """
+
+    single_observation_space: spaces.Space[Any]
+    """Observation space of one env, once a stage was set up."""
+    single_action_space: spaces.Space[Any]
+    """Action space of one env, once a stage was set up."""
 
     def __init__(
         self,
@@ -72,39 +72,40 @@ class CollectingDataModule(ResumableDataModule):
         eval_env_kwargs: Mapping[str, Any] | None = None,
         import_names: Names = (),
     ) -> None:
-        """Say where data comes from and how long a run is; here, so that the command line finds it for every subclass.
+        """Define the envs and the limits of a run. The command line reads the arguments from this signature.
 
         Args:
             env_id: A registered gymnasium id, ``module:id``, the dotted path of a class or function, a mapping with
                 ``class_path`` and ``init_args``, or a callable that returns an env.
             num_envs: Envs on each rank, >= 1.
-            mode: ``"sync"`` steps the envs in this process, ``"async"`` each in its own, ``"native"`` takes the vector
-                env that the id registers.
-            wrappers: Applied in order to each env, for training and evaluation; the first one is innermost. Dotted
-                paths such as ``gymnasium.wrappers.FlattenObservation``, mappings with ``class_path`` and ``init_args``,
-                or callables.
+            mode: ``"sync"`` steps the envs in this process, ``"async"`` steps each env in its own process, ``"native"``
+                uses the vector env that the id registers.
+            wrappers: Wrappers of each env, for training and evaluation, the innermost first: dotted paths such as
+                ``gymnasium.wrappers.FlattenObservation``, mappings with ``class_path`` and ``init_args``, or callables.
             env_kwargs: Arguments of the env.
-            seed: Of envs, exploration and learning; each rank makes its own from it.
-            max_env_step: End the run after so many env steps; None for no such end.
-            max_train_iter: End the run after so many updates; None for no such end.
-            stop_value: End the run when an evaluation's mean return reaches this; None takes the policy's
+            seed: Seed of envs, exploration and learning, >= 0; each rank derives its own from it.
+            max_env_step: Env steps over all ranks after which the run ends, >= 1; None for no limit.
+            max_train_iter: Updates after which the run ends, >= 1; None for no limit.
+            stop_value: Mean return of an evaluation at which the run ends; None takes the policy's
                 ``eval.evaluator.stop_value``.
-            rounds_per_epoch: Rounds between two evaluations; None makes it ``eval_freq`` updates.
-            evaluator_env_num: Envs for evaluation on each rank; None means as many as episodes, up to ``num_envs``.
-            n_evaluator_episode: Episodes of an evaluation over all ranks; None takes the policy's
+            rounds_per_epoch: Rounds between two evaluations, >= 1; None takes the number that makes ``eval_freq``
+                updates.
+            evaluator_env_num: Envs for evaluation on each rank, >= 1; None takes one for each episode, up to
+                ``num_envs``.
+            n_evaluator_episode: Episodes of an evaluation over all ranks, >= 1; None takes the policy's
                 ``eval.evaluator.n_episode``.
-            norm_obs: Let the policy shift and scale observations by the mean and standard deviation of those seen in
-                training, over all ranks. The statistics are part of the policy; evaluations do not change them.
-            norm_reward: Let the policy learn from rewards divided by the standard deviation of the discounted return;
-                reported returns stay those of the env.
-            env_timeout: With ``mode="async"``, seconds in which an env must answer, > 0: a pair for a reset and for a
-                step, or one number for both; None is no limit, ``"default"`` 120 and 60 s. What becomes of an env that
-                does not answer, or whose process dies, says ``collect.collector.env_fault``: the run ends, or the
-                episode is dropped and a new process takes the place of its own.
-            train_wrappers: Applied around ``wrappers`` to each training env only, such as reward clipping.
-            eval_wrappers: Applied around ``wrappers`` to each evaluation env only.
+            norm_obs: Whether the policy shifts and scales observations by the mean and standard deviation of those seen
+                in training, over all ranks. The statistics are part of the policy; evaluations do not change them.
+            norm_reward: Whether the policy learns from rewards divided by the standard deviation of the discounted
+                return; reports contain the returns of the env.
+            env_timeout: Time limit for an env in seconds, > 0, only with ``mode="async"``: a pair for a reset and for a
+                step, or one number for both; None for no limit; ``"default"`` for 120 and 60 s. After a timeout or the
+                death of an env's process, ``collect.collector.env_fault="raise"`` ends the run, and ``"drop"`` drops
+                the episode and starts a new process.
+            train_wrappers: Wrappers of the training envs only, such as reward clipping, applied around ``wrappers``.
+            eval_wrappers: Wrappers of the evaluation envs only, applied around ``wrappers``.
             eval_env_id: Env of the evaluation, with the same spaces; None takes ``env_id``.
-            eval_env_kwargs: Arguments of the evaluation env, which replace ``env_kwargs``; None takes ``env_kwargs``.
+            eval_env_kwargs: Arguments of the evaluation env, instead of ``env_kwargs``; None takes ``env_kwargs``.
             import_names: Modules to import first, for the envs that they register.
 
         Raises:
@@ -123,7 +124,7 @@ class CollectingDataModule(ResumableDataModule):
         _check_ranges(arguments)
         self.env_id = env_id
         self.env_timeout: EnvTimeout = env_timeout
-        self.num_envs = num_envs
+        self.seed, self.num_envs = seed, num_envs
         self.mode: VectorMode = mode
         self.wrappers = find_wrappers(wrappers)
         self.env_kwargs = dict(env_kwargs or {})
@@ -131,30 +132,22 @@ class CollectingDataModule(ResumableDataModule):
         self.eval_wrappers = find_wrappers(eval_wrappers, "eval_wrappers")
         self.eval_env_id = env_id if eval_env_id is None else eval_env_id
         self.eval_env_kwargs = self.env_kwargs if eval_env_kwargs is None else dict(eval_env_kwargs)
-        self.seed = seed
-        self.max_env_step = max_env_step
-        self.max_train_iter = max_train_iter
-        self.stop_value = stop_value
-        self.rounds_per_epoch = rounds_per_epoch
-        self.evaluator_env_num = evaluator_env_num
-        self.n_evaluator_episode = n_evaluator_episode
-        self.single_observation_space: spaces.Space[Any]
-        self.single_action_space: spaces.Space[Any]
+        self.max_env_step, self.max_train_iter = max_env_step, max_train_iter
+        self.stop_value, self.rounds_per_epoch = stop_value, rounds_per_epoch
+        self.evaluator_env_num, self.n_evaluator_episode = evaluator_env_num, n_evaluator_episode
         self._envs: list[VectorEnv] = []
         self._collect_kwargs: Mapping[str, Any] = {}
-        self._commander: BaseSerialCommander | None = None
         self._dropped_episodes: list[int] = []
-        self.norm_obs = norm_obs
-        self.norm_reward = norm_reward
+        self.norm_obs, self.norm_reward = norm_obs, norm_reward
 
     # ------------------------------------------------------------------ to implement
 
     @abstractmethod
     def _check_policy(self, policy: Any) -> None:
-        """Raise if the policy, or what its config asks for, does not fit this datamodule."""
+        """Raise if the policy or its config does not fit this datamodule."""
 
     def _collector_wrappers(self) -> tuple[Callable[[Any], Any], ...]:
-        """Return the wrappers of the envs that training data comes from, innermost first."""
+        """Return the wrappers of the training envs, innermost first."""
         wrappers = (*self.wrappers, *self.train_wrappers)
         if self._policy.config.collect.collector.env_fault != "drop":
             return wrappers
@@ -164,13 +157,31 @@ class CollectingDataModule(ResumableDataModule):
 
     # ------------------------------------------------------------------ Lightning
 
+    if not TYPE_CHECKING:  # type checkers use the attribute that Lightning declares
+
+        @property
+        def trainer(self) -> Trainer | None:
+            """The Trainer, which Lightning sets before all other steps of a run."""
+            return self._trainer
+
+        @trainer.setter
+        def trainer(self, trainer: Trainer | None) -> None:
+            """Prepare the Trainer for a run."""
+            self._trainer = trainer
+            if trainer is not None:
+                set_up_trainer(trainer, any(limit is not None for limit in self._limits(trainer)))
+
     def default_callbacks(self, trainer: Trainer) -> list[Callback]:
         """Return the callbacks that a run needs and ``trainer`` does not have yet."""
+        return default_callbacks(trainer, *self._limits(trainer))
+
+    def _limits(self, trainer: Trainer) -> tuple[int | None, int | None, float | None]:
+        """Return the run's ``max_env_step``, ``max_train_iter`` and ``stop_value``."""
         policy: Any = trainer.lightning_module
         stop_value = self.stop_value
-        if stop_value is None:
-            stop_value = policy.get_attribute("cfg").eval.evaluator.stop_value
-        return default_callbacks(trainer, self.max_env_step, self.max_train_iter, stop_value)
+        if stop_value is None and policy is not None:  # None until a Trainer has a module
+            stop_value = policy.config.eval.evaluator.stop_value
+        return self.max_env_step, self.max_train_iter, stop_value
 
     def setup(self, stage: str) -> None:
         """Make the envs and workers of a stage (Lightning hook).
@@ -182,7 +193,7 @@ class CollectingDataModule(ResumableDataModule):
         trainer = cast(Trainer, self.trainer)
         self._policy = trainer.lightning_module
         trainer.callbacks = sort_callbacks(trainer.callbacks)  # type: ignore[attr-defined]
-        trainer.num_sanity_val_steps = 0  # it would evaluate the untrained policy at full length
+        trainer.num_sanity_val_steps = 0  # or Lightning would evaluate the untrained policy at full length
         self._setup_evaluator(stage)
         if stage == "fit":
             self._policy.progress.budget = self.max_env_step
@@ -190,23 +201,24 @@ class CollectingDataModule(ResumableDataModule):
 
     def train_dataloader(self) -> Iterable[Any]:
         """Return the rounds of an epoch (Lightning hook)."""
-        self._noise.leave_out()
+        self._loader_warnings.suppress()
         return Stream(self._started_round, self._epoch.begin(cast(Trainer, self.trainer), self._epoch_length()))
 
     def val_dataloader(self) -> Iterable[dict[str, Tensor]]:
         """Return one evaluation (Lightning hook)."""
-        self._noise.leave_out()
+        self._loader_warnings.suppress()
         return Stream(self._evaluate, 1)
 
     def test_dataloader(self) -> Iterable[dict[str, Tensor]]:
-        """Return one evaluation, on other episodes than validation's (Lightning hook)."""
-        self._noise.leave_out()
+        """Return one evaluation, on other episodes than a validation (Lightning hook)."""
+        self._loader_warnings.suppress()
         return Stream(self._evaluate, 1)
 
     @property
     def hparams_initial(self) -> Any:
-        """The arguments for the loggers, apart from what the policy logs under the same name (Lightning)."""
-        taken = getattr(getattr(self.trainer, "lightning_module", None), "hparams_initial", {})
+        """The arguments for the loggers (Lightning); a name that the policy uses too gets the prefix ``data/``."""
+        policy = self.trainer.lightning_module if self.trainer is not None else None
+        taken = policy.hparams_initial if policy is not None else {}
         mine = super().hparams_initial.items()
         return {f"data/{name}" if name in taken else name: value for name, value in mine}
 
@@ -219,9 +231,9 @@ class CollectingDataModule(ResumableDataModule):
         self.close()
 
     def close(self) -> None:
-        """Close the envs; what was collected stays, so that a later ``fit`` goes on with it."""
+        """Close the envs. Collected data are kept, so that a later ``fit`` can use them."""
         gc.unfreeze()
-        self._noise.end()
+        self._loader_warnings.restore()
         envs, self._envs = self._envs, []
         for env in envs:
             env.close()
@@ -232,64 +244,73 @@ class CollectingDataModule(ResumableDataModule):
         """Return the returns and lengths of the episodes that ended on this rank since the last call."""
         return self.collector.pop_episodes() if self.collector is not None else ([], [])
 
+    def pop_metrics(self) -> dict[str, float]:
+        """Return the metrics of collecting since the last call, by their full names."""
+        metrics = {f"collect/{name}": float(value) for name, value in self._collect_kwargs.items()}
+        dropped = self.collector.dropped_episode if self.collector is not None else 0
+        return metrics | ({"collect/dropped_episode": float(dropped)} if dropped else {})
+
+    def steps_made(self) -> int:
+        """Return the env steps made on this rank so far, in training and in evaluations."""
+        collector, evaluator = self.collector, self.evaluator
+        collected = collector.envstep if collector is not None else 0
+        return collected + (evaluator.steps_made if evaluator is not None else 0)
+
+    def request_cancel(self, is_requested: bool) -> None:
+        """Make an evaluation end early, or withdraw that request."""
+        if self.evaluator is not None:
+            self.evaluator.cancel_requested = is_requested
+
     @property
     def collect_kwargs(self) -> Mapping[str, Any]:
-        """What the last round's collecting was told, such as ``eps``."""
+        """Settings for collecting the last round, such as ``eps``; the policy's command mode chose them."""
         return self._collect_kwargs
 
     def _collect(self, amount: int, random: bool = False, **kwargs: Any) -> Any:
-        """Return what the collector collects, and count it over all ranks.
+        """Return data from the collector, and update the counters of the run.
 
         Args:
-            amount: Transitions or episodes, whatever the collector counts.
-            random: Take random actions.
+            amount: Transitions or episodes, in the unit of the collector.
+            random: Whether to take random actions.
             kwargs: Further arguments of the collector.
         """
         policy, collector = self._policy, cast(ISerialCollector, self.collector)
-        if not random and self._commander is not None:
+        if not random:
             self._collect_kwargs = self._commander.step()
         before = np.array([collector.envstep, collector.episode, collector.sample])
-        told = {} if random else self._collect_kwargs
+        settings = {} if random else self._collect_kwargs
         train_iter = policy.progress.train_iter
-        data = collector.collect(amount, train_iter, random_collect=random, policy_kwargs=told, **kwargs)
+        data = collector.collect(amount, train_iter, random_collect=random, policy_kwargs=settings, **kwargs)
         self._dropped_episodes = collector.pop_dropped_episodes()
         self._count((np.array([collector.envstep, collector.episode, collector.sample]) - before).tolist())
         return data
 
-    def _on_any_rank(self, decision: bool) -> bool:
-        """Return the same on all ranks: whether it holds on one of them."""
-        return cast(Trainer, self.trainer).strategy.reduce_boolean_decision(decision, all=False)
-
     def _count(self, counts: list[int]) -> None:
-        """Add this rank's env steps, episodes and samples to the run's, over all ranks."""
-        trainer = cast(Trainer, self.trainer)
-        if trainer.world_size > 1:
-            total = trainer.strategy.reduce(torch.tensor(counts, device=trainer.strategy.root_device), reduce_op="sum")
-            counts = cast(Tensor, total).tolist()
+        """Sum env steps, episodes and samples over all ranks, and add them to the counters of the run."""
+        env_step, episode, sample = sum_over_ranks(torch.tensor(counts)).tolist()
         progress = self._policy.progress
-        progress.env_step += counts[0]
-        progress.episode += counts[1]
-        progress.sample += counts[2]
+        progress.env_step += env_step
+        progress.episode += episode
+        progress.sample += sample
 
     def _setup_collector(self, trainer: Trainer) -> None:
         policy = self._policy
-        if getattr(get_serial_collector_cls(policy.config.collect.collector), "has_players", False):
+        if get_serial_collector_cls(policy.config.collect.collector).has_players:
             raise ValueError(
-                "collect.collector.type must be that of a collector of one policy, such as 'sample', in a "
-                f"{type(self).__name__}, got {policy.config.collect.collector.type!r}; use that one by hand"
+                "collect.collector.type must be a collector for one policy, such as 'sample', in a "
+                f"{type(self).__name__}, got {policy.config.collect.collector.type!r}; use it without a datamodule"
             )
         self._check_policy(policy)
         env = self._make_env(self.env_id, self.num_envs, self._collector_wrappers(), self.env_kwargs)
         self._check_same_spaces(env)
-        self._begin_normalising()
+        self._start_normalising()
         self._collector_env = env
         self.collector = create_serial_collector(policy.config.collect.collector, env=env, policy=policy.collect_mode)
-        command = getattr(policy, "command_mode", None)
-        self._commander = BaseSerialCommander(policy=command, progress=policy.progress) if command is not None else None
-        self._begin_anew()
+        self._commander = BaseSerialCommander(policy=policy.command_mode, progress=policy.progress)
+        self._reset()
 
-    def _begin_normalising(self) -> None:
-        """Tell the policy what to normalise.
+    def _start_normalising(self) -> None:
+        """Turn on the normalisation of observations and rewards in the policy, if the arguments request it.
 
         Raises:
             ValueError: If there is nothing to normalise, or the policy was trained with other settings.
@@ -303,59 +324,34 @@ class CollectingDataModule(ResumableDataModule):
         if self.rounds_per_epoch is not None:
             return self.rounds_per_epoch
         policy = self._policy
-        updates = policy.get_attribute("cfg").eval.evaluator.eval_freq
+        updates = policy.config.eval.evaluator.eval_freq
         return int(max(1, round(updates / policy.get_attribute("update_per_collect"))))
 
     # ------------------------------------------------------------------ evaluating
 
     def _setup_evaluator(self, stage: str) -> None:
         policy, trainer = self._policy, cast(Trainer, self.trainer)
-        config = policy.config.eval.evaluator
-        self._n_episode = self.n_evaluator_episode or config.n_episode
-        self._episodes = range(self._n_episode)[trainer.global_rank :: trainer.world_size]
-        ranks = trainer.world_size
-        require(self._n_episode >= ranks, "n_episode", f"at least one for each of {ranks} ranks", self._n_episode)
-        num_envs = self.evaluator_env_num or min(self.num_envs, len(self._episodes))
+        self._evaluation = Evaluation(trainer, policy, self.n_evaluator_episode)
+        num_envs = self.evaluator_env_num or min(self.num_envs, len(self._evaluation.episodes))
         wrappers = (*self.wrappers, *self.eval_wrappers)
         autoreset: AutoresetName | None = None if self.mode == "native" else "disabled"
         env = self._make_env(self.eval_env_id, num_envs, wrappers, self.eval_env_kwargs, autoreset)
         self.single_observation_space = env.single_observation_space
         self.single_action_space = env.single_action_space
         policy.build(env.single_observation_space, env.single_action_space)
-        seed = Seeds(self.seed).evaluation("test" if stage == "test" else "validate")
-        is_known = issubclass(get_serial_evaluator_cls(config), InteractionSerialEvaluator)
-        require(is_known, "eval.evaluator.type", "that of an InteractionSerialEvaluator", config.type)
-        film = next((one for one in trainer.loggers if isinstance(one, TensorBoardLogger)), trainer.logger)
-        made = {"env": env, "policy": policy.eval_mode, "tb_logger": film, "seed": seed}
-        evaluator = create_serial_evaluator(config, **made, instance_name="test" if stage == "test" else "eval")
-        self.evaluator = cast(InteractionSerialEvaluator, evaluator)
-        if config.render.render_freq > 0:
-            self.evaluator.check_can_film()
+        self.evaluator = self._evaluation.make_evaluator(env, self.seed, "test" if stage == "test" else "validate")
 
     def _evaluate(self) -> dict[str, Tensor]:
-        """Return ``episode_return`` and ``episode_length``, shape (E,), zero where other ranks ran an episode."""
-        self._noise.end()
-        evaluator, trainer = cast(InteractionSerialEvaluator, self.evaluator), cast(Trainer, self.trainer)
+        self._loader_warnings.restore()
         if self.norm_obs and not self._policy.normaliser.has_seen_obs:
             raise RuntimeError(
-                "norm_obs is True, but no observation was seen yet: evaluate a checkpoint with ckpt_path, or a policy "
-                "from load_from_checkpoint, which hold by what they are normalised"
+                "norm_obs is True, but the policy has no statistics of observations yet: evaluate a checkpoint with "
+                "ckpt_path, or a policy from load_from_checkpoint, which contain them"
             )
-        now = {"envstep": self._policy.progress.env_step, "train_iter": self._policy.progress.train_iter}
-        films = evaluator.should_render(**now)
-        table = torch.zeros(2, self._n_episode)
-        number = 0 if trainer.testing else now["train_iter"]
-        results = evaluator.run(self._episodes, film=films and trainer.is_global_zero, number=number)
-        table[:, self._episodes] = torch.tensor(results)
-        if films:
-            evaluator.write_film(**now)
-        if evaluator.config.figure_path is not None:
-            mine = table[0].to(trainer.strategy.root_device, copy=True)
-            evaluator.write_figure(cast(Tensor, trainer.strategy.reduce(mine, reduce_op="sum")).tolist(), **now)
-        return {"episode_return": table[0], "episode_length": table[1]}
+        return self._evaluation.run()
 
     def _check_same_spaces(self, env: VectorEnv) -> None:
-        """Raise if the training envs do not fit the network, which was built for the evaluation envs.
+        """Check that the training envs fit the network, which was built for the evaluation envs.
 
         Raises:
             ValueError: If the spaces differ in more than the bounds of observations.
@@ -388,7 +384,7 @@ class CollectingDataModule(ResumableDataModule):
 
 
 def _check_ranges(arguments: Mapping[str, Any]) -> None:
-    """Raise for an argument of a datamodule that is out of its range."""
+    """Raise for the first argument of a datamodule that is out of its range."""
     for name in COUNTS:
         require(arguments[name] is None or arguments[name] >= 1, name, ">= 1", arguments[name])
     require(arguments["seed"] >= 0, "seed", ">= 0", arguments["seed"])

@@ -1,46 +1,50 @@
-"""Where in its epoch a run is, so that a run that was stopped there goes on with the rest of it.
+"""The rounds of an epoch: iterating over them, and resuming a run in the middle of an epoch.
 
-Lightning 2.6.6 counts an epoch that ``trainer.should_stop`` cut short as a whole one, and begins the next one at full
-length: evaluations would stand elsewhere than in a run that was never stopped. There is no public way to say that an
-epoch goes on, so the counter of ``trainer.fit_loop`` is put back here, and the loader is asked for once more behind the
-rest of the epoch, as with ``reload_dataloaders_every_n_epochs``. A run that Lightning itself sets back into an epoch
-(``max_steps``, a checkpoint of an evaluation) is left to it, and with ``val_check_interval``, or with a share of the
-batches as limit, a new epoch begins.
+Lightning 2.6.6 counts an epoch that ``trainer.should_stop`` cut short as complete, and starts the next one at full
+length. Evaluations would then come at other env steps than in a run that was never stopped. There is no public way to
+continue an epoch, so :class:`EpochPosition` decrements the counter of ``trainer.fit_loop``. Lightning then requests
+a new loader after the rest of the epoch, as with ``reload_dataloaders_every_n_epochs``. A run that Lightning itself
+restores in the middle of an epoch (``max_steps``, a checkpoint of an evaluation) is left to Lightning. With
+``val_check_interval``, or with a fraction of the batches as limit, a new epoch starts.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from lightning.pytorch import Trainer
+from torch.utils.data import IterableDataset
 
 
 class EpochPosition:
-    """Counts the rounds of an epoch."""
+    """Count the rounds of an epoch, and shorten the first epoch of a run that is resumed in the middle of one."""
 
     def __init__(self) -> None:
         self.round = 0
-        """Rounds of the epoch that are done."""
+        """Completed rounds of the current epoch."""
         self._length = 0
         self._is_resumed = False
         self._reload_every: int | None = None
 
     def resume(self, rounds: int) -> None:
-        """Go on where a run was stopped, ``rounds`` >= 0 into an epoch."""
+        """Continue after ``rounds`` >= 0 rounds of an epoch, where a run was stopped."""
         self.round = rounds
         self._is_resumed = rounds > 0
 
     def begin(self, trainer: Trainer, length: int) -> int:
-        """Return how many rounds the loader gives that Lightning asks for now.
+        """Return the number of rounds of the next loader.
 
         Args:
-            trainer: Its counters are put back if an epoch goes on.
+            trainer: The Trainer; its epoch counters are decremented if an epoch is continued.
             length: Rounds of a whole epoch, >= 1.
         """
         limit = trainer.limit_train_batches
         self._length = min(length, limit) if isinstance(limit, int) else length
         fit_loop: Any = trainer.fit_loop
-        evaluates_at_end = getattr(trainer, "val_check_interval", None) == 1.0  # not there if it is a time
+        evaluates_at_end = getattr(trainer, "val_check_interval", None) == 1.0  # Lightning does not set it for a time
         can_resume = evaluates_at_end and (limit == 1.0 or isinstance(limit, int))
         if fit_loop.restarting or not can_resume or self.round >= self._length:
             self.round = 0
@@ -59,8 +63,58 @@ class EpochPosition:
         return self._length - self.round
 
     def count(self) -> None:
-        """Note that a round begins."""
+        """Count a round that starts."""
         self.round = (self.round + 1) % self._length if self._length else 0
 
     def _set_reload(self, trainer: Any, every: int) -> None:
         trainer.reload_dataloaders_every_n_epochs = every
+
+
+class Stream(IterableDataset[Any]):
+    """An iterable data set that yields ``length`` items of a producer. Every iterator continues where the last stopped.
+
+    Because the data set has a length, Lightning does not fetch an item before the previous one was learned from.
+    Making an iterator calls nothing, so Lightning may make any number of them.
+
+    Args:
+        produce: Function that returns the next item.
+        length: Items of an epoch, >= 1.
+    """
+
+    def __init__(self, produce: Callable[[], Any], length: int) -> None:
+        self.produce = produce
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(self.length):
+            yield self.produce()
+
+
+MISLEADING_WARNINGS = (
+    r"The number of training batches \(\d+\) is smaller than the logging interval",  # ours counts across epochs
+    r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # Lightning 2.6 with torch 2.13
+)
+
+
+class LoaderWarnings:
+    """Suppress warnings of Lightning that do not apply here, while it prepares a loader, and only then."""
+
+    def __init__(self) -> None:
+        self._suppressed: AbstractContextManager[object] | None = None
+
+    def suppress(self) -> None:
+        """Start suppressing the warnings."""
+        if self._suppressed is None:
+            self._suppressed = warnings.catch_warnings()
+            self._suppressed.__enter__()
+            for message in MISLEADING_WARNINGS:
+                warnings.filterwarnings("ignore", message)
+
+    def restore(self) -> None:
+        """Show the warnings again. Calling it again changes nothing."""
+        if self._suppressed is not None:
+            self._suppressed.__exit__(None, None, None)
+            self._suppressed = None

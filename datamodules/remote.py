@@ -1,4 +1,4 @@
-"""Training from data that others collect: a comm learner's rounds for a Trainer."""
+"""Train from data that other processes collect."""
 
 from __future__ import annotations
 
@@ -11,73 +11,81 @@ from typing import Any, Protocol, cast
 import torch
 from gymnasium import spaces as gym_spaces
 from lightning.pytorch import Callback, Trainer
-from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.callbacks import default_callbacks
-from lightning_ding.callbacks.stopping import stop_run
+from lightning_ding.callbacks.stop import stop_run
 from lightning_ding.checkpoints import save_object
 from lightning_ding.config import require
 from lightning_ding.datamodules.base import CollectingDataModule
-from lightning_ding.datamodules.remote_feed import RemoteFeed
-from lightning_ding.datamodules.remote_round import RemoteData, RemoteRound
+from lightning_ding.datamodules.remote_feed import RemoteData, RemoteFeed, RemoteRound
 from lightning_ding.datamodules.rng import rng_state, set_rng_state
 from lightning_ding.envs.named import EnvLike, Names, Wrappers
 from lightning_ding.envs.vector import VectorMode
+from lightning_ding.ranks import sum_over_ranks
 
 COUNTERS = ("env_step", "episode", "sample")
 Spaces = tuple[gym_spaces.Space[Any], gym_spaces.Space[Any]]
 
 
 class DataSource(Protocol):
-    """Who is asked for data: a comm learner."""
+    """A source of rounds of training data, such as a comm learner."""
 
     def get_data(
         self, batch_size: int, num_batches: int, cur_learner_iter: int, options: Mapping[str, Any], rank: int
     ) -> RemoteData:
-        """Ask once for a round; called in a thread."""
+        """Request a round once; called in a thread.
+
+        Args:
+            batch_size: Transitions of a minibatch.
+            num_batches: Minibatches of the round.
+            cur_learner_iter: Updates made so far.
+            options: ``n_step`` and ``discount_factor`` for n-step returns.
+            rank: Global rank of the learner.
+        """
         ...
 
 
 class RemoteReplayDataModule(CollectingDataModule):
-    """Pulls rounds of minibatches from a comm learner, and evaluates in envs of its own.
+    """Fetch rounds of minibatches from a comm learner, and evaluate in local envs.
 
-    For a Trainer it is what a :class:`ReplayDataModule` is, with others that collect and keep: counters, episodes and
-    the state of the buffer come with the rounds. A checkpoint holds nothing of what is collected, which goes on without
-    the learner. When the coordinator ends the run, the Trainer stops with an evaluation and a checkpoint. Under DDP
-    every rank pulls rounds of its own, and all stop together.
+    To a Trainer it looks like a :class:`ReplayDataModule`, but the data are collected and stored in other processes:
+    counters, episodes and the state of the buffer come with the rounds. A checkpoint contains no collected data,
+    because collecting continues without the learner. When the coordinator ends the run, the Trainer stops with an
+    evaluation and a checkpoint. Under DDP every rank fetches its own rounds, and all ranks stop together.
 
     Args:
-        comm_learner: Who is asked for data.
+        comm_learner: Source of the rounds.
         env_id: Env of the evaluation, in any form that :class:`CollectingDataModule` takes.
-        evaluator_env_num: Envs for evaluation on each rank; None means as many as episodes, up to 8.
-        n_evaluator_episode: Episodes of an evaluation over all ranks; None takes the policy's.
-        seed: Of evaluation and of what is random in learning; each rank makes its own from it.
-        max_env_step: End the run after so many env steps of all collectors; None for no such end.
-        max_train_iter: End the run after so many updates; None for no such end.
-        stop_value: End the run when an evaluation's mean return reaches this; None takes the policy's
+        evaluator_env_num: Envs for evaluation on each rank, >= 1; None takes one for each episode, up to 8.
+        n_evaluator_episode: Episodes of an evaluation over all ranks, >= 1; None takes the policy's
+            ``eval.evaluator.n_episode``.
+        seed: Seed of evaluation and learning, >= 0; each rank derives its own from it.
+        max_env_step: Env steps of all collectors after which the run ends, >= 1; None for no limit.
+        max_train_iter: Updates after which the run ends, >= 1; None for no limit.
+        stop_value: Mean return of an evaluation at which the run ends; None takes the policy's
             ``eval.evaluator.stop_value``. Needs ``validate``.
-        rounds_per_epoch: Rounds between two evaluations; None makes it ``eval_freq`` updates.
+        rounds_per_epoch: Rounds between two evaluations, >= 1; None takes the number that makes ``eval_freq`` updates.
         env_kwargs: Arguments of the env.
-        wrappers: Applied in order to each env of the evaluation.
-        mode: As of :class:`CollectingDataModule`, for the envs of evaluation.
-        prefetch: Rounds that are fetched ahead of the one that is learned from, >= 0. They are drawn that much earlier,
-            so with a prioritised buffer before the newest priorities are in.
-        validate: Whether to evaluate; without it the Trainer needs ``limit_val_batches=0``.
+        wrappers: Wrappers of each env of the evaluation, the innermost first.
+        mode: Way of stepping the envs of the evaluation, as in :class:`CollectingDataModule`.
+        prefetch: Rounds that are fetched ahead of the one that is learned from, >= 0. They are sampled that much
+            earlier; from a prioritised buffer, before the newest priorities are known.
+        validate: Whether to evaluate; if not, the Trainer needs ``limit_val_batches=0``.
         spaces: Observation and action space of one env, for envs that gymnasium does not make; only without
-            ``validate``. None makes an env to see them.
+            ``validate``. None makes an env to read them from.
         patience: Seconds without a round and without a new env step after which the run fails, > 0.
         import_names: Modules to import first, for the envs that they register.
-        norm_obs: Let the policy normalise observations by the statistics of those that it learns from, over all ranks.
-            They are published with its weights.
+        norm_obs: Whether the policy normalises observations by the statistics of those that it learns from, over all
+            ranks. The statistics are published with its weights.
 
     Raises:
-        ValueError: If there is no such env, or an argument is out of its range, or does nothing beside the others.
+        ValueError: If there is no such env, or an argument is out of its range, or has no effect given the others.
         TypeError: If ``env_id`` is neither a name, a mapping nor a callable.
     """
 
     _waits: list[float]
-    """Seconds that the learner stood still for each round since the last writing of metrics."""
+    """Seconds that the learner waited for each round since the last call of ``pop_metrics``."""
 
     def __init__(
         self,
@@ -123,8 +131,8 @@ class RemoteReplayDataModule(CollectingDataModule):
         self.prefetch = prefetch
         self.validate = validate
         self.patience = patience
-        self.gives_up = False
-        """Set from another thread, ends the waiting for a round, and so the run."""
+        self.cancel_requested = False
+        """Whether to stop waiting for a round, which ends the run; may be set from another thread."""
         self._spaces = spaces
         self._feed: RemoteFeed | None = None
         self._metrics: dict[str, float] = {}
@@ -138,41 +146,46 @@ class RemoteReplayDataModule(CollectingDataModule):
         return default_callbacks(trainer, self.max_env_step, self.max_train_iter, None)
 
     def close(self) -> None:
-        """Fetch no more, and close the envs."""
+        """Stop fetching, and close the envs."""
         feed, self._feed, self.collector = self._feed, None, None
         if feed is not None:
             feed.close()
         super().close()
 
     def pop_episodes(self) -> tuple[list[float], list[int]]:
-        """Return the returns and lengths of the episodes that rank zero was told of since the last call."""
+        """Return the returns and lengths of the episodes that were reported to rank zero since the last call."""
         return self._feed.pop_episodes() if self._feed is not None else ([], [])
 
     def pop_metrics(self) -> dict[str, float]:
-        """Return by name what the newest answer said of collecting and of the buffer, and how long it was waited for.
+        """Return the metrics of the newest round and of waiting for rounds, by their full names.
 
-        ``remote/round_wait`` is the mean time in s that the learner stood still for a round since the last call, and
-        ``remote/prefetched`` the rounds that wait for it.
+        ``remote/round_wait`` is the mean time in seconds that the learner waited for a round since the last call, and
+        ``remote/prefetched`` is the number of rounds that are fetched already.
         """
         metrics, waits = self._metrics, self._waits
         self._metrics, self._waits = {}, []
         if waits:
             metrics["remote/round_wait"] = sum(waits) / len(waits)
-        return metrics
+        return super().pop_metrics() | metrics
+
+    def request_cancel(self, is_requested: bool) -> None:
+        """Make an evaluation or the wait for a round end early, or withdraw that request."""
+        self.cancel_requested = is_requested
+        super().request_cancel(is_requested)
 
     # ------------------------------------------------------------------ a round
 
-    def _begin_anew(self) -> None:
-        super()._begin_anew()
+    def _reset(self) -> None:
+        super()._reset()
         self._waits = []
 
     def _begin(self) -> None:
-        """Begin to fetch rounds; the counters are those of the checkpoint, if there is one."""
+        """Start fetching rounds. A checkpoint has already restored the counters."""
         self._feed = RemoteFeed(self._ask, self.prefetch, self.patience)
-        self.collector = cast(Any, self._feed)  # whose counters callbacks look at
+        self.collector = cast(Any, self._feed)  # for its counters
 
     def _begin_episodes(self) -> None:
-        pass  # others collect
+        pass  # other processes collect
 
     def _ask(self) -> RemoteData:
         collect = self._policy.collect_mode.get_attribute
@@ -182,33 +195,34 @@ class RemoteReplayDataModule(CollectingDataModule):
         return self.comm_learner.get_data(*amount, self._policy.progress.train_iter, options, rank)
 
     def _next_round(self) -> RemoteRound | None:
-        """Return the next round; None, with the Trainer told to stop, when there are no more."""
+        """Return the next round; after the last one, stop the Trainer and return None."""
         began, feed = time.perf_counter(), cast(RemoteFeed, self._feed)
-        answer = feed.next(lambda: self.gives_up)
+        answer = feed.next(lambda: self.cancel_requested)
         self._waits.append(time.perf_counter() - began)
         is_over = answer is None or answer.stop or answer.data is None
         if self._agree(is_over, answer):
-            warnings.filterwarnings("ignore", "train_dataloader yielded None")  # it is on purpose: nothing is learned
-            why = "no more data is waited for" if self.gives_up else "the coordinator gives no more data"
+            warnings.filterwarnings(
+                "ignore", "train_dataloader yielded None"
+            )  # intended: the run ends without an update
+            why = "the wait for data was cancelled" if self.cancel_requested else "the coordinator sends no more data"
             stop_run(cast(Trainer, self.trainer), why)
             return None
         stats = cast(RemoteData, answer).stats
-        told = {f"remote/{name}": float(value) for name, value in stats.items() if value is not None}
-        self._metrics = {**told, "remote/prefetched": float(feed.ready)}
+        metrics = {f"remote/{name}": float(value) for name, value in stats.items() if value is not None}
+        self._metrics = {**metrics, "remote/prefetched": float(feed.ready)}
         data = cast("dict[str, Any]", cast(RemoteData, answer).data)
         if self._policy.normaliser.is_on:
             self._policy.normaliser.update(nested.apply(lambda x: x.flatten(0, 1), {"obs": data["obs"]}))
         return RemoteRound(data, self._policy.collect_mode.get_attribute("update_per_collect"))
 
     def _agree(self, is_over: bool, answer: RemoteData | None) -> bool:
-        """Take the counters that rank zero was told, on all ranks; return whether one of them has no round."""
+        """Copy the counters that rank zero received to all ranks; return whether any rank has no round."""
         trainer, progress = cast(Trainer, self.trainer), self._policy.progress
-        told = answer.progress if answer is not None else {}
-        counters = [int(told.get(name, getattr(progress, name))) for name in COUNTERS]
+        received = answer.progress if answer is not None else {}
+        counters = [int(received.get(name, getattr(progress, name))) for name in COUNTERS]
         if trainer.world_size > 1:
             mine = counters if trainer.is_global_zero else [0] * len(COUNTERS)
-            table = torch.tensor([int(is_over), *mine], device=trainer.strategy.root_device)
-            over, *counters = cast(Tensor, trainer.strategy.reduce(table, reduce_op="sum")).tolist()
+            over, *counters = sum_over_ranks(torch.tensor([int(is_over), *mine])).tolist()
             is_over = over > 0
         for name, value in zip(COUNTERS, counters, strict=True):
             setattr(progress, name, value)
@@ -217,10 +231,10 @@ class RemoteReplayDataModule(CollectingDataModule):
     # ------------------------------------------------------------------ state
 
     def save_rank_state(self, folder: Path, with_buffer: bool = True) -> None:
-        """Write the random number generators of this rank; what is collected is the coordinator's.
+        """Write the random number generators of this rank; the coordinator saves what is collected.
 
         Raises:
-            OSError: If the disk does not take it.
+            OSError: If the file cannot be written.
         """
         folder.mkdir(parents=True, exist_ok=True)
         save_object(rng_state(self._policy.rng), folder / "rng.pt")
@@ -230,21 +244,21 @@ class RemoteReplayDataModule(CollectingDataModule):
         self._rng = torch.load(folder / "rng.pt", weights_only=True)
         set_rng_state(cast("dict[str, Any]", self._rng), self._policy.rng)
 
-    def _share_out(self, folder: Path, saved: int, env_step: int) -> None:
-        pass  # of another number of ranks; counters and weights are there already
+    def _redistribute(self, folder: Path, saved: int, env_step: int) -> None:
+        pass  # counters and weights are restored already, and there is nothing else to distribute
 
     # ------------------------------------------------------------------ setting up
 
     def _setup_collector(self, trainer: Trainer) -> None:
         self._check_policy(self._policy)
-        self._begin_normalising()
-        self._begin_anew()
+        self._start_normalising()
+        self._reset()
 
     def _check_policy(self, policy: Any) -> None:
-        """Raise if the policy learns from rollouts.
+        """Check that the policy learns from replay.
 
         Raises:
-            ValueError: If it does.
+            ValueError: If not.
         """
         name = type(policy).__name__
         require(not policy.get_attribute("on_policy"), "policy", "one that learns from replay", name)

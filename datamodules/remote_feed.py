@@ -1,36 +1,127 @@
-"""Rounds that a thread fetches ahead of the learner."""
+"""Rounds of minibatches that a thread fetches from a coordinator ahead of the learner.
+
+Shapes: B transitions of a minibatch, U minibatches of a round.
+"""
 
 from __future__ import annotations
 
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.datamodules.remote_round import RemoteData
 
-POLL = 0.05  # seconds between two looks for a reason to wait no longer
-LEAST_WAIT = 0.002  # seconds between two questions
-LEAVES = 2.0  # seconds that the thread has to end
+KEYS = ("replay_unique_id", "replay_buffer_idx")
+"""Columns that identify the transition of a prioritised buffer."""
+
+
+@dataclass(frozen=True)
+class RemoteData:
+    """The answer to a learner that requested a round."""
+
+    data: dict[str, Any] | None = None
+    """All minibatches, leading axes (U, B); None if there are not enough data at the moment."""
+    wait: float = 0.0
+    """Seconds after which to request again if there are no data."""
+    stop: bool = False
+    """Whether the run is over."""
+    progress: Mapping[str, int] = field(default_factory=dict)
+    """``env_step``, ``episode`` and ``sample``, summed over all collectors."""
+    returns: Sequence[float] = ()
+    """Returns of the episodes that have ended since the last answer."""
+    lengths: Sequence[int] = ()
+    """Lengths of these episodes in env steps."""
+    dropped: int = 0
+    """Episodes that were dropped after a fault of their env since the last answer."""
+    stats: Mapping[str, Any] = field(default_factory=dict)
+    """Values to log, such as ``policy_lag``."""
+
+
+class RemoteRound:
+    """U minibatches that were sampled in another process; new priorities are collected until they are sent back.
+
+    All minibatches of a prioritised round are sampled before the first of them is learned from, unlike those of a
+    :class:`~lightning_ding.datamodules.replay.ReplayRound`.
+
+    Args:
+        data: All minibatches, leading axes (U, B).
+        num_batches: U, the number of minibatches that was requested.
+
+    Raises:
+        ValueError: If ``data`` has more or fewer minibatches.
+    """
+
+    def __init__(self, data: dict[str, Any], num_batches: int) -> None:
+        got = nested.length(data)
+        require(got == num_batches, "minibatches of a round", f"{num_batches}, as requested", got)
+        self.num_batches = num_batches
+        self._data = data
+        self._is_prioritised = KEYS[0] in data
+        self._priorities: list[dict[str, Tensor]] = []
+
+    def __len__(self) -> int:
+        return self.num_batches
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield the minibatches, each a nested dict of tensors with leading axis B."""
+        yield from nested.unbind(self._data)  # type: ignore[misc]
+
+    @property
+    def drawn(self) -> dict[str, Any] | None:
+        """All minibatches, leading axes (U, B); None if their priorities are updated one by one."""
+        return None if self._is_prioritised else self._data
+
+    def prepare(self, function: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Apply ``function`` to all minibatches at once, leading axes (U, B), unless they have priorities."""
+        if not self._is_prioritised:
+            self._data = function(self._data)
+
+    def update_priority(self, batch: Mapping[str, Any], priority: Tensor) -> None:
+        """Collect the priorities, shape (B,), of a minibatch that was just learned from."""
+        update = {"priority": priority, **{key: batch[key] for key in KEYS if key in batch}}
+        self._priorities.append({key: value.detach().cpu() for key, value in update.items()})
+
+    def priorities(self) -> dict[str, Tensor] | None:
+        """Return ``priority`` and the columns ``KEYS`` of all minibatches, concatenated; None if there are none."""
+        if not self._priorities:
+            return None
+        return {key: torch.cat([one[key].flatten() for one in self._priorities]) for key in self._priorities[0]}
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> RemoteRound:
+        """Move the minibatches to a device (called by Lightning)."""
+        if torch.device(device).type != "cpu":
+            self._data = nested.to(self._data, device, non_blocking)  # type: ignore[assignment]
+        return self
+
+
+POLL = 0.05  # seconds between two checks whether the wait was cancelled
+LEAST_WAIT = 0.002  # seconds between two requests
+CLOSING = 2.0  # seconds that the thread gets to end
 
 
 class RemoteFeed:
-    """Asks for rounds in a daemon thread, a bounded number of them ahead, and keeps count of what the answers say.
+    """Fetch rounds in a daemon thread, a bounded number of them ahead, and sum up the counters of the answers.
 
     Args:
-        ask: Returns the coordinator's answer, with a round or without.
-        ahead: Rounds to fetch before they are needed, >= 0; 0 fetches each when it is asked for.
-        patience: Seconds without a round and without a new env step after which it is given up, > 0.
+        ask: Function that requests a round and returns the coordinator's answer, with or without a round.
+        ahead: Rounds to fetch before they are needed, >= 0; 0 fetches each round when :meth:`next` is called.
+        patience: Seconds without a round and without a new env step after which fetching fails, > 0.
     """
 
     def __init__(self, ask: Callable[[], RemoteData], ahead: int, patience: float) -> None:
         require(ahead >= 0, "prefetch", ">= 0", ahead)
         require(patience > 0, "patience", "> 0 seconds", patience)
         self.envstep = 0
-        """Env steps of the newest answer; it grows while others collect, whether there are rounds or not."""
+        """Env steps of the newest answer; they grow while collectors run, with or without rounds."""
         self.dropped_episode = 0
-        """Episodes that faults of envs have cut short."""
+        """Episodes that were dropped after a fault of their env."""
         self._ask = ask
         self._ahead = ahead
         self._patience = patience
@@ -42,16 +133,16 @@ class RemoteFeed:
         self._thread = threading.Thread(target=self._run, name="remote feed", daemon=True)
         self._thread.start()
 
-    def next(self, gives_up: Callable[[], bool] = lambda: False) -> RemoteData | None:
-        """Return the next answer that holds a round or ends the run; None if ``gives_up`` comes true before.
+    def next(self, is_cancelled: Callable[[], bool] = lambda: False) -> RemoteData | None:
+        """Return the next answer that has a round or ends the run; None if ``is_cancelled`` returns true before.
 
         Raises:
-            TimeoutError: If there is no round, and nothing was collected, for ``patience`` seconds.
-            Exception: Whatever asking raised in the thread.
+            TimeoutError: If there was neither a round nor a new env step for ``patience`` seconds.
+            Exception: Any exception that ``ask`` raised in the thread.
         """
         if not self._ahead:
             self._may_fetch.release()
-        while not gives_up():
+        while not is_cancelled():
             try:
                 found = self._fetched.get(timeout=POLL)
             except queue.Empty:
@@ -64,21 +155,21 @@ class RemoteFeed:
         return None
 
     def pop_episodes(self) -> tuple[list[float], list[int]]:
-        """Return the returns and lengths of the episodes that answers told of since the last call."""
+        """Return the returns and lengths of the episodes that were reported since the last call."""
         with self._lock:
             episodes, self._episodes = self._episodes, ([], [])
         return episodes
 
     @property
     def ready(self) -> int:
-        """Answers that wait to be taken."""
+        """Number of answers that are fetched and not yet taken."""
         return self._fetched.qsize()
 
     def close(self) -> None:
-        """Fetch no more; a request that is under way in the thread is left to end by itself."""
+        """Stop fetching. A request in progress is not interrupted."""
         self._closed.set()
         self._may_fetch.release()
-        self._thread.join(LEAVES)
+        self._thread.join(CLOSING)
 
     # ------------------------------------------------------------------ in the thread
 
@@ -89,11 +180,11 @@ class RemoteFeed:
                 found = self._fetch()
                 if found is not None:
                     self._fetched.put(found)
-        except Exception as error:  # whatever it is, the learner has to hear of it
+        except Exception as error:  # of any kind, because the learner must raise it
             self._fetched.put(error)
 
     def _fetch(self) -> RemoteData | None:
-        """Ask until there is a round or the run is over; None if the feed is closed before."""
+        """Return the first answer that has a round or ends the run; None if the feed is closed before."""
         since = time.monotonic()
         while not self._closed.is_set():
             answer = self._ask()
@@ -104,13 +195,13 @@ class RemoteFeed:
             if time.monotonic() - since > self._patience:
                 raise TimeoutError(
                     f"no round to learn from and no env step for {self._patience:g} s, at env step {self.envstep}: "
-                    "is no collector at work?"
+                    "is a collector running?"
                 )
             self._closed.wait(max(answer.wait, LEAST_WAIT))
         return None
 
     def _note(self, answer: RemoteData) -> bool:
-        """Keep what an answer tells beside its round; return whether env steps were made since the last one."""
+        """Add an answer's counters and episodes; return whether env steps were made since the last one."""
         before, self.envstep = self.envstep, answer.progress.get("env_step", self.envstep)
         self.dropped_episode += answer.dropped
         with self._lock:

@@ -1,43 +1,50 @@
-"""Off-policy training: collect, keep, replay."""
+"""Off-policy training: collect transitions, store them in a replay buffer, and learn from samples of it.
+
+Shapes: B transitions of a minibatch, U minibatches of a round.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from lightning.pytorch import Trainer
+from torch import Tensor
 
+from lightning_ding import nested
 from lightning_ding.callbacks import StopAtEnvStep
 from lightning_ding.config import require
 from lightning_ding.datamodules.base import CollectingDataModule
-from lightning_ding.datamodules.round import ReplayRound
-from lightning_ding.datamodules.seeds import Seeds
+from lightning_ding.datamodules.rng import Seeds
+from lightning_ding.ranks import on_any_rank
 from lightning_ding.worker import IBuffer, create_buffer, get_serial_collector_cls, load_merged, next_episode_id
 
 logger = logging.getLogger(__name__)
+
 
 BUFFER_FILE = "buffer.safetensors"
 
 
 class ReplayDataModule(CollectingDataModule):
-    """Collects in envs, keeps transitions in a replay buffer, and serves rounds of minibatches.
+    """Collect in envs, store transitions in a replay buffer, and serve rounds of minibatches.
 
-    A round is: collect ``n_sample`` transitions with the newest weights, push them, draw ``update_per_collect``
-    minibatches. An epoch is a number of rounds, then an evaluation. Under DDP every rank has its own buffer. Arguments
-    are those of :class:`CollectingDataModule`.
+    In a round, ``n_sample`` transitions are collected with the newest weights and pushed to the buffer, and
+    ``update_per_collect`` minibatches are sampled. An epoch is a number of rounds, followed by an evaluation. Under DDP
+    every rank has its own buffer. The arguments are those of :class:`CollectingDataModule`.
     """
 
     buffer: IBuffer | None = None
-    """The replay buffer of this rank, once a fit was set up; a later fit of the same policy goes on with it."""
+    """The replay buffer of this rank, once a fit was set up; a later fit of the same policy continues to use it."""
     _buffer_of: Any = None
 
     # ------------------------------------------------------------------ state
 
     def save_rank_state(self, folder: Path, with_buffer: bool = True) -> None:
-        """Write what this rank keeps for itself: buffer, where collecting is, random number generators."""
+        """Write the state of this rank: where collecting is, random numbers and the replay buffer."""
         super().save_rank_state(folder, with_buffer)
         if with_buffer:
             cast(IBuffer, self.buffer).save_data(folder / BUFFER_FILE)
@@ -48,49 +55,56 @@ class ReplayDataModule(CollectingDataModule):
         if (folder / BUFFER_FILE).is_file():
             cast(IBuffer, self.buffer).load_data(folder / BUFFER_FILE)
         else:
-            self._miss_rank_state(str(folder))
+            self._without_rank_state(str(folder))
 
     def _take_over(self, folders: Sequence[Path], seeds: Seeds) -> None:
         files = [folder / BUFFER_FILE for folder in folders if (folder / BUFFER_FILE).is_file()]
         if not files:
-            self._miss_rank_state(str(folders[0]))
+            self._without_rank_state(str(folders[0]))
             return
-        cast(IBuffer, self.buffer).clear()  # of what an earlier fit collected
+        cast(IBuffer, self.buffer).clear()  # an earlier fit may have filled it
         taken, self._first_episode_id = load_merged(cast(IBuffer, self.buffer), files, seeds.replay)
         if taken < len(files):
             kind = type(self.buffer).__name__
-            logger.warning("a %s cannot be merged: of %d saved ones the first is taken", kind, len(files))
+            logger.warning(
+                "buffers of type %s cannot be merged: only the first of %d saved ones is used", kind, len(files)
+            )
 
-    def _miss_rank_state(self, checkpoint: str) -> None:
-        logger.warning("no replay data beside %s: going on with an empty buffer", checkpoint)
-        cast(IBuffer, self.buffer).clear()  # of what an earlier fit collected
+    def _without_rank_state(self, checkpoint: str) -> None:
+        logger.warning("there are no replay data with %s: continuing with an empty buffer", checkpoint)
+        cast(IBuffer, self.buffer).clear()  # an earlier fit may have filled it
+
+    def pop_metrics(self) -> dict[str, float]:
+        """Return the metrics of collecting and of the buffer since the last call, by their full names."""
+        of_buffer = self.buffer.pop_metrics() if self.buffer is not None else {}
+        return super().pop_metrics() | {f"buffer/{name}": value for name, value in of_buffer.items()}
 
     # ------------------------------------------------------------------ a round
 
-    def _begin_anew(self) -> None:
-        super()._begin_anew()
-        if self.buffer is not None:  # of an earlier fit; an episode that is dropped must be the only one of its id
+    def _reset(self) -> None:
+        super()._reset()
+        if self.buffer is not None:  # from an earlier fit; episodes are dropped by their id, which must be unique
             self._first_episode_id = next_episode_id(self.buffer)
 
     def _next_round(self) -> ReplayRound:
-        """Collect ``n_sample`` transitions, or more at first, and draw the minibatches of a round."""
+        """Collect ``n_sample`` transitions, at first enough for a minibatch, and sample the minibatches of a round."""
         collect, buffer = self._policy.collect_mode, cast(IBuffer, self.buffer)
         batch_size, num_batches = collect.get_attribute("batch_size"), collect.get_attribute("update_per_collect")
         self._collect_and_push(collect.get_attribute("n_sample"))
-        while self._on_any_rank(buffer.count() < batch_size):  # collecting takes all ranks
+        while on_any_rank(buffer.count() < batch_size):  # all ranks must collect together
             self._collect_and_push(collect.get_attribute("n_sample"))
         n_step = {"n_step": collect.get_attribute("nstep"), "discount_factor": collect.get_attribute("discount_factor")}
         return ReplayRound(buffer, num_batches, batch_size, self._policy.progress.train_iter, n_step)
 
     def _begin(self) -> None:
-        """Fill an empty buffer, at the start of a run with random actions; the budget of env steps has to last."""
+        """Fill an empty buffer, with random actions at the start of a run; collect at most ``max_env_step`` steps."""
         warm_up = min(self._policy.get_attribute("random_collect_size"), self._transitions_left())
         is_empty = cast(IBuffer, self.buffer).count() == 0
-        if warm_up and self._on_any_rank(is_empty):
+        if warm_up and on_any_rank(is_empty):
             self._collect_and_push(warm_up, random=self._policy.progress.env_step == 0)
 
     def _transitions_left(self) -> int:
-        """Return how many transitions this rank can collect such that one round more reaches the budget."""
+        """Return how many transitions this rank can collect such that one further round reaches ``max_env_step``."""
         trainer = cast(Trainer, self.trainer)
         budgets: list[int] = [callback.limit for callback in trainer.callbacks if isinstance(callback, StopAtEnvStep)]  # type: ignore[attr-defined]
         left = min(budgets, default=sys.maxsize) - self._policy.progress.env_step
@@ -100,15 +114,15 @@ class ReplayDataModule(CollectingDataModule):
         env_step, buffer = self._policy.progress.env_step, cast(IBuffer, self.buffer)
         collected = self._collect(n_sample, random)
         if self._policy.normaliser.is_on:
-            self._policy.normaliser.update(collected)
+            self._policy.normaliser.update(nested.to_tensor(collected))
         buffer.push(collected, env_step)
-        if self._dropped_episodes:  # what they gave before their fault may be part of it
+        if self._dropped_episodes:  # transitions from before the fault may be in the buffer
             buffer.drop_episodes(self._dropped_episodes)
 
     # ------------------------------------------------------------------ setting up
 
     def _check_policy(self, policy: Any) -> None:
-        """Make the buffer, if there is none of this policy yet.
+        """Make the buffer, if there is none for this policy yet, and check that it fits the policy.
 
         Raises:
             ValueError: If the policy learns from rollouts, or collector or buffer do not fit it.
@@ -116,26 +130,89 @@ class ReplayDataModule(CollectingDataModule):
         name = type(policy).__name__
         allowed = "one that learns from replay (others: RolloutDataModule)"
         require(not policy.get_attribute("on_policy"), "policy", allowed, name)
-        if getattr(get_serial_collector_cls(policy.config.collect.collector), "collects_whole_episodes", False):
+        if get_serial_collector_cls(policy.config.collect.collector).collects_whole_episodes:
             raise ValueError(
-                "collect.collector.type must be that of a collector of one policy's transitions, such as 'sample', in "
-                f"a ReplayDataModule, got {policy.config.collect.collector.type!r}; use that one by hand"
+                "collect.collector.type must be a collector of single transitions, such as 'sample', in a "
+                f"ReplayDataModule, got {policy.config.collect.collector.type!r}; use it without a datamodule"
             )
-        cfg = policy.get_attribute("cfg")
+        config = policy.config.other.replay_buffer
         if self.buffer is None or self._buffer_of is not policy:
             self._buffer_of = policy
-            self.buffer = create_buffer(policy.config.other.replay_buffer, seed=self._seeds().replay)
+            self.buffer = create_buffer(config, seed=self._seeds().replay)
         self.buffer.budget = self.max_env_step
         if self.buffer.gives_sequences:
             raise ValueError(
                 "other.replay_buffer.type must be one whose samples are transitions, such as 'naive', for this policy, "
-                f"got {cfg.other.replay_buffer.type!r}"
+                f"got {config.type!r}"
             )
-        size, batch_size = cfg.other.replay_buffer.replay_buffer_size, policy.get_attribute("batch_size")
+        size, batch_size = config.replay_buffer_size, policy.get_attribute("batch_size")
         fits = f"at least learn.batch_size ({batch_size})"
         require(size >= batch_size, "other.replay_buffer.replay_buffer_size", fits, size)
         if policy.get_attribute("priority") and not self.buffer.is_prioritised:
             raise ValueError(
                 "priority needs a prioritised buffer, but other.replay_buffer.type is "
-                f"{cfg.other.replay_buffer.type!r}, which keeps no priorities"
+                f"{config.type!r}, which stores no priorities"
             )
+
+
+class ReplayRound:
+    """The U minibatches of a round, sampled from a buffer.
+
+    Without priorities, all minibatches are sampled and gathered in one operation. With priorities, each minibatch is
+    sampled when it is requested, after the priorities of the previous one were updated.
+
+    Args:
+        buffer: Buffer to sample from.
+        num_batches: U, >= 1.
+        batch_size: B, >= 1.
+        train_iter: Updates made before the round.
+        sample_kwargs: Further arguments of the buffer's ``sample``, such as ``n_step``.
+    """
+
+    def __init__(
+        self, buffer: IBuffer, num_batches: int, batch_size: int, train_iter: int, sample_kwargs: Mapping[str, Any]
+    ) -> None:
+        self.num_batches = num_batches
+        self._buffer = buffer
+        self._batch_size = batch_size
+        self._train_iter = train_iter
+        self._sample_kwargs = sample_kwargs
+        self._device: torch.device | None = None
+        self._data: dict[str, Any] | None = None
+        if not buffer.is_prioritised:
+            self._data = buffer.sample(batch_size, train_iter, num_batches=num_batches, **sample_kwargs)
+
+    def __len__(self) -> int:
+        return self.num_batches
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield the minibatches, each a nested dict of tensors with leading axis B."""
+        if self._data is not None:
+            yield from nested.unbind(self._data)  # type: ignore[misc]
+            return
+        for number in range(self.num_batches):
+            drawn = self._buffer.sample(self._batch_size, self._train_iter + number, **self._sample_kwargs)
+            yield drawn if self._device is None else nested.to(drawn, self._device)  # type: ignore[misc]
+
+    @property
+    def drawn(self) -> dict[str, Any] | None:
+        """All minibatches, leading axes (U, B); None if they are sampled one by one."""
+        return self._data
+
+    def prepare(self, function: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Apply ``function`` to all minibatches at once, leading axes (U, B), unless they are sampled one by one."""
+        if self._data is not None:
+            self._data = function(self._data)
+
+    def update_priority(self, batch: Mapping[str, Any], priority: Tensor) -> None:
+        """Update the priorities, shape (B,), of a minibatch in the buffer."""
+        keys = ("replay_unique_id", "replay_buffer_idx")
+        self._buffer.update({"priority": priority, **{key: batch[key] for key in keys if key in batch}})
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> ReplayRound:
+        """Move the minibatches to a device (called by Lightning)."""
+        if torch.device(device).type != "cpu":
+            self._device = torch.device(device)
+            if self._data is not None:
+                self._data = nested.to(self._data, device, non_blocking)  # type: ignore[assignment]
+        return self

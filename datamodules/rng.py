@@ -1,17 +1,58 @@
-"""The state of random number generators as tensors and builtins."""
+"""Seeds of everything random in a run, and the state of random number generators as tensors and builtins."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
+PURPOSES = ("collector_envs", "exploration", "replay", "validate", "test")
+
+
+class Seeds:
+    """Seeds by purpose, independent of each other and different on every rank.
+
+    Args:
+        seed: Seed of the run, >= 0.
+        rank: Global rank, so that two ranks see different data.
+        env_step: Env steps made so far, so that a resumed run does not repeat its first episodes.
+
+    Example:
+        >>> Seeds(0, rank=0).exploration.generate_state(1) == Seeds(0, rank=1).exploration.generate_state(1)
+        array([False])
+    """
+
+    def __init__(self, seed: int, rank: int = 0, env_step: int = 0) -> None:
+        self._key = (seed, rank, env_step)
+
+    @property
+    def collector_envs(self) -> np.random.SeedSequence:
+        """Seed of the envs that training data comes from."""
+        return self._sequence("collector_envs")
+
+    @property
+    def exploration(self) -> np.random.SeedSequence:
+        """Seed of the policy's exploration."""
+        return self._sequence("exploration")
+
+    @property
+    def replay(self) -> np.random.SeedSequence:
+        """Seed for sampling minibatches."""
+        return self._sequence("replay")
+
+    def evaluation(self, stage: Literal["validate", "test"]) -> int:
+        """Return the seed of the evaluation's episodes, the same on every rank."""
+        return int(np.random.SeedSequence([self._key[0], PURPOSES.index(stage)]).generate_state(1)[0])
+
+    def _sequence(self, purpose: str) -> np.random.SeedSequence:
+        return np.random.SeedSequence([*self._key, PURPOSES.index(purpose)])
+
 
 def rng_state(exploration: np.random.Generator) -> dict[str, Any]:
-    """Return the states of python's, numpy's and torch's global generators and of the policy's own."""
+    """Return the states of the global generators of Python, numpy and torch, and of the policy's generator."""
     version, words, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
@@ -24,7 +65,7 @@ def rng_state(exploration: np.random.Generator) -> dict[str, Any]:
 
 
 def set_rng_state(state: Mapping[str, Any], exploration: np.random.Generator) -> None:
-    """Set the generators to what ``rng_state`` returned; of CUDA devices those that are there as well."""
+    """Restore the states that ``rng_state`` returned; of CUDA devices, those that exist here."""
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
     name, keys, *rest = state["numpy"]

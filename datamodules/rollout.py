@@ -1,76 +1,76 @@
-"""On-policy training: collect with the newest weights, learn, forget."""
+"""On-policy training: collect with the newest weights, learn from the data once, and discard them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, cast
 
-import torch
+import numpy as np
 
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.datamodules.base import CollectingDataModule
 from lightning_ding.envs import Pausable
+from lightning_ding.ranks import on_any_rank
 from lightning_ding.worker import get_serial_collector_cls
 
-MAX_ATTEMPTS = 100  # to fill a rollout when episodes are left out of it
+MAX_ATTEMPTS = 100  # to fill a rollout from which dropped episodes were removed
 
 
 class RolloutDataModule(CollectingDataModule):
-    """Collects in envs with the newest weights, and serves what was collected as one rollout; nothing is kept.
+    """Collect in envs with the newest weights, and serve the data as one rollout. Nothing is stored.
 
-    A round is a rollout: ``n_sample`` transitions with the sample collector, or a few more, as many as whole steps of
-    the envs give; ``n_episode`` whole episodes with the episode collector, whose envs pause when they have done their
-    share. What an episode gave that a fault broke off is left out, and more collected. The policy's ``training_step``
-    makes its epochs and minibatches from it. An epoch of the Trainer is a number of rounds, then an evaluation.
-    Arguments are those of :class:`CollectingDataModule`.
+    A round is a rollout. With the sample collector it has ``n_sample`` transitions, rounded up to whole steps of all
+    envs. With the episode collector it has ``n_episode`` whole episodes, and an env pauses once it has run its share.
+    Transitions of an episode that was dropped after a fault of its env are replaced by others. The policy's
+    ``training_step`` splits the rollout into passes and minibatches. An epoch of the Trainer is a number of rounds,
+    followed by an evaluation. The arguments are those of :class:`CollectingDataModule`.
 
     Example:
         >>> datamodule = RolloutDataModule("CartPole-v1", num_envs=4, max_env_step=100_000)
     """
 
     def _next_round(self) -> dict[str, Any]:
-        """Return a rollout: nested tensors with leading axis S, the rows of each env in the order of time."""
+        """Return a rollout: nested tensors with leading axis S (transitions), in chronological order for each env."""
         collect = self._policy.collect_mode
         if self._whole_episodes():
             episodes = self._collect(collect.get_attribute("n_episode"))
             return cast("dict[str, Any]", nested.concatenate(episodes))
         n_sample = collect.get_attribute("n_sample")
         rollout = self._collect(n_sample, drop_extra=False)
-        if self._policy.config.collect.collector.env_fault != "drop":
-            return cast("dict[str, Any]", rollout)
-        return self._without_faults(rollout, n_sample)
+        if self._policy.config.collect.collector.env_fault == "drop":
+            rollout = self._without_faults(rollout, n_sample)
+        return cast("dict[str, Any]", nested.to_tensor(rollout))
 
     def _without_faults(self, rollout: dict[str, Any], n_sample: int) -> dict[str, Any]:
-        """Leave out what episodes gave that a fault broke off, and collect on until there is enough on all ranks.
+        """Replace the transitions of dropped episodes, until every rank has ``n_sample`` of them.
 
         Raises:
-            RuntimeError: If there is not enough after many attempts.
+            RuntimeError: If a rank still has fewer transitions after ``MAX_ATTEMPTS`` attempts.
         """
         for _ in range(MAX_ATTEMPTS):
-            rollout = self._leave_out_dropped(rollout)
+            rollout = self._remove_dropped(rollout)
             missing = n_sample - len(rollout["episode_id"])
-            if not self._on_any_rank(missing > 0):  # collecting takes all ranks
+            if not on_any_rank(missing > 0):  # all ranks must collect together
                 return rollout
             more = self._collect(max(1, missing), drop_extra=False)
-            rollout = cast("dict[str, Any]", nested.concatenate([rollout, more]))
+            rollout = nested.concatenate_arrays([rollout, more])
         raise RuntimeError(
-            f"after collecting {MAX_ATTEMPTS} times there are no {n_sample} transitions of episodes that no fault of "
-            "an env broke off; the envs fail too often"
+            f"after collecting {MAX_ATTEMPTS} times there are still fewer than {n_sample} transitions of episodes "
+            "without a fault; the envs fail too often"
         )
 
-    def _leave_out_dropped(self, rollout: dict[str, Any]) -> dict[str, Any]:
+    def _remove_dropped(self, rollout: dict[str, Any]) -> dict[str, Any]:
         if not self._dropped_episodes:
             return rollout
-        episodes = rollout["episode_id"]
-        kept = ~torch.isin(episodes, torch.tensor(self._dropped_episodes, device=episodes.device))
+        kept = ~np.isin(rollout["episode_id"], self._dropped_episodes)
         return cast("dict[str, Any]", nested.index(rollout, kept))
 
     def _check_policy(self, policy: Any) -> None:
-        """Raise if the policy learns from replay, or is not told how much to collect.
+        """Check that the policy learns from rollouts, and that its config has the amount to collect.
 
         Raises:
-            ValueError: If it does, or is not.
+            ValueError: If the policy does not fit, or its config lacks the amount.
         """
         name = type(policy).__name__
         allowed = "one that learns from rollouts (others: ReplayDataModule)"
@@ -85,5 +85,4 @@ class RolloutDataModule(CollectingDataModule):
         return (*wrappers, Pausable) if self._whole_episodes() and self.mode != "native" else wrappers
 
     def _whole_episodes(self) -> bool:
-        collector = get_serial_collector_cls(self._policy.config.collect.collector)
-        return bool(getattr(collector, "collects_whole_episodes", False))
+        return get_serial_collector_cls(self._policy.config.collect.collector).collects_whole_episodes

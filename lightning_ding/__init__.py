@@ -1,6 +1,6 @@
 """Reinforcement learning as PyTorch Lightning.
 
-Policies are LightningModules, collectors feed a replay DataModule, hooks are Callbacks.
+Policies are LightningModules, DataModules collect and replay data, and Callbacks stop, save and log a run.
 """
 
 __version__ = "0.1.0"

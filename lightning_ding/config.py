@@ -1,7 +1,7 @@
-"""Typed config dataclasses: strict reading of mappings, deep merge, and the way to EasyDict.
+"""Typed config dataclasses: strict reading of mappings, deep merging, and conversion to EasyDict.
 
-A config is a frozen dataclass, and the only place where its defaults stand. Users hand over the dataclass or a nested
-mapping; a key that the dataclass does not have is an error that names the nearest key it has.
+A config is a frozen dataclass, and the only place that defines its defaults. Users pass the dataclass or a nested
+mapping. An unknown key is an error that names the nearest known key.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ ConfigT = TypeVar("ConfigT")
 
 if TYPE_CHECKING:
     ConfigLike = Union[ConfigT, Mapping[str, Any], None]  # noqa: UP007 - a generic alias cannot be written with `|`
-    """What a constructor takes for a config: the dataclass, a mapping to merge over its defaults, or None."""
+    """Type of a constructor's config argument: the dataclass, a mapping to merge over its defaults, or None."""
 else:
 
     class ConfigLike:
-        """What a constructor takes for a config; at run time the dataclass alone, so that the CLI checks its fields."""
+        """Type of a constructor's config argument; at run time the dataclass or None, so that the CLI checks it."""
 
         def __class_getitem__(cls, config_class: type) -> Any:
             """Return ``config_class | None``."""
@@ -69,14 +69,14 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "vf_coef": ("value_weight",),
     "warmup_steps": ("random_collect_size",),
 }
-"""Abbreviations, and what other libraries call an option, by what it is called here."""
+"""The names of options here, by their abbreviations and their names in other libraries."""
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """Return the entry of ``known`` most like a dotted name, or None if none is alike.
+    """Return the entry of ``known`` that is most similar to a dotted name, or None if none is similar.
 
-    The last part counts: the same one in another section comes first, then what ``OTHER_NAMES`` says, then what is
-    spelt alike. Of several the one whose sections are most alike is taken.
+    The last parts are compared: an equal one in another section comes first, then an entry of ``OTHER_NAMES``, then a
+    similar spelling. Among several, the one with the most similar sections is returned.
 
     Example:
         >>> closest("learning_rate", ["learn.loss", "learn.learning_rate"])
@@ -108,7 +108,7 @@ def _ratio(one: str, other: str) -> float:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint that names the entry of ``known`` most like ``name``, or all of them if none is alike.
+    """Return a hint that names the entry of ``known`` most similar to ``name``, or all entries if none is similar.
 
     Example:
         >>> nearest("batchsize", ["batch_size", "lr"])
@@ -122,7 +122,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def require(condition: bool, name: str, allowed: str, got: object) -> None:
-    """Raise the one error of a bad argument: its name, what is allowed, what came.
+    """Raise the error of an invalid argument, with its name, the allowed values and the given value.
 
     Raises:
         ValueError: If ``condition`` is false.
@@ -138,7 +138,7 @@ def require(condition: bool, name: str, allowed: str, got: object) -> None:
 
 
 def require_type(name: str, value: object, hint: Any) -> None:
-    """Raise the one error of a config value of the wrong type: its name, the type, what came.
+    """Raise the error of a config value of the wrong type, with its name, the type and the given value.
 
     Raises:
         TypeError: If ``value`` is not of the type ``hint``.
@@ -154,9 +154,9 @@ def require_type(name: str, value: object, hint: Any) -> None:
 
 
 def deep_merge(base: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of ``base`` in which the values of ``update`` stand, nested mappings merged key by key.
+    """Return a copy of ``base`` updated by ``update``; nested mappings are merged key by key.
 
-    Neither argument is changed. A value that is no mapping replaces what was there.
+    Neither argument is changed. A value that is not a mapping replaces the old value.
 
     Example:
         >>> deep_merge({"learn": {"lr": 0.1, "batch_size": 64}}, {"learn": {"lr": 0.2}})
@@ -189,14 +189,14 @@ def to_easydict(config: Any) -> EasyDict:
 
 
 def resolve(config_class: type[ConfigT], cfg: ConfigLike[ConfigT]) -> ConfigT:
-    """Return the config that a constructor argument stands for.
+    """Return the config dataclass for a constructor's config argument.
 
     Args:
-        config_class: A config dataclass all of whose fields have defaults.
+        config_class: Config dataclass whose fields all have defaults.
         cfg: An instance of it, a mapping to merge over its defaults, or None for the defaults.
 
     Raises:
-        ValueError: If a key is unknown, naming the nearest known one, or a value is out of its range.
+        ValueError: If a key is unknown, with the nearest known key, or a value is out of its range.
         TypeError: If a value has the wrong type.
     """
     if cfg is None:
@@ -209,12 +209,12 @@ def resolve(config_class: type[ConfigT], cfg: ConfigLike[ConfigT]) -> ConfigT:
 
 
 def moved(**where: str) -> dict[str, str]:
-    """Return a class attribute ``MOVED`` for a config: keys other frameworks have there, and what to use instead."""
+    """Return a class attribute ``MOVED`` for a config: keys of other frameworks, and what to use instead."""
     return where
 
 
 def moved_to(config_class: type, path: str) -> str | None:
-    """Return what to use in place of a dotted key that the config had or that other frameworks have, if it is one."""
+    """Return what to use instead of a dotted key, if it is an old key or one of another framework; else None."""
     key, _, below = path.partition(".")
     hints: dict[str, str] = getattr(config_class, "MOVED", {})
     section = getattr(config_class(), key, None)
@@ -261,14 +261,14 @@ def _holds_numpy(value: Any) -> bool:
 
 
 def _builtin(value: Any) -> Any:
-    """Return numpy's scalars as Python's and its arrays as lists, inside of sequences too."""
+    """Return numpy scalars as Python scalars and numpy arrays as lists, also inside sequences."""
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
     return type(value)(map(_builtin, value)) if type(value) in (list, tuple) else value
 
 
 def _own(value: Any) -> Any:
-    """Return a copy that the user's mapping shares nothing with; lists become tuples."""
+    """Return a copy that shares nothing with the user's mapping; lists become tuples."""
     value = _builtin(value)
     if isinstance(value, Mapping):
         return {key: _own(below) for key, below in value.items()}
@@ -287,7 +287,7 @@ def _plain(value: Any) -> Any:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Return whether ``value`` is of the type ``hint``; an int is a float, a bool is no number."""
+    """Return whether ``value`` has the type ``hint``; an int counts as a float, a bool does not count as a number."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return True

@@ -1,6 +1,7 @@
-"""Exit codes of a process that trains, beside Python's own: 0 at the end, 1 after an error, 2 for a wrong command.
+"""Exit codes of a training process, in addition to Python's: 0 on success, 1 after an error, 2 for a wrong command.
 
-A shell gives 128 + the signal's number to what a signal ended; a run that ends itself because of one says the same.
+A shell reports 128 + the signal's number for a process that a signal has ended. A run that ends itself after a signal
+uses the same exit code.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ BY_SIGNAL = 128
 INTERRUPTED = BY_SIGNAL + signal.SIGINT
 """130: Ctrl-C."""
 TERMINATED = BY_SIGNAL + signal.SIGTERM
-"""143: SIGTERM, such as before a machine is taken away."""
+"""143: SIGTERM, sent for example before a machine is shut down."""
 STALLED = 124
-"""Nothing went on for too long, and the watchdog ended the run; 1 if the whole interpreter stood still."""
+"""The run made no progress for too long, and the watchdog ended it. If the interpreter was blocked, the code is 1."""
 ORPHANED = 125
-"""What a process belongs to is gone: a rank's rank zero, a worker's coordinator."""
+"""The rank that started this rank has exited, or the coordinator of this worker cannot be reached."""
 GIVEN_UP = 3
-"""A coordinator gave the run up, because its tasks failed again and again; it is not started again."""
+"""A coordinator ended the run because its tasks failed repeatedly; it is not restarted."""

@@ -1,4 +1,4 @@
-"""Operations on nested dicts of tensors, the shape of all data in this project.
+"""Operations on nested dicts of tensors, the form of all data in this project.
 
 A *nested tensor* is a tensor, or a dict whose values are nested tensors with the same leading axes.
 """
@@ -36,6 +36,56 @@ def leaves(data: Any) -> list[Any]:
     return [data]
 
 
+def flatten(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the leaves of a nested dict by names that join its keys with ``/``; empty dicts are left out.
+
+    Raises:
+        ValueError: If a key is empty, not a string, or contains a ``/``.
+
+    Example:
+        >>> flatten({"obs": {"image": 1, "speed": 2}, "reward": 3})
+        {'obs/image': 1, 'obs/speed': 2, 'reward': 3}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if not isinstance(key, str) or not key or "/" in key:
+            raise ValueError(f"keys of nested data must be non-empty strings without '/', got {key!r}")
+        if isinstance(value, Mapping):
+            flat |= {f"{key}/{name}": leaf for name, leaf in flatten(value).items()}
+        else:
+            flat[key] = value
+    return flat
+
+
+def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the nested dict that :func:`flatten` was given.
+
+    Raises:
+        ValueError: If a name has an empty key, or names both a leaf and a dict.
+
+    Example:
+        >>> unflatten({"obs/image": 1, "obs/speed": 2, "reward": 3})
+        {'obs': {'image': 1, 'speed': 2}, 'reward': 3}
+    """
+    data: dict[str, Any] = {}
+    for name, leaf in flat.items():
+        if name and "/" not in name and name not in data:  # most are; a replay buffer calls this for every minibatch
+            data[name] = leaf
+            continue
+        *path, last = name.split("/")
+        if not all((*path, last)):
+            raise ValueError(f"names must be non-empty keys joined by '/', got {name!r}")
+        below: Any = data
+        for key in path:
+            below = below.setdefault(key, {})
+            if not isinstance(below, dict):
+                raise ValueError(f"{name!r} is inside of a leaf")
+        if last in below:
+            raise ValueError(f"{name!r} is both a leaf and a dict")
+        below[last] = leaf
+    return data
+
+
 def length(data: Any) -> int:
     """Return the size of the leading axis.
 
@@ -55,14 +105,25 @@ def to_tensor(data: Any) -> Nested:
 
 
 def to_numpy(data: Any) -> NestedArray:
-    """Return tensors as numpy arrays on the CPU, sharing memory where they are there already."""
+    """Return tensors as numpy arrays on the CPU, sharing memory if they are already there."""
     return cast(
         NestedArray, apply(lambda x: x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x), data)
     )
 
 
+def to_array(data: Any) -> NestedArray:
+    """Return tensors, arrays and scalars as arrays on the CPU, without a copy where the type allows it.
+
+    Float64 and bfloat16 become float32, so that :func:`to_tensor` keeps the types of the result.
+
+    Raises:
+        TypeError: If a leaf is not a number.
+    """
+    return cast(NestedArray, apply(_float32_array, data))
+
+
 def from_sample(data: Any) -> Any:
-    """Return what a gymnasium space sampled as tensors, integers of any size as int64."""
+    """Return a sample of a gymnasium space as tensors, with all integers as int64."""
 
     def tensor(leaf: Any) -> Tensor:
         array = np.asarray(leaf)
@@ -72,7 +133,7 @@ def from_sample(data: Any) -> Any:
 
 
 def as_dicts(data: Any) -> Any:
-    """Return data with dicts in place of tuples, with the keys "0", "1" and so on.
+    """Return data with tuples replaced by dicts with the keys "0", "1" and so on.
 
     Example:
         >>> as_dicts({"a": (1, (2,))})
@@ -117,6 +178,24 @@ def concatenate(items: Sequence[Any]) -> Nested:
     return items[0] if len(items) == 1 else _join(items, torch.cat, "")
 
 
+def concatenate_arrays(items: Sequence[Any]) -> Any:
+    """Return nested arrays of equal structure joined along the leading axis, as arrays.
+
+    Raises:
+        ValueError: If there is nothing to join, or the items differ in their keys or shapes.
+    """
+    return items[0] if len(items) == 1 else _join(items, np.concatenate, "", _float32_array)
+
+
+def stack_arrays(items: Sequence[Any]) -> Any:
+    """Return nested data of equal structure stacked along a new leading axis, as arrays.
+
+    Raises:
+        ValueError: If there is nothing to stack, or the items differ in their keys or shapes.
+    """
+    return _join(items, np.stack, "", _float32_array)
+
+
 def unbind(data: Nested) -> Iterator[Nested]:
     """Yield ``index(data, i)`` for every i of the leading axis, at the cost of one operation for each leaf.
 
@@ -132,7 +211,7 @@ def unbind(data: Nested) -> Iterator[Nested]:
 
 
 def split(data: Nested, size: int) -> list[Nested]:
-    """Return consecutive parts of ``size`` along the leading axis, the last one smaller if it does not divide."""
+    """Return consecutive parts of ``size`` along the leading axis, the last one may be smaller."""
     return [index(data, slice(start, start + size)) for start in range(0, length(data), size)]
 
 
@@ -147,25 +226,32 @@ def _tensor(leaf: Any) -> Tensor:
     return torch.from_numpy(array) if array.ndim else torch.tensor(array.item(), dtype=_torch_dtype(array))
 
 
-def _array(leaf: Any) -> NDArray[Any]:
-    return leaf.numpy(force=True) if isinstance(leaf, Tensor) else np.asarray(leaf)
+def _float32_array(leaf: Any) -> NDArray[Any]:
+    if isinstance(leaf, Tensor):
+        leaf = (leaf.float() if leaf.dtype == torch.bfloat16 else leaf).numpy(force=True)
+    array = np.asarray(leaf)
+    if array.dtype == np.object_:
+        raise TypeError(f"data must be numbers, got an array of objects: {leaf!r}")
+    return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
 def _torch_dtype(array: NDArray[Any]) -> torch.dtype:
     return torch.from_numpy(array.reshape(1)).dtype
 
 
-def _join(items: Sequence[Any], function: Callable[[list[Tensor]], Tensor], path: str) -> Nested:
+def _join(
+    items: Sequence[Any], function: Callable[[list[Any]], Any], path: str, to_part: Callable[[Any], Any] = _tensor
+) -> Nested:
     if not items:
         raise ValueError("items must hold at least one entry, got none")
     first = items[0]
     if not isinstance(first, Mapping):
         if any(isinstance(item, Mapping) for item in items):
             raise ValueError(f"{path or 'data'}: every item must be a tensor, as the first is, got a dict")
-        parts = [_tensor(item) for item in items]
+        parts = [to_part(item) for item in items]
         try:
-            return function(parts)
-        except RuntimeError as error:
+            return cast(Nested, function(parts))
+        except (RuntimeError, ValueError) as error:
             raise ValueError(
                 f"{path or 'data'}: cannot join shapes {sorted({tuple(p.shape) for p in parts})}"
             ) from error
@@ -173,4 +259,6 @@ def _join(items: Sequence[Any], function: Callable[[list[Tensor]], Tensor], path
         if not isinstance(item, Mapping) or item.keys() != first.keys():
             got = sorted(item) if isinstance(item, Mapping) else type(item).__name__
             raise ValueError(f"{path or 'data'}: every item must have the keys {sorted(first)}, got {got}")
-    return {key: _join([item[key] for item in items], function, f"{path}.{key}" if path else key) for key in first}
+    return {
+        key: _join([item[key] for item in items], function, f"{path}.{key}" if path else key, to_part) for key in first
+    }

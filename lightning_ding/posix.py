@@ -1,4 +1,4 @@
-"""What needs a POSIX system: processes that are forked or signalled, and files that are locked."""
+"""Errors for features that need a POSIX system: forking, sending signals, and locking files."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ def require_posix(what: str, instead: str) -> None:
     """Raise on a system without POSIX processes, such as Windows.
 
     Args:
-        what: What the user asked for.
-        instead: What works there.
+        what: Name of the requested feature.
+        instead: Name of an alternative that works on such a system.
 
     Raises:
         ValueError: If the system has no ``fork``.
@@ -21,7 +21,7 @@ def require_posix(what: str, instead: str) -> None:
 
 
 def require_posix_for_distributed() -> None:
-    """Raise where neither coordinator nor workers of a distributed run can be supervised.
+    """Raise on a system on which the processes of a distributed run cannot be supervised.
 
     Raises:
         ValueError: If the system has no ``fork``.

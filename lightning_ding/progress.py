@@ -1,4 +1,4 @@
-"""The one set of counters of a run."""
+"""The counters of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ COUNTERS = ("train_iter", "env_step", "episode", "sample")
 
 @dataclass
 class Progress:
-    """How far a run is. Every counter is over all ranks and survives a checkpoint.
+    """The progress of a run. Every counter covers all ranks and is part of every checkpoint.
 
     Example:
         >>> progress = Progress()
@@ -24,14 +24,14 @@ class Progress:
     train_iter: int = 0
     """Optimisation steps done: one for each minibatch, the same on every rank."""
     env_step: int = 0
-    """Environment steps taken, warm-up included, resets and evaluation not."""
+    """Env steps made in training, including warm-up; resets do not count."""
     episode: int = 0
     """Episodes finished while collecting."""
     sample: int = 0
-    """Transitions handed to the learner or the buffer."""
+    """Transitions passed to the learner or the buffer."""
     budget: int | None = None
-    """Env steps of the whole run, ``max_env_step`` of the datamodule; None if it has no such end. An argument of the
-    run and no counter: checkpoints do not hold it, so a run that is resumed with another budget follows that one."""
+    """Env steps of the whole run, the datamodule's ``max_env_step``; None for no limit. This is an argument of the run,
+    not a counter, and not part of a checkpoint: a run that is resumed with another budget uses the new one."""
 
     def state_dict(self) -> dict[str, int]:
         """Return the counters by name."""

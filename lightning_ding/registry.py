@@ -1,4 +1,4 @@
-"""Registries: names for classes, so that a config can say what to build."""
+"""Registries: names of classes, so that a config can choose which one to build."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Registry(Generic[T]):
     """A table of classes or functions by name.
 
     Args:
-        kind: What the entries are, for error messages, e.g. ``"policy"``.
-        home: A module whose import registers the built-in entries; imported at the first look-up.
+        kind: Kind of the entries, for error messages, such as ``"policy"``.
+        home: Module that registers the built-in entries when it is imported; imported at the first look-up.
 
     Example:
         >>> shapes = Registry("shape")
@@ -37,11 +37,11 @@ class Registry(Generic[T]):
         self._entries: dict[str, T] = {}
 
     def register(self, name: str | None = None, *, force_overwrite: bool = False) -> Callable[[T], T]:
-        """Return a decorator that enters what it decorates.
+        """Return a decorator that registers a class or function.
 
         Args:
-            name: The name; the object's ``__name__`` if None.
-            force_overwrite: Replace an entry of that name instead of raising.
+            name: Name of the entry; None takes the object's ``__name__``.
+            force_overwrite: Whether to replace an entry of the same name.
 
         Raises:
             ValueError: If the name is taken and ``force_overwrite`` is false.
@@ -60,7 +60,7 @@ class Registry(Generic[T]):
         """Return the entry called ``name``.
 
         Raises:
-            KeyError: If there is none; the message lists what is registered.
+            KeyError: If the name is unknown; the message lists all registered names.
         """
         self._load()
         if name not in self._entries:
@@ -71,11 +71,11 @@ class Registry(Generic[T]):
         return self._entries[name]
 
     def build(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Return ``get(name)(*args, **kwargs)``; whatever the constructor raises comes out as it is."""
+        """Return ``get(name)(*args, **kwargs)``; errors of the constructor are not changed."""
         return self.get(name)(*args, **kwargs)
 
     def name_of(self, entry: T) -> str | None:
-        """Return the name under which ``entry`` stands, or None."""
+        """Return the name of ``entry``, or None if it is not registered."""
         self._load()
         return next((name for name, known in self._entries.items() if known is entry), None)
 
@@ -89,22 +89,22 @@ class Registry(Generic[T]):
 
     def _load(self) -> None:
         if self._home is not None:
-            home, self._home = self._home, None  # first, because the import may look something up
+            home, self._home = self._home, None  # before the import, which may look up an entry
             try:
                 importlib.import_module(home)
             except BaseException:
-                self._home = home  # so that the next look-up says the same again, not that nothing is registered
+                self._home = home  # so that the next look-up raises the same error
                 raise
 
 
 def import_modules(names: Iterable[str]) -> None:
-    """Import modules for the registrations that they make.
+    """Import modules that register entries.
 
     Args:
-        names: Dotted module names, the ``import_names`` of a config.
+        names: Dotted names of the modules, such as ``import_names`` of a config.
 
     Raises:
-        ImportError: If one cannot be imported; the cause is kept.
+        ImportError: If a module cannot be imported; the original error is the cause.
     """
     for name in names:
         try:

@@ -1,7 +1,7 @@
-"""The config sections that a policy's config holds for its workers.
+"""The config sections of workers, which are parts of a policy's config.
 
-They stand below both, so that a policy may set other defaults for them and the workers know nothing of a policy. A
-section has the keys of all workers of its kind; a worker refuses a key that would do nothing in it.
+This module is below both packages, so that a policy may set other defaults and the workers do not depend on a policy. A
+section has the keys of all workers of its kind; a worker refuses a key that would have no effect in it.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ class CollectorConfig:
     """Keys of a serial collector."""
 
     MOVED: ClassVar[dict[str, str]] = moved(
-        deepcopy_obs="an env that writes all its observations into the same memory is noticed, and they are copied",
+        deepcopy_obs="observations of an env that reuses its memory are copied automatically",
         transform_obs="observations always reach the policy as tensors",
     )
 
     type: str = "sample"
-    """Registered name: sample, episode, sample_1v1, episode_1v1 or your own; the first in a ReplayDataModule."""
+    """Registered name: sample, episode, sample_1v1, episode_1v1 or your own; a ReplayDataModule needs sample."""
     import_names: tuple[str, ...] = ()
-    """Modules to import first, for the collectors that they register."""
+    """Modules to import first, which register further collectors."""
     collect_print_freq: int = 100
-    """Updates between two reports of a collector that is used by hand, >= 1."""
+    """Updates between two reports of a collector that is used without a Trainer, >= 1."""
     env_fault: Literal["raise", "drop"] = "raise"
-    """When an env reports a fault: raise, or drop the episode, count it and go on."""
+    """At a fault of an env: raise, or drop the episode, count it and continue."""
     get_train_sample: bool = False
-    """Episode collectors: return training samples of all episodes together, not a list of episodes."""
+    """Episode collectors: return training samples of all episodes together instead of a list of episodes."""
     reward_shaping: bool = False
     """Episode collector: pass every finished episode through the vector env's ``reward_shaping(env_id, episode)``."""
 
@@ -42,12 +42,12 @@ class CollectorConfig:
 
 @dataclass(frozen=True)
 class RenderConfig:
-    """When an evaluation is filmed."""
+    """The times at which an evaluation makes a video."""
 
     render_freq: int = -1
-    """Updates or env steps between two films, >= 1; -1 for none."""
+    """Updates or env steps between two videos, >= 1; -1 for none."""
     mode: Literal["train_iter", "envstep"] = "train_iter"
-    """What render_freq counts."""
+    """Unit of render_freq: updates or env steps."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -59,22 +59,22 @@ class EvaluatorConfig:
     """Keys of a serial evaluator."""
 
     type: str = "interaction"
-    """Registered name: interaction, battle_interaction, metric or your own; the first in a ReplayDataModule."""
+    """Registered name: interaction, battle_interaction, metric or your own; a datamodule needs interaction."""
     import_names: tuple[str, ...] = ()
-    """Modules to import first, for the evaluators that they register."""
+    """Modules to import first, which register further evaluators."""
     eval_freq: int = 1000
     """Updates between two evaluations, >= 1; in a Trainer, the length of an epoch."""
     n_episode: int = 10
     """Episodes of one evaluation over all ranks, >= 1."""
     stop_value: float | None = None
-    """Mean return (metric evaluator: metric) of an evaluation that ends the run; None for no such end."""
+    """Mean return (metric evaluator: metric) of an evaluation that ends the run; None never ends it."""
     fixed_starts: bool = False
     """Interaction evaluators: begin every evaluation with the same seeds. By default each evaluation draws new start
-    states, from the evaluator's seed and the updates made so far; by hand, from the number of evaluations so far."""
+    states, from the evaluator's seed and the updates so far; without a Trainer, the evaluations so far."""
     max_episode_steps: int | None = None
     """Interaction and battle evaluator: env steps after which an evaluation episode is cut off, >= 1; None for none."""
     render: RenderConfig = field(default_factory=RenderConfig)
-    """Interaction evaluator: when the worst, the median and the best episode are filmed."""
+    """Interaction evaluator: when to make videos of the worst, the median and the best episode."""
     figure_path: str | None = None
     """Interaction evaluator: folder for a figure of each evaluation's returns; None for none."""
 
@@ -88,26 +88,26 @@ class EvaluatorConfig:
 
 @dataclass(frozen=True)
 class PushSampleRateConfig:
-    """Bounds of the ratio of transitions pushed to transitions sampled."""
+    """Bounds of the ratio of pushed to sampled transitions."""
 
     max: float | None = None
-    """A push that would lift the ratio above this waits, > 0; None for no bound."""
+    """Upper bound, > 0: a push that would exceed it waits; None for no bound."""
     min: float = 0.0
-    """A sample that would lower the ratio below this waits, >= 0."""
+    """Lower bound, >= 0: a sample that would fall below it waits."""
 
 
 @dataclass(frozen=True)
 class ThroughputConfig:
-    """How fast an advanced buffer is filled and read."""
+    """Limits of the rates at which an advanced buffer is filled and sampled."""
 
     push_sample_rate_limit: PushSampleRateConfig = field(default_factory=PushSampleRateConfig)
-    """Bounds of pushed / sampled over the window; who is too fast waits for the other side."""
+    """Bounds of pushed / sampled over the window; the faster side waits for the other."""
     window_seconds: float = 30.0
-    """Time after which a push or a sample counts for 1 % in the ratio, > 0."""
+    """Seconds after which a push or a sample counts only 1 % in the ratio, > 0."""
     sample_min_limit_ratio: float = 1.0
-    """Sampling waits until the buffer holds so many times the batch size, >= 1."""
+    """Multiple of the batch size that the buffer must hold before sampling, >= 1."""
     timeout_seconds: float = 60.0
-    """Longest wait, > 0; then an error says who waited for what."""
+    """Longest wait in seconds, > 0; after it an error names the reason."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -127,7 +127,7 @@ class ReplayBufferConfig:
     """Keys of a replay buffer."""
 
     MOVED: ClassVar[dict[str, str]] = moved(
-        deepcopy="a buffer always keeps and returns copies",
+        deepcopy="a buffer always stores and returns copies",
         monitor="use monitor_freq, or call pop_metrics(); in a Trainer, MetricsLogger writes them",
         periodic_thruput_seconds="use monitor_freq, or call pop_metrics(); in a Trainer, MetricsLogger writes them",
     )
@@ -135,9 +135,9 @@ class ReplayBufferConfig:
     type: str = "naive"
     """Registered name of the buffer: naive, advanced, sequence, episode or your own."""
     import_names: tuple[str, ...] = ()
-    """Modules to import first, for the buffers that they register."""
+    """Modules to import first, which register further buffers."""
     replay_buffer_size: int = 10_000
-    """Transitions kept on each rank, >= 1; the oldest go first. Memory is taken as they come."""
+    """Transitions stored on each rank, >= 1; new ones overwrite the oldest. Memory grows as they arrive."""
     frame_stack: int = 1
     """Frames that an image observation stacks along its first axis, >= 1; each frame is then stored once."""
     memmap_dir: str | None = None
@@ -145,21 +145,21 @@ class ReplayBufferConfig:
     enable_track_used_data: bool = False
     """Remember the ``data_id`` of transitions that leave, for ``pop_used_data``."""
     monitor_freq: int = 200
-    """Updates between two reports of a buffer that is used by hand, >= 1."""
+    """Updates between two reports of a buffer that is used without a Trainer, >= 1."""
     alpha: float = 0.6
-    """Advanced buffer: how much priorities count, in [0, 1]; 0 draws uniformly."""
+    """Advanced buffer: exponent of the priorities, in [0, 1]; 0 draws uniformly."""
     beta: float = 0.4
-    """Advanced buffer: how much importance weights correct for it at the start, in [0, 1]."""
+    """Advanced buffer: exponent of the importance weights at the start, in [0, 1]; 1 corrects the bias fully."""
     anneal_step: float = 100_000
-    """Advanced buffer: when beta is 1, in anneal_unit, >= 0; 0 keeps beta as it is."""
+    """Advanced buffer: time at which beta reaches 1, in anneal_unit, >= 0; 0 keeps beta constant."""
     anneal_unit: Literal["train_iter", "env_step", "budget"] = "train_iter"
     """Advanced buffer: unit of anneal_step: updates, env steps, or shares of the run's max_env_step."""
     max_use: int | None = None
-    """Advanced buffer: times a transition is sampled before it leaves, >= 1; None for no limit."""
+    """Advanced buffer: number of times a transition is sampled before it leaves, >= 1; None for no limit."""
     max_staleness: int | None = None
-    """Advanced buffer: updates since its policy acted after which a transition leaves, >= 1; None for no limit."""
+    """Advanced buffer: age in updates of its policy at which a transition leaves, >= 1; None for no limit."""
     thruput_controller: ThroughputConfig = field(default_factory=ThroughputConfig)
-    """Advanced buffer: how fast it is filled and read."""
+    """Advanced buffer: limits of the rates at which it is filled and sampled."""
     sequence_length: int | None = None
     """Sequence and episode buffer: steps of a sequence, burn-in included, >= 1; None returns whole episodes."""
     burn_in: int = 0
@@ -196,7 +196,7 @@ class HookConfig:
     save_ckpt_after_run: bool = True
     """Write a checkpoint at the end of a run."""
     log_reduce_after_iter: bool | None = None
-    """Average what is reported over the ranks; None does so when there are several."""
+    """Average the reports over the ranks; None does so if there are several."""
     custom: Mapping[str, Any] = field(default_factory=dict)
     """Further hooks by name, each a mapping: type, position, and optionally name, priority and ext_args."""
 
@@ -210,10 +210,10 @@ class HookConfig:
 
 @dataclass(frozen=True)
 class LearnerLoaderConfig:
-    """How a learner gets its batches."""
+    """Loading of a learner's batches."""
 
     num_workers: int = 0
-    """Only 0: batches are fetched one by one in the learner's own process, behind the update before."""
+    """Only 0: batches are fetched one by one in the learner's process, each after the previous update."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -232,17 +232,17 @@ class LearnerConfig:
     type: str = "base"
     """Registered name of the learner: base or your own."""
     import_names: tuple[str, ...] = ()
-    """Modules to import first, for the learners and hooks that they register."""
+    """Modules to import first, which register further learners and hooks."""
     train_iterations: int = 1_000_000_000
-    """Updates of a ``start()``, >= 1."""
+    """Number of updates of a ``start()``, >= 1."""
     dataloader: LearnerLoaderConfig = field(default_factory=LearnerLoaderConfig)
-    """How batches come."""
+    """Loading of the batches."""
     log_policy: bool = True
     """Describe the policy in Python's logging when the learner gets it."""
     only_monitor_rank0: bool = True
-    """Report on the first rank only, not on each."""
+    """Report only on the first rank."""
     hook: HookConfig = field(default_factory=HookConfig)
-    """What happens around iterations and runs."""
+    """Hooks that are called around iterations and runs."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -260,7 +260,7 @@ class AggregatorConfig:
     )
 
     timeout_seconds: float = 600.0
-    """Longest wait for the other ranks, > 0; then an error."""
+    """Longest wait for the other ranks in seconds, > 0; after it an error."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""

@@ -1,10 +1,10 @@
-"""DQN on CartPole-v1 with one learner and two collectors, each in a process of its own.
+"""DQN on CartPole-v1 with one learner and two collectors, each in a separate process.
 
     python recipes/parallel_dqn.py                           # seed 0, over HTTP and files
     python recipes/parallel_dqn.py --seed 1 --transport ray  # over Ray
 
 Ends as soon as 20 greedy episodes reach 500 steps each, and evaluates the best checkpoint on 20 others. The settings
-are those of recipes/dqn.py; what was measured stands in docs/distributed.md.
+are those of recipes/dqn.py; docs/distributed.md lists results.
 """
 
 from __future__ import annotations

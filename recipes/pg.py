@@ -3,8 +3,8 @@
     python recipes/pg.py            # seed 0
     python recipes/pg.py --seed 1
 
-Ends as soon as 20 greedy episodes reach 500 steps each, and evaluates the best checkpoint on 20 others. Returns and
-times of three seeds on two CPU cores stand in docs/results.md.
+Ends as soon as 20 greedy episodes reach 500 steps each, and evaluates the best checkpoint on 20 others.
+docs/results.md lists the returns and times of three seeds on two CPU cores.
 """
 
 from __future__ import annotations

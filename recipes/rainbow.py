@@ -3,8 +3,8 @@
     python recipes/rainbow.py            # seed 0
     python recipes/rainbow.py --seed 1
 
-Ends as soon as 20 greedy episodes reach 500 steps each, and evaluates the best checkpoint on 20 others. Returns and
-times of three seeds on two CPU cores stand in docs/results.md.
+Ends as soon as 20 greedy episodes reach 500 steps each, and evaluates the best checkpoint on 20 others.
+docs/results.md lists the returns and times of three seeds on two CPU cores.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ CONFIG = {
     "model": {"v_min": 0.0, "v_max": 100.0},
     "learn": {"update_per_collect": 16, "batch_size": 128},
     "collect": {"n_sample": 64},
+    "other": {"replay_buffer": {"replay_buffer_size": 20_000}},  # newer data than the default keeps
     "eval": {"evaluator": {"eval_freq": 500, "n_episode": 20, "stop_value": 500.0}},
 }
 

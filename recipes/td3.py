@@ -3,8 +3,8 @@
     python recipes/td3.py            # seed 0
     python recipes/td3.py --seed 1
 
-Evaluates the best checkpoint of 20,000 env steps on 20 episodes of its own. Returns and times of three seeds on two
-CPU cores stand in docs/results.md.
+Evaluates the best checkpoint of 20,000 env steps on 20 separate episodes.
+docs/results.md lists the returns and times of three seeds on two CPU cores.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     python -m tests.learning_seeds --seeds 3 --select "ppo and image"
 
 Each line is a test: how many seeds passed under each ``ATEN_CPU_CAPABILITY``, and the smallest margin over its bar. The
-exit code is 1 if a test passed fewer than 19 seeds of 20 somewhere.
+exit code is 1 if a test passed fewer than 19 seeds of 20 somewhere. Failures go to stderr as they occur.
 """
 
 from __future__ import annotations
@@ -69,8 +69,11 @@ def main() -> None:
     results: dict[str, dict[str, list[tuple[bool, float]]]] = defaultdict(lambda: defaultdict(list))
     for capability in options.capability:
         for seed in range(options.seeds):
-            for name, outcome in run(seed, capability, options.select).items():
+            report = run(seed, capability, options.select)
+            for name, outcome in report.items():
                 results[name][capability].append(outcome)
+            failed = [f"{name} ({margin:.3f})" for name, (passed, margin) in report.items() if not passed]
+            print(f"{capability}, seed {seed}: failed: {', '.join(failed) or 'none'}", file=sys.stderr, flush=True)
     is_weak = not results
     for name, by_capability in sorted(results.items()):
         parts = []

@@ -1,4 +1,4 @@
-"""Running scripts in processes of their own, to their end or not at all."""
+"""Run scripts in separate processes; none of them outlives its test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def start(arguments: Sequence[Any], **kwargs: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, *map(str, arguments)],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},  # scripts import tests.toys
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -39,7 +39,7 @@ def run(*arguments: Any, timeout: float = 120.0) -> str:
 
 
 def run_two_ranks(*arguments: Any, timeout: float = 120.0) -> None:
-    """Run Python with arguments, and behind them the rank and the number of ranks, twice at a time."""
+    """Run Python twice at the same time, with arguments followed by the rank and the number of ranks."""
     processes = [start([*arguments, rank, 2]) for rank in range(2)]
     try:
         outputs = [process.communicate(timeout=timeout)[0] for process in processes]

@@ -53,7 +53,7 @@ def test_distributed_command_of_the_readme_has_a_config(command: str, monkeypatc
 def test_command_line_of_the_readme_runs(command: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
     short = [] if "--help" in command else ["--data.max_env_step=1000"]
-    program = [sys.executable, "-c", "from lightning_ding.entry.cli import main; main()"]
+    program = [sys.executable, "-c", "from lightning_ding.entry.lightning_cli import main; main()"]
     done = subprocess.run([*program, *command.split()[1:], *short], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -64,10 +64,14 @@ def test_make_target_of_the_readme_exists(command: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_links_of_the_readme_lead_somewhere() -> None:
-    links = re.findall(r"\]\(([^)]+)\)", README)
-    assert len(links) >= 7
-    assert [link for link in links if not (ROOT / link).exists()] == []
+def test_every_link_to_a_file_leads_to_one() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    texts = {page: re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL) for page in pages}
+    links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", texts[page])]
+    files = [(page, link) for page, link in links if not link.startswith(("http:", "https:"))]
+    assert len(pages) >= 20
+    assert len(files) >= 100
+    assert [f"{page.name}: {link}" for page, link in files if not (page.parent / link).exists()] == []
 
 
 def test_names_in_the_training_page_exist() -> None:

@@ -8,27 +8,18 @@ import lightning_ding.policy  # noqa: F401 - registers the algorithms
 from lightning_ding.registry import POLICY_REGISTRY
 
 ROOT = Path(__file__).parents[1]
-LOW = {"config", "registry", "progress", "nested", "rl", "worker_config", "exit_codes", "posix"}
-ALLOWED = {
-    "config": set(),
-    "registry": {"config"},
-    "progress": set(),
-    "nested": set(),
-    "worker_config": {"config"},
-    "rl": set(),
-    "exit_codes": set(),
-    "posix": set(),
-    "checkpoints": LOW,
-    "model": LOW,
-    "envs": LOW,
-    "policy": LOW | {"model"},
-    "worker": LOW | {"envs", "policy.modes"},
-    "callbacks": LOW | {"__version__", "checkpoints", "worker", "policy.modes"},
-    "datamodules": LOW | {"checkpoints", "envs", "worker", "callbacks", "policy.modes"},
-    "distributed": LOW | {"__version__", "checkpoints", "envs", "policy", "worker", "callbacks", "datamodules"},
-    "entry": LOW
-    | {"__version__", "checkpoints", "model", "envs", "policy", "worker", "callbacks", "datamodules", "distributed"},
-}  # type: dict[str, set[str]]
+ROW = re.compile(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|$", re.MULTILINE)
+
+
+def import_rules(page: str) -> dict[str, set[str]]:
+    """Return what each part of the package may import, from the table in CONTRIBUTING.md."""
+    rows = dict(ROW.findall(page))
+    base = {name for name, cell in rows.items() if not cell.strip().startswith("base")}
+    named = {name: set(re.findall(r"`([\w.]+)`", cell)) for name, cell in rows.items()}
+    return {name: named[name] if name in base else named[name] | base for name in rows}
+
+
+ALLOWED = import_rules((ROOT / "CONTRIBUTING.md").read_text())
 
 
 def room(path: Path) -> str:
@@ -69,6 +60,60 @@ def test_imports_point_one_way() -> None:
         if not is_allowed(name, room(path))
     }
     assert wrong == set()
+
+
+def module_name(path: Path) -> str:
+    """Return the dotted name of a module, that of the package for an ``__init__.py``."""
+    parts = ("lightning_ding", *path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[parts[1] == "lightning_ding" :]).removesuffix(".__init__")
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Return which modules each module imports, those for type checking and those inside of functions included."""
+    files = {module_name(path): path for path in source_files()}
+    graph = {}
+    for name, path in files.items():
+        found: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lightning_ding"):
+                full_names = [f"{node.module}.{alias.name}" for alias in node.names]
+                found |= {full if full in files else str(node.module) for full in full_names}
+            elif isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+        graph[name] = found & files.keys() - {name}
+    return graph
+
+
+def cycles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
+    """Return the strongly connected components of several modules."""
+    reached = {name: _reached(name, graph) for name in graph}
+    groups = {frozenset(other for other in reached[name] if name in reached[other]) for name in graph}
+    return {group for group in groups if len(group) > 1}
+
+
+def _reached(start: str, graph: dict[str, set[str]]) -> set[str]:
+    found, waiting = {start}, [start]
+    while waiting:
+        new = graph[waiting.pop()] - found
+        found |= new
+        waiting += new
+    return found
+
+
+def test_a_cycle_is_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}
+    assert cycles(graph) == {frozenset("bc")}
+
+
+def test_no_modules_import_each_other() -> None:
+    graph = import_graph()
+    assert sum(map(len, graph.values())) > 500
+    assert cycles(graph) == set()
+
+
+def test_rules_are_read_from_the_table() -> None:
+    page = "| `low` | x | |\n| `high` | y | base, `mid.part` |\n"
+    assert import_rules(page) == {"low": set(), "high": {"low", "mid.part"}}
 
 
 def test_import_rule_sees_every_room_and_many_files() -> None:

@@ -1,4 +1,4 @@
-"""What may be imported without torch: a command line's help and the processes of envs start quickly."""
+"""Modules that must not import torch, so that a command line's help and env processes start quickly."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ HEAVY = "{'torch', 'lightning', 'jsonargparse', 'matplotlib'}"
         "import lightning_ding.envs.vector",
         "from lightning_ding.envs import FaultBarrier, Pausable, ProcessVectorEnv, make_vector_env",
         "import lightning_ding.envs.process.worker",
-        "import lightning_ding.envs.toy",
-        "from lightning_ding.entry.command import main; main(['--help'])",
-        "from lightning_ding.entry.command import main; main(['--version'])",
+        "import tests.toys.envs",
+        "from lightning_ding.entry.cli import main; main(['--help'])",
+        "from lightning_ding.entry.cli import main; main(['--version'])",
     ],
 )
 def test_import_does_not_import_torch(statement: str) -> None:

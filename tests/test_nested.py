@@ -151,3 +151,30 @@ def test_joining_a_tensor_and_a_dict_is_an_error(join: Any) -> None:
 def test_stack_names_the_place_where_shapes_differ() -> None:
     with pytest.raises(ValueError, match=r"a\.b: cannot join shapes \[\(2,\), \(3,\)\]"):
         nested.stack([{"a": {"b": torch.zeros(2)}}, {"a": {"b": torch.zeros(3)}}])
+
+
+def test_flatten_and_unflatten_are_inverse() -> None:
+    nested_data = {"obs": {"a": 1, "b": {"c": 2}}, "reward": 3}
+    flat = nested.flatten(nested_data)
+    assert flat == {"obs/a": 1, "obs/b/c": 2, "reward": 3}
+    assert nested.unflatten(flat) == nested_data
+
+
+@pytest.mark.parametrize("key", ["", "a/b", 1])
+def test_flatten_refuses_a_key_that_cannot_be_joined(key: Any) -> None:
+    with pytest.raises(ValueError, match="keys of nested data must be non-empty strings without '/'"):
+        nested.flatten({"obs": {key: 1}})
+
+
+@pytest.mark.parametrize(
+    ("flat", "message"),
+    [
+        ({"a//b": 1}, "names must be non-empty keys joined by '/', got 'a//b'"),
+        ({"": 1}, "names must be non-empty keys"),
+        ({"a": 1, "a/b": 2}, "'a/b' is inside of a leaf"),
+        ({"a/b": 2, "a": 1}, "'a' is both a leaf and a dict"),
+    ],
+)
+def test_unflatten_refuses_what_flatten_does_not_return(flat: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        nested.unflatten(flat)

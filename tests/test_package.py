@@ -36,5 +36,5 @@ def test_folder_at_the_top_refuses_to_be_a_second_copy(name: str) -> None:
 
 
 def test_import_writes_nothing(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", "import lightning_ding.entry.cli"], cwd=tmp_path, check=True)
+    subprocess.run([sys.executable, "-c", "import lightning_ding.entry.lightning_cli"], cwd=tmp_path, check=True)
     assert list(tmp_path.iterdir()) == []

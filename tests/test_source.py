@@ -98,7 +98,7 @@ def test_source_never_calls_self_log_but_for_an_evaluation() -> None:
         if call.args or call.keywords  # a tensor's logarithm takes nothing
         if ast.unparse(call.func.value) not in ("math", "np", "torch", "logger")
     ]
-    assert found == ["lightning_ding/policy/episodes.py"]
+    assert found == ["lightning_ding/policy/base/metrics.py"]
 
 
 def test_source_has_nothing_that_could_run_somebody_elses_code() -> None:

@@ -18,7 +18,7 @@ ROWS = ROW.findall((DOCS / "workers.md").read_text())
 
 def test_table_has_every_worker_once() -> None:
     names = [name for name, *_ in ROWS]
-    assert len(names) == len(set(names)) == 33
+    assert len(names) == len(set(names)) >= 33
 
 
 @pytest.mark.parametrize(("name", "page", "test", "better"), ROWS)

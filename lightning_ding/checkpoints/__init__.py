@@ -1,10 +1,8 @@
-"""Checkpoints of a run: folders that are whole or not there."""
+"""Checkpoints of a run: folders that are either complete or not visible under their final names."""
 
 from lightning_ding.checkpoints.files import save_object, sync_tree
-from lightning_ding.checkpoints.find import last_checkpoint
+from lightning_ding.checkpoints.folder import RUN_FILE, RunFolder, SaveBuffer, find_rank_folder, last_checkpoint
 from lightning_ding.checkpoints.manifest import TornCheckpointError, verify
-from lightning_ding.checkpoints.rank_folder import RUN_FILE, find_rank_folder
-from lightning_ding.checkpoints.run_folder import RunFolder, SaveBuffer
 
 __all__ = [
     "RUN_FILE",

@@ -1,4 +1,4 @@
-"""Files that are on the disk when a function returns, and errors of the disk that come as ``OSError``."""
+"""Write files that are on the disk when the function returns, with ``OSError`` for every error of the disk."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 
 
 class _Tap:
-    """Takes what ``torch.save`` writes, and keeps the disk's error for later.
+    """A file for ``torch.save`` that stores an ``OSError`` instead of raising it.
 
-    ``torch.save`` (torch 2.13) turns an error of a file into a RuntimeError that says nothing of the disk, or raises
-    a second one while it puts an end to its archive. So it never sees one.
+    ``torch.save`` (torch 2.13) would turn the error into a RuntimeError without its reason, or raise a second error
+    while it closes its archive.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -22,7 +22,7 @@ class _Tap:
         self.error: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Write bytes, or nothing any more after an error."""
+        """Write bytes; after an error, do nothing."""
         if self.error is None:
             try:
                 self._file.write(data)
@@ -31,14 +31,14 @@ class _Tap:
         return len(data)
 
     def flush(self) -> None:
-        """Do nothing: the file is flushed when it is complete."""
+        """Do nothing, because :func:`save_object` flushes the file once it is complete."""
 
 
 def save_object(content: Any, file: Path) -> None:
-    """Write tensors and builtins for ``torch.load``, straight to the disk and without a copy of it all in memory.
+    """Write tensors and builtins in the format of ``torch.load``, synced to the disk, without a copy in memory.
 
     Raises:
-        OSError: If it cannot be written; what is there of it stays.
+        OSError: If the file cannot be written; an incomplete file may remain.
     """
     with file.open("wb") as opened:
         tap: Any = _Tap(opened)
@@ -50,15 +50,15 @@ def save_object(content: Any, file: Path) -> None:
 
 
 def replace_text(file: Path, text: str, is_synced: bool = True) -> None:
-    """Write a text file that is the old one or the new one at every moment, whatever process dies.
+    """Replace the content of a text file atomically: readers see either the old content or the new one.
 
     Args:
-        file: To write.
-        text: What it is to hold.
-        is_synced: Whether it is so after a power cut too, which takes longer than all the rest.
+        file: File to write; it need not exist.
+        text: New content.
+        is_synced: Whether the new content must survive a power failure, which makes the call much slower.
 
     Raises:
-        OSError: If it cannot be written; then it is the old one.
+        OSError: If the file cannot be written; it then has its old content.
     """
     temporary = file.with_name(f".{file.name}.tmp")
     with temporary.open("w") as opened:
@@ -72,16 +72,16 @@ def replace_text(file: Path, text: str, is_synced: bool = True) -> None:
 
 
 def replace_by_link(file: Path, target: Path) -> None:
-    """Make ``file`` a second name of ``target``, or a copy where a file can have only one.
+    """Make ``file`` a hard link to ``target``, or a copy on a file system without hard links.
 
     Raises:
-        OSError: If it cannot be written; then ``file`` is what it was.
+        OSError: If the link or copy cannot be written; ``file`` is then unchanged.
     """
     temporary = file.with_name(f".{file.name}.tmp")
     temporary.unlink(missing_ok=True)
     try:
         os.link(target, temporary)
-    except OSError:  # not every file system has links
+    except OSError:  # not every file system has hard links
         shutil.copyfile(target, temporary)
         sync(temporary)
     os.replace(temporary, file)
@@ -89,10 +89,12 @@ def replace_by_link(file: Path, target: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file's content, or a folder's list of names, is on the disk."""
+    """Wait until the content of a file, or the list of names in a folder, is on the disk."""
     if path.is_dir() and not hasattr(os, "O_DIRECTORY"):
-        return  # Windows opens no folders; it keeps their lists of names itself
-    number = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)  # Windows syncs only what can be written
+        return  # Windows cannot open folders, and writes their lists of names itself
+    number = os.open(
+        path, os.O_RDONLY if path.is_dir() else os.O_RDWR
+    )  # Windows can sync only a file that is open for writing
     try:
         os.fsync(number)
     finally:

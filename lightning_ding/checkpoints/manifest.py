@@ -1,4 +1,4 @@
-"""What a checkpoint's folder has to hold, written down as the last of its files."""
+"""The manifest of a checkpoint: the list of its files, which is written last and shows that it is complete."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ CHUNK = 1 << 20  # bytes
 
 
 class TornCheckpointError(ValueError):
-    """A folder is no whole checkpoint."""
+    """A folder that is not a complete checkpoint."""
 
 
 def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Write down the name, size and CRC-32 of every file in a folder, beside what else there is to say.
+    """Write the manifest of a folder, with the name, size and CRC-32 of every file in it.
 
     Args:
-        folder: Complete but for the manifest.
-        facts: Such as the env step; builtins.
+        folder: Folder that is complete except for the manifest.
+        facts: Further entries of the manifest, such as the env step; builtins.
 
     Raises:
         OSError: If a file cannot be read or the manifest not written.
@@ -37,14 +37,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Return what ``write_manifest`` wrote.
 
     Raises:
-        TornCheckpointError: If there is none that can be read.
+        TornCheckpointError: If the manifest is missing or cannot be read.
     """
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
     except FileNotFoundError as error:
-        raise TornCheckpointError(f"{folder} has no {MANIFEST}: it was never complete") from error
+        raise TornCheckpointError(f"{folder} has no {MANIFEST}: it was never completed") from error
     except ValueError as error:
-        raise TornCheckpointError(f"{folder / MANIFEST} is no JSON: {error}") from error
+        raise TornCheckpointError(f"{folder / MANIFEST} is not valid JSON: {error}") from error
     known = isinstance(manifest, dict) and manifest.get("schema") == SCHEMA
     if not known or not isinstance(manifest.get("files"), dict):
         raise TornCheckpointError(f"{folder / MANIFEST} must have schema {SCHEMA} and a list of files")
@@ -52,10 +52,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def verify(folder: Path) -> dict[str, Any]:
-    """Return a checkpoint's manifest if every file that it lists is there, byte for byte.
+    """Check that every file of a checkpoint's manifest exists with unchanged content, and return the manifest.
 
     Raises:
-        TornCheckpointError: If not; the message names the file and what is wrong with it.
+        TornCheckpointError: If not; the message names the file and the difference.
         OSError: If a file cannot be read.
     """
     manifest = read_manifest(folder)
@@ -66,16 +66,16 @@ def verify(folder: Path) -> dict[str, Any]:
         if file.stat().st_size != expected["size"]:
             raise TornCheckpointError(f"{file} has {file.stat().st_size} bytes, and had {expected['size']}")
         if _crc32(file) != expected["crc32"]:
-            raise TornCheckpointError(f"{file} has other content than when it was written")
+            raise TornCheckpointError(f"{file} has changed since it was written")
     return manifest
 
 
 def forget_files(folder: Path, pattern: str) -> None:
-    """Take the files that match a pattern out of a checkpoint, which is whole at every moment.
+    """Remove the files that match a pattern from a checkpoint, which stays complete at every moment.
 
     Raises:
-        TornCheckpointError: If it has no manifest.
-        OSError: If the manifest cannot be written or a file not removed.
+        TornCheckpointError: If the checkpoint has no manifest.
+        OSError: If the manifest cannot be written, or a file cannot be removed.
     """
     manifest = read_manifest(folder)
     gone = {name for name, path in _files(folder) if path.relative_to(folder).match(pattern)}
@@ -88,7 +88,7 @@ def forget_files(folder: Path, pattern: str) -> None:
 
 
 def _files(folder: Path) -> list[tuple[str, Path]]:
-    """Return the names and paths of all files but the manifest."""
+    """Return the names and paths of all files except the manifest."""
     files = [path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST]
     return [(path.relative_to(folder).as_posix(), path) for path in files]
 

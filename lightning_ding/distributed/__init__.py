@@ -1,12 +1,11 @@
-"""Distributed runs: a coordinator, learners and collectors in processes of their own, on one machine or many.
+"""Distributed runs: a coordinator, learners and collectors in separate processes, on one machine or several.
 
-Only the coordinator listens. Workers dial it, ask for tasks, and answer them; ``flask_fs`` and ``ray`` are two ways of
-doing so. What needs an extra is imported when it is used.
+Only the coordinator listens. Workers connect to it, request tasks and send the results, over one of the transports
+``flask_fs`` and ``ray``. Modules that need an extra are imported when they are used.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from lightning_ding.distributed.channel import Block, Channel, Store
 from lightning_ding.distributed.collector import (
     BaseParallelCollector,
     MarineParallelCollector,
@@ -15,8 +14,6 @@ from lightning_ding.distributed.collector import (
     create_parallel_collector,
     get_parallel_collector_cls,
 )
-from lightning_ding.distributed.comm_collector import BaseCommCollector
-from lightning_ding.distributed.comm_learner import BaseCommLearner
 from lightning_ding.distributed.commander import (
     BaseParallelCommander,
     NaiveParallelCommander,
@@ -26,13 +23,15 @@ from lightning_ding.distributed.commander import (
     get_parallel_commander_cls,
 )
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.coordinator import Coordinator
-from lightning_ding.distributed.errors import CoordinatorGoneError, LeaseLostError, Refusal
+from lightning_ding.distributed.coordinator.coordinator import Coordinator
+from lightning_ding.distributed.flask_fs.transport import FlaskFileSystemCollector, FlaskFileSystemLearner
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
+from lightning_ding.distributed.protocol import Block, Channel, CoordinatorGoneError, LeaseLostError, Refusal, Store
 from lightning_ding.distributed.ray.pipeline import run_on_ray
-from lightning_ding.distributed.ray.workers import RayCollector, RayLearner
-from lightning_ding.distributed.workers import FlaskFileSystemCollector, FlaskFileSystemLearner
-from lightning_ding.worker.comm import create_comm_collector, create_comm_learner
+from lightning_ding.distributed.ray.transport import RayCollector, RayLearner
+from lightning_ding.distributed.worker.collector import BaseCommCollector
+from lightning_ding.distributed.worker.learner import BaseCommLearner
+from lightning_ding.worker.base import create_comm_collector, create_comm_learner
 
 if TYPE_CHECKING:
     from lightning_ding.distributed.flask_fs.channel import FlaskChannel as FlaskChannel
@@ -73,10 +72,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return what needs an extra.
+    """Import a name that needs an extra.
 
     Raises:
-        ModuleNotFoundError: If the extra is not installed; the message says how to get it.
+        ModuleNotFoundError: If the extra is not installed; the message explains how to install it.
     """
     if name == "FlaskChannel":
         from lightning_ding.distributed.flask_fs.channel import FlaskChannel

@@ -1,4 +1,4 @@
-"""The config of a distributed run: what is learned (``main``), and who does what and where (``system``)."""
+"""The config of a distributed run: what is learned (``main``), and by which processes (``system``)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lightning_ding.config import require
+from lightning_ding.config import ConfigLike, require, resolve
+from lightning_ding.policy import get_policy_cls
 
 MadeOf = tuple["str | Mapping[str, Any]", "dict[str, Any]", "tuple[str | Mapping[str, Any], ...]"]
 """Id, arguments and wrappers of an env."""
@@ -14,35 +15,37 @@ MadeOf = tuple["str | Mapping[str, Any]", "dict[str, Any]", "tuple[str | Mapping
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """Where data comes from."""
+    """The envs for collecting and evaluating."""
 
     env_id: str | Mapping[str, Any] = "CartPole-v1"
     """A registered gymnasium id, ``module:id``, the dotted path of a class or function, or a mapping with
-    ``class_path`` and ``init_args``; for ``marine`` collectors the path of a function that makes a PettingZoo env."""
+    ``class_path`` and ``init_args``; for ``marine`` collectors, the path of a function that makes a PettingZoo env."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the env."""
     wrappers: tuple[str | Mapping[str, Any], ...] = ()
-    """Applied in order to each env: dotted paths, or mappings with ``class_path`` and ``init_args``; none in games."""
+    """Wrappers of each env, applied in order: dotted paths, or mappings with ``class_path`` and ``init_args``; none in
+    games."""
     train_wrappers: tuple[str | Mapping[str, Any], ...] = ()
-    """Applied around ``wrappers`` where collectors collect, not in evaluations; none in games."""
+    """Wrappers around ``wrappers`` for collecting only; none in games."""
     eval_wrappers: tuple[str | Mapping[str, Any], ...] = ()
-    """Applied around ``wrappers`` in evaluations, by the learner and by collectors; none in games."""
+    """Wrappers around ``wrappers`` for evaluations only, by the learner and by collectors; none in games."""
     eval_env_id: str | Mapping[str, Any] | None = None
-    """Env of evaluations, with the same spaces; None takes ``env_id``, as games must."""
+    """Env for evaluations, with the same spaces; None takes ``env_id``, as games must."""
     eval_env_kwargs: dict[str, Any] | None = None
-    """Arguments of the evaluations' env, in place of ``env_kwargs``; None takes ``env_kwargs``, as games must."""
+    """Arguments of the env for evaluations; None takes ``env_kwargs``, as games must."""
     import_names: tuple[str, ...] = ()
-    """Modules to import first, for the envs that they register."""
+    """Modules that register envs, imported first."""
     mode: Literal["sync", "async", "native"] = "sync"
-    """``"sync"`` steps a collector's envs in its process, ``"async"`` each in its own."""
+    """``"sync"`` steps the envs in the process of the collector, ``"async"`` each env in a separate process,
+    ``"native"`` the vector env that is registered as ``env_id``."""
     collector_env_num: int = 4
-    """Envs of each collector."""
+    """Number of envs of each collector."""
     evaluator_env_num: int = 4
-    """Envs of an evaluation."""
+    """Number of envs for an evaluation."""
     n_evaluator_episode: int = 20
-    """Episodes of an evaluation."""
+    """Number of episodes of an evaluation."""
     stop_value: float | None = None
-    """The run ends when an evaluation's mean return reaches this, by whomever it is made; None for no such end."""
+    """Mean return of an evaluation, by the learner or a collector, at which the run ends; None for no such end."""
 
     def __post_init__(self) -> None:
         for name in ("collector_env_num", "evaluator_env_num", "n_evaluator_episode"):
@@ -50,12 +53,12 @@ class EnvConfig:
 
     @property
     def collecting(self) -> MadeOf:
-        """Id, arguments and wrappers of the envs that training data come from."""
+        """Id, arguments and wrappers of the envs for collecting."""
         return self.env_id, self.env_kwargs, (*self.wrappers, *self.train_wrappers)
 
     @property
     def evaluating(self) -> MadeOf:
-        """Id, arguments and wrappers of the envs of evaluations."""
+        """Id, arguments and wrappers of the envs for evaluations."""
         env_id = self.env_id if self.eval_env_id is None else self.eval_env_id
         kwargs = self.env_kwargs if self.eval_env_kwargs is None else self.eval_env_kwargs
         return env_id, kwargs, (*self.wrappers, *self.eval_wrappers)
@@ -63,21 +66,21 @@ class EnvConfig:
 
 @dataclass(frozen=True)
 class MainConfig:
-    """What is learned."""
+    """The policy, its env, and the end of the run."""
 
     exp_name: str = "runs/parallel"
-    """Folder of the run, on a disk that all its machines share."""
+    """Folder of the run, on a disk that all machines of the run share."""
     seed: int = 0
-    """Of everything; each collector's task makes its own from it."""
+    """Seed of the run, from which the seed of each task is derived, >= 0."""
     policy: Mapping[str, Any] = field(default_factory=lambda: {"type": "dqn"})
-    """``type`` and the policy's config."""
+    """``type`` and the config of the policy."""
     env: EnvConfig = field(default_factory=EnvConfig)
     max_env_step: int | None = None
-    """End the run after so many collected env steps; None for no such end."""
+    """Number of collected env steps at which the run ends; None for no such end."""
     max_train_iter: int | None = None
-    """End the run after so many updates; None for no such end."""
+    """Number of updates at which the run ends; None for no such end."""
     norm_obs: bool = False
-    """Normalise observations by the statistics of those learned from, which collectors get with the weights."""
+    """Whether to normalise observations by statistics of the training data, which are published with the weights."""
 
     def __post_init__(self) -> None:
         require(self.seed >= 0, "main.seed", ">= 0", self.seed)
@@ -89,20 +92,20 @@ class MainConfig:
 
 @dataclass(frozen=True)
 class LeagueConfig:
-    """Of the one-versus-one commander."""
+    """The league of the one-versus-one commander."""
 
     snapshot_interval: int = 2000
-    """Updates after which the main player's weights become a historical player."""
+    """Updates between two snapshots of the main player, which become historical players."""
     max_players: int = 10
-    """Historical players that are kept; the ones it beats most surely go first."""
+    """Number of historical players to keep; the one that loses most often is removed first."""
     self_play: float = 0.5
-    """Share of collecting tasks against its own newest weights; the others are against historical players."""
+    """Share of collecting tasks against its own newest weights; the remaining tasks are against historical players."""
     random_play: float = 0.25
     """Share of collecting tasks against a player that moves at random."""
     win_rate: float = 0.7
-    """Share of games that must be won against a player for it to count as beaten."""
+    """Share of games to win against a player in order to beat it."""
     task_episodes: int = 400
-    """Games of a collecting task; the next task may have another opponent."""
+    """Games in a collecting task; the next task may have another opponent."""
 
     def __post_init__(self) -> None:
         for name in ("snapshot_interval", "max_players", "task_episodes"):
@@ -115,19 +118,19 @@ class LeagueConfig:
 
 @dataclass(frozen=True)
 class CommanderConfig:
-    """Who says what is to be done next."""
+    """The commander, which decides on the next tasks."""
 
     type: str = "solo"
     """Registered name: naive, solo, one_vs_one."""
     import_names: tuple[str, ...] = ()
-    """Modules to import first."""
+    """Modules that register commanders, imported first."""
     collector_task_space: int | None = None
-    """Collecting tasks at a time, which grow and shrink with ``increase_collector`` and ``decrease_collector``; None
-    takes ``collector.num``."""
+    """Number of concurrent collecting tasks, which ``increase_collector`` and ``decrease_collector`` change; None takes
+    ``collector.num``."""
     learner_task_space: int = 1
-    """Learning tasks at a time."""
+    """Number of concurrent learning tasks."""
     eval_interval: float | None = 60.0
-    """Seconds between two evaluations by a collector; None for none, then the learner's own validation is the only."""
+    """Seconds between two evaluations by a collector; None leaves evaluations to the learner."""
     league: LeagueConfig = field(default_factory=LeagueConfig)
 
     def __post_init__(self) -> None:
@@ -140,40 +143,40 @@ class CommanderConfig:
 
 @dataclass(frozen=True)
 class CoordinatorConfig:
-    """The process that hands out tasks and keeps the data."""
+    """The coordinator, which assigns tasks and keeps the data."""
 
     host: str = "127.0.0.1"
-    """Address to listen at; another one than this machine's own needs a token."""
+    """Address to listen at; any other than a loopback address needs a token."""
     port: int = 0
-    """0 takes a free one and writes it to ``coordinator.json`` in the folder of the run."""
+    """Port to listen at; 0 takes a free port and writes it to ``coordinator.json`` in the folder of the run."""
     channel: int = 0
-    """Of the run; messages of another one are refused."""
+    """Channel number of the run; messages with another number are refused."""
     token_file: str | None = None
-    """File with the token that every message must bear; None takes ``LIGHTNING_DING_TOKEN`` of the environment, or
+    """File with the token that every message must carry; None takes ``LIGHTNING_DING_TOKEN`` from the environment, or
     the file ``token`` in the folder of the run, if there is one."""
     max_message: int = 1_000_000
-    """Bytes of a control message."""
+    """Largest size of a control message, in bytes."""
     max_block: int = 2_000_000_000
-    """Bytes of a block of tensors."""
+    """Largest size of a block of tensors, in bytes."""
     collector_task_timeout: float = 30.0
-    """Seconds that a collecting task waits for a free collector before a warning."""
+    """Seconds for which a collecting task waits for a collector before a warning is logged."""
     learner_task_timeout: float = 600.0
-    """Seconds that a learning task waits for a free learner before a warning."""
+    """Seconds for which a learning task waits for a learner before a warning is logged."""
     lease: float = 15.0
-    """Seconds of silence after which a worker loses its task."""
+    """Seconds without a message after which a worker loses its task."""
     snapshot_interval: float = 30.0
-    """Seconds between two writings of buffers to the disk; what came since lies in single files until then."""
+    """Seconds between two snapshots of the buffers; newer data are in separate files until the next one."""
     samples_per_insert: float | None = None
-    """Transitions learned from for each one collected; None takes the policy's update_per_collect * batch_size /
-    n_sample."""
+    """Transitions to learn from for each collected one; None takes update_per_collect * batch_size / n_sample of the
+    policy."""
     tolerance: float = 4.0
-    """How far learning may run behind or ahead of that ratio, in rounds of the learner."""
+    """Rounds by which learning may be late or ahead of that ratio."""
     max_policy_lag: int | None = None
-    """Updates between the weights that collected a transition and the newest ones; None for no limit."""
+    """Most updates between the weights that collected a transition and the newest weights; None for no limit."""
     on_policy_lag: Literal["drop", "wait"] = "drop"
-    """``"drop"`` leaves out what is too old; ``"wait"`` keeps the learner from running further ahead of collecting."""
+    """``"drop"`` drops transitions that are too old; ``"wait"`` makes the learner wait for newer ones."""
     max_failures: int = 20
-    """Failures of tasks of one kind in a row, with nothing done between them, that end the run with an error."""
+    """Consecutive failures of one role, without progress between them, after which the run is given up."""
     commander: CommanderConfig = field(default_factory=CommanderConfig)
 
     def __post_init__(self) -> None:
@@ -187,23 +190,23 @@ class CoordinatorConfig:
 
 
 @dataclass(frozen=True)
-class LearnerConfig:
-    """The processes that learn."""
+class ParallelLearnerConfig:
+    """The learner."""
 
     multi_gpu: bool = False
-    """Learn on several ranks: ``trainer.strategy`` and ``trainer.devices`` say how."""
+    """Whether to learn on several ranks, as in ``trainer.strategy`` and ``trainer.devices``."""
     trainer: dict[str, Any] = field(default_factory=lambda: {"accelerator": "cpu"})
     """Arguments of Lightning's Trainer."""
     send_policy_freq: int = 1
     """Rounds between two publications of the weights."""
     prefetch: int = 1
-    """Rounds that are fetched while another one is learned from; 0 fetches each when it is needed."""
+    """Number of rounds to fetch ahead; 0 fetches each round when it is needed."""
     rounds_per_epoch: int | None = None
-    """Rounds between two evaluations and checkpoints; None makes it the policy's ``eval_freq`` updates."""
+    """Rounds between two evaluations and checkpoints; None takes the policy's ``eval_freq``, in updates."""
     validate: bool = True
-    """Evaluate in the learner's process at the end of each epoch, as Lightning does; needs a gymnasium env."""
+    """Whether the learner evaluates at the end of each epoch, as usual with Lightning; not possible with games."""
     num_threads: int | None = 1
-    """Threads of torch; None leaves them."""
+    """Number of threads of torch; None keeps torch's default."""
 
     def __post_init__(self) -> None:
         require(self.send_policy_freq >= 1, "learner.send_policy_freq", ">= 1", self.send_policy_freq)
@@ -216,26 +219,26 @@ class LearnerConfig:
 
 @dataclass(frozen=True)
 class ParallelCollectorConfig:
-    """The processes that collect."""
+    """The collectors."""
 
     type: Literal["zergling", "marine"] = "zergling"
     """``"zergling"`` collects with one policy, ``"marine"`` in games of two players."""
     import_names: tuple[str, ...] = ()
-    """Modules to import first."""
+    """Modules that register collectors, imported first."""
     num: int = 2
-    """Collectors that ``lightning-ding parallel`` starts."""
+    """Number of collectors that ``lightning-ding parallel`` starts."""
     n_sample: int | None = None
-    """Transitions of a message; None takes the policy's ``collect.n_sample``."""
+    """Transitions in a message; None takes the policy's ``collect.n_sample``."""
     update_policy_second: float = 0.0
-    """Seconds between two looks for newer weights, at least."""
+    """Seconds between two updates of the weights, at least."""
     print_freq: int = 100
-    """Messages between two lines in the log."""
+    """Messages between two lines of progress in the log."""
     env_fault: Literal["raise", "drop"] = "raise"
-    """What becomes of an episode whose env reports a fault: the task fails, or the episode is dropped."""
+    """After a fault of an env, ``"raise"`` makes the task fail and ``"drop"`` drops the episode."""
     stall_timeout: float = 120.0
-    """Seconds without an env step or an answer after which a collector counts as hung and lets its lease go."""
+    """Seconds without an env step or an answer after which a collector is considered hung and loses its task."""
     num_threads: int | None = 1
-    """Threads of torch; None leaves them."""
+    """Number of threads of torch; None keeps torch's default."""
 
     def __post_init__(self) -> None:
         require(self.num >= 1, "collector.num", ">= 1", self.num)
@@ -249,18 +252,19 @@ class ParallelCollectorConfig:
 
 @dataclass(frozen=True)
 class SystemConfig:
-    """Who does what, and where."""
+    """The processes of a run and how they communicate."""
 
-    transport: Literal["flask_fs", "ray"] = "flask_fs"
-    """``"flask_fs"``: HTTP and files on a shared disk; ``"ray"``: actors and the object store."""
+    transport: str = "flask_fs"
+    """``"flask_fs"``: HTTP and files on a shared disk; ``"ray"``: actors and the object store; or the dotted path of a
+    ``Transport``."""
     ray_address: str | None = None
-    """Of a Ray cluster, such as ``"auto"``; None starts Ray on this machine."""
+    """Address of a Ray cluster, such as ``"auto"``; None starts Ray on this machine."""
     reconnect_timeout: float = 120.0
-    """Seconds for which a worker looks for a coordinator that does not answer."""
+    """Seconds for which a worker retries while the coordinator does not answer."""
     restarts: int = 20
-    """Deaths of one process that ``lightning-ding parallel`` makes good before it gives the run up."""
+    """Number of times that ``lightning-ding parallel`` restarts a process before it gives the run up."""
     coordinator: CoordinatorConfig = field(default_factory=CoordinatorConfig)
-    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    learner: ParallelLearnerConfig = field(default_factory=ParallelLearnerConfig)
     collector: ParallelCollectorConfig = field(default_factory=ParallelCollectorConfig)
 
     def __post_init__(self) -> None:
@@ -274,3 +278,70 @@ class ParallelConfig:
 
     main: MainConfig = field(default_factory=MainConfig)
     system: SystemConfig = field(default_factory=SystemConfig)
+
+
+def resolve_run(cfg: ConfigLike[ParallelConfig]) -> ParallelConfig:
+    """Return the config of a run, which may also name a worker by ``type`` and ``import_names``."""
+    if isinstance(cfg, Mapping):
+        cfg = {key: value for key, value in cfg.items() if key not in ("type", "import_names")}
+    found: ParallelConfig = resolve(ParallelConfig, cfg)
+    return found
+
+
+def resolve_policy(policy: Mapping[str, Any]) -> Any:
+    """Return the config dataclass of the policy that ``main.policy`` describes.
+
+    Raises:
+        ValueError: If a key is unknown or a value out of range.
+        TypeError: If a value has the wrong type.
+        KeyError: If the policy is not registered.
+    """
+    options = {name: value for name, value in policy.items() if name not in ("type", "import_names", "cfg_type")}
+    return resolve(get_policy_cls(policy).config_class, options)
+
+
+@dataclass(frozen=True)
+class CollectorTaskConfig:
+    """A task of a collector: the ``collector_cfg`` in its ``task_info``."""
+
+    type: str = "zergling"
+    """Registered name: zergling, marine."""
+    import_names: tuple[str, ...] = ()
+    """Modules that register collectors, imported first."""
+    eval_flag: bool = False
+    """Whether to evaluate ``n_episode`` episodes instead of collecting."""
+    policy: Mapping[str, Any] = field(default_factory=lambda: {"type": "dqn"})
+    """``type`` and the policy's config."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    """Envs for collecting or evaluating."""
+    n_sample: int = 1
+    """Least number of transitions in a message, from each player that learns."""
+    n_episode: int | None = None
+    """Number of episodes after which the task ends; None collects until the task is closed."""
+    policy_update_path: tuple[str, ...] = ("policy",)
+    """Policy id of each player, that of the main player first; ``"random"`` for a player that moves at random."""
+    policy_update_flag: tuple[bool, ...] = (True,)
+    """Whether each player learns: its weights are updated during the task, and its transitions are sent."""
+    collect_setting: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the policy's forward, which answers of the coordinator override."""
+    update_policy_second: float = 0.0
+    """Seconds between two updates of the weights, at least."""
+    print_freq: int = 100
+    """Messages between two lines of progress in the log."""
+    env_fault: Literal["raise", "drop"] = "raise"
+    """After a fault of an env, ``"raise"`` makes the task fail and ``"drop"`` drops the episode."""
+    seed: int = 0
+    """Seed of envs and exploration, >= 0."""
+    exp_name: str = "runs/parallel"
+    """Folder of the run."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("n_sample", "print_freq"):
+            require(getattr(self, name) >= 1, name, ">= 1", getattr(self, name))
+        require(self.seed >= 0, "seed", ">= 0", self.seed)
+        require(self.n_episode is None or self.n_episode >= 1, "n_episode", ">= 1 or None", self.n_episode)
+        require(not self.eval_flag or self.n_episode is not None, "n_episode", "set with eval_flag", self.n_episode)
+        flags, paths = self.policy_update_flag, self.policy_update_path
+        require(len(flags) == len(paths) >= 1, "policy_update_flag", f"one for each of {len(paths)} paths", flags)
+        require(flags[0], "policy_update_flag", "true for the main player, the first one", flags)

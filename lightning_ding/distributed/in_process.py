@@ -1,4 +1,4 @@
-"""A store and a channel for workers in the coordinator's own process: for tests and notebooks."""
+"""A store and a channel for workers in the process of the coordinator, for tests and notebooks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,22 @@ import torch
 from typing_extensions import override
 
 from lightning_ding import nested
-from lightning_ding.distributed.channel import KINDS, Block, Channel, Handler, Kind, Message, Store
-from lightning_ding.distributed.errors import LeaseLostError, Refusal
+from lightning_ding.distributed.protocol import (
+    KINDS,
+    Block,
+    Channel,
+    Handler,
+    Kind,
+    LeaseLostError,
+    Message,
+    Refusal,
+    Store,
+)
 from lightning_ding.distributed.wire import write_block
 
 
 class MemoryStore(Store):
-    """Keeps blocks in memory; who puts or gets one has a copy of his own."""
+    """Keeps blocks in memory; ``put`` and ``get`` copy them."""
 
     def __init__(self) -> None:
         self._blocks: dict[str, Block] = {}
@@ -59,11 +68,11 @@ class MemoryStore(Store):
 
 
 class InProcessChannel(Channel):
-    """Hands messages straight to the coordinator, as they would come out of JSON on the other side.
+    """Passes messages directly to the coordinator, converted to JSON and back.
 
     Args:
-        handler: ``Coordinator.handle``.
-        store: The coordinator's.
+        handler: Answers the messages, ``Coordinator.handle``.
+        store: Store of the coordinator.
 
     Example:
         >>> channel = InProcessChannel(lambda name, message: {"name": name, **message}, MemoryStore())

@@ -1,4 +1,4 @@
-"""Blocks of tensors as files: safetensors, whole or not there, and read without trust in who wrote them."""
+"""Blocks of tensors as safetensors files, which appear when they are complete and are read without trusting them."""
 
 from __future__ import annotations
 
@@ -15,59 +15,49 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from lightning_ding.distributed.channel import Block
-from lightning_ding.distributed.errors import Refusal
-from lightning_ding.worker.buffer.tensor_file import write_tensors
+from lightning_ding import nested
+from lightning_ding.distributed.protocol import Block, Refusal
+from lightning_ding.worker.buffer.files import write_tensors
 
 SCHEMA: int = 1
-"""Version of the messages and blocks; a worker and a coordinator of two different ones do not talk."""
+"""Version of the messages and blocks, which must be the same in workers and coordinator."""
 MAX_DEPTH = 16
-"""Dicts within dicts that a block may have."""
+"""Largest number of nested dicts in a block."""
 
 
 def flatten(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the leaves of a nested dict as CPU tensors, by names such as ``"obs/image"``; dtypes stay.
+    """Return the leaves of a nested dict as CPU tensors, with names such as ``"obs/image"`` and their own dtypes.
 
     Raises:
-        ValueError: If a key is empty, no string or holds a ``/``, or dicts are too deep.
+        ValueError: If a key is empty, not a string or contains a ``/``, or dicts are nested too deeply.
 
     Example:
         >>> flatten({"obs": {"x": np.zeros(2, np.uint8)}})
         {'obs/x': tensor([0, 0], dtype=torch.uint8)}
     """
-    return dict(_leaves(tensors, ()))
+    flat = nested.flatten(tensors)
+    _check_depth(flat)
+    return {name: _tensor(value) for name, value in flat.items()}
 
 
 def unflatten(flat: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the nested dict that ``flatten`` was given.
+    """Return the nested dict from which ``flatten`` has made ``flat``.
 
     Raises:
-        ValueError: If it was not given one: a name is empty, too deep, or that of a tensor and of a dict.
+        ValueError: If a name is empty, has too many keys, or names both a tensor and a dict.
     """
-    tensors: dict[str, Any] = {}
-    for name, tensor in flat.items():
-        *above, last = name.split("/")
-        if not all((*above, last)) or len(above) >= MAX_DEPTH:
-            raise ValueError(f"names must be keys joined by '/', at most {MAX_DEPTH}, got {name[:100]!r}")
-        below = tensors
-        for key in above:
-            below = below.setdefault(key, {})
-            if not isinstance(below, dict):
-                raise ValueError(f"{name[:100]!r} lies in what is a tensor itself")
-        if last in below:
-            raise ValueError(f"{name[:100]!r} is a tensor and a dict")
-        below[last] = tensor
-    return tensors
+    _check_depth(flat)
+    return nested.unflatten(flat)
 
 
 def write_block(file: Path, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a nested dict of tensors or arrays into a file, whose name appears when it is whole.
+    """Write a nested dict of tensors or arrays into a file, which appears when it is complete.
 
-    It survives the death of every process, but not a power cut: nothing waits for the disk.
+    The file survives the death of every process, but not a power failure, because it is not synced.
 
     Raises:
-        OSError: If there is no room or writing fails; then there is no file of that name, or the old one.
-        ValueError: If the dict has keys that ``flatten`` does not take.
+        OSError: If there is no space or writing fails; then the file does not exist, or is the old one.
+        ValueError: If ``flatten`` does not accept the keys.
     """
     temporary = file.with_name(f".{file.name}.tmp")
     try:
@@ -79,37 +69,32 @@ def write_block(file: Path, tensors: Mapping[str, Any], metadata: Mapping[str, s
 
 
 def read_block(file: Path, max_bytes: int) -> Block:
-    """Read what ``write_block`` wrote, with keys in order; whatever else is found runs no code and is refused.
+    """Read a block that ``write_block`` has written, with sorted keys; other content is refused and never executed.
 
-    Nothing stays mapped, so the file may be deleted, or cut short by somebody else, at any time.
+    The file is not memory-mapped, so it may be deleted or truncated by another process at any time.
 
     Args:
-        file: To read; not followed if it is a symbolic link.
-        max_bytes: That it may have; it is not read if it has more.
+        file: File to read; a symbolic link is refused.
+        max_bytes: Largest size of the file in bytes; a larger one is not read.
 
     Raises:
-        Refusal: If there is none (404), it is no plain file (403), too large (413), or torn or foreign (422).
+        Refusal: If there is no file (404), it is no regular file (403), too large (413), or no complete block (422).
     """
     content = _read(file, max_bytes)
     try:
-        tensors = unflatten(dict(sorted(load(content).items())))  # safetensors has them in another order each time
+        tensors = unflatten(
+            dict(sorted(load(content).items()))
+        )  # safetensors returns them in a different order each time
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, AssertionError) as error:
-        raise Refusal(422, f"{file.name} is torn or no block of tensors: {str(error)[:200]}") from error
+        raise Refusal(422, f"{file.name} is truncated or no block of tensors: {str(error)[:200]}") from error
     return Block(tensors, header.get("__metadata__") or {})
 
 
-def _leaves(tensors: Mapping[str, Any], above: tuple[str, ...]) -> list[tuple[str, Tensor]]:
-    found = []
-    for key, value in tensors.items():
-        path = (*above, key)
-        if not isinstance(key, str) or not key or "/" in key or len(path) > MAX_DEPTH:
-            raise ValueError(f"keys must be strings without '/', at most {MAX_DEPTH} deep, got {path!r}")
-        if isinstance(value, Mapping):
-            found += _leaves(value, path)
-        else:
-            found.append(("/".join(path), _tensor(value)))
-    return found
+def _check_depth(flat: Mapping[str, Any]) -> None:
+    for name in flat:
+        if name.count("/") >= MAX_DEPTH:
+            raise ValueError(f"names must have at most {MAX_DEPTH} keys joined by '/', got {name[:100]!r}")
 
 
 def _tensor(value: Any) -> Tensor:
@@ -120,7 +105,7 @@ def _tensor(value: Any) -> Tensor:
 
 
 def _own_memory(flat: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors with none in another's memory, such as tied weights: safetensors does not take these."""
+    """Return the tensors with copies of those that share memory, such as tied weights, which safetensors refuses."""
     seen: set[int] = set()
     own = {}
     for name, tensor in flat.items():
@@ -131,17 +116,17 @@ def _own_memory(flat: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _read(file: Path, max_bytes: int) -> bytes:
-    """Return a plain file's bytes; its size is asked of what was opened, so that no other file can take its place."""
+    """Return the bytes of a regular file; type and size are checked after opening, so that it cannot be exchanged."""
     try:
         opened = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise Refusal(404, f"there is no {file.name}") from error
-    except OSError as error:  # ELOOP: a link
+    except OSError as error:  # ELOOP for a symbolic link
         raise Refusal(403, f"{file.name} cannot be opened: {error.strerror}") from error
     try:
         status = os.fstat(opened)
         if not stat.S_ISREG(status.st_mode):
-            raise Refusal(403, f"{file.name} is no plain file")
+            raise Refusal(403, f"{file.name} is no regular file")
         if status.st_size > max_bytes:
             raise Refusal(413, f"{file.name} must have at most {max_bytes} bytes, got {status.st_size}")
         with os.fdopen(opened, "rb", closefd=False) as stream:

@@ -1,4 +1,4 @@
-"""Entries: the command line, and :func:`parallel_pipeline` for distributed runs."""
+"""Entry points: the command line, and :func:`parallel_pipeline` for distributed runs."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Return ``parallel_pipeline``; other commands start faster without its imports."""
+    """Import ``parallel_pipeline`` when it is used, so that other commands start faster."""
     if name == "parallel_pipeline":
         from lightning_ding.entry.parallel import parallel_pipeline
 

@@ -1,205 +1,89 @@
-"""The command ``lightning-ding``: LightningCLI for a policy chosen by name.
-
-    lightning-ding fit --config recipes/configs/dqn_cartpole.yaml
-    lightning-ding validate --config recipes/configs/dqn_cartpole.yaml --ckpt_path best.ckpt
-    lightning-ding fit --config recipes/configs/dqn_cartpole.yaml --ckpt_path last
-    lightning-ding fit --policy dqn --help
-    lightning-ding parallel --config recipes/configs/parallel_dqn_cartpole.yaml
-
-``policy`` names the algorithm, ``model.cfg`` is its config, ``data`` the datamodule, ``trainer`` Lightning's Trainer.
-``parallel``, ``coordinator``, ``learner``, ``collector`` and ``ask`` are of :mod:`lightning_ding.entry.parallel`.
-"""
+"""The console script ``lightning-ding``: prints help and version quickly, and imports other commands when needed."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, cast
 
-import yaml
-from jsonargparse import set_parsing_settings
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning_ding import __version__
+from lightning_ding.config import closest
 
-from lightning_ding.callbacks import RunCheckpoint
-from lightning_ding.config import moved_to, nearest
-from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
-from lightning_ding.entry.command import DISTRIBUTED
-from lightning_ding.entry.refusal import is_refusal, line_of
-from lightning_ding.policy import Policy
-from lightning_ding.registry import POLICY_REGISTRY
-
-DEFAULT_POLICY = "dqn"
-UNKNOWN_OPTION = re.compile(
-    r"unrecognized arguments: --([\w.]+)|(?:[Gg]roup '([\w.]+)' )?does not accept option '([\w.]+)'"
-)
-
-
-class DingParser(LightningArgumentParser):
-    """A parser that takes no abbreviations and, for an unknown option, names the nearest one."""
-
-    made: ClassVar[list[DingParser]] = []
-    """The parsers of all commands; the one that finds a mistake is not always the one that knows the options."""
-    config_class: ClassVar[type | None] = None
-    """Of the policy that was chosen."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{**kwargs, "allow_abbrev": False})
-        self.made.append(self)
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Print the message, and a hint for an unknown option, and end with exit code 2."""
-        unknown = UNKNOWN_OPTION.search(message)
-        if unknown is not None:
-            name = unknown[1] or ".".join(part for part in (unknown[2], unknown[3]) if part)
-            known = [key for parser in self.made for key in vars(parser.get_defaults(skip_validation=True).as_flat())]
-            near = nearest(name, known)
-            hint = self._moved_to(name) or (near if near.startswith("did") else "see --help")
-            message = f"unknown option {name!r}; {hint}"
-        print("error:", " ".join(message.split()), file=sys.stderr)  # jsonargparse breaks some of them into lines
-        raise SystemExit(2)
-
-    def _moved_to(self, name: str) -> str | None:
-        path = name.removeprefix("model.cfg.")
-        return None if self.config_class is None or path == name else moved_to(self.config_class, path)
+LIGHTNING, DISTRIBUTED = "lightning_ding.entry.lightning_cli", "lightning_ding.entry.parallel"
+COMMANDS = {
+    "fit": ("train a policy", LIGHTNING),
+    "validate": ("evaluate a checkpoint on the episodes of validation", LIGHTNING),
+    "test": ("evaluate a checkpoint on episodes that no validation has", LIGHTNING),
+    "parallel": ("a distributed run on this machine: a coordinator, a learner and collectors", DISTRIBUTED),
+    "coordinator": ("the coordinator of a distributed run", DISTRIBUTED),
+    "learner": ("a learner of a distributed run", DISTRIBUTED),
+    "collector": ("a collector of a distributed run", DISTRIBUTED),
+    "ask": (
+        "send one message to a coordinator: status, increase_collector, decrease_collector, shutdown",
+        DISTRIBUTED,
+    ),
+}
+"""Meaning of each command, and the module whose ``main`` gets the whole command line."""
 
 
-class DingCLI(LightningCLI):
-    """LightningCLI whose mistakes end in one line."""
-
-    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
-        """Return the parser of a (sub)command."""
-        parser = DingParser(**kwargs)
-        parser.add_argument(
-            "-c", "--config", action="config", help="Path to a configuration file in json or yaml format."
-        )
-        return parser
-
-    @staticmethod
-    def subcommands() -> dict[str, set[str]]:
-        """Return the commands; there is nothing to predict on."""
-        commands = LightningCLI.subcommands()
-        return {name: commands[name] for name in ("fit", "validate", "test")}
-
-    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add the choice of the policy, which is made before the other options are known."""
-        known = ", ".join(POLICY_REGISTRY)
-        parser.add_argument(
-            "--policy", default=DEFAULT_POLICY, help=f"Registered name ({known}) or dotted path of a class."
-        )
-        arguments = inspect.signature(cast(type, self.datamodule_class)).parameters.values()
-        empty: dict[str, list[Any]] = {f"data.{one.name}": [] for one in arguments if one.default == ()}
-        parser.set_defaults(empty)  # `--data.wrappers+=NAME` appends to a list, and to nothing else
-
-    def _parse_ckpt_path(self) -> None:
-        """Leave the settings as they were given.
-
-        Lightning 2.6 merges what a checkpoint's policy was made with over the command line, without a public way to
-        switch it off; an option that somebody typed must count.
-        """
-
-    def before_fit(self) -> None:
-        """Find the checkpoint that ``--ckpt_path last`` means; without one nothing starts."""
-        settings = self.config_init[str(self.subcommand)]
-        if settings.ckpt_path != "last":
-            return
-        savers = [callback for callback in self.trainer.callbacks if isinstance(callback, RunCheckpoint)]  # type: ignore[attr-defined]
-        try:
-            settings.ckpt_path = str((savers or [RunCheckpoint()])[0].find_last(self.trainer))
-        except ValueError as error:
-            self.parser.error(str(error))
-
-    before_validate = before_test = before_fit
+def policy_names() -> list[str]:
+    """Return the names of the package's policies, read from its source, because importing them would import torch."""
+    files = (Path(__file__).parents[1] / "policy").glob("*.py")
+    found = [re.findall(r'^@POLICY_REGISTRY\.register\("(\w+)"\)', file.read_text(), re.MULTILINE) for file in files]
+    return sorted(name for names in found for name in names)
 
 
-def policy_class(name: str) -> type[Policy[Any]]:
-    """Return a policy's class by registered name, or by dotted path.
+USAGE = """usage: lightning-ding COMMAND [options]
 
-    Raises:
-        KeyError: If it is not registered.
-        TypeError: If the dotted path does not lead to a policy.
-    """
-    module, _, attribute = name.rpartition(".")
-    found = getattr(import_module(module), attribute, None) if module else POLICY_REGISTRY.get(name)
-    if not (isinstance(found, type) and issubclass(found, Policy)):
-        raise TypeError(f"policy must name a Policy, got {name!r}, which is {found!r}")
-    return found
+Reinforcement learning as PyTorch Lightning.
 
+commands:
+""" + "\n".join(f"  {name:<12} {meaning}" for name, (meaning, _) in COMMANDS.items())
+HELP = """{usage}
 
-@functools.cache  # Lightning makes a class of the function and keeps it under the function's name: one for each policy
-def policy_maker(made: type[Policy[Any]]) -> Callable[..., Policy[Any]]:
-    """Return a function that makes a policy from its config, typed so that the CLI lists every field of it."""
+policies (--policy NAME of fit, validate and test, or the dotted path of a class):
+  {policies}
 
-    def make(cfg: Any = made.config_class()) -> Policy[Any]:  # noqa: B008 - a frozen dataclass
-        return made(cfg)
+options:
+  -h, --help  show this text; lightning-ding COMMAND --help shows the options of a command,
+              lightning-ding fit --policy NAME --help the options of a policy
+  --version   show the version
 
-    make.__annotations__ = {"cfg": made.config_class, "return": made}
-    make.__qualname__ = f"make.{made.__module__}.{made.__qualname__}"
-    make.__doc__ = f"Make a {made.__name__}.\n\nArgs:\n    cfg: Its config.\n"
-    return make
+examples:
+  lightning-ding fit --policy dqn --data.env_id CartPole-v1 --data.max_env_step 50000
+  lightning-ding fit --config run.yaml --ckpt_path last
+  lightning-ding parallel --config run.yaml --set main.seed=1
 
-
-def chosen_policy(arguments: Sequence[str]) -> str:
-    """Return the policy that the command line names, itself or in the last config file that names one."""
-    chosen = DEFAULT_POLICY
-    options = {"-c": "config", "--config": "config", "--policy": "policy"}
-    pairs = [argument.partition("=") for argument in arguments]
-    for number, (name, equals, value) in enumerate(pairs):
-        option = options.get(name)
-        text = value if equals else (arguments[number + 1] if number + 1 < len(arguments) else "")
-        if option == "policy":
-            return text
-        if option == "config" and Path(text).is_file():
-            content = _content(Path(text))
-            chosen = str(content.get("policy", chosen)) if isinstance(content, dict) else chosen
-    return chosen
-
-
-def _content(file: Path) -> Any:
-    try:
-        return yaml.safe_load(file.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError):
-        return None  # the parser says what is wrong with it
+LIGHTNING_DING_DEBUG=1 in the environment shows the traceback of an error that is otherwise one line."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line.
 
     Args:
-        arguments: Without the program's name; None takes ``sys.argv``.
+        arguments: Command-line arguments without the program's name; None takes ``sys.argv``.
+
+    Raises:
+        SystemExit: With code 2 for a wrong command line, or with the exit code of the command.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given and given[0] in DISTRIBUTED:
-        import_module("lightning_ding.entry.parallel").main(given)
-        return
-    DingParser.made.clear()
-    set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    try:
-        made = policy_class(chosen_policy(given))
-    except (KeyError, TypeError, ImportError) as error:
-        print(f"error: {error.args[0]}", file=sys.stderr)
-        raise SystemExit(2) from error
-    DingParser.config_class = made.config_class
-    os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # they are about calls of Lightning
-    try:
-        _run(made, arguments, given)
-    except Exception as error:
-        if not is_refusal(error):
-            raise
-        print("error:", line_of(error), file=sys.stderr)
-        raise SystemExit(2) from error
-
-
-def _run(made: type[Policy[Any]], arguments: Sequence[str] | None, given: list[str]) -> None:
-    DingCLI(
-        cast(Any, policy_maker)(made),
-        RolloutDataModule if made.on_policy else ReplayDataModule,
-        args=None if arguments is None else given,
-        auto_configure_optimizers=False,
-        save_config_kwargs={"overwrite": True},  # a resumed run writes into its folder again
-    )
+    command = given[0] if given else ""
+    if command in ("-h", "--help"):
+        print(HELP.format(usage=USAGE, policies=", ".join(policy_names())))
+    elif command == "--version":
+        print(f"lightning-ding {__version__}")
+    elif not given:
+        print(f"{USAGE}\n\nerror: no command given; see lightning-ding --help", file=sys.stderr)
+        raise SystemExit(2)
+    elif command not in COMMANDS and not command.startswith("-"):
+        near = closest(command, COMMANDS)
+        hint = f"did you mean {near!r}? " if near else ""
+        print(f"error: unknown subcommand {command!r}; {hint}Known: {', '.join(COMMANDS)}", file=sys.stderr)
+        raise SystemExit(2)
+    else:
+        sys.path.append(os.getcwd())  # envs and policies of the user
+        _, home = COMMANDS.get(command, COMMANDS["fit"])  # Lightning's command line also has options without a command
+        import_module(home).main(given)

@@ -1,4 +1,4 @@
-"""The config of a distributed run from a file and the command line; mistakes come as one line."""
+"""Reading the config of a distributed run from a file and the command line, with errors in one line."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ import yaml
 from lightning import Trainer
 
 from lightning_ding.config import deep_merge, nearest, resolve
-from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.config import ParallelConfig, resolve_policy
+from lightning_ding.distributed.protocol import get_transport
 from lightning_ding.envs.named import find_env, find_wrappers
-from lightning_ding.policy import get_policy_cls
 from lightning_ding.registry import import_modules
 
-OF_THE_LEARNER = ("callbacks", "default_root_dir")  # arguments of the Trainer that it gives itself
-BESIDE_THE_CONFIG = ("type", "import_names", "cfg_type")  # of main.policy
+SET_BY_LEARNER = ("callbacks", "default_root_dir")  # arguments of the Trainer
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML whose ``1e-3`` is a number, as everybody means it, and not a text."""
+    """A YAML loader that reads ``1e-3`` as a number, not as a string."""
 
 
 _Loader.add_implicit_resolver(
@@ -32,14 +31,14 @@ _Loader.add_implicit_resolver(
 
 
 def read_config(file: str | Path, settings: Iterable[str] = ()) -> ParallelConfig:
-    """Return the config that a file and settings beside it describe.
+    """Return the config from a file and settings that override it.
 
     Args:
-        file: YAML or JSON.
-        settings: ``"main.seed=1"``, which go before the file; the values are YAML.
+        file: YAML or JSON file.
+        settings: Settings such as ``"main.seed=1"`` with values in YAML, which override the file.
 
     Raises:
-        ValueError: If the file or a setting cannot be read, a key is unknown or a value out of its range.
+        ValueError: If the file or a setting cannot be read, a key is unknown or a value out of range.
         TypeError: If a value has the wrong type.
         KeyError: If the policy is not registered.
     """
@@ -52,33 +51,33 @@ def read_config(file: str | Path, settings: Iterable[str] = ()) -> ParallelConfi
 
 
 def check(cfg: ParallelConfig) -> None:
-    """Look for mistakes in the sections that belong to the policy and to Lightning.
+    """Check the transport and the sections that belong to the policy and to Lightning.
 
     Raises:
-        ValueError: If a key is unknown or a value out of its range.
+        ValueError: If a key is unknown or a value out of range.
+        ImportError: If the module of a transport cannot be imported.
         TypeError: If a value has the wrong type.
         KeyError: If the policy is not registered.
     """
-    policy = cfg.main.policy
-    own = {key: value for key, value in policy.items() if key not in BESIDE_THE_CONFIG}
+    get_transport(cfg.system.transport)
     try:
-        resolve(get_policy_cls(policy).config_class, own)
+        resolve_policy(cfg.main.policy)
     except (ValueError, TypeError) as error:
         raise type(error)(f"main.policy: {error}") from error
     known = set(inspect.signature(Trainer.__init__).parameters) - {"self"}
     for key in cfg.system.learner.trainer:
         if key not in known:
             raise ValueError(f"unknown config key 'system.learner.trainer.{key}'; {nearest(key, known)}")
-        if key in OF_THE_LEARNER:
+        if key in SET_BY_LEARNER:
             raise ValueError(f"'system.learner.trainer.{key}' must be left out: the learner sets it itself")
 
 
 def check_env(cfg: ParallelConfig) -> None:
-    """Look for the env and its wrappers on this machine.
+    """Check that the env and its wrappers exist on this machine.
 
     Raises:
         ValueError: If there is no such env or wrapper.
-        TypeError: If a class does not take its arguments.
+        TypeError: If a class does not accept its arguments.
         ImportError: If a module of ``import_names`` cannot be imported.
     """
     env = cfg.main.env

@@ -5,11 +5,12 @@
     lightning-ding parallel --config FILE --resume
 
 The exit code is 0 when the run is finished, 1 if it failed, 2 for a wrong command or config, 130 after Ctrl-C and 143
-after SIGTERM; then --resume goes on with it.
+after SIGTERM; then --resume continues the run.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import sys
@@ -18,11 +19,11 @@ from typing import Any
 
 from lightning_ding.config import ConfigLike, resolve
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.entry import ask
+from lightning_ding.distributed.protocol import CoordinatorGoneError, Refusal, get_transport
 from lightning_ding.entry.config_file import check, check_env
-from lightning_ding.entry.roles import Parser
+from lightning_ding.entry.roles import Parser, add_address
 from lightning_ding.entry.roles import main as be_role
-from lightning_ding.entry.supervisor import Supervisor
+from lightning_ding.entry.supervisor import RunSupervisor
 from lightning_ding.posix import require_posix_for_distributed
 
 
@@ -30,11 +31,11 @@ def parallel_pipeline(cfg: ConfigLike[ParallelConfig] = None, resume: bool = Fal
     """Run coordinator, learner and collectors on this machine until the run is over.
 
     Args:
-        cfg: Of the run.
-        resume: Go on with the run in ``main.exp_name``.
+        cfg: Config of the run.
+        resume: Whether to resume the run in ``main.exp_name``.
 
     Returns:
-        What stands in ``result.json``: env_step, train_iter, episodes, seconds, evaluations, results of the learner,
+        The content of ``result.json``: env_step, train_iter, episodes, seconds, evaluations, results of the learner,
         counters.
 
     Raises:
@@ -45,13 +46,10 @@ def parallel_pipeline(cfg: ConfigLike[ParallelConfig] = None, resume: bool = Fal
     require_posix_for_distributed()
     cfg = resolve(ParallelConfig, cfg)
     check(cfg)
-    if cfg.system.ray_address is None:  # everything is on this machine
+    if cfg.system.ray_address is None:  # all processes run on this machine
         check_env(cfg)
-    if cfg.system.transport == "ray":
-        from lightning_ding.distributed.ray.pipeline import run_on_ray
-
-        return run_on_ray(cfg, resume)
-    return Supervisor(cfg, resume).run()
+    transport = get_transport(cfg.system.transport)
+    return transport.run(cfg, resume) if transport.runs_alone else RunSupervisor(cfg, resume).run()
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -61,16 +59,16 @@ def main(arguments: Sequence[str]) -> None:
         arguments: The command and its options.
 
     Raises:
-        SystemExit: If it does not end well.
+        SystemExit: If the command fails, with its exit code.
     """
     if arguments[0] == "ask":
-        ask.main(arguments[1:])
+        ask(arguments[1:])
         return
     if arguments[0] != "parallel":
         be_role(arguments)
         return
     parser = Parser(prog="lightning-ding parallel", description=__doc__)
-    parser.add_argument("--resume", action="store_true", help="go on with the run in main.exp_name")
+    parser.add_argument("--resume", action="store_true", help="resume the run in main.exp_name")
     options = parser.parse_args(list(arguments[1:]))
     cfg = parser.read(options)
     logging.basicConfig(format="%(message)s", level=logging.INFO)
@@ -82,3 +80,64 @@ def main(arguments: Sequence[str]) -> None:
         print("error:", error, file=sys.stderr)
         raise SystemExit(1) from error
     print(json.dumps(result, indent=1))
+
+
+ASK = """Send one message to the coordinator of a distributed run, and print its answer as JSON.
+
+    lightning-ding ask status --config FILE
+    lightning-ding ask increase_collector '{"n": 2}' --config FILE
+    lightning-ding ask shutdown --config FILE --host 10.0.0.1 --port 5000
+
+The exit code is 0 after an answer, 1 after a refusal or none, 2 for a wrong command or config.
+"""
+
+
+MESSAGES = ("status", "increase_collector", "decrease_collector", "shutdown")
+PATIENCE = 10.0  # seconds for an answer
+
+
+def ask(arguments: Sequence[str]) -> None:
+    """Send one message to the coordinator and print the answer.
+
+    Args:
+        arguments: Command-line arguments after ``ask``.
+
+    Raises:
+        SystemExit: If there is no answer, or a refusal.
+    """
+    parser = Parser(prog="lightning-ding ask", description=ASK)
+    parser.add_argument("name", choices=MESSAGES, metavar="MESSAGE", help=", ".join(MESSAGES))
+    parser.add_argument("content", nargs="?", default="{}", metavar="JSON", help='such as {"n": 2}')
+    add_address(parser, "where the coordinator listens")
+    options = parser.parse_args(list(arguments))
+    cfg, content = parser.read(options), _parse(parser, options.content)
+    if get_transport(cfg.system.transport).runs_alone:
+        parser.error(f"`ask` cannot reach a coordinator of system.transport {cfg.system.transport!r}")
+    try:
+        answer = _ask(cfg, options.host, options.port, options.name, content)
+    except (ValueError, ImportError, OSError) as error:
+        parser.error(str(error))
+    except (Refusal, CoordinatorGoneError) as error:
+        print("error:", error, file=sys.stderr)
+        raise SystemExit(1) from error
+    print(json.dumps(answer, indent=1))
+
+
+def _ask(cfg: ParallelConfig, host: str | None, port: int | None, name: str, content: dict[str, Any]) -> dict[str, Any]:
+    patience = min(PATIENCE, cfg.system.reconnect_timeout)
+    cfg = dataclasses.replace(cfg, system=dataclasses.replace(cfg.system, reconnect_timeout=patience))
+    channel = get_transport(cfg.system.transport).connect(cfg, host, port)
+    try:
+        return channel.call(name, content)
+    finally:
+        channel.close()
+
+
+def _parse(parser: Parser, text: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        parser.error(f"{text!r} is no JSON: {error}")
+    if not isinstance(content, dict):
+        parser.error(f'a message must be a JSON object, such as {{"n": 2}}, got {text!r}')
+    return content

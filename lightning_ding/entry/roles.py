@@ -4,9 +4,13 @@
     lightning-ding learner --config FILE --host 10.0.0.1 --port 5000
     lightning-ding collector --config FILE --host 10.0.0.1 --port 5000
 
-The exit codes are those of :mod:`lightning_ding.exit_codes`: 0 when the run is over, 1 after an error, 2 for a wrong
-command or config or a worker that the coordinator does not take, 3 if the coordinator gave the run up, 125 if a worker
-found no coordinator any more, 143 after SIGTERM and 130 after Ctrl-C.
+Exit codes, see :mod:`lightning_ding.exit_codes`:
+
+* 0 when the run is over, 1 after an error;
+* 2 for a wrong command or config, or a worker that the coordinator refuses;
+* 3 if the coordinator ended the run because tasks failed repeatedly;
+* 125 if a worker can no longer reach the coordinator;
+* 143 after SIGTERM and 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -23,38 +27,39 @@ from typing import Any, NoReturn
 
 import torch
 
-from lightning_ding.distributed import create_comm_collector, create_comm_learner
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.errors import Refusal
-from lightning_ding.distributed.worker_loop import end_process
+from lightning_ding.distributed.protocol import Refusal, get_transport
+from lightning_ding.distributed.worker.collector import BaseCommCollector
+from lightning_ding.distributed.worker.learner import BaseCommLearner
+from lightning_ding.distributed.worker.loop import end_process
 from lightning_ding.entry.config_file import read_config
 from lightning_ding.entry.coordinate import CannotStartError, coordinate
-from lightning_ding.envs.process.life import die_with
+from lightning_ding.envs.process.lifeline import die_with
 from lightning_ding.exit_codes import INTERRUPTED
 from lightning_ding.posix import require_posix_for_distributed
 
 ROLES = ("coordinator", "learner", "collector")
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-NO_TOKEN = "there is no --token, because everybody on the machine can read a command line: write it into a file that "
+NO_TOKEN = "there is no --token, because every user of the machine can read a command line: write it into a file that "
 NO_TOKEN += "system.coordinator.token_file names, or into the environment variable LIGHTNING_DING_TOKEN"
 
-NOT_WANTED = (401, 403, 426)  # refusals of a worker as such: a token, a folder or channel, a version
+NOT_WANTED = (401, 403, 426)  # refusals of a worker because of its token, its folder or channel, or its version
 
 logger = logging.getLogger(__name__)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that takes no abbreviations, and whose mistakes are one line and exit code 2."""
+    """A parser without abbreviations that reports an error in one line and ends with exit code 2."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
         self.add_argument("-c", "--config", required=True, help="YAML file of the run, see docs/distributed.md")
-        setting = "a value that goes before the file's, such as main.seed=1; any number of times"
+        setting = "a value that overrides the file, such as main.seed=1; may be repeated"
         self.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help=setting)
         self.add_argument("--token", action=_RefuseToken, help=argparse.SUPPRESS)
 
     def error(self, message: str) -> NoReturn:
-        """Print the message and end."""
+        """Print the message and end with exit code 2."""
         print("error:", " ".join(message.split()), file=sys.stderr)
         raise SystemExit(2)
 
@@ -73,10 +78,10 @@ class _RefuseToken(argparse.Action):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Be one role until the run is over.
+    """Run one role until the run is over.
 
     Args:
-        arguments: The role and its options; None takes ``sys.argv``.
+        arguments: Role and options; None takes ``sys.argv``.
 
     Raises:
         SystemExit: At the end, with the exit code.
@@ -85,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     role = given[0] if given else ""
     parser = _parser(role)
     options = parser.parse_args(given[1:])
-    _die_with_the_one_that_started_this(options.lifeline)
+    _end_with_parent(options.lifeline)
     logging.basicConfig(format=LOG_FORMAT, level=logging.INFO)
     cfg = parser.read(options)
     try:
@@ -113,32 +118,33 @@ def _parser(role: str) -> Parser:
     where = "address to listen at" if role == "coordinator" else "where the coordinator listens"
     add_address(parser, where)
     if role == "coordinator":
-        parser.add_argument("--resume", action="store_true", help="go on with the run in main.exp_name")
+        parser.add_argument("--resume", action="store_true", help="resume the run in main.exp_name")
     parser.add_argument("--lifeline", type=int, help=argparse.SUPPRESS)  # descriptor, from the supervisor
     return parser
 
 
 def _run(role: str, cfg: ParallelConfig, options: argparse.Namespace) -> int:
-    if cfg.system.transport != "flask_fs":
-        raise CannotStartError("single roles are for system.transport 'flask_fs'; `parallel` starts everything on ray")
+    name = cfg.system.transport
+    if get_transport(name).runs_alone:
+        raise CannotStartError(f"system.transport {name!r} has no single roles: `parallel` starts all processes")
     if role == "coordinator":
         return coordinate(_listening_at(cfg, options.host, options.port), options.resume)
     section = cfg.system.learner if role == "learner" else cfg.system.collector
     if section.num_threads is not None:
         torch.set_num_threads(section.num_threads)
-    create = create_comm_learner if role == "learner" else create_comm_collector
+    address = {"host": options.host, "port": options.port}
     try:
-        worker = create(cfg, host=options.host, port=options.port)
+        worker = BaseCommLearner(cfg, **address) if role == "learner" else BaseCommCollector(cfg, **address)
     except (ValueError, ImportError, OSError) as error:
         raise CannotStartError(str(error)) from error
-    if role == "collector":
+    if isinstance(worker, BaseCommCollector):
         worker.on_stall = end_process
     try:
-        return int(worker.start() or 0)
+        return worker.start()
     except Refusal as refusal:
         if refusal.status not in NOT_WANTED:
             raise
-        raise CannotStartError(f"the coordinator does not take this {role}: {refusal}") from refusal
+        raise CannotStartError(f"the coordinator refuses this {role}: {refusal}") from refusal
 
 
 def _listening_at(cfg: ParallelConfig, host: str | None, port: int | None) -> ParallelConfig:
@@ -148,16 +154,16 @@ def _listening_at(cfg: ParallelConfig, host: str | None, port: int | None) -> Pa
     return dataclasses.replace(cfg, system=system)
 
 
-def _die_with_the_one_that_started_this(lifeline: int | None) -> None:
-    if lifeline is None or "LOCAL_RANK" in os.environ:  # a further rank has no such descriptor, and watches rank zero
+def _end_with_parent(lifeline: int | None) -> None:
+    if lifeline is None or "LOCAL_RANK" in os.environ:  # another rank has no such descriptor, and watches rank zero
         return
     os.set_inheritable(lifeline, False)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the one that started this
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     _kept.append(Connection(lifeline, writable=False))
     die_with(_kept[0])
 
 
-_kept: list[Connection] = []  # or the descriptor would be closed
+_kept: list[Connection] = []  # references, without which the descriptor would be closed
 
 if __name__ == "__main__":
     main()

@@ -1,6 +1,6 @@
-"""Vector environments: making them, and stepping them the same way in every autoreset mode.
+"""Vector envs: creating them, and stepping them in the same way in every autoreset mode.
 
-Names are imported when they are first used, so that the processes of envs do not import torch.
+Names are imported at their first use, so that env processes do not import torch.
 """
 
 from importlib import import_module
@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_ding.envs.atari import make_atari
-    from lightning_ding.envs.contract import BrokenEnvError
-    from lightning_ding.envs.fault import FaultBarrier
-    from lightning_ding.envs.normalise import NormaliseObservation, NormaliseReward
-    from lightning_ding.envs.pause import Pausable
+    from lightning_ding.envs.checks import BrokenEnvError
+    from lightning_ding.envs.normalise import NormaliseObservation, NormaliseReward, RunningStatistics
     from lightning_ding.envs.pettingzoo import PettingZooVectorEnv
-    from lightning_ding.envs.plain import from_plain, to_plain
     from lightning_ding.envs.process import EnvProcessError, ProcessVectorEnv
-    from lightning_ding.envs.shared import NotPlainError
-    from lightning_ding.envs.state import env_state, load_env_state
-    from lightning_ding.envs.statistics import RunningStatistics
+    from lightning_ding.envs.state.codec import from_plain, to_plain
+    from lightning_ding.envs.state.memo import NotPlainError
+    from lightning_ding.envs.state.state import env_state, load_env_state
     from lightning_ding.envs.stepper import EnvStepper, Timestep
     from lightning_ding.envs.vector import make_vector_env
+    from lightning_ding.envs.wrappers import FaultBarrier, Pausable
 
 __all__ = [
     "BrokenEnvError",
@@ -41,29 +39,28 @@ __all__ = [
     "make_vector_env",
     "to_plain",
 ]
-
 _HOMES = {
-    "BrokenEnvError": "contract",
+    "BrokenEnvError": "checks",
     "EnvProcessError": "process",
     "EnvStepper": "stepper",
-    "FaultBarrier": "fault",
+    "FaultBarrier": "wrappers",
     "NormaliseObservation": "normalise",
     "NormaliseReward": "normalise",
-    "NotPlainError": "shared",
-    "Pausable": "pause",
+    "NotPlainError": "state.memo",
+    "Pausable": "wrappers",
     "PettingZooVectorEnv": "pettingzoo",
     "ProcessVectorEnv": "process",
-    "RunningStatistics": "statistics",
+    "RunningStatistics": "normalise",
     "Timestep": "stepper",
-    "env_state": "state",
-    "from_plain": "plain",
-    "load_env_state": "state",
+    "env_state": "state.state",
+    "from_plain": "state.codec",
+    "load_env_state": "state.state",
     "make_atari": "atari",
     "make_vector_env": "vector",
-    "to_plain": "plain",
+    "to_plain": "state.codec",
 }
 
-if not TYPE_CHECKING:  # or a type checker would take any name
+if not TYPE_CHECKING:  # a type checker would otherwise accept any name
 
     def __getattr__(name: str) -> Any:
         """Return a public name from the module that defines it."""
@@ -73,5 +70,5 @@ if not TYPE_CHECKING:  # or a type checker would take any name
         return found
 
     def __dir__() -> list[str]:
-        """Return the public names, those included that nobody has used."""
+        """Return the names of the module, including public names that are not imported yet."""
         return sorted({*globals(), *__all__})

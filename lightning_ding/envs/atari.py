@@ -1,9 +1,9 @@
-"""Atari games as they are usually trained and evaluated (extra ``atari``).
+"""Atari games with the usual preprocessing for training and evaluation (extra ``atari``).
 
-Every env has the preprocessing of Machado et al. 2018 (https://arxiv.org/abs/1709.06009) and Mnih et al. 2015: up to
-30 no-ops at the start, 4 frames for each action with the maximum of the last two, grey images of 84 x 84, stacks of 4,
-and FIRE where a life begins that waits for it. Training adds what helps learning and changes the score: an episode ends
-with a life, and rewards are clipped to their sign. An evaluation plays whole games and counts the raw score.
+All envs have the preprocessing of Machado et al. 2018 (https://arxiv.org/abs/1709.06009) and Mnih et al. 2015: up to 30
+no-ops at the start, 4 frames for each action with the maximum of the last two, grey-scale images of 84 x 84 pixels,
+stacks of 4 images, and FIRE at the start of a life in games that wait for it. For training, an episode ends with each
+life and rewards are clipped to their sign. Evaluation plays complete games and counts the raw score.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ def make_atari(
 ) -> gym.Env[Any, Any]:
     """Return an Atari env with observations of shape (stack, screen_size, screen_size), uint8.
 
-    It is made of ``ALE/<game>-v5`` with ``frameskip=1``, because the preprocessing repeats the action itself; the
-    frames of an episode are limited to 108,000 (30 minutes), as in v5.
+    The env wraps ``ALE/<game>-v5`` with ``frameskip=1``, because the preprocessing repeats the action itself. Episodes
+    are limited to 108,000 frames (30 minutes), as in v5.
 
     Args:
-        game: Name of the game as in ale-py, such as ``"Pong"``, or the whole id, such as ``"ALE/Pong-v5"``.
-        training: Whether a lost life ends an episode and rewards are clipped to -1, 0 or 1.
+        game: Name of the game as in ale-py, such as ``"Pong"``, or the complete id, such as ``"ALE/Pong-v5"``.
+        training: End an episode with each lost life, and clip rewards to -1, 0 or 1.
         repeat_action_probability: Probability of repeating the previous action for a frame ("sticky actions"), in
-            [0, 1]. 0.25 is v5 and the recommendation of Machado et al.; 0 is the protocol of Mnih et al. (v4).
-        frame_skip: Frames for each action, >= 1.
-        stack: Frames of an observation, >= 1.
-        noop_max: Most no-ops at the start of a game, >= 0; 0 for none.
+            [0, 1]. 0.25 is the value of v5 and of Machado et al., 0 that of Mnih et al. (v4).
+        frame_skip: Number of frames for each action, >= 1.
+        stack: Number of images in an observation, >= 1.
+        noop_max: Largest number of no-ops at the start of a game, >= 0.
         screen_size: Height and width of the images in pixels, >= 1.
-        kwargs: Further arguments of the id, such as ``render_mode``, ``full_action_space``, ``mode``, ``difficulty``.
+        kwargs: Further arguments of the env, such as ``render_mode``, ``full_action_space``, ``mode``, ``difficulty``.
 
     Raises:
         ImportError: If the extra ``atari`` is not installed.
@@ -70,10 +70,10 @@ def make_atari(
 
 
 class EpisodicLife(gym.Wrapper[Any, Any, Any, Any]):
-    """Ends an episode with each life; the game goes on with the next one, and starts again only when it is over.
+    """Ends an episode with each life; the next episode continues the game, which restarts only when it is over.
 
-    Resetting the game with each life, as ``AtariPreprocessing(terminal_on_life_loss=True)`` does, would show the
-    agent nothing but first lives.
+    With ``AtariPreprocessing(terminal_on_life_loss=True)`` the game would restart after each life, and the agent would
+    only ever play first lives.
     """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
@@ -82,7 +82,7 @@ class EpisodicLife(gym.Wrapper[Any, Any, Any, Any]):
         self._is_over = True
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
-        """Start a new game if the last one is over or a seed is given; else play a no-op of the next life."""
+        """Start a new game if the last one is over or a seed is given; otherwise take a no-op in the next life."""
         if self._is_over or seed is not None:
             obs, info = self.env.reset(seed=seed, options=options)
         else:
@@ -93,7 +93,7 @@ class EpisodicLife(gym.Wrapper[Any, Any, Any, Any]):
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, Info]:
-        """Step, and end the episode if a life was lost."""
+        """Step the game, and end the episode if a life was lost."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         self._is_over = terminated or truncated
         is_lost, self._lives = info["lives"] < self._lives, int(info["lives"])
@@ -101,10 +101,10 @@ class EpisodicLife(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class FireAtStart(gym.Wrapper[Any, Any, Any, Any]):
-    """Presses FIRE where a life begins, in a game that waits for it; other games are left as they are.
+    """Presses FIRE at the start of each life, in games that wait for it.
 
-    An evaluation needs it as well: an agent for which FIRE was pressed in training never learned to press it, and would
-    stand still until the frames run out.
+    Evaluation needs this too: an agent never learns to press FIRE if training does it, and would wait until the episode
+    is truncated.
     """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
@@ -114,7 +114,7 @@ class FireAtStart(gym.Wrapper[Any, Any, Any, Any]):
         self._lives = 0
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
-        """Reset, and press FIRE if the game has it."""
+        """Reset, and press FIRE if the game waits for it."""
         obs, info = self.env.reset(seed=seed, options=options)
         if self._waits:
             obs, _, terminated, truncated, info = self.env.step(FIRE)
@@ -124,7 +124,7 @@ class FireAtStart(gym.Wrapper[Any, Any, Any, Any]):
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, Info]:
-        """Step, and press FIRE if a life was lost and the episode goes on; rewards of both steps add up."""
+        """Step, and press FIRE if a life was lost within the episode; the rewards of both steps are added."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         is_lost, self._lives = info["lives"] < self._lives, int(info["lives"])
         if self._waits and is_lost and not (terminated or truncated):
@@ -134,7 +134,7 @@ class FireAtStart(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class ClipToSign(gym.RewardWrapper[Any, Any]):
-    """Rewards -1, 0 or 1, so that one learning rate fits all games."""
+    """Clips rewards to -1, 0 or 1, so that one learning rate suits all games."""
 
     def reward(self, reward: Any) -> float:
         """Return the sign of the reward."""

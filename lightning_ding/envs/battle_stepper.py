@@ -1,4 +1,4 @@
-"""Stepping games of several players side by side.
+"""Stepping a vector env of multi-player games.
 
 Shapes: N envs, P players.
 """
@@ -12,45 +12,45 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from lightning_ding import nested
-from lightning_ding.envs.fault import fits_float32, what_is_wrong
+from lightning_ding.envs.checks import fits_float32, what_is_wrong
 
 BoolArray = NDArray[np.bool_]
 
 
 class BattleStep(NamedTuple):
-    """What one step of N games gave."""
+    """The result of one step of N games."""
 
     obs: Any
-    """What each player sees, the final observation where it left; nested, leading axes (N, P)."""
+    """Observations of the players, the final ones for players that left; nested, leading axes (N, P)."""
     reward: NDArray[np.float64]
-    """Shape (N, P)."""
+    """Rewards of the players, shape (N, P)."""
     terminated: BoolArray
     """Whether a player reached a terminal state, shape (N, P)."""
     truncated: BoolArray
-    """Whether a player's episode was cut, shape (N, P)."""
+    """Whether the episode of a player was truncated, shape (N, P)."""
     over: BoolArray
-    """Whether the last players left, without a fault, shape (N,)."""
+    """Whether the game ended without a fault, shape (N,)."""
     abnormal: BoolArray
     """Whether the env reported a fault, which ends its episode, shape (N,)."""
     fault: list[str | None]
-    """What an abnormal env says of it, N entries."""
+    """Descriptions of the faults, N entries; None without a fault."""
 
 
 class BattleStepper:
-    """Steps a vector env that has an axis of players, and knows who acts next.
+    """Steps a vector env with an axis of players, and keeps track of the players that act next.
 
-    Such an env has autoreset disabled and an attribute ``num_players``, and does what ``PettingZooVectorEnv`` does: it
-    says in ``info["active"]`` who acts next, an env in which nobody is active is left alone, and ``reset`` knows
-    ``reset_mask``, ``stop_mask`` and ``episode``. It may say ``info["seat"]`` and report a fault by
-    ``info["abnormal"]`` and ``info["fault"]``.
+    The vector env has autoreset disabled and an attribute ``num_players``, and behaves like ``PettingZooVectorEnv``:
+    ``info["active"]`` marks the players that act next, a step does nothing in an env without active players, and
+    ``reset`` has the options ``reset_mask``, ``stop_mask`` and ``episode``. Optionally, ``info["seat"]`` holds the
+    seats of the players, and ``info["abnormal"]`` and ``info["fault"]`` report faults.
 
-    No episode is under way until :meth:`start`.
+    No episode is running before :meth:`start`.
 
     Args:
-        env: Such an env.
+        env: The vector env.
 
     Raises:
-        ValueError: If its autoreset mode is another, or it has less than two players.
+        ValueError: If autoreset is not disabled, or the env has fewer than two players.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
@@ -64,23 +64,23 @@ class BattleStepper:
         self.num_envs = env.num_envs
         self.num_players: int = num_players
         self.obs: Any = None
-        """What each player sees, leading axes (N, P); None behind a step or a reset that raised."""
+        """Current observations, leading axes (N, P); None after a step or reset that raised."""
         self.active: BoolArray = np.zeros((self.num_envs, self.num_players), dtype=bool)
-        """Who acts next, shape (N, P)."""
+        """Whether a player acts in the next step, shape (N, P)."""
         self.seat = np.tile(np.arange(self.num_players), (self.num_envs, 1))
-        """Where each player sits, shape (N, P)."""
+        """Seat of each player, shape (N, P)."""
         self.stop()
 
     @property
     def is_playing(self) -> BoolArray:
-        """In which envs an episode is under way, shape (N,)."""
+        """Whether an episode is running in an env, shape (N,)."""
         return cast(BoolArray, self.active.any(1))
 
     def stop(self, mask: BoolArray | None = None) -> None:
-        """End episodes where they are.
+        """Stop episodes before their end.
 
         Args:
-            mask: In which envs, shape (N,); None means all.
+            mask: Envs whose episodes are stopped, shape (N,); None means all.
         """
         chosen = np.ones(self.num_envs, dtype=bool) if mask is None else mask
         self._reset({"reset_mask": np.zeros(self.num_envs, dtype=bool), "stop_mask": chosen})
@@ -88,15 +88,15 @@ class BattleStepper:
     def start(
         self, mask: BoolArray, seed: list[int | None] | None = None, episode: NDArray[np.int64] | None = None
     ) -> None:
-        """Begin episodes.
+        """Start episodes.
 
         Args:
-            mask: In which envs, shape (N,).
-            seed: One for each env, N of them; None where the env goes on with its stream.
-            episode: Numbers of the episodes, shape (N,), which may decide the seats; None lets the env count.
+            mask: Envs in which episodes start, shape (N,).
+            seed: A seed for each env; None continues the random stream of the env.
+            episode: Numbers of the episodes, shape (N,), which may decide the seats; None numbers them in order.
 
         Raises:
-            RuntimeError: If nobody is active in a game that just began.
+            RuntimeError: If a new game has no active player.
             ValueError: If an observation is not finite; the message names env and player.
         """
         options = {"reset_mask": mask} if episode is None else {"reset_mask": mask, "episode": episode}
@@ -105,10 +105,10 @@ class BattleStepper:
             raise RuntimeError(f"env {np.flatnonzero(mask & ~self.is_playing)[0]} has no active player after a reset")
 
     def step(self, action: NDArray[Any]) -> BattleStep:
-        """Step the envs in which an episode is under way.
+        """Step the envs in which an episode is running.
 
         Args:
-            action: Leading axes (N, P); only those of active players count.
+            action: Actions, leading axes (N, P); those of inactive players are ignored.
 
         Raises:
             ValueError: If a reward or an observation is not finite; the message names env and player.
@@ -138,7 +138,7 @@ def _check_finite(what: str, data: Any, envs: BoolArray) -> None:
         if leaf.dtype.kind != "f" or fits_float32(leaf).all():
             continue
         wrong = np.argwhere(~fits_float32(leaf))
-        wrong = wrong[envs[wrong[:, 0]]]  # one that was stopped for it may still show what it showed then
+        wrong = wrong[envs[wrong[:, 0]]]  # an env without an episode may still hold an old observation
         if len(wrong):
             env_id, player = wrong[0, :2]
             value = leaf[env_id, player]

@@ -1,4 +1,4 @@
-"""Envs and wrappers by name, the same in Python, in YAML, on the command line and in distributed runs.
+"""Finding envs and wrappers by name, in Python, YAML files, the command line and distributed runs.
 
 An env is a registered id (``CartPole-v1``), an id with the module that registers it (``my_envs:MyEnv-v0``), the dotted
 path of a class or function (``my_envs.MyEnv`` or ``my_envs:MyEnv``), or a mapping with ``class_path`` and
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     WrapperLike = str | Mapping[str, Any] | Callable[[Any], Any]
     Wrappers = Sequence[WrapperLike]
     Names = Sequence[str]
-else:  # at run time only what YAML can say: jsonargparse would try to call a class path where a callable is allowed
+else:  # at run time without callables: jsonargparse would instantiate a class path where a callable is allowed
     EnvLike = str | dict[str, Any]
     Wrappers = Sequence[str | dict[str, Any]] | str | dict[str, Any]
     Names = Sequence[str] | str
 
 Maker = Callable[..., Any]
 AN_ENV = (
-    "a registered gymnasium id, module:id, the dotted path of a class or function that makes an env, "
+    "a registered gymnasium id, module:id, the dotted path of a class or function that creates an env, "
     "or a mapping with class_path and init_args"
 )
 A_WRAPPER = (
@@ -39,15 +39,15 @@ A_WRAPPER = (
 
 
 def find_env(env: EnvLike, name: str = "env_id") -> str | Callable[..., Any]:
-    """Return the registered id of an env, or the callable that makes it.
+    """Return the registered id of an env, or the callable that creates it.
 
     Args:
-        env: What a user gave; modules that it names are imported.
-        name: Name of the argument, for the error.
+        env: Name, mapping or callable as passed by the user. Modules in a name are imported.
+        name: Name of the argument in errors.
 
     Raises:
         ValueError: If there is no such env; the message names the nearest registered id.
-        TypeError: If it is neither a name, a mapping nor a callable.
+        TypeError: If ``env`` is not a name, a mapping or a callable.
 
     Example:
         >>> find_env("CartPole-v1")
@@ -63,7 +63,7 @@ def find_env(env: EnvLike, name: str = "env_id") -> str | Callable[..., Any]:
     try:
         gym.spec(own)
     except gym.error.Error as error:
-        why = "" if isinstance(error, gym.error.NameNotFound) else f": {error}"  # it names versions and packages
+        why = "" if isinstance(error, gym.error.NameNotFound) else f": {error}"  # the error names versions and packages
         if "." in own or module:
             return _find(env, name, AN_ENV, gym.registry)
         raise ValueError(f"{_error(name, AN_ENV, env)}{why}{_hint(env, gym.registry)}") from error
@@ -71,15 +71,15 @@ def find_env(env: EnvLike, name: str = "env_id") -> str | Callable[..., Any]:
 
 
 def find_wrappers(wrappers: Wrappers, name: str = "wrappers") -> tuple[Callable[[Any], Any], ...]:
-    """Return the callables that wrappers stand for.
+    """Return the callables for wrappers.
 
     Args:
-        wrappers: What a user gave; one may stand without a list.
-        name: Name of the argument, for the error.
+        wrappers: Names, mappings or callables as passed by the user, or a single one of these.
+        name: Name of the argument in errors.
 
     Raises:
         ValueError: If there is no such wrapper; the message names the nearest one of gymnasium.
-        TypeError: If one is neither a name, a mapping nor a callable.
+        TypeError: If a wrapper is not a name, a mapping or a callable.
 
     Example:
         >>> find_wrappers(["gymnasium.wrappers.FlattenObservation"])[0].__name__
@@ -92,12 +92,12 @@ def find_wrappers(wrappers: Wrappers, name: str = "wrappers") -> tuple[Callable[
 
 
 def names_of(names: Names) -> tuple[str, ...]:
-    """Return the module names of an ``import_names``, of which one may stand without a list."""
+    """Return the module names in ``import_names``, a list or a single name."""
     return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _find(given: Any, name: str, allowed: str, known: Iterable[str]) -> Callable[..., Any]:
-    """Return the callable that a dotted path or a class_path with init_args names; a callable is itself."""
+    """Return the callable for a dotted path, a mapping with ``class_path``, or a callable itself."""
     wrong = _error(name, allowed, given)
     if isinstance(given, str):
         return _at(given, wrong, known)
@@ -109,7 +109,7 @@ def _find(given: Any, name: str, allowed: str, known: Iterable[str]) -> Callable
     if not isinstance(path, str):
         raise ValueError(wrong)
     arguments = {key: value for key, value in given.items() if key not in ("class_path", "init_args")}
-    arguments |= given.get("init_args") or {}  # `--data.env_id.init_args.size 5` comes as {"size": 5}
+    arguments |= given.get("init_args") or {}  # `--data.env_id.init_args.size 5` is parsed as {"size": 5}
     maker = _at(path, _error(f"{name}.class_path", "a dotted path", path), known)
     try:
         inspect.signature(maker).bind_partial(**arguments)

@@ -1,6 +1,6 @@
-"""Observations and rewards of a vector env, normalised by what was seen of them.
+"""Vector wrappers that normalise observations and rewards by running statistics.
 
-Gymnasium 1.4's ``vector.NormalizeObservation`` refuses the autoreset mode SAME_STEP and resets of some envs alone.
+Gymnasium 1.4's ``vector.NormalizeObservation`` supports neither the autoreset mode SAME_STEP nor resets of single envs.
 
 Shapes: N envs.
 """
@@ -17,35 +17,120 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.envs.statistics import RunningStatistics
 from lightning_ding.envs.stepper import merge_rows, with_final_obs
+from lightning_ding.ranks import gather_rows, world_size
+from lightning_ding.rl.running import combine_moments
 
 Array = NDArray[Any]
 BoolArray = NDArray[np.bool_]
 Info = dict[str, Any]
+Moments = tuple[Array, Array, Array]
+"""Count, mean, and sum of squared deviations from the mean."""
+
+
+class RunningStatistics:
+    """Count, mean and variance of all rows seen so far, which the ranks of a distributed run can merge.
+
+    Rows since the last merge are also counted separately. Ranks exchange only these, so no row is counted twice.
+
+    Args:
+        shape: Shape of a row.
+
+    Example:
+        >>> statistics = RunningStatistics(())
+        >>> statistics.update(np.array([1.0, 2.0, 6.0]))
+        >>> statistics.count, float(statistics.mean), round(float(statistics.variance), 4)
+        (3, 3.0, 4.6667)
+    """
+
+    def __init__(self, shape: tuple[int, ...] = ()) -> None:
+        self.shape = shape
+        self._all = self._merged = self._new = _no_rows(shape)
+
+    @property
+    def count(self) -> int:
+        """Number of rows seen so far."""
+        return int(self._all[0])
+
+    @property
+    def mean(self) -> Array:
+        """Mean of the rows, float64; 0 before the first row."""
+        return self._all[1]
+
+    @property
+    def variance(self) -> Array:
+        """Population variance of the rows, float64; 1 before the first row."""
+        count, _, m2 = self._all
+        return m2 / count if count else np.ones(self.shape)
+
+    def update(self, rows: Array) -> None:
+        """Add rows, shape (N, *shape); N may be 0."""
+        if not len(rows):
+            return
+        mean = rows.mean(0, dtype=np.float64)
+        batch = np.array(float(len(rows))), mean, np.square(rows - mean).sum(0)
+        self._all = combine_moments(*self._all, *batch)
+        self._new = combine_moments(*self._new, *batch)
+
+    def merge_over_ranks(self) -> None:
+        """Add the new rows of all other ranks; afterwards the statistics are equal to the last bit on all ranks.
+
+        All ranks must call this method. With a single rank it changes nothing.
+        """
+        if world_size() > 1:
+            new = torch.from_numpy(np.concatenate([np.ravel(part) for part in self._new]))
+            self._all = self._merged
+            for row in gather_rows(new).numpy():  # in the order of the ranks, so the same rounding on all of them
+                self._all = combine_moments(*self._all, row[0], *row[1:].reshape(2, *self.shape))
+        self._merged, self._new = self._all, _no_rows(self.shape)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the statistics as tensors and builtins; with several ranks, merge them first."""
+        _, mean, m2 = self._all
+        return {"count": self.count, "mean": torch.tensor(mean), "m2": torch.tensor(m2)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned, on all ranks.
+
+        Raises:
+            ValueError: If the statistics are of rows of another shape.
+        """
+        mean, m2 = state["mean"].numpy().copy(), state["m2"].numpy().copy()
+        if mean.shape != self.shape:
+            raise ValueError(f"mean must be of shape {self.shape}, got {mean.shape}")
+        self._all = self._merged = (np.array(float(state["count"])), mean, m2)
+        self._new = _no_rows(self.shape)
+
+
+def _no_rows(shape: tuple[int, ...]) -> Moments:
+    return np.array(0.0), np.zeros(shape), np.zeros(shape)
+
+
 Statistics = Union[RunningStatistics, dict[str, "Statistics"]]  # noqa: UP007 - `|` cannot join a class and a name
-"""The statistics of a space, or of the entries of a Dict space that are normalised."""
+"""The statistics of a space, or of those entries of a Dict space that are normalised."""
 
 
 class NormaliseObservation(VectorWrapper[Any, Any, Any, Any, Any]):
-    """Shifts and scales observations to mean 0 and standard deviation 1 of all that were seen, entry by entry.
+    """Shifts and scales the components of observations to mean 0 and standard deviation 1, by running statistics.
 
-    A transition counts in every autoreset mode what it reached, and an episode its first observation: a final one in
-    ``info["final_obs"]`` counts once, a reset of some envs alone counts those, and a step of an env that is paused or
-    reported a fault counts nothing. What is not finite is handed on as it is, so that ``EnvStepper`` names the env.
+    In every autoreset mode, the statistics count the first observation of each episode and the observation that each
+    transition reaches, including the one in ``info["final_obs"]``. A reset of single envs counts only those envs, and a
+    step of an env that is paused or reported a fault is not counted. Non-finite observations are returned unchanged, so
+    that ``EnvStepper`` can report them.
 
-    In a Dict space, ``action_mask`` and entries of integers stay as they are.
+    In a Dict space, ``action_mask`` and integer entries are not normalised.
 
     Args:
-        env: A vector env with a Box or Dict space of observations.
-        clip: Normalised observations stay in [-clip, clip]; > 0.
-        epsilon: Is added to the variance; > 0.
-        statistics: Those of another env, for evaluating; this env reads and never changes them unless ``training`` is
-            set. By default the env has its own and is training.
+        env: A vector env with a Box or Dict observation space.
+        clip: Bound of normalised observations, which are clipped to [-clip, clip]; > 0.
+        epsilon: Number that is added to the variance, > 0.
+        statistics: Statistics of another env, for evaluation. They are updated only if ``training`` is set. By default
+            the env has its own statistics and updates them.
 
     Raises:
-        ValueError: If nothing in the observations can be normalised, or the statistics are of other observations.
+        ValueError: If no part of the observations can be normalised, or the shapes of the statistics do not fit.
     """
 
     def __init__(
@@ -62,12 +147,12 @@ class NormaliseObservation(VectorWrapper[Any, Any, Any, Any, Any]):
         self.clip, self.epsilon = clip, epsilon
         self.statistics = own if statistics is None else statistics
         self.training = statistics is None
-        """Whether observations change the statistics."""
+        """Whether observations update the statistics."""
         self.single_observation_space = _space(env.single_observation_space, own, clip)
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
 
     def reset(self, *, seed: Any = None, options: Info | None = None) -> tuple[Any, Info]:
-        """Start episodes; with ``options["reset_mask"]`` in those envs alone."""
+        """Reset all envs, or those where ``options["reset_mask"]`` is true."""
         rows = _reset_rows(options, self.num_envs)
         obs, info = self.env.reset(seed=seed, options=options)
         return self._normalise(obs, rows), info
@@ -76,40 +161,40 @@ class NormaliseObservation(VectorWrapper[Any, Any, Any, Any, Any]):
         """Step the envs."""
         obs, reward, terminated, truncated, info = self.env.step(actions)
         ended = terminated | truncated
-        counted = ~_stands_out(info, ended)
+        counted = ~_not_in_episode(info, ended)
         if self.env.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP or not ended.any():
             return self._normalise(obs, counted), reward, terminated, truncated, info
         reached = self._normalise(with_final_obs(obs, info["final_obs"], ended), counted)
         final_obs = np.full(self.num_envs, None, dtype=object)
         for row in np.flatnonzero(ended):
-            final_obs[row] = _row(reached, row)
+            final_obs[row] = nested.index(reached, row)
         obs = merge_rows(self._normalise(obs, ended), reached, ended)
         return obs, reward, terminated, truncated, {**info, "final_obs": final_obs}
 
     @property
     def has_seen(self) -> bool:
-        """Whether the statistics are of any observation."""
-        return all(statistics.count > 0 for statistics in _leaves(self.statistics))
+        """Whether the statistics contain any observation."""
+        return all(statistics.count > 0 for statistics in nested.leaves(self.statistics))
 
-    def merge_over_ranks(self, device: torch.device | str = "cpu") -> None:
-        """Give all ranks the statistics of the observations of all; see ``RunningStatistics``."""
-        for statistics in _leaves(self.statistics):
-            statistics.merge_over_ranks(device)
+    def merge_over_ranks(self) -> None:
+        """Merge the statistics of all ranks; see ``RunningStatistics``."""
+        for statistics in nested.leaves(self.statistics):
+            statistics.merge_over_ranks()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the statistics as tensors and builtins."""
-        return _state(self.statistics)
+        return cast("dict[str, Any]", nested.apply(RunningStatistics.state_dict, self.statistics))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the statistics that ``state_dict`` returned."""
+        """Restore the statistics that ``state_dict`` returned."""
         _load(self.statistics, state)
 
     def episode_state(self) -> dict[str, Any]:
-        """Return what is remembered of the episodes under way: nothing; see ``envs.state``."""
+        """Return the state of the running episodes, which is empty; see ``envs.state``."""
         return {}
 
     def load_episode_state(self, state: dict[str, Any]) -> None:
-        """Take what ``episode_state`` returned."""
+        """Restore what ``episode_state`` returned."""
 
     def _normalise(self, obs: Any, counted: BoolArray) -> Any:
         return self._normalise_part(obs, self.statistics, counted)
@@ -131,19 +216,19 @@ class NormaliseObservation(VectorWrapper[Any, Any, Any, Any, Any]):
 
 
 class NormaliseReward(VectorWrapper[Any, Any, Any, Any, Any]):
-    """Divides rewards by the running standard deviation of the discounted return; no mean is taken off.
+    """Divides rewards by the running standard deviation of the discounted return, without subtracting a mean.
 
-    The return of an env is ``G_t = discount_factor * G_{t-1} + r_t`` from the start of its episode, as in OpenAI
-    Baselines' VecNormalize. ``info["raw_reward"]``, shape (N,), keeps the reward, and the returns that collectors
-    report are made of it. An env for evaluating needs no such wrapper.
+    The return of an env is ``G_t = discount_factor * G_{t-1} + r_t`` from the start of its episode, as in VecNormalize
+    of OpenAI Baselines. ``info["raw_reward"]``, shape (N,), holds the original rewards, from which collectors compute
+    the returns that they report. Envs for evaluation do not need this wrapper.
 
     Args:
         env: A vector env.
         discount_factor: gamma, in [0, 1].
-        clip: Normalised rewards stay in [-clip, clip]; > 0.
-        epsilon: Is added to the variance; > 0.
-        statistics: Those of another env, which this env reads and never changes unless ``training`` is set. By default
-            the env has its own and is training.
+        clip: Bound of normalised rewards, which are clipped to [-clip, clip]; > 0.
+        epsilon: Number that is added to the variance, > 0.
+        statistics: Statistics of another env. They are updated only if ``training`` is set. By default the env has its
+            own statistics and updates them.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -163,12 +248,12 @@ class NormaliseReward(VectorWrapper[Any, Any, Any, Any, Any]):
         self.discount_factor, self.clip, self.epsilon = discount_factor, clip, epsilon
         self.statistics = RunningStatistics(()) if statistics is None else statistics
         self.training = statistics is None
-        """Whether rewards change the statistics."""
+        """Whether rewards update the statistics."""
         self._return = np.zeros(env.num_envs)
         self._resetting = np.zeros(env.num_envs, dtype=bool)
 
     def reset(self, *, seed: Any = None, options: Info | None = None) -> tuple[Any, Info]:
-        """Start episodes; with ``options["reset_mask"]`` in those envs alone."""
+        """Reset all envs, or those where ``options["reset_mask"]`` is true."""
         rows = _reset_rows(options, self.num_envs)
         self._return[rows] = 0
         self._resetting[rows] = False
@@ -180,7 +265,7 @@ class NormaliseReward(VectorWrapper[Any, Any, Any, Any, Any]):
         ended = terminated | truncated
         raw_reward = np.array(reward, dtype=np.float64)
         finite = np.isfinite(raw_reward)
-        counted = finite & ~self._resetting & ~_stands_out(info, ended)
+        counted = finite & ~self._resetting & ~_not_in_episode(info, ended)
         self._return[counted] = self.discount_factor * self._return[counted] + raw_reward[counted]
         if self.training:
             self.statistics.update(self._return[counted])
@@ -191,24 +276,24 @@ class NormaliseReward(VectorWrapper[Any, Any, Any, Any, Any]):
             self._resetting = ended
         return obs, normal, terminated, truncated, {**info, "raw_reward": raw_reward}
 
-    def merge_over_ranks(self, device: torch.device | str = "cpu") -> None:
-        """Give all ranks the statistics of the returns of all; see ``RunningStatistics``."""
-        self.statistics.merge_over_ranks(device)
+    def merge_over_ranks(self) -> None:
+        """Merge the statistics of all ranks; see ``RunningStatistics``."""
+        self.statistics.merge_over_ranks()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the statistics as tensors and builtins; the returns of episodes under way are not among them."""
+        """Return the statistics as tensors and builtins, without the returns of running episodes."""
         return self.statistics.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the statistics that ``state_dict`` returned."""
+        """Restore the statistics that ``state_dict`` returned."""
         self.statistics.load_state_dict(state)
 
     def episode_state(self) -> dict[str, Any]:
-        """Return the discounted returns of the episodes under way, and which envs are being reset."""
+        """Return the discounted returns of the running episodes, and the envs that are being reset."""
         return {"return": self._return.copy(), "resetting": self._resetting.copy()}
 
     def load_episode_state(self, state: dict[str, Any]) -> None:
-        """Take what ``episode_state`` returned."""
+        """Restore what ``episode_state`` returned."""
         self._return, self._resetting = state["return"].copy(), state["resetting"].copy()
 
 
@@ -218,18 +303,18 @@ def _check_range(clip: float, epsilon: float) -> None:
 
 
 def _reset_rows(options: Info | None, num_envs: int) -> BoolArray:
-    """Return which envs a reset is for; asked before the reset, because gymnasium takes the mask out of the options."""
+    """Return the envs to reset. This is read before the reset, because gymnasium removes the mask from the options."""
     mask = None if options is None else options.get("reset_mask")
     return np.ones(num_envs, dtype=bool) if mask is None else np.array(mask)
 
 
-def _stands_out(info: Info, ended: BoolArray) -> BoolArray:
-    """Return which envs were paused or reported a fault in this step; what they gave is no part of an episode."""
+def _not_in_episode(info: Info, ended: BoolArray) -> BoolArray:
+    """Return the envs that were paused or reported a fault, whose step belongs to no episode."""
     found = np.zeros(len(ended), dtype=bool)
     for key in ("paused", "abnormal"):
         flags = np.asarray(info[key]).astype(bool) if key in info else np.zeros_like(found)
         final = info.get("final_info")
-        if final is not None:  # where an episode ended, info is of the reset
+        if final is not None:  # at the end of an episode, info belongs to the reset
             flags = np.where(ended, np.asarray(final[key]).astype(bool) if key in final else False, flags)
         found |= flags
     return found
@@ -251,22 +336,8 @@ def _space(space: gym.Space[Any], statistics: Statistics, clip: float) -> gym.Sp
     return Box(-clip, clip, statistics.shape, np.float32)
 
 
-def _leaves(statistics: Statistics) -> list[RunningStatistics]:
-    if isinstance(statistics, dict):
-        return [leaf for below in statistics.values() for leaf in _leaves(below)]
-    return [statistics]
-
-
 def _shapes(statistics: Statistics) -> Any:
-    if isinstance(statistics, dict):
-        return {name: _shapes(below) for name, below in statistics.items()}
-    return statistics.shape
-
-
-def _state(statistics: Statistics) -> dict[str, Any]:
-    if isinstance(statistics, dict):
-        return {name: _state(below) for name, below in statistics.items()}
-    return statistics.state_dict()
+    return nested.apply(lambda leaf: leaf.shape, statistics)
 
 
 def _load(statistics: Statistics, state: dict[str, Any]) -> None:
@@ -275,7 +346,3 @@ def _load(statistics: Statistics, state: dict[str, Any]) -> None:
             _load(below, state[name])
     else:
         statistics.load_state_dict(state)
-
-
-def _row(obs: Any, row: Any) -> Any:
-    return {name: _row(part, row) for name, part in obs.items()} if isinstance(obs, dict) else obs[row]

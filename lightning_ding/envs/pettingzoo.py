@@ -1,4 +1,4 @@
-"""PettingZoo's games as a vector env with an axis of players.
+"""PettingZoo games, turn-based and parallel, as a vector env with an axis of players.
 
 Shapes: N envs, P players.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from gymnasium import spaces
@@ -17,46 +17,45 @@ from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.envs.fault import fits_float32, what_is_wrong
-from lightning_ding.envs.games import Game, Moment, make_game
+from lightning_ding.envs.checks import check_finite
 
 BoolArray = NDArray[np.bool_]
 Info = dict[str, Any]
 
 
 class PettingZooVectorEnv(VectorEnv[Any, Any, Any]):
-    """N games of P players side by side; every array has the leading axes (N, P).
+    """A vector env of N games with P players each; all arrays have the leading axes (N, P).
 
-    ``info["active"]`` (N, P) says whose action counts in the next step: in a turn-based (AEC) game the player in turn,
-    in a parallel game all that are still in it. The other actions are ignored. Every player sees its own current
-    observation, in turn or not, and its last one when it has left.
+    ``info["active"]`` (N, P) marks the players whose actions count in the next step: in a turn-based (AEC) game the
+    player whose turn it is, in a parallel game all players that have not left. Other actions are ignored. Every player
+    gets its current observation in each step, and its last one after it has left.
 
-    The reward of a turn-based game comes when a player is in turn again or has left: it is the sum since its last move,
-    as PettingZoo's ``last()`` says.
+    In a turn-based game, a player gets its reward when it is its turn again or when it has left. The reward is the sum
+    since its last move, as returned by PettingZoo's ``last()``.
 
-    An env whose players have all left stays as it is: a step does nothing in it, nobody is active and rewards are 0,
-    until it is reset. ``reset`` knows these options:
+    After all players of an env have left, a step has no effect on it until it is reset: no player is active and rewards
+    are 0. ``reset`` has these options:
 
-    * ``reset_mask`` (N,): which envs to reset; all if it is missing.
-    * ``stop_mask`` (N,): which envs to end where they are, beforehand.
-    * ``episode`` (N,) ints: numbers of the episodes that begin, which decide the seats when ``rotate_seats`` is set.
+    * ``reset_mask`` (N,): envs to reset; all envs by default.
+    * ``stop_mask`` (N,): envs whose episodes are stopped first.
+    * ``episode`` (N,) ints: numbers of the new episodes, which decide the seats if ``rotate_seats`` is set.
 
-    An illegal move is the game's own affair; PettingZoo's games end with a reward of -1.
+    Illegal moves are handled by the game; PettingZoo's games end with a reward of -1.
 
     Args:
-        make: Returns a new AEC or parallel env at each call; all players must have equal spaces.
-        num_envs: N, >= 1.
-        rotate_seats: Let player p take the seat (p + k) % P in episode k, so that everybody moves first in turn. An env
-            counts its episodes on from its own number, so that all seats are taken from the start.
-        seed: Of the first episode of each env; None draws one.
-        max_faults: Faults of an env, without a finished episode between them, that are borne; >= 0. A fault is an
-            exception, or an observation or a reward that is not finite. It ends the episode as a truncation with
-            ``info["abnormal"]`` (N,) true and ``info["fault"]`` (N,) saying why, and the env is made anew at its next
-            reset. The next fault is raised.
+        make: Function that returns a new AEC or parallel env at each call; all players must have equal spaces.
+        num_envs: Number of envs N, >= 1.
+        rotate_seats: Give player p the seat (p + k) % P in episode k, so that all players move first equally often. Env
+            i starts with episode i, so that all seats are used from the start.
+        seed: Seed for the first episodes; None draws a random one.
+        max_faults: Largest number of faults of an env without a finished episode between them, >= 0. A fault is an
+            exception, or an observation or reward that is not finite. It truncates the episode, with
+            ``info["abnormal"]`` (N,) true and a description in ``info["fault"]`` (N,), and the env is created again at
+            its next reset. The next fault is raised.
 
     Raises:
-        TypeError: If ``make`` returns something else, or a space has no array form.
-        ValueError: If players differ in their spaces, or an argument is out of its range.
+        TypeError: If ``make`` does not return a PettingZoo env, or a space cannot be stored in an array.
+        ValueError: If the spaces of the players differ, or an argument is out of its range.
 
     Example:
         >>> from pettingzoo.classic import tictactoe_v3
@@ -101,7 +100,7 @@ class PettingZooVectorEnv(VectorEnv[Any, Any, Any]):
         self._active = np.zeros(shape, dtype=bool)
         self._is_in = np.zeros(shape, dtype=bool)  # has not left yet
         self._seat = np.tile(np.arange(self.num_players), (num_envs, 1))
-        self._names = [self.agents] * num_envs  # of the players, by the seats that they have taken
+        self._names = [self.agents] * num_envs  # names of the players in their current seats
         self._next_episode = np.arange(num_envs)
         self._faults = np.zeros(num_envs, dtype=np.int64)
         self._is_broken = np.zeros(num_envs, dtype=bool)
@@ -112,14 +111,15 @@ class PettingZooVectorEnv(VectorEnv[Any, Any, Any]):
         seed: int | Sequence[int | None] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> tuple[Any, Info]:
-        """Begin episodes, in all envs unless the options say which.
+        """Start episodes in all envs, or in those chosen by the options.
 
         Args:
-            seed: One for each env, None where it goes on with its stream; a number s gives env i the seed s + i.
-            options: See the class.
+            seed: A seed for each env, where None continues its random stream; or a number s, which gives env i the seed
+                s + i.
+            options: Options as described in the class.
 
         Returns:
-            Observations, leading axes (N, P), and ``active`` and ``seat``, both (N, P).
+            Observations, leading axes (N, P), and an info with ``active`` and ``seat``, both (N, P).
 
         Raises:
             RuntimeError: If an env failed more than ``max_faults`` times; its error is the cause.
@@ -136,14 +136,14 @@ class PettingZooVectorEnv(VectorEnv[Any, Any, Any]):
         return self._copy_of_obs(), self._info()
 
     def step(self, actions: Any) -> tuple[Any, NDArray[np.float64], BoolArray, BoolArray, Info]:
-        """Let the active players act.
+        """Step the envs with the actions of the active players.
 
         Args:
-            actions: Leading axes (N, P).
+            actions: Actions, leading axes (N, P).
 
         Returns:
-            Observations, rewards (N, P), whether a player reached a terminal state (N, P), whether its episode was cut
-            (N, P), and ``active`` and ``seat``, both (N, P).
+            Observations, rewards (N, P), whether a player reached a terminal state (N, P), whether its episode was
+            truncated (N, P), and an info with ``active`` and ``seat``, both (N, P).
 
         Raises:
             ValueError: If ``actions`` has a wrong shape.
@@ -160,7 +160,7 @@ class PettingZooVectorEnv(VectorEnv[Any, Any, Any]):
                 moment = self._games[i].step({self._names[i][player]: actions[i, player] for player in acting})
                 self._write(i, moment, reward, terminated, truncated)
             except Exception as error:
-                self._bear(i, error)
+                self._handle_fault(i, error)
                 reward[i], terminated[i], truncated[i] = 0, False, self._is_in[i] | terminated[i] | truncated[i]
                 self._active[i] = self._is_in[i] = False
                 info.setdefault("abnormal", np.zeros(self.num_envs, dtype=bool))[i] = True
@@ -195,12 +195,12 @@ class PettingZooVectorEnv(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(batch_space(self.single_action_space, self.num_players), self.num_envs)
 
     def _begin(self, i: int, episode: int, seed: int | None) -> None:
-        """Begin an episode in env i, if need be at the second or a later attempt."""
+        """Start an episode in env i, if necessary with several attempts."""
         if self.rotate_seats:
             self._seat[i] = (np.arange(self.num_players) + episode) % self.num_players
             self._names[i] = [self.agents[seat] for seat in self._seat[i]]
         self._next_episode[i] = episode + 1
-        reward, terminated, truncated = np.zeros((3, *self._active.shape))  # of a first moment the observations count
+        reward, terminated, truncated = np.zeros((3, *self._active.shape))  # only the observations are used
         while True:
             try:
                 if self._is_broken[i]:
@@ -208,23 +208,23 @@ class PettingZooVectorEnv(VectorEnv[Any, Any, Any]):
                 self._is_in[i] = False
                 self._write(i, self._games[i].reset(seed), reward, terminated, truncated)
             except Exception as error:
-                self._bear(i, error)
-                seed = None if seed is None else (seed + 1) % 2**32  # the same seed would do the same again
+                self._handle_fault(i, error)
+                seed = None if seed is None else (seed + 1) % 2**32  # the same seed would probably fail again
             else:
                 return
 
     def _write(self, i: int, moment: Moment, reward: Any, terminated: Any, truncated: Any) -> None:
-        """Put what happened in env i into the arrays."""
+        """Write the result of env i into the arrays."""
         self._active[i] = False
         for player, name in enumerate(self._names[i]):
             if name not in moment.obs:
-                truncated[i, player] = self._is_in[i, player]  # it left without a word
+                truncated[i, player] = self._is_in[i, player]  # it left without a final observation
                 self._is_in[i, player] = False
                 continue
             obs, gained = moment.obs[name], moment.reward.get(name, 0.0)
             if self.max_faults:
-                _check_finite("observation", obs)
-                _check_finite("reward", gained)
+                check_finite("observation", obs)
+                check_finite("reward", gained)
             if obs is not None:
                 _put(self._obs, (i, player), obs)
             reward[i, player] = gained
@@ -235,17 +235,17 @@ class PettingZooVectorEnv(VectorEnv[Any, Any, Any]):
         if not self._is_in[i].any():
             self._faults[i] = 0
 
-    def _bear(self, i: int, error: Exception) -> None:
+    def _handle_fault(self, i: int, error: Exception) -> None:
         self._is_broken[i] = True
         self._faults[i] += 1
         if self._faults[i] > self.max_faults:
             raise RuntimeError(
-                f"env {i} failed, time {self._faults[i]} without a finished episode between: "
+                f"env {i} failed {self._faults[i]} times without a finished episode in between, the last time with "
                 f"{type(error).__name__}: {error}"
             ) from error
 
     def _renew(self, i: int) -> None:
-        with contextlib.suppress(Exception):  # what is broken may be unable to close
+        with contextlib.suppress(Exception):  # a broken env may fail to close
             self._games[i].env.close()
         self._games[i] = make_game(self._make())
         self._is_broken[i] = False
@@ -262,7 +262,7 @@ def _check_space(kind: str, space: spaces.Space[Any], may_be_dict: bool) -> None
         for below in space.spaces.values():
             _check_space(kind, below, may_be_dict)
     elif not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
-        raise TypeError(f"the {kind} space must have the form of an array, got {space}")
+        raise TypeError(f"the {kind} space must be Box, Discrete, MultiDiscrete or MultiBinary, got {space}")
 
 
 def _zeros(space: spaces.Space[Any], lead: tuple[int, int]) -> Any:
@@ -279,7 +279,93 @@ def _put(arrays: Any, where: tuple[int, int], value: Any) -> None:
         arrays[where] = value
 
 
-def _check_finite(what: str, value: Any) -> None:
-    for leaf in nested.leaves(value):
-        if leaf is not None and not fits_float32(np.asarray(leaf)).all():
-            raise FloatingPointError(f"the {what} is {what_is_wrong(np.asarray(leaf))}: {leaf}")
+class Moment(NamedTuple):
+    """The state of a game after a reset or step, by the names of the players."""
+
+    obs: dict[Any, Any]
+    """Observations of the players that play or have just left; None for a player without a new observation."""
+    reward: dict[Any, float]
+    terminated: dict[Any, bool]
+    truncated: dict[Any, bool]
+    active: list[Any]
+    """Names of the players that act next."""
+
+
+class Game(Protocol):
+    """A PettingZoo game, turn-based or parallel."""
+
+    env: Any
+    """The PettingZoo env."""
+
+    def reset(self, seed: int | None) -> Moment:
+        """Start an episode; the keys of ``obs`` are the names of the players."""
+        ...
+
+    def step(self, actions: Mapping[Any, Any]) -> Moment:
+        """Step the game with the actions of the active players."""
+        ...
+
+
+def make_game(env: Any) -> Game:
+    """Return a PettingZoo env as a game; a turn-based env has a method ``last``.
+
+    Raises:
+        TypeError: If ``env`` is not a PettingZoo env, or has no ``possible_agents``.
+    """
+    if not hasattr(env, "possible_agents"):
+        raise TypeError(f"make must return a PettingZoo env with possible_agents, got {type(env).__name__}")
+    return TurnGame(env) if hasattr(env, "last") else ParallelGame(env)
+
+
+class TurnGame:
+    """A turn-based (AEC) game, in which one player acts at a time.
+
+    PettingZoo expects a last, empty action of a player that has left. This class takes that action for the player, who
+    gets its final observation and reward.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+
+    def reset(self, seed: int | None) -> Moment:
+        """Start an episode."""
+        self.env.reset(seed=seed)
+        return self._until_a_turn()
+
+    def step(self, actions: Mapping[Any, Any]) -> Moment:
+        """Step the game with the action of the player whose turn it is."""
+        self.env.step(actions[self.env.agent_selection])
+        return self._until_a_turn()
+
+    def _until_a_turn(self) -> Moment:
+        moment = Moment({}, {}, {}, {}, [])
+        env = self.env
+        while not moment.active and env.agents:
+            name = env.agent_selection
+            moment.obs[name], moment.reward[name], terminated, truncated, _ = env.last()
+            moment.terminated[name], moment.truncated[name] = terminated, truncated
+            if terminated or truncated:
+                env.step(None)
+            else:
+                moment.active.append(name)
+        moment.obs.update({name: env.observe(name) for name in env.agents if name not in moment.obs})
+        return moment
+
+
+class ParallelGame:
+    """A parallel game, in which all players that have not left act at the same time."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+
+    def reset(self, seed: int | None) -> Moment:
+        """Start an episode."""
+        obs, _ = self.env.reset(seed=seed)
+        return Moment(obs, {}, {}, {}, list(self.env.agents))
+
+    def step(self, actions: Mapping[Any, Any]) -> Moment:
+        """Step the game with the actions of all active players."""
+        obs, reward, terminated, truncated, _ = self.env.step(dict(actions))
+        active = list(self.env.agents)
+        left = [name for name in actions if terminated.get(name) or truncated.get(name)]
+        return Moment({name: obs.get(name) for name in [*left, *active]}, reward, terminated, truncated, active)

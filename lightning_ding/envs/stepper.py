@@ -1,4 +1,4 @@
-"""Stepping a vector env so that the three autoreset modes look the same.
+"""Stepping a vector env in the same way in all three autoreset modes.
 
 Shapes: N envs.
 """
@@ -6,41 +6,43 @@ Shapes: N envs.
 from __future__ import annotations
 
 import copy
+import sys
 from typing import Any, NamedTuple
 
+import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from lightning_ding import nested
-from lightning_ding.envs.fault import explain_failure, fits_float32, what_is_wrong
-from lightning_ding.envs.pause import can_pause, check_paused
-from lightning_ding.envs.tuples import without_tuples
+from lightning_ding.envs.checks import fits_float32, what_is_wrong
+from lightning_ding.envs.tuple_observations import without_tuples
 from lightning_ding.envs.vector import SEPARATE_ENVS, reset_envs
+from lightning_ding.envs.wrappers import can_pause, check_paused
 
 BoolArray = NDArray[np.bool_]
 
 
 class Timestep(NamedTuple):
-    """What one step of N envs gave."""
+    """The result of one step of N envs."""
 
     next_obs: Any
-    """Observations after the step, the true final ones at an episode's end; nested, leading axis N."""
+    """Observations after the step, at the end of an episode the final ones; nested, leading axis N."""
     reward: NDArray[np.float64]
-    """Shape (N,)."""
+    """Rewards, shape (N,)."""
     terminated: BoolArray
     """Whether a terminal state was reached, shape (N,)."""
     truncated: BoolArray
-    """Whether the episode was cut, e.g. by a time limit, shape (N,)."""
+    """Whether the episode was truncated, e.g. by a time limit, shape (N,)."""
     info: dict[str, Any]
-    """What the vector env said beside it."""
+    """The info of the vector env."""
     valid: BoolArray
-    """False where there is no transition, because the env was only reset, is paused or reported a fault, shape (N,)."""
+    """Whether there is a transition, shape (N,); false if the env was only reset, is paused or reported a fault."""
     abnormal: BoolArray
     """Whether the env reported a fault, which ends its episode as a truncation, shape (N,)."""
 
     def fault(self, env_id: int) -> str:
-        """Return what an env whose step was abnormal says of it."""
+        """Return the description of a fault that an env reported in this step."""
         for info in (self.info.get("final_info"), self.info):
             if isinstance(info, dict) and "_fault" in info and info["_fault"][env_id]:
                 return str(info["fault"][env_id])
@@ -48,20 +50,20 @@ class Timestep(NamedTuple):
 
 
 class EnvStepper:
-    """Steps a vector env in any autoreset mode and always knows the observations to act on next.
+    """Steps a vector env in any autoreset mode, and holds the observations to act on next.
 
-    * SAME_STEP: the final observation is taken out of the info.
+    * SAME_STEP: the final observation is read from the info.
     * NEXT_STEP: the step that only resets an env is marked as not valid.
-    * DISABLED: an env whose episode ended is reset at once, with the seed that ``next_seed`` holds for it.
+    * DISABLED: an env is reset at the end of its episode, with its seed in ``next_seed``.
 
-    An env reports a fault by ``info["abnormal"]``. Its step is then not valid and its episode truncated, and if it did
-    not end the episode itself it is reset.
+    An env reports a fault by ``info["abnormal"]``. Its step is then not valid, its episode is truncated, and the env is
+    reset if it did not end the episode itself.
 
     Args:
-        env: A gymnasium vector env whose metadata say the autoreset mode.
+        env: A gymnasium vector env with ``metadata["autoreset_mode"]``.
 
     Raises:
-        ValueError: If the metadata do not say it.
+        ValueError: If the metadata lack the autoreset mode.
     """
 
     def __init__(self, env: VectorEnv) -> None:
@@ -71,20 +73,20 @@ class EnvStepper:
         env = self.env = without_tuples(env)
         self.mode = mode
         self.obs: Any = None
-        """Observations to act on, leading axis N; None before the first reset and behind a step that raised."""
+        """Observations to act on, leading axis N; None before the first reset and after a step that raised."""
         self.next_seed: list[int | None] = [None] * env.num_envs
         self.all_valid = np.ones(env.num_envs, dtype=bool)
-        """What a timestep has for ``valid``, the very array, if no env was reset, is paused or reported a fault."""
+        """The array that is ``Timestep.valid`` if all envs made a transition, which can be checked by ``is``."""
         self._none = np.zeros(env.num_envs, dtype=bool)
         self._resetting = np.zeros(env.num_envs, dtype=bool)
         self._paused: BoolArray | None = None
         self._can_pause: bool | None = None
         self._is_lent = not (isinstance(env, SEPARATE_ENVS) and env.copy)
-        """Whether what the env returns is perhaps its own memory, into which it will write again."""
-        self._is_float = any(leaf.dtype.kind == "f" for leaf in _space_leaves(env.single_observation_space))
+        """Whether the env may return its own memory, which it overwrites later."""
+        self._is_float = _has_floats(env.single_observation_space)
 
     def reset(self, seed: list[int | None] | None = None) -> Any:
-        """Start a new episode in every env, paused or not, and return the first observations."""
+        """Start a new episode in every env, also in paused ones, and return the first observations."""
         self.obs = None
         if self._paused is not None:
             self.pause(self._none)
@@ -100,21 +102,21 @@ class EnvStepper:
         """Step every env.
 
         Args:
-            action: Leading axis N. Where an env is only being reset its action is ignored.
+            action: Actions, leading axis N. The action of an env that is only reset in this step is ignored.
 
         Raises:
-            ValueError: If a reward or an observation is not finite or too large for float32; the message names the env.
-            RuntimeError: Before the first reset or behind a step that raised; if an env ends an episode while it is
-                paused, reports a fault without ending its episode and cannot be reset alone, or its process died. What
-                an env raises comes out as it is.
+            ValueError: If a reward or observation is not finite or too large for float32; the message names the env.
+            RuntimeError: If the envs were not reset before, or not since a step that raised; if an env ends an episode
+                while it is paused; or if an env reports a fault without ending its episode and cannot be reset alone.
+            Exception: Any exception of an env.
         """
         previous, self.obs = self.obs, None
         if previous is None:
-            raise RuntimeError("the envs are not in an episode: call reset() first, also behind a step that raised")
+            raise RuntimeError("the envs are not in an episode: call reset() first, also after a step that raised")
         try:
             obs, reward, terminated, truncated, info = self.env.step(action)
         except Exception as error:
-            explain_failure(error, self.env, f"while the vector env was stepped with the actions {action}")
+            _add_note(error, f"raised while the vector env was stepped with the actions {action}")
             raise
         if self._is_lent:
             obs, reward = _copy(obs), np.array(reward)
@@ -131,39 +133,39 @@ class EnvStepper:
             else:
                 obs = self._reset_rows(obs, ended)
         if self._paused is not None:
-            faulty = self._abnormal(info, self._paused, ended)  # one whose process died is behind a reset again
+            faulty = self._abnormal(info, self._paused, ended)  # an env whose process was replaced has been reset
             check_paused(self._paused & ~faulty, ended)
             valid = valid & ~self._paused
         timestep = Timestep(next_obs, reward, terminated, truncated, info, valid, self._abnormal(info, valid, ended))
         if timestep.abnormal is not self._none:
             timestep, obs = self._end_abnormal(timestep, obs, previous)
         self._check(timestep, obs, action)
-        self.obs = _copy(obs) if obs is timestep.next_obs else obs  # who gets the timestep may write into it
+        self.obs = _copy(obs) if obs is timestep.next_obs else obs  # the caller may modify the timestep
         return timestep
 
     @property
     def can_cut(self) -> bool:
-        """Whether :meth:`cut` can reset some envs and leave the others alone."""
+        """Whether :meth:`cut` can reset some envs without the others."""
         return self.mode == AutoresetMode.DISABLED or isinstance(self.env.unwrapped, SEPARATE_ENVS)
 
     def cut(self, mask: BoolArray) -> None:
-        """Break the episodes of some envs off and start new ones there, with ``next_seed``.
+        """Stop the episodes of some envs and start new ones, with the seeds in ``next_seed``.
 
         Args:
-            mask: Shape (N,); an env that is being reset already must not be in it.
+            mask: Envs to reset, shape (N,); without envs that are just being reset.
         """
         self.obs = self._reset_rows(self.obs, mask)
 
     def pause(self, mask: BoolArray) -> bool:
-        """Let the envs where ``mask`` is true stand still from now on, and the others go on.
+        """Pause the envs where ``mask`` is true, and resume the others.
 
         Args:
-            mask: Shape (N,). A paused env should be at the first observation of an episode, as it is behind the end of
-                one, because its steps are marked as not valid.
+            mask: Envs to pause, shape (N,). They should be at the first observation of an episode, because their steps
+                are marked as not valid.
 
         Returns:
-            Whether the envs can be paused, which takes a vector env of separate envs (``SEPARATE_ENVS``) that are all
-            ``Pausable``; if not, nothing has changed.
+            Whether the envs can be paused. Otherwise nothing has changed. This requires a vector env of separate envs
+            (``SEPARATE_ENVS``), all of them ``Pausable``.
         """
         if self._can_pause is None:
             self._can_pause = can_pause(self.env)
@@ -175,29 +177,29 @@ class EnvStepper:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the observations to act on, which envs are being reset or paused, and the seeds to come."""
+        """Return the observations to act on, the envs that are being reset or paused, and the next seeds."""
         state = {"obs": self.obs, "resetting": self._resetting, "paused": self._paused, "next_seed": self.next_seed}
         return copy.deepcopy(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take what ``state_dict`` returned, for envs that are where they were then; see ``envs.load_env_state``."""
+        """Restore what ``state_dict`` returned, after ``envs.load_env_state`` has restored the envs."""
         self.obs, self._resetting, self._paused, self.next_seed = copy.deepcopy(
             [state[name] for name in ("obs", "resetting", "paused", "next_seed")]
         )
 
     def _abnormal(self, info: dict[str, Any], valid: BoolArray, ended: BoolArray) -> BoolArray:
-        """Return which envs reported a fault in this step; the very ``_none`` if none did."""
+        """Return which envs reported a fault in this step; the array ``_none`` itself if none did."""
         final = info.get("final_info")
         if "abnormal" not in info and (final is None or "abnormal" not in final):
             return self._none
         abnormal = _flags(info, self._none)
-        if self.mode == AutoresetMode.SAME_STEP and final is not None:  # where an episode ended, info is of the reset
+        if self.mode == AutoresetMode.SAME_STEP and final is not None:  # info is that of the reset
             abnormal = np.where(ended, _flags(final, self._none), abnormal)
         abnormal &= valid
         return abnormal if abnormal.any() else self._none
 
     def _end_abnormal(self, timestep: Timestep, obs: Any, previous: Any) -> tuple[Timestep, Any]:
-        """Return a step whose faults are truncations that lead nowhere, and the observations to act on."""
+        """Return the step with faults turned into truncations, and the observations to act on."""
         next_obs, reward, terminated, truncated, info, valid, abnormal = timestep
         next_obs = merge_rows(previous, next_obs, abnormal)
         if self.mode == AutoresetMode.NEXT_STEP:
@@ -218,7 +220,7 @@ class EnvStepper:
         try:
             return reset_envs(self.env, seed, options)
         except Exception as error:
-            explain_failure(error, self.env, f"while the vector env was reset with the seeds {seed}")
+            _add_note(error, f"raised while the vector env was reset with the seeds {seed}")
             raise
 
     def _check_single_resets(self, timestep: Timestep, env_id: int) -> None:
@@ -233,7 +235,7 @@ class EnvStepper:
         if not fits.all():
             _raise("a reward", timestep.reward, fits, action)
         self._check_obs(timestep.next_obs, action)
-        if obs is not timestep.next_obs:  # some of them are the first ones of new episodes
+        if obs is not timestep.next_obs:  # some are first observations of new episodes
             self._check_obs(obs, None)
 
     def _check_obs(self, obs: Any, action: Any) -> None:
@@ -244,7 +246,12 @@ class EnvStepper:
 
 
 def _copy(data: Any) -> Any:
-    return {name: _copy(below) for name, below in data.items()} if isinstance(data, dict) else data.copy()
+    return nested.apply(np.copy, data)
+
+
+def _add_note(error: Exception, note: str) -> None:
+    if sys.version_info >= (3, 11):
+        error.add_note(note)
 
 
 def _flags(info: Any, none: BoolArray) -> BoolArray:
@@ -258,11 +265,10 @@ def _raise(what: str, values: NDArray[Any], fits: Any, action: Any) -> None:
     raise ValueError(f"env {env_id} gave {what} that is {wrong} {did}: {values[env_id]}")
 
 
-def _space_leaves(space: Any) -> list[Any]:
-    below = getattr(space, "spaces", None)
-    if below is None:
-        return [space]
-    return [leaf for part in (below.values() if hasattr(below, "values") else below) for leaf in _space_leaves(part)]
+def _has_floats(space: gym.Space[Any]) -> bool:
+    if isinstance(space, gym.spaces.Dict):
+        return any(map(_has_floats, space.spaces.values()))
+    return space.dtype is not None and space.dtype.kind == "f"
 
 
 def with_final_obs(obs: Any, final_obs: Any, ended: BoolArray) -> Any:

@@ -1,4 +1,4 @@
-"""Making gymnasium vector environments, with the autoreset mode always said."""
+"""Creating gymnasium vector envs whose autoreset mode is always known."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lightning_ding.config import require
-from lightning_ding.envs.contract import BrokenEnvError, check_contract
+from lightning_ding.envs.checks import check_contract
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
 from lightning_ding.envs.process import EnvProcessError, ProcessVectorEnv
-from lightning_ding.envs.process.arguments import OnEnvError
+from lightning_ding.envs.process.errors import OnEnvError
 from lightning_ding.registry import import_modules
 
 SEPARATE_ENVS = (SyncVectorEnv, AsyncVectorEnv, ProcessVectorEnv)
-"""Vector envs of envs that can be seeded and reset one by one, and asked by ``call``."""
+"""Vector envs of separate envs, which can be seeded and reset one by one and have the method ``call``."""
 VectorMode = Literal["sync", "async", "native"]
 EnvTimeout = float | tuple[float | None, float | None] | None | Literal["default"]
 AutoresetName = Literal["same_step", "next_step", "disabled"]
@@ -51,32 +51,34 @@ def make_vector_env(
     Args:
         env: A registered gymnasium id, ``module:id``, the dotted path of a class or function, a mapping with
             ``class_path`` and ``init_args``, or a callable that returns an env (with ``mode="native"``, a vector env).
-        num_envs: How many envs, >= 1.
-        mode: ``"sync"`` steps them in this process, ``"async"`` each in its own, as a ``ProcessVectorEnv``,
-            ``"native"`` takes the vector env that the id registers.
-        seed: Seeds the envs, each differently, and the action space; the envs are reset once for it. None draws seeds.
-        wrappers: Applied in order to each env: callables, dotted paths, or mappings with ``class_path`` and
-            ``init_args``; with ``mode="native"``, vector wrappers applied to the vector env.
-        env_kwargs: Arguments of the env.
-        autoreset: When an env whose episode ended is reset; None means ``"same_step"``. A native env decides for
-            itself, so it takes None only.
-        on_env_error: With ``mode="async"``, whether what goes wrong in an env is raised, or its episode ends with a
-            fault and a new process takes the place of its own.
-        env_timeout: With ``mode="async"``, the seconds in which an env must answer, > 0: a pair for a reset and for a
-            step, or a number for both; None is no limit, ``"default"`` 120 and 60 s.
-        import_names: Modules to import first, also in the processes of the envs, for the envs that they register.
-        check_api: Make, reset, step and close one more env first, and raise if it does not keep to gymnasium's API;
-            nothing with ``mode="native"``.
+        num_envs: Number of envs, >= 1.
+        mode: ``"sync"`` steps the envs in this process, ``"async"`` in a process each (``ProcessVectorEnv``),
+            ``"native"`` uses the vector env that is registered for the id.
+        seed: Seed of the envs and of the action space. With a seed, the envs are reset once, each with its own seed.
+            None draws random seeds.
+        wrappers: Wrappers of each env, in order: callables, dotted paths, or mappings with ``class_path`` and
+            ``init_args``. With ``mode="native"``, vector wrappers of the vector env.
+        env_kwargs: Keyword arguments of the env.
+        autoreset: Autoreset mode, which defines when an env is reset after the end of an episode; None means
+            ``"same_step"``. With ``mode="native"`` only None is allowed.
+        on_env_error: With ``mode="async"``, ``"raise"`` raises the failure of an env, ``"restart"`` ends its episode
+            with a fault and replaces its process.
+        env_timeout: With ``mode="async"``, time limits in seconds, > 0: a pair for a reset and for a step, or a number
+            for both. None means no limit, ``"default"`` 120 and 60 seconds.
+        import_names: Modules to import first, also in env processes, for example to register envs.
+        check_api: Create, reset, step and close an additional env first, and raise if it violates gymnasium's API.
+            Without effect with ``mode="native"``.
 
     Returns:
-        The vector env; the caller closes it. A Tuple in its observations is a dict with the keys "0", "1" and so on.
+        The vector env, which the caller closes. Tuples in its observations are converted to dicts with the keys "0",
+        "1" and so on.
 
     Raises:
-        ValueError: If there is no such env or wrapper, or an argument is out of its range or has no use in the mode.
-        TypeError: If what ``env`` makes is no gymnasium env.
-        ImportError: If a module of ``import_names`` cannot be imported.
-        BrokenEnvError: With ``check_api``, if the env does not keep to gymnasium's API; a ``ValueError``.
-        EnvProcessError: With ``mode="async"``, if an env cannot be made.
+        ValueError: If there is no such env or wrapper, or an argument is out of its range or not allowed in this mode.
+        TypeError: If ``env`` does not create a gymnasium env, or does not accept ``env_kwargs``.
+        ImportError: If a module in ``import_names`` cannot be imported.
+        BrokenEnvError: With ``check_api``, if the env violates gymnasium's API; a ``ValueError``.
+        EnvProcessError: With ``mode="async"``, if an env raises while it is created, or its process dies or hangs.
 
     Example:
         >>> with_seed = make_vector_env("CartPole-v1", num_envs=2, seed=0)
@@ -97,14 +99,14 @@ def make_vector_env(
     if mode == "native":
         vector = _make_native(make, num_envs, wraps, kwargs)
     elif mode == "sync":
-        makers = _makers(_Maker(make, wraps, kwargs), num_envs, check_api)
+        makers = _makers(EnvMaker(make, wraps, kwargs), num_envs, check_api)
         vector = _SyncVectorEnv(makers, autoreset_mode=AUTORESET_MODES[autoreset or "same_step"])
     else:
-        makers = _makers(_Maker(_sendable(make), wraps, kwargs, modules), num_envs, check_api)
+        makers = _makers(EnvMaker(_sendable(make), wraps, kwargs, modules), num_envs, check_api)
         autoreset_mode = AUTORESET_MODES[autoreset or "same_step"]
-        with _broken_env_by_its_name():
+        with _check_errors_without_process():
             vector = ProcessVectorEnv(makers, autoreset_mode, on_env_error=on_env_error, **_timeouts(env_timeout))
-    from lightning_ding.envs.tuples import without_tuples
+    from lightning_ding.envs.tuple_observations import without_tuples  # imports torch, which env processes do not need
 
     vector = without_tuples(vector)
     if seed is not None:
@@ -113,16 +115,14 @@ def make_vector_env(
 
 
 @contextmanager
-def _broken_env_by_its_name() -> Iterator[None]:
-    """Raise what ``check_contract`` found in a process as it would be raised in this one."""
+def _check_errors_without_process() -> Iterator[None]:
+    """Raise the error of a check in an env process as it would be raised without processes."""
     try:
         yield
     except EnvProcessError as error:
-        beginning = f"{BrokenEnvError.__name__}: "
-        found = [line.removeprefix(beginning) for line in error.summaries if line.startswith(beginning)]
-        if not found:
+        if error.refusal is None:
             raise
-        raise BrokenEnvError(found[0]) from None  # the other traceback is of the check
+        raise error.refusal from None  # the remote traceback only shows the check
 
 
 def differ_in_bounds_only(one: gym.Space[Any], other: gym.Space[Any]) -> bool:
@@ -142,7 +142,7 @@ def differ_in_bounds_only(one: gym.Space[Any], other: gym.Space[Any]) -> bool:
 
 
 def seed_envs(env: VectorEnv, seed: int | np.random.SeedSequence) -> None:
-    """Reset the envs once, each with its own seed, and seed the action space from which random actions come."""
+    """Reset each env once with its own seed, and seed the action space."""
     sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
     *env_seeds, action_seed = sequence.generate_state(env.num_envs + 1).tolist()
     reset_envs(env, env_seeds)
@@ -154,9 +154,9 @@ def reset_envs(env: VectorEnv, seed: list[int | None] | None = None, options: di
 
     Args:
         env: Any vector env.
-        seed: One for each env, None where it goes on with its stream. A native env has one stream for all its envs; it
-            takes the first seed that is there.
-        options: What the env knows.
+        seed: A seed for each env; None continues the random stream of the env. A native env has one random stream for
+            all envs, and gets the first seed that is not None.
+        options: Options of the vector env.
     """
     seeds: Any = seed
     if seed is not None and not isinstance(env.unwrapped, SEPARATE_ENVS):
@@ -165,7 +165,7 @@ def reset_envs(env: VectorEnv, seed: list[int | None] | None = None, options: di
 
 
 def _sendable(env: str | Callable[..., Any]) -> EnvSpec | Callable[..., Any]:
-    """Return what makes the env in a process that knows neither this one's registry nor its script."""
+    """Return a spec or callable that works in a process without this one's registry and script."""
     if not isinstance(env, str):
         return env
     spec = gym.spec(env)
@@ -175,22 +175,22 @@ def _sendable(env: str | Callable[..., Any]) -> EnvSpec | Callable[..., Any]:
 
 
 class _SyncVectorEnv(SyncVectorEnv):
-    """Keeps the last observation of an episode from an env that writes its next one into the same memory."""
+    """A SyncVectorEnv that copies final observations, because an env may reuse the memory of its observations."""
 
     def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
-        if "final_obs" in env_info:  # added before the env is reset
+        if "final_obs" in env_info:  # this call comes before the reset
             env_info = {**env_info, "final_obs": deepcopy(env_info["final_obs"])}
         return super()._add_info(vector_infos, env_info, env_num)
 
 
-def _makers(make: _Maker, num_envs: int, check_api: bool) -> list[Callable[[], gym.Env[Any, Any]]]:
+def _makers(make: EnvMaker, num_envs: int, check_api: bool) -> list[Callable[[], gym.Env[Any, Any]]]:
     first = copy(make)
     first.check_api = check_api
     return [first, *[make] * (num_envs - 1)]
 
 
-class _Maker:
-    """Makes one env; a class, so that it can be sent to another process."""
+class EnvMaker:
+    """Creates one env when called. It can be pickled, and a fingerprint of the env reads its attributes."""
 
     def __init__(
         self,
@@ -203,6 +203,7 @@ class _Maker:
         self.check_api = False
 
     def __call__(self) -> gym.Env[Any, Any]:
+        """Return a new env, after a check of the API if ``check_api`` is set."""
         import_modules(self.modules)
         if self.check_api:
             check_contract(self._make)
@@ -214,7 +215,7 @@ class _Maker:
         for wrapper in self.wrappers:
             env = wrapper(env)
         if not isinstance(env, gym.Env):
-            raise TypeError(f"env_id must make a gymnasium.Env, got {type(env).__name__}")
+            raise TypeError(f"env_id must create a gymnasium.Env, got {type(env).__name__}")
         return env
 
 
@@ -223,7 +224,7 @@ def _timeouts(env_timeout: EnvTimeout) -> dict[str, Any]:
         return {}
     pair = env_timeout if isinstance(env_timeout, tuple) else (env_timeout, env_timeout)
     are_good = len(pair) == 2 and all(one is None or (isinstance(one, (int, float)) and one > 0) for one in pair)
-    require(are_good, "env_timeout", '> 0, None, a pair of such or "default"', env_timeout)
+    require(are_good, "env_timeout", '> 0, None, a pair of these, or "default"', env_timeout)
     return dict(zip(("reset_timeout", "step_timeout"), pair, strict=True))
 
 
@@ -239,5 +240,5 @@ def _make_native(
     for wrapper in wrappers:
         vector = wrapper(vector)
     if not isinstance(vector, VectorEnv):
-        raise TypeError(f'with mode="native", env_id must make a gymnasium VectorEnv, got {type(vector).__name__}')
+        raise TypeError(f'with mode="native", env_id must create a gymnasium VectorEnv, got {type(vector).__name__}')
     return vector

@@ -2,18 +2,15 @@
 
 from lightning_ding.model.actor import GaussianHead, HybridHead, create_actor
 from lightning_ding.model.c51 import C51DQN
-from lightning_ding.model.distributional import DistributionHead
 from lightning_ding.model.dqn import DQN
-from lightning_ding.model.encoder import ConvEncoder, DictEncoder, MLPEncoder, create_encoder
-from lightning_ding.model.ensemble import EnsembleMLP
+from lightning_ding.model.encoder import DictEncoder, MLPEncoder, create_encoder
 from lightning_ding.model.factory import create_model
-from lightning_ding.model.head import DiscreteHead, DuelingHead, MultiHead
-from lightning_ding.model.impala import ImpalaEncoder
-from lightning_ding.model.noisy import NoisyLinear, NoisyMLP
+from lightning_ding.model.heads import DiscreteHead, DistributionHead, DuelingHead, MultiHead
+from lightning_ding.model.image_encoders import ConvEncoder, ImpalaEncoder
 from lightning_ding.model.pg import PG
-from lightning_ding.model.qac import ContinuousQAC
+from lightning_ding.model.qac import ContinuousQAC, EnsembleMLP
 from lightning_ding.model.qrdqn import QRDQN
-from lightning_ding.model.rainbow import RainbowDQN
+from lightning_ding.model.rainbow import NoisyLinear, NoisyMLP, RainbowDQN
 from lightning_ding.model.vac import VAC
 
 __all__ = [

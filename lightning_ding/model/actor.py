@@ -1,6 +1,6 @@
-"""What the networks of policy gradient methods share: the actor, and how its weights start.
+"""Actor heads of policy gradient methods, and the orthogonal initialisation of networks.
 
-Shapes: B batch, F features, A actions (of a continuous action: dimensions), K choices of a hybrid action.
+Shapes: B batch, F features, A number of actions, or dimensions of a continuous action, K choices of a hybrid action.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from torch import Tensor, nn
 
 from lightning_ding.config import require
 from lightning_ding.model.encoder import MLP
-from lightning_ding.model.head import DiscreteHead, MultiHead, full_precision
+from lightning_ding.model.heads import DiscreteHead, MultiHead, full_precision, head_width
 
 ActionShape = int | Sequence[int] | Mapping[str, Any]
 ActionSpace = Literal["discrete", "continuous", "hybrid"]
 SigmaType = Literal["independent", "conditioned", "fixed"]
-
-FIRST_LOG_SIGMA = -0.5  # actions at the start reach most of [-1, 1], and few leave it
-LOG_SIGMA_RANGE = (-20.0, 2.0)  # what a network may say (Haarnoja et al. 2018)
+FIRST_LOG_SIGMA = -0.5  # initial actions cover most of [-1, 1], and few are outside
+LOG_SIGMA_RANGE = (-20.0, 2.0)  # bounds of a network's output (code of Haarnoja et al. 2018)
 FIXED_SIGMA = 0.3
 
 
@@ -30,16 +29,17 @@ class GaussianHead(nn.Module):
     """Mean and standard deviation of a continuous action.
 
     Args:
-        input_size: F.
-        action_size: A.
+        input_size: Number of features F.
+        action_size: Number of dimensions A.
         hidden_size: Width of the hidden layers.
-        layer_num: How many hidden layers, >= 0.
-        activation: Behind each hidden layer.
-        sigma_type: Where the standard deviation comes from: ``"independent"`` is a parameter for each dimension,
-            e^-0.5 at the start; ``"conditioned"`` a linear layer, its log kept in [-20, 2]; ``"fixed"`` a constant.
-        fixed_sigma_value: The constant, > 0.
-        bound_type: ``"tanh"`` keeps the mean in (-1, 1); None leaves it free.
-        layer_norm: Whether to normalise each hidden layer before its activation.
+        layer_num: Number of hidden layers, >= 0.
+        activation: Activation of the hidden layers.
+        sigma_type: Source of the standard deviation: ``"independent"`` for a parameter of each dimension that starts at
+            e^-0.5, ``"conditioned"`` for a linear layer whose output, the logarithm, is clamped to [-20, 2],
+            ``"fixed"`` for a constant.
+        fixed_sigma_value: Standard deviation with ``sigma_type="fixed"``, > 0.
+        bound_type: ``"tanh"`` bounds the mean to (-1, 1); None does not bound it.
+        layer_norm: Apply layer normalisation before each activation.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class GaussianHead(nn.Module):
             self.register_buffer("log_sigma", torch.full((action_size,), math.log(fixed_sigma_value)))
 
     def forward(self, features: Tensor) -> dict[str, Tensor]:
-        """Return ``mu`` and ``sigma``, shapes (B, A), of features, shape (B, F); 32-bit under mixed precision too."""
+        """Return ``mu`` and ``sigma``, shapes (B, A), for features, shape (B, F); 32-bit also under mixed precision."""
         x = self.trunk(features)
         mu = full_precision(F.linear(x, self.mu.weight, self.mu.bias))
         if self.is_bounded:
@@ -78,7 +78,7 @@ class GaussianHead(nn.Module):
 
 
 class HybridHead(nn.Module):
-    """A choice among K, and the continuous arguments of it.
+    """Head of a hybrid action: a choice of one of K types, and continuous arguments.
 
     Args:
         action_type: Head of the choice.
@@ -90,7 +90,7 @@ class HybridHead(nn.Module):
         self.action_type, self.action_args = action_type, action_args
 
     def forward(self, features: Tensor) -> dict[str, Any]:
-        """Return ``action_type`` (B, K) and ``action_args`` with ``mu`` and ``sigma`` (B, A), of features (B, F)."""
+        """Return ``action_type`` (B, K) and ``action_args`` with ``mu`` and ``sigma`` (B, A), for features (B, F)."""
         return {"action_type": self.action_type(features), "action_args": self.action_args(features)}
 
 
@@ -109,23 +109,23 @@ def create_actor(
     """Return the head that describes a distribution over actions.
 
     Args:
-        input_size: F.
-        action_shape: Number of actions, or a number for each dimension of a multi-discrete action; the dimensions of a
-            continuous one; ``action_type_shape`` and ``action_args_shape`` of a hybrid one.
-        action_space: Kind of action.
-        hidden_size: Width of the hidden layers; ``input_size`` if None.
-        layer_num: How many hidden layers, >= 0.
-        activation: Behind each hidden layer.
-        sigma_type: See ``GaussianHead``; only for actions with a continuous part, as the next two.
-        fixed_sigma_value: See ``GaussianHead``; only with ``sigma_type="fixed"``.
-        bound_type: See ``GaussianHead``.
-        layer_norm: Whether to normalise each hidden layer before its activation.
+        input_size: Number of features F.
+        action_shape: Number of actions; for a multi-discrete action the number of each dimension, for a continuous
+            action the number of dimensions, for a hybrid action ``action_type_shape`` and ``action_args_shape``.
+        action_space: Kind of action space.
+        hidden_size: Width of the hidden layers; None for ``input_size``.
+        layer_num: Number of hidden layers, >= 0.
+        activation: Activation of the hidden layers.
+        sigma_type: Source of the standard deviation of continuous actions, see ``GaussianHead``.
+        fixed_sigma_value: Standard deviation with ``sigma_type="fixed"``, > 0.
+        bound_type: Bound of the mean of continuous actions, see ``GaussianHead``.
+        layer_norm: Apply layer normalisation before each activation.
 
     Returns:
-        A module that maps features (B, F) to what ``rl.distribution_of`` takes.
+        A module that maps features (B, F) to the argument of ``rl.distribution_of``.
 
     Raises:
-        ValueError: If a value is out of its range, does not fit the kind of action, or would have no effect.
+        ValueError: If a value is out of its range, does not fit the action space, or would have no effect.
     """
     width = head_width("actor_head", input_size, hidden_size, layer_num)
     _check_gaussian(action_space, sigma_type, fixed_sigma_value, bound_type)
@@ -147,33 +147,13 @@ def create_actor(
     return discrete(shape) if isinstance(shape, int) else MultiHead([discrete(size) for size in shape])
 
 
-def head_width(name: str, input_size: int, hidden_size: int | None, layer_num: int) -> int:
-    """Return the width of a head's hidden layers.
-
-    Args:
-        name: Of the head, as in the config.
-        input_size: F, the width if there is none.
-        hidden_size: The width asked for.
-        layer_num: How many hidden layers.
-
-    Raises:
-        ValueError: If a number is out of its range, or a width is asked for without hidden layers.
-    """
-    require(layer_num >= 0, f"{name}_layer_num", ">= 0", layer_num)
-    no_width = "None when the head has no hidden layers"
-    require(hidden_size is None or layer_num > 0, f"{name}_hidden_size", no_width, hidden_size)
-    width = input_size if hidden_size is None else hidden_size
-    require(width >= 1, f"{name}_hidden_size", ">= 1", width)
-    return width
-
-
 @torch.no_grad()
 def init_orthogonally(network: nn.Module, output_gains: Mapping[nn.Module, float], gain: float) -> None:
-    """Make the weights of all linear and convolution layers orthogonal and their biases 0.
+    """Initialise all linear and convolution layers with orthogonal weights and zero biases.
 
     Args:
-        network: Its layers are initialised with torch's global generator, as they are when they are made.
-        output_gains: Gains of the last layer of each head: of all layers below these modules that nothing follows.
+        network: The network. The weights are drawn from torch's global generator.
+        output_gains: Gain of the output layers of each of these heads.
         gain: Gain of all other layers.
     """
     gains = {layer: scale for head, scale in output_gains.items() for layer in output_layers(head)}
@@ -185,7 +165,7 @@ def init_orthogonally(network: nn.Module, output_gains: Mapping[nn.Module, float
 
 
 def output_layers(head: nn.Module) -> list[nn.Module]:
-    """Return the layers of a head that nothing follows: one for each tensor that it gives."""
+    """Return the output layers of a head, one for each tensor that it returns."""
     if isinstance(head, MLP):
         return [head.layers[-1]]
     if isinstance(head, GaussianHead):
@@ -195,7 +175,7 @@ def output_layers(head: nn.Module) -> list[nn.Module]:
 
 
 def _check_gaussian(action_space: str, sigma_type: str, fixed_sigma_value: float, bound_type: str | None) -> None:
-    """Refuse values out of their range, and those that would have no effect."""
+    """Raise if a value is out of its range or would have no effect."""
     kinds = ("discrete", "continuous", "hybrid")
     require(action_space in kinds, "action_space", f"one of {kinds}", action_space)
     sigma_types = ("independent", "conditioned", "fixed")
@@ -210,7 +190,7 @@ def _check_gaussian(action_space: str, sigma_type: str, fixed_sigma_value: float
 
 
 def _check_action_shape(action_space: str, action_shape: object) -> None:
-    """Refuse a shape that does not fit the kind of action."""
+    """Raise if the shape does not fit the action space."""
     keys = {"action_type_shape", "action_args_shape"}
     is_hybrid = isinstance(action_shape, Mapping) and set(action_shape) == keys
     hybrid = "a dict with action_type_shape and action_args_shape"

@@ -12,34 +12,33 @@ import torch
 from torch import Tensor, nn
 
 from lightning_ding.config import require
-from lightning_ding.model.distributional import DistributionHead
 from lightning_ding.model.encoder import ObsShape, encoder_for
-from lightning_ding.model.q_network import check_action_shape, head_size
+from lightning_ding.model.heads import DistributionHead, check_action_shape, head_size
 from lightning_ding.registry import MODEL_REGISTRY
 from lightning_ding.rl.distributional import mean_return
 
 
 @MODEL_REGISTRY.register("c51dqn")
 class C51DQN(nn.Module):
-    """Encoder and head: the distribution of every action's return (Bellemare et al. 2017, section 4).
+    """Encoder and head that compute the distribution of every action's return (Bellemare et al. 2017, section 4).
 
     Args:
-        obs_shape: A size, a shape, or a dict of them; an entry ``action_mask`` is not encoded.
+        obs_shape: Size, shape or dict of these of an observation; an entry ``action_mask`` is not encoded.
         action_shape: Number of actions.
-        encoder: A registered encoder; None chooses by the shape.
-        encoder_hidden_size_list: Widths of the encoder; None takes the encoder's default.
-        v_min: Value of the first atom, < v_max.
+        encoder: Name of a registered encoder; None chooses one by the shape.
+        encoder_hidden_size_list: Widths of the encoder's layers; None for the encoder's default.
+        v_min: Value of the first atom, < ``v_max``.
         v_max: Value of the last atom.
-        n_atom: N, >= 2.
-        dueling: Use a dueling head.
-        head_hidden_size: Width of the head's hidden layers; the encoder's output size if None.
-        head_layer_num: Hidden layers of the head; None means 1 with ``dueling``, else 0.
-        activation: relu, tanh, elu, gelu or silu.
-        layer_norm: Whether to normalise each hidden layer, those of the encoder too, before its activation.
-        encoder_kwargs: Further arguments of the encoder by name, see ``create_encoder``.
+        n_atom: Number of atoms N, >= 2.
+        dueling: Use a dueling head with separate streams for the state and the actions.
+        head_hidden_size: Width of the head's hidden layers; None for the encoder's output size.
+        head_layer_num: Number of hidden layers of the head; None means 1 with ``dueling``, otherwise 0.
+        activation: Activation of all hidden layers: relu, tanh, elu, gelu or silu.
+        layer_norm: Apply layer normalisation before the activation of each hidden layer, also in the encoder.
+        encoder_kwargs: Further keyword arguments of the encoder, see ``create_encoder``.
 
     Raises:
-        TypeError: If ``action_shape`` is not a number.
+        TypeError: If ``action_shape`` is not an integer.
         ValueError: If a size is out of its range, or ``head_hidden_size`` is given to a head without hidden layers.
 
     Example:
@@ -75,7 +74,7 @@ class C51DQN(nn.Module):
         self.head = DistributionHead(features, action_shape, n_atom, *options)
 
     def forward(self, obs: Any) -> dict[str, Tensor]:
-        """Return ``logit`` (B, A), the mean returns, and ``distribution`` and ``log_distribution``, (B, A, N)."""
+        """Return the mean returns ``logit`` (B, A), and ``distribution`` and ``log_distribution`` (B, A, N)."""
         return categorical_output(self.head(self.encoder(obs)), self.support)
 
 
@@ -91,7 +90,7 @@ def make_support(v_min: float, v_max: float, n_atom: int) -> Tensor:
 
 
 def categorical_output(score: Tensor, support: Tensor) -> dict[str, Tensor]:
-    """Return the distributions of scores, shape (B, A, N), over a support, shape (N,); see ``C51DQN.forward``."""
+    """Return the output of ``C51DQN.forward`` for logits of the atoms, shape (B, A, N), and a support, shape (N,)."""
     log_distribution = score.log_softmax(2)
     distribution = log_distribution.exp()
     return {

@@ -11,26 +11,25 @@ from typing import Any
 from torch import Tensor, nn
 
 from lightning_ding.model.encoder import ObsShape, encoder_for
-from lightning_ding.model.head import DiscreteHead, DuelingHead, MultiHead
-from lightning_ding.model.q_network import head_size
+from lightning_ding.model.heads import DiscreteHead, DuelingHead, MultiHead, head_size
 from lightning_ding.registry import MODEL_REGISTRY
 
 
 @MODEL_REGISTRY.register("dqn")
 class DQN(nn.Module):
-    """Encoder and head: the value of every action of an observation.
+    """Encoder and head that compute the value of every action of an observation.
 
     Args:
-        obs_shape: A size, a shape, or a dict of them; an entry ``action_mask`` is not encoded.
+        obs_shape: Size, shape or dict of these of an observation; an entry ``action_mask`` is not encoded.
         action_shape: Number of actions, or a number for each dimension of a multi-discrete action.
-        encoder: A registered encoder; None chooses by the shape.
-        encoder_hidden_size_list: Widths of the encoder; None takes the encoder's default.
-        dueling: Use a dueling head.
-        head_hidden_size: Width of the head's hidden layers; the encoder's output size if None.
-        head_layer_num: Hidden layers of the head; None means 1 with ``dueling``, else 0.
-        activation: relu, tanh, elu, gelu or silu.
-        layer_norm: Whether to normalise each hidden layer, those of the encoder too, before its activation.
-        encoder_kwargs: Further arguments of the encoder by name, see ``create_encoder``.
+        encoder: Name of a registered encoder; None chooses one by the shape.
+        encoder_hidden_size_list: Widths of the encoder's layers; None for the encoder's default.
+        dueling: Use a dueling head with separate streams for the state and the actions.
+        head_hidden_size: Width of the head's hidden layers; None for the encoder's output size.
+        head_layer_num: Number of hidden layers of the head; None means 1 with ``dueling``, otherwise 0.
+        activation: Activation of all hidden layers: relu, tanh, elu, gelu or silu.
+        layer_norm: Apply layer normalisation before the activation of each hidden layer, also in the encoder.
+        encoder_kwargs: Further keyword arguments of the encoder, see ``create_encoder``.
 
     Raises:
         ValueError: If a size is out of its range, or ``head_hidden_size`` is given to a head without hidden layers.
@@ -65,5 +64,5 @@ class DQN(nn.Module):
             self.head = MultiHead([head_class(features, size, *options) for size in action_shape])
 
     def forward(self, obs: Any) -> dict[str, Tensor | list[Tensor]]:
-        """Return ``{"logit": values}``: shape (B, A), or a list of them for a multi-discrete action."""
+        """Return ``{"logit": values}``: shape (B, A), or a list of such tensors for a multi-discrete action."""
         return {"logit": self.head(self.encoder(obs))}

@@ -1,4 +1,4 @@
-"""Encoders: an observation in, a vector of features out. The residual network for images is in ``impala``.
+"""Encoders of vector and dict observations, and the choice of an encoder. Image encoders are in ``image_encoders``.
 
 Shapes: B batch, F features, C channels, H height, W width.
 """
@@ -17,44 +17,41 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_ding.config import nearest, require, require_type
-from lightning_ding.model.features import Described, ImageInput, create_features, is_described
+from lightning_ding.model.features import Described, create_features, is_described
 from lightning_ding.registry import ENCODER_REGISTRY
 
 ObsShape = int | Sequence[int] | Mapping[str, Any]
-
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu_,  # in place, on the output of a layer that its backward does not need
+    "relu": torch.relu_,  # in place: the backward pass of a linear layer does not need its output
     "tanh": torch.tanh_,
     "elu": F.elu,
     "gelu": F.gelu,
     "silu": F.silu,
 }
 VECTOR_SIZES = (128, 128, 64)
-IMAGE_SIZES = (32, 64, 64, 512)  # channels of three convolutions, then features (Mnih et al. 2015)
-IMAGE_KERNELS, IMAGE_STRIDES = (8, 4, 3), (4, 2, 1)  # of the same
-SMALLEST_LARGE_SIDE = 36  # pixels; the least that those kernels take
 
 
 def activation_function(name: str) -> Callable[[Tensor], Tensor]:
-    """Return an activation by name; it may change its argument.
+    """Return an activation by name; it may work in place.
 
     Raises:
-        ValueError: If there is none of that name.
+        ValueError: If the name is unknown.
     """
     require(name in ACTIVATIONS, "activation", f"one of {sorted(ACTIVATIONS)}", name)
     return ACTIVATIONS[name]
 
 
 class MLP(nn.Module):
-    """Linear layers with an activation between them.
+    """Linear layers with activations between them.
 
-    The layers are applied as functions: calling a module costs several microseconds, which is what a small layer takes.
+    The layers are applied by ``F.linear``: calling a module costs several microseconds, as much as a small layer
+    itself.
 
     Args:
-        sizes: Widths, input first.
-        activation: relu, tanh, elu, gelu or silu.
-        activate_last: Whether an activation follows the last layer too.
-        layer_norm: Whether to normalise each layer before its activation (Ba et al. 2016,
+        sizes: Widths of the input and of each layer.
+        activation: Activation of the layers: relu, tanh, elu, gelu or silu.
+        activate_last: Apply the activation also to the last layer.
+        layer_norm: Apply layer normalisation before each activation (Ba et al. 2016,
             https://arxiv.org/abs/1607.06450).
     """
 
@@ -69,7 +66,7 @@ class MLP(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(size) for size in activated) if layer_norm else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the last layer gives, shape (B, sizes[-1]), for ``x``, shape (B, sizes[0])."""
+        """Return outputs, shape (B, sizes[-1]), for ``x``, shape (B, sizes[0])."""
         norms = self.norms
         for number, layer in enumerate(cast("Iterable[nn.Linear]", self.layers)):
             x = F.linear(x, layer.weight, layer.bias)
@@ -84,9 +81,9 @@ class MLPEncoder(MLP):
 
     Args:
         obs_shape: Size, or shape to flatten.
-        hidden_size_list: Widths of the layers; (128, 128, 64) if None. The last is ``output_size``.
-        activation: After every layer: relu, tanh, elu, gelu or silu.
-        layer_norm: Whether to normalise each layer before its activation.
+        hidden_size_list: Widths of the layers; None for (128, 128, 64). The last width is ``output_size``.
+        activation: Activation of all layers: relu, tanh, elu, gelu or silu.
+        layer_norm: Apply layer normalisation before each activation.
     """
 
     def __init__(
@@ -104,137 +101,51 @@ class MLPEncoder(MLP):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features, shape (B, F), of observations, shape (B, *obs_shape)."""
-        if obs.ndim != 2:
-            obs = obs.flatten(1) if obs.ndim > 2 else obs.unsqueeze(1)
-        return super().forward(obs if obs.is_floating_point() else obs.float())
+        return super().forward(_flattened(obs))
 
 
-@ENCODER_REGISTRY.register("conv")
-class ConvEncoder(nn.Module):
-    """Convolutions over an image, then one linear layer (Mnih et al. 2015).
-
-    Bytes are divided by 255. The channel axis is the smaller one of first and last; see :class:`ImageInput`.
-
-    By default kernels and strides fit the image, along each axis on its own: those of the paper, 8, 4, 3 and 4, 2, 1,
-    from 36 pixels; below 3 and 1, or what is left of the image where that is less.
+class FlatVector(nn.Module):
+    """An encoder without layers, whose features are the flattened observation.
 
     Args:
-        obs_shape: (C, H, W) or (H, W, C), or a stack of such images, (S, C, H, W) or (S, H, W, C).
-        hidden_size_list: Channels of each convolution, then features; (32, 64, 64, 512) if None.
-        activation: After every layer.
-        channels: Channels of each convolution, another way to say it; needs ``hidden_size_list`` to be None.
-        feature_size: F; needs ``hidden_size_list`` to be None.
-        kernel_size: Side of the kernel of each convolution; None fits them to the image.
-        stride: Stride of each convolution; None fits them to the image.
-        layer_norm: Whether to normalise each layer before its activation.
-
-    Raises:
-        ValueError: If the numbers of channels, kernels and strides differ, or a kernel is larger than what it sees.
+        obs_shape: Size, or shape to flatten.
     """
 
-    def __init__(
-        self,
-        obs_shape: Sequence[int],
-        hidden_size_list: Sequence[int] | None = None,
-        activation: str = "relu",
-        channels: Sequence[int] | None = None,
-        feature_size: int | None = None,
-        kernel_size: Sequence[int] | None = None,
-        stride: Sequence[int] | None = None,
-        layer_norm: bool = False,
-    ) -> None:
+    def __init__(self, obs_shape: int | Sequence[int]) -> None:
         super().__init__()
-        widths, self.output_size = image_sizes(hidden_size_list, channels, feature_size, IMAGE_SIZES)
-        for name, values in (("kernel_size", kernel_size), ("stride", stride)):
-            expected = f"{len(widths)} numbers >= 1, one for each convolution"
-            fits = values is None or (len(values) == len(widths) and min(values) >= 1)
-            require(fits, f"encoder_kwargs.{name}", expected, values)
-        self.image = ImageInput(obs_shape)
-        inputs, *sides = self.image.shape
-        self.activate = activation_function(activation)
-        height, width = (_along_an_axis(side, len(widths), kernel_size, stride) for side in sides)
-        self.convolutions = nn.ModuleList()
-        for outputs, vertical, horizontal in zip(widths, height[:-1], width[:-1], strict=True):
-            kernels, strides = zip(vertical[1:], horizontal[1:], strict=True)
-            self.convolutions.append(nn.Conv2d(inputs, outputs, kernels, strides))
-            inputs = outputs
-        self.norms = nn.ModuleList(nn.GroupNorm(1, channels) for channels in widths) if layer_norm else None
-        flat = inputs * height[-1][0] * width[-1][0]
-        self.linear = MLP((flat, self.output_size), activation, layer_norm=layer_norm)
+        self.output_size = obs_shape if isinstance(obs_shape, int) else math.prod(obs_shape)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Return features, shape (B, F), of images, shape (B, *obs_shape)."""
-        x, norms = self.image(obs), self.norms
-        for number, convolution in enumerate(self.convolutions):
-            x = convolution(x)
-            x = self.activate(x if norms is None else norms[number](x))
-        return cast(Tensor, self.linear(x.flatten(1)))
+        """Return observations, shape (B, *obs_shape), as features, shape (B, F)."""
+        return _flattened(obs)
 
 
-def _along_an_axis(
-    side: int, number: int, kernel_size: Sequence[int] | None, stride: Sequence[int] | None
-) -> list[tuple[int, int, int]]:
-    """Return pixels, kernel and stride of each convolution along an axis of an image, and what is left of it, 1, 1."""
-    layers, left = [], side
-    for layer in range(number):
-        is_large = side >= SMALLEST_LARGE_SIDE and layer < len(IMAGE_KERNELS)
-        kernel, step = (IMAGE_KERNELS[layer], IMAGE_STRIDES[layer]) if is_large else (3, 1)
-        kernel = min(kernel, left) if kernel_size is None else kernel_size[layer]
-        step = step if stride is None else stride[layer]
-        fits = f"<= {left} in convolution {layer + 1} of an axis of {side} pixels, or encoder_kwargs.stride smaller"
-        require(kernel <= left, "encoder_kwargs.kernel_size", fits, kernel_size)
-        layers.append((left, kernel, step))
-        left = (left - kernel) // step + 1
-    return [*layers, (left, 1, 1)]
-
-
-def image_sizes(
-    hidden_size_list: Sequence[int] | None,
-    channels: Sequence[int] | None,
-    feature_size: int | None,
-    default: Sequence[int],
-) -> tuple[list[int], int]:
-    """Return the channels of the layers of an image encoder, and its features.
-
-    Args:
-        hidden_size_list: Both, the features last.
-        channels: The channels.
-        feature_size: The features.
-        default: Both, for what is None.
-
-    Raises:
-        ValueError: If there are too few, or something is given twice.
-    """
-    for name, value in (("channels", channels), ("feature_size", feature_size)):
-        allowed = "None with encoder_hidden_size_list, which holds the channels and then the features"
-        require(hidden_size_list is None or value is None, f"encoder_kwargs.{name}", allowed, value)
-    expected = "channels of each layer, then features, for images"
-    is_enough = hidden_size_list is None or len(hidden_size_list) >= 2
-    require(is_enough, "encoder_hidden_size_list", expected, hidden_size_list)
-    require(channels is None or len(channels) >= 1, "encoder_kwargs.channels", "at least one number", channels)
-    *widths, features = default if hidden_size_list is None else hidden_size_list
-    return list(channels or widths), feature_size or features
+def _flattened(obs: Tensor) -> Tensor:
+    """Return observations, shape (B, ...), as floats, shape (B, F)."""
+    if obs.ndim != 2:
+        obs = obs.flatten(1) if obs.ndim > 2 else obs.unsqueeze(1)
+    return obs if obs.is_floating_point() else obs.float()
 
 
 @ENCODER_REGISTRY.register("dict")
 class DictEncoder(nn.Module):
-    """One encoder for each entry of a dict observation, and a layer with an activation that joins their features.
+    """An encoder for each entry of a dict observation, followed by a fusion layer over the concatenated features.
 
-    Without that layer a network with a linear head would be a sum of functions of single entries, which cannot say that
-    two of them are equal. A dict with one entry has nothing to join, and no such layer.
+    Without the fusion layer, a network with a linear head would be a sum of functions of single entries and could not
+    represent interactions between them. A dict with a single entry has no fusion layer.
 
     Args:
-        obs_shape: Shape of each entry by name; entries may be nested.
-        hidden_size_list: Passed to the encoders of vectors; those of images use their own default.
-        activation: After every layer.
-        fusion_size: Width of the joining layer, >= 1; None takes the largest feature size of the entries.
-        image_encoder: Registered encoder of the images, conv if None; needs an image.
-        layer_norm: Whether to normalise each layer before its activation.
-        kwargs: Options of the entries' encoders; each gets those that it has.
+        obs_shape: Shape of each entry by name; entries may be nested dicts.
+        hidden_size_list: Widths of the encoders of vectors; those of images use their own default.
+        activation: Activation of all layers.
+        fusion_size: Width of the fusion layer, >= 1; None for the largest feature size of the entries.
+        image_encoder: Name of the registered encoder of images; None means conv.
+        layer_norm: Apply layer normalisation before each activation.
+        kwargs: Further arguments of the entries' encoders; each encoder gets those that it accepts.
 
     Raises:
-        ValueError: If there is no entry, ``fusion_size`` is out of its range or has nothing to join, or there is no
-            image for ``image_encoder``.
+        ValueError: If there is no entry, if ``fusion_size`` is out of its range or given for a single entry, or if
+            ``image_encoder`` is given and no entry is an image.
     """
 
     def __init__(
@@ -274,13 +185,13 @@ class DictEncoder(nn.Module):
         self.fusion = None if is_single else MLP(joined, activation, layer_norm=layer_norm)
 
     def forward(self, obs: Mapping[str, Any]) -> Tensor:
-        """Return features, shape (B, F), of a dict of observations; entries without an encoder are left out."""
+        """Return features, shape (B, F), of a dict of observations; entries without an encoder are ignored."""
         features = [encoder(obs[name]) for name, encoder in self.encoders.items()]
         return features[0] if self.fusion is None else cast(Tensor, self.fusion(torch.cat(features, dim=1)))
 
 
 def is_image(shape: ObsShape) -> bool:
-    """Return whether observations of this shape go through convolutions: three axes, four for a stack of images."""
+    """Return whether this is the shape of an image, three axes, or of a stack of images, four axes."""
     if is_described(shape):
         shape = create_features(cast("Mapping[str, Any]", shape)).output_shape
     return isinstance(shape, Sequence) and len(shape) in (3, 4)
@@ -296,10 +207,11 @@ def create_encoder(
     """Return the encoder for observations of a shape.
 
     Args:
-        obs_shape: A size, a shape, a description with ``kind`` (see ``model.features``), or a dict of these.
-        name: A registered encoder; None chooses ``dict``, ``conv`` (three or four axes) or ``mlp`` by the shape.
-        hidden_size_list: Widths, see each encoder; None takes its default.
-        activation: After every layer.
+        obs_shape: Size, shape, description with ``kind`` (see ``model.features``), or dict of these.
+        name: Name of a registered encoder; None chooses ``dict``, ``conv`` (three or four axes) or ``mlp`` by the
+            shape.
+        hidden_size_list: Widths of the layers, see each encoder; None for the encoder's default.
+        activation: Activation of all layers.
         kwargs: Further arguments of the encoder, the ``model.encoder_kwargs`` of a config.
 
     Returns:
@@ -307,7 +219,7 @@ def create_encoder(
 
     Raises:
         KeyError: If there is no encoder of that name.
-        ValueError: If the encoder has no such argument, naming the nearest one.
+        ValueError: If the encoder has no such argument; the message names the nearest one.
         TypeError: If an argument has the wrong type.
     """
     if is_described(obs_shape):
@@ -330,22 +242,42 @@ def encoder_for(
     activation: str,
     layer_norm: bool = False,
     encoder_kwargs: Mapping[str, Any] | None = None,
+    keeps_vectors: bool = False,
 ) -> Any:
-    """Return the encoder that the arguments of a network describe, see ``create_encoder``.
+    """Return the encoder for the arguments of a network, see ``create_encoder``.
 
-    An entry ``action_mask`` is not encoded. In ``encoder_kwargs``, ``activation`` and ``layer_norm`` replace those of
-    the whole network. An encoder without the option ``layer_norm`` is not normalised.
+    An entry ``action_mask`` is not encoded. An encoder without an argument ``layer_norm`` is not normalised.
+
+    Args:
+        obs_shape: Shape of an observation.
+        encoder: Name of a registered encoder; None chooses one by the shape.
+        hidden_size_list: Widths of the layers; None for the encoder's default.
+        activation: Activation of the whole network.
+        layer_norm: Whether the whole network uses layer normalisation.
+        encoder_kwargs: Further arguments of the encoder; ``activation`` and ``layer_norm`` replace those of the
+            network.
+        keeps_vectors: Return a :class:`FlatVector` for a vector unless an argument of the encoder is given.
     """
     shape, kwargs = without_action_mask(obs_shape), dict(encoder_kwargs or {})
     name = _encoder_name(shape) if encoder is None else encoder
+    if keeps_vectors and encoder is None and name == "mlp" and hidden_size_list is None and not kwargs:
+        return _kept_vector(shape)
     if layer_norm and "layer_norm" in _options(shape, name, kwargs):
         kwargs.setdefault("layer_norm", True)
     activation = kwargs.pop("activation", activation)
     return create_encoder(shape, name, hidden_size_list, activation, **kwargs)
 
 
+def _kept_vector(shape: ObsShape) -> Any:
+    """Return a :class:`FlatVector`, preceded by the conversion of a described observation."""
+    if is_described(shape):
+        features = create_features(cast("Mapping[str, Any]", shape))
+        return Described(features, _kept_vector(features.output_shape))
+    return FlatVector(cast("int | Sequence[int]", shape))
+
+
 def without_action_mask(obs_shape: ObsShape) -> ObsShape:
-    """Return what of an observation is encoded: all but an entry ``action_mask``."""
+    """Return the shape of an observation without an entry ``action_mask``."""
     if isinstance(obs_shape, Mapping):
         return {name: shape for name, shape in obs_shape.items() if name != "action_mask"}
     return obs_shape
@@ -358,19 +290,19 @@ def _encoder_name(obs_shape: ObsShape, image_encoder: str | None = None) -> str:
 
 
 def _options(obs_shape: ObsShape, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the type of each option of an encoder, those of a dict's entries among them."""
+    """Return the type of each argument of an encoder after the first three, including those of a dict's entries."""
     encoder_class = ENCODER_REGISTRY.get(name)
     parameters = list(inspect.signature(encoder_class).parameters.values())
     try:
         hints = typing.get_type_hints(encoder_class.__init__ if inspect.isclass(encoder_class) else encoder_class)
-    except NameError:  # a user's encoder whose types are imported for type checkers alone
+    except NameError:  # a user's encoder whose annotations are imported only for type checkers
         hints = {}
     named = [one.name for one in parameters[2:] if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     found = {option: hints.get(option, Any) for option in named}
     if encoder_class is DictEncoder and isinstance(obs_shape, Mapping):
         for shape in obs_shape.values():
             found = _options(shape, _encoder_name(shape, given.get("image_encoder")), given) | found
-    elif any(one.kind is one.VAR_KEYWORD for one in parameters):  # a user's encoder that passes them on
+    elif any(one.kind is one.VAR_KEYWORD for one in parameters):  # a user's encoder that passes its arguments on
         found |= dict.fromkeys(given.keys() - found.keys(), Any)
     return found
 

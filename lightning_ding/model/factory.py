@@ -1,4 +1,4 @@
-"""Building a network from a config section."""
+"""Create a network from a config section."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def create_model(cfg: Mapping[str, Any]) -> nn.Module:
     """Return the network that ``cfg`` describes.
 
     Args:
-        cfg: ``type``, a registered name; optional ``import_names``, modules to import first; all other keys go to the
-            constructor.
+        cfg: ``type``, the registered name of a network; optionally ``import_names``, modules to import first. All other
+            keys are arguments of the constructor.
 
     Raises:
         KeyError: If the type is not registered.

@@ -1,18 +1,17 @@
-"""From raw observations to the numbers that encoders take: discrete values as one-hot vectors, bytes in [0, 1].
+"""Conversion of raw observations to the input of encoders: discrete values to one-hot vectors, bytes to [0, 1].
 
-A part of an observation that needs more than its shape is *described* in ``obs_shape`` by a mapping with ``kind``:
+An observation whose shape is not enough to encode it is *described* in ``obs_shape`` by a mapping with a key ``kind``:
 
 * ``{"kind": "one_hot", "sizes": [3, 2], "start": [0, 1]}``: integers in {0, 1, 2} and {1, 2} (``start`` is optional);
-* ``{"kind": "bytes", "shape": [128], "high": 255}``: numbers to divide by ``high``, 255 if left out.
+* ``{"kind": "bytes", "shape": [128], "high": 255}``: numbers to divide by ``high``, which is 255 by default.
 
-A policy that is built from an env writes these itself, see ``lightning_ding.policy.spaces``.
+A policy that is built from an env writes these descriptions itself, see ``lightning_ding.policy.base.spaces``.
 
 Shapes: B batch.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -25,11 +24,11 @@ KEYS = {"one_hot": {"kind", "sizes", "start"}, "bytes": {"kind", "shape", "high"
 
 
 class OneHot(nn.Module):
-    """Integers as one-hot vectors side by side; a value out of its range is a vector of zeros.
+    """Integers as concatenated one-hot vectors; a value out of its range becomes a vector of zeros.
 
     Args:
-        sizes: How many values each integer has, all >= 1.
-        start: The smallest value of each; 0 if None.
+        sizes: Number of values of each integer, >= 1.
+        start: Smallest value of each integer; None means 0.
 
     Example:
         >>> OneHot([3, 2], start=[0, 1])(torch.tensor([[2, 1]]))
@@ -47,8 +46,12 @@ class OneHot(nn.Module):
         require(len(first) == len(sizes), "start", f"one number for each of the {len(sizes)} sizes", first)
         column = [number for number, size in enumerate(sizes) for _ in range(size)]
         value = [low + step for low, size in zip(first, sizes, strict=True) for step in range(size)]
-        self.register_buffer("column", torch.tensor(column), persistent=False)  # which integer a feature is about
-        self.register_buffer("value", torch.tensor(value), persistent=False)  # and which of its values
+        self.register_buffer(
+            "column", torch.tensor(column), persistent=False
+        )  # index of the integer that a feature encodes
+        self.register_buffer(
+            "value", torch.tensor(value), persistent=False
+        )  # value of that integer that a feature encodes
         self.output_shape: int | tuple[int, ...] = len(column)
 
     def forward(self, obs: Tensor) -> Tensor:
@@ -57,11 +60,11 @@ class OneHot(nn.Module):
 
 
 class Scaled(nn.Module):
-    """Numbers divided by the largest one that there can be.
+    """Numbers divided by the largest possible one.
 
     Args:
-        shape: Size or shape of an observation. One with two axes becomes an image with one channel.
-        high: The largest number, > 0.
+        shape: Size or shape of an observation. An observation with two axes becomes an image with one channel.
+        high: Largest possible number, > 0.
 
     Example:
         >>> Scaled(2)(torch.tensor([[0, 255]], dtype=torch.uint8))
@@ -82,11 +85,11 @@ class Scaled(nn.Module):
 
 
 class Described(nn.Module):
-    """An encoder after what makes the numbers that it takes.
+    """An encoder that is preceded by the conversion of a described observation.
 
     Args:
-        features: With ``output_shape``.
-        encoder: With ``output_size``, for observations of that shape.
+        features: Conversion with an attribute ``output_shape``.
+        encoder: Encoder of observations of that shape, with an attribute ``output_size``.
     """
 
     def __init__(self, features: nn.Module, encoder: Any) -> None:
@@ -100,12 +103,12 @@ class Described(nn.Module):
 
 
 def is_described(obs_shape: Any) -> bool:
-    """Return whether ``obs_shape`` describes one observation by its ``kind``; a dict of shapes holds no strings."""
+    """Return whether ``obs_shape`` is a description with ``kind``, and not a dict of shapes."""
     return isinstance(obs_shape, Mapping) and isinstance(obs_shape.get("kind"), str)
 
 
 def create_features(description: Mapping[str, Any]) -> OneHot | Scaled:
-    """Return the module, with ``output_shape``, for a described observation.
+    """Return the conversion of a described observation, a module with an attribute ``output_shape``.
 
     Raises:
         ValueError: If the kind or a key is unknown, or a number is out of its range.
@@ -115,43 +118,6 @@ def create_features(description: Mapping[str, Any]) -> OneHot | Scaled:
     require(set(description) <= KEYS[kind], f"the keys of {kind!r}", f"among {sorted(KEYS[kind])}", sorted(description))
     arguments = {key: value for key, value in description.items() if key != "kind"}
     return OneHot(**arguments) if kind == "one_hot" else Scaled(**arguments)
-
-
-class ImageInput(nn.Module):
-    """Images as floats with the channels first; a stack of images is one image with the channels of all.
-
-    Bytes are divided by 255. The channel axis is the smaller one of an image's first and last.
-
-    Args:
-        obs_shape: (C, H, W), (H, W, C), or S images of one of these shapes, (S, C, H, W) or (S, H, W, C).
-
-    Raises:
-        ValueError: If the shape is none of these.
-
-    Example:
-        >>> ImageInput((4, 84, 84, 3)).shape
-        (12, 84, 84)
-    """
-
-    def __init__(self, obs_shape: Sequence[int]) -> None:
-        super().__init__()
-        is_image = isinstance(obs_shape, Sequence) and len(obs_shape) in (3, 4)
-        name = "obs_shape of an image encoder (for the images of a dict use encoder_kwargs.image_encoder)"
-        require(is_image, name, "(C, H, W), (H, W, C) or a stack of such images", obs_shape)
-        *stack, first, middle, last = obs_shape
-        self.is_stack = len(stack) == 1
-        self.channels_last = last < first
-        channels, *sides = (last, first, middle) if self.channels_last else (first, middle, last)
-        self.shape = (channels * math.prod(stack), *sides)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Return images, shape (B, *self.shape), of observations, shape (B, *obs_shape)."""
-        x = obs if obs.is_floating_point() else obs.float()
-        if obs.dtype == torch.uint8:
-            x = x / 255
-        if self.channels_last:
-            x = x.movedim(-1, -3)
-        return x.flatten(1, 2) if self.is_stack else x
 
 
 def _as_list(sizes: int | Sequence[int]) -> list[int]:

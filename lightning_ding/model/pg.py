@@ -1,6 +1,6 @@
-"""The network of policy gradients without a critic.
+"""The network of REINFORCE, an actor without a critic.
 
-Shapes: B batch, A actions of a discrete action or dimensions of a continuous one.
+Shapes: B batch, A number of actions, or dimensions of a continuous action.
 """
 
 from __future__ import annotations
@@ -25,27 +25,28 @@ from lightning_ding.registry import MODEL_REGISTRY
 
 @MODEL_REGISTRY.register("pg")
 class PG(nn.Module):
-    """Encoder and actor: a distribution over actions.
+    """Encoder and actor that compute a distribution over actions.
 
     Args:
-        obs_shape: A size, a shape, or a dict of them; an entry ``action_mask`` is not encoded.
-        action_shape: Number of actions, or a number for each dimension of a multi-discrete action; the dimensions of a
-            continuous one; ``action_type_shape`` and ``action_args_shape`` of a hybrid one.
-        action_space: Kind of action.
-        encoder: A registered encoder; None chooses by the shape.
-        encoder_hidden_size_list: Widths of the encoder; None takes the encoder's default.
-        actor_head_hidden_size: Width of the head's hidden layers; the encoder's output size if None.
-        actor_head_layer_num: Hidden layers of the head, >= 0.
-        activation: relu, tanh, elu, gelu or silu.
-        sigma_type: Standard deviation of continuous actions: ``"independent"`` is a parameter for each dimension,
-            e^-0.5 at the start; ``"conditioned"`` a linear layer, its log kept in [-20, 2]; ``"fixed"`` a constant.
-        fixed_sigma_value: The constant, > 0.
-        bound_type: ``"tanh"`` keeps the mean of continuous actions in (-1, 1); None leaves it free.
-        layer_norm: Whether to normalise each hidden layer, those of the encoder too, before its activation.
-        encoder_kwargs: Further arguments of the encoder by name, see ``create_encoder``.
+        obs_shape: Size, shape or dict of these of an observation; an entry ``action_mask`` is not encoded.
+        action_shape: Number of actions; for a multi-discrete action the number of each dimension, for a continuous
+            action the number of dimensions, for a hybrid action ``action_type_shape`` and ``action_args_shape``.
+        action_space: Kind of action space.
+        encoder: Name of a registered encoder; None chooses one by the shape.
+        encoder_hidden_size_list: Widths of the encoder's layers; None for the encoder's default.
+        actor_head_hidden_size: Width of the head's hidden layers; None for the encoder's output size.
+        actor_head_layer_num: Number of hidden layers of the head, >= 0.
+        activation: Activation of all hidden layers: relu, tanh, elu, gelu or silu.
+        sigma_type: Source of the standard deviation of continuous actions: ``"independent"`` for a parameter of each
+            dimension that starts at e^-0.5, ``"conditioned"`` for a linear layer whose output, the logarithm, is
+            clamped to [-20, 2], ``"fixed"`` for a constant.
+        fixed_sigma_value: Standard deviation with ``sigma_type="fixed"``, > 0.
+        bound_type: ``"tanh"`` bounds the mean of continuous actions to (-1, 1); None does not bound it.
+        layer_norm: Apply layer normalisation before the activation of each hidden layer, also in the encoder.
+        encoder_kwargs: Further keyword arguments of the encoder, see ``create_encoder``.
 
     Raises:
-        ValueError: If a value is out of its range, does not fit the kind of action, or would have no effect.
+        ValueError: If a value is out of its range, does not fit the action space, or would have no effect.
 
     Example:
         >>> import torch
@@ -85,14 +86,14 @@ class PG(nn.Module):
         )
 
     def forward(self, obs: Any) -> dict[str, Any]:
-        """Return ``logit``, what ``rl.distribution_of`` takes; see ``VAC.compute_actor``."""
+        """Return ``logit``, the argument of ``rl.distribution_of``; see ``VAC.compute_actor``."""
         return {"logit": self.actor(self.encoder(obs))}
 
     def init_orthogonally(self, hidden: float = math.sqrt(2), actor: float = 0.01) -> None:
-        """Start as ``VAC.init_orthogonally`` does.
+        """Initialise the weights as ``VAC.init_orthogonally`` does.
 
         Args:
-            hidden: Gain of all layers but the last ones.
-            actor: Gain of the last layer of the actor.
+            hidden: Gain of all layers but the output layer.
+            actor: Gain of the actor's output layer.
         """
         init_orthogonally(self, {self.actor: actor}, hidden)

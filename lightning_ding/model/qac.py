@@ -1,12 +1,12 @@
-"""An actor and critics that value its continuous actions.
+"""The network of DDPG, TD3 and SAC: an actor for continuous actions, and critics.
 
-Shapes: B batch, A dimensions of a continuous action, K choices of a hybrid one, E critics, F features.
+Shapes: B batch, A dimensions of a continuous action, K choices of a hybrid action, E critics, F features.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal, cast
 
 import torch
@@ -14,41 +14,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_ding.config import require
-from lightning_ding.model.encoder import MLP, ObsShape, encoder_for, is_image
-from lightning_ding.model.ensemble import EnsembleMLP
-from lightning_ding.model.features import Described, create_features, is_described
-from lightning_ding.model.head import full_precision
+from lightning_ding.model.actor import LOG_SIGMA_RANGE
+from lightning_ding.model.encoder import MLP, ObsShape, activation_function, encoder_for
+from lightning_ding.model.heads import full_precision
 from lightning_ding.registry import MODEL_REGISTRY
-
-LOG_SIGMA_RANGE = (-20.0, 2.0)  # Haarnoja et al. 2018, their code
-
-
-class FlatVector(nn.Module):
-    """No encoder: a vector observation is its own features.
-
-    Args:
-        obs_shape: Size, or shape to flatten.
-    """
-
-    def __init__(self, obs_shape: int | Sequence[int]) -> None:
-        super().__init__()
-        self.output_size = obs_shape if isinstance(obs_shape, int) else math.prod(obs_shape)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Return observations, shape (B, *obs_shape), as features, shape (B, F)."""
-        if obs.ndim != 2:
-            obs = obs.flatten(1) if obs.ndim > 2 else obs.unsqueeze(1)
-        return obs if obs.is_floating_point() else obs.float()
 
 
 class Actor(nn.Module):
     """Encoder and layers of the actor.
 
     Args:
-        encoder: With ``output_size``; None when the features are given.
-        sizes: Widths of the layers, features first.
-        activation: After every layer but the last.
-        layer_norm: Whether to normalise each layer but the last before its activation.
+        encoder: Encoder with an attribute ``output_size``; None if the actor uses the critics' features.
+        sizes: Number of features, and the width of each layer.
+        activation: Activation of all layers but the last.
+        layer_norm: Apply layer normalisation before each activation.
     """
 
     def __init__(
@@ -60,14 +39,14 @@ class Actor(nn.Module):
 
 
 class Critic(nn.Module):
-    """Encoder and layers of the critics, which share the encoder.
+    """Encoder and layers of the critics; all critics share the encoder.
 
     Args:
-        encoder: With ``output_size``.
-        ensemble_size: E.
-        sizes: Widths of the layers, features and action first.
-        activation: After every layer but the last.
-        layer_norm: Whether to normalise each layer but the last before its activation.
+        encoder: Encoder with an attribute ``output_size``.
+        ensemble_size: Number of critics E.
+        sizes: Number of features and action dimensions together, and the width of each layer.
+        activation: Activation of all layers but the last.
+        layer_norm: Apply layer normalisation before each activation.
     """
 
     def __init__(
@@ -85,31 +64,33 @@ class Critic(nn.Module):
 
 @MODEL_REGISTRY.register("continuous_qac")
 class ContinuousQAC(nn.Module):
-    """An actor and one or two critics, in normalised actions; ``actor`` and ``critic`` share no parameters.
+    """An actor and one or two critics of normalised actions; ``actor`` and ``critic`` share no parameters.
 
     Args:
-        obs_shape: A size, a shape, or a dict of them; an entry ``action_mask``, of a hybrid action, is not encoded.
-        action_shape: A; hybrid: ``{"action_type_shape": K, "action_args_shape": A}``.
-        action_space: ``regression`` for an action, ``reparameterization`` for a distribution, ``hybrid`` for a choice
-            with arguments.
-        twin_critic: Two critics instead of one.
+        obs_shape: Size, shape or dict of these of an observation; an entry ``action_mask``, the mask of a hybrid
+            action's choices, is not encoded.
+        action_shape: Number of dimensions A; hybrid: ``{"action_type_shape": K, "action_args_shape": A}``.
+        action_space: Output of the actor: ``regression`` for an action, ``reparameterization`` for a distribution,
+            ``hybrid`` for a choice with arguments.
+        twin_critic: Use two critics instead of one.
         actor_head_hidden_size: Width of the actor's hidden layers.
-        actor_head_layer_num: Hidden layers of the actor, >= 0.
+        actor_head_layer_num: Number of hidden layers of the actor, >= 0.
         critic_head_hidden_size: Width of the critics' hidden layers.
-        critic_head_layer_num: Hidden layers of the critics, >= 0.
-        encoder: A registered encoder; None chooses by the shape, none for vectors.
-        encoder_hidden_size_list: Widths of the encoders; None takes the encoder's default, none for vectors.
-        share_encoder: The actor sees the critics' features; only the critics' loss trains the encoder (Yarats et al.
-            2021, https://arxiv.org/abs/1910.01741).
-        activation: relu, tanh, elu, gelu or silu.
-        last_layer_init: The last layers start uniform in [-x, x] (Lillicrap et al. 2016, section 7); None starts them
-            as all others.
-        layer_norm: Whether to normalise each hidden layer, those of the encoders too, before its activation.
-        encoder_kwargs: Further arguments of the encoders by name, see ``create_encoder``; vectors get an encoder then.
+        critic_head_layer_num: Number of hidden layers of the critics, >= 0.
+        encoder: Name of a registered encoder; None chooses one by the shape, and no encoder for vectors.
+        encoder_hidden_size_list: Widths of the encoders' layers; None for the encoder's default.
+        share_encoder: Use the critics' features as the actor's input; only the critics' loss trains the encoder (Yarats
+            et al. 2021, https://arxiv.org/abs/1910.01741).
+        activation: Activation of all hidden layers: relu, tanh, elu, gelu or silu.
+        last_layer_init: Bound x of the uniform initial weights in [-x, x] of the output layers (Lillicrap et al. 2016,
+            section 7); None initialises them like all other layers.
+        layer_norm: Apply layer normalisation before the activation of each hidden layer, also in the encoders.
+        encoder_kwargs: Further keyword arguments of the encoders, see ``create_encoder``. If it is not empty, vectors
+            get an encoder too.
 
     Raises:
-        ValueError: If a size is out of its range, there is no encoder to share or no layer to normalise, or there is a
-            mask but no choice.
+        ValueError: If a size is out of its range, there is no encoder to share or no layer to normalise, or the
+            observation has a mask and the action no choice.
 
     Example:
         >>> model = ContinuousQAC(obs_shape=3, action_shape=1)
@@ -152,7 +133,7 @@ class ContinuousQAC(nn.Module):
 
         def make() -> Any:
             options = (encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs)
-            return make_encoder(obs_shape, *options)
+            return encoder_for(obs_shape, *options, keeps_vectors=True)
 
         outputs = self.choices + self.action_size * (2 if action_space == "reparameterization" else 1)
         critic_encoder = make()
@@ -167,16 +148,19 @@ class ContinuousQAC(nn.Module):
         self.actor = Actor(None if share_encoder else make(), actor_sizes, activation, layer_norm)
         self.critic = Critic(critic_encoder, 1 + twin_critic, critic_sizes, activation, layer_norm)
         if last_layer_init is not None:
-            last = self.actor.head.layers[-1]
-            for parameter in (*last.parameters(), self.critic.head.weights[-1], self.critic.head.biases[-1]):
-                nn.init.uniform_(parameter, -last_layer_init, last_layer_init)
+            self._init_last_layers(last_layer_init)
+
+    def _init_last_layers(self, bound: float) -> None:
+        last = self.actor.head.layers[-1]
+        for parameter in (*last.parameters(), self.critic.head.weights[-1], self.critic.head.biases[-1]):
+            nn.init.uniform_(parameter, -bound, bound)
 
     def compute_actor(self, obs: Any) -> dict[str, Tensor]:
-        """Return what the actor says of B observations, in normalised units.
+        """Return the actor's output for B observations, in normalised units.
 
         Returns:
-            ``action`` (B, A) in [-1, 1]; ``mu`` and ``log_sigma`` (B, A) of the action before squashing with
-            ``reparameterization``; ``logit`` (B, K) and ``action_args`` (B, A) in [-1, 1] with ``hybrid``.
+            With ``regression``, ``action`` (B, A) in [-1, 1]; with ``reparameterization``, ``mu`` and ``log_sigma`` (B,
+            A) of the action before squashing; with ``hybrid``, ``logit`` (B, K) and ``action_args`` (B, A) in [-1, 1].
         """
         encoder = self.actor.encoder
         features = self.critic.encoder(obs).detach() if encoder is None else encoder(obs)
@@ -194,9 +178,9 @@ class ContinuousQAC(nn.Module):
 
         Args:
             obs: B observations.
-            action: Normalised actions, shape (B, A); hybrid: ``action_type`` (B,), or its weights (B, K), and
-                ``action_args`` (B, A).
-            members: How many critics to ask, the first ones; None means all.
+            action: Normalised actions, shape (B, A); hybrid: ``action_type`` (B,), or weights of the choices (B, K),
+                and ``action_args`` (B, A).
+            members: Number of critics to evaluate, counted from the first; None means all.
         """
         parts = [self.critic.encoder(obs)]
         if isinstance(action, Mapping):
@@ -206,20 +190,61 @@ class ContinuousQAC(nn.Module):
         return {"q_value": self.critic.head(torch.cat([*parts, action], dim=1), members).squeeze(2)}
 
 
-def make_encoder(
-    obs_shape: ObsShape,
-    encoder: str | None,
-    hidden_size_list: Sequence[int] | None,
-    activation: str,
-    layer_norm: bool = False,
-    encoder_kwargs: Mapping[str, Any] | None = None,
-) -> Any:
-    """Return the encoder of an actor or of critics; a vector has none unless something is said of it."""
-    options = (encoder, hidden_size_list, activation, layer_norm, encoder_kwargs)
-    if is_described(obs_shape):
-        features = create_features(cast("Mapping[str, Any]", obs_shape))
-        return Described(features, make_encoder(features.output_shape, *options))
-    is_vector = not isinstance(obs_shape, Mapping) and not is_image(obs_shape)
-    if is_vector and encoder is None and hidden_size_list is None and not encoder_kwargs:
-        return FlatVector(cast("int | Sequence[int]", obs_shape))
-    return encoder_for(obs_shape, *options)
+class EnsembleMLP(nn.Module):
+    """E networks of linear layers, evaluated together with one batched matrix product for each layer.
+
+    Each member is initialised like ``nn.Linear`` layers. The output is 32-bit also under mixed precision.
+
+    Args:
+        ensemble_size: Number of networks E, >= 1.
+        sizes: Widths of the input and of each layer.
+        activation: Activation of all layers but the last: relu, tanh, elu, gelu or silu.
+        layer_norm: Apply layer normalisation before each activation.
+
+    Example:
+        >>> EnsembleMLP(2, [3, 8, 1])(torch.zeros(5, 3)).shape
+        torch.Size([2, 5, 1])
+    """
+
+    def __init__(
+        self, ensemble_size: int, sizes: Sequence[int], activation: str = "relu", layer_norm: bool = False
+    ) -> None:
+        super().__init__()
+        require(ensemble_size >= 1, "ensemble_size", ">= 1", ensemble_size)
+        self.activate = activation_function(activation)
+        self.weights = nn.ParameterList()
+        self.biases = nn.ParameterList()
+        for layer_in, layer_out in pairwise(sizes):
+            layers = [nn.Linear(layer_in, layer_out) for _ in range(ensemble_size)]
+            self.weights.append(
+                nn.Parameter(torch.stack([layer.weight.detach().T for layer in layers]))
+            )  # (E, in, out)
+            self.biases.append(
+                nn.Parameter(torch.stack([layer.bias.detach()[None] for layer in layers]))
+            )  # (E, 1, out)
+        self.scales, self.shifts = nn.ParameterList(), nn.ParameterList()  # of layer normalisation, (E, 1, out)
+        for size in sizes[1:-1] if layer_norm else ():
+            self.scales.append(nn.Parameter(torch.ones(ensemble_size, 1, size)))
+            self.shifts.append(nn.Parameter(torch.zeros(ensemble_size, 1, size)))
+
+    def forward(self, x: Tensor, members: int | None = None) -> Tensor:
+        """Return the output of each member, shape (E, B, sizes[-1]), for ``x``, shape (B, sizes[0]).
+
+        Args:
+            x: Input of all members.
+            members: Number of members to evaluate, counted from the first; None means all.
+        """
+        weights, biases = list(self.weights), list(self.biases)
+        if members is not None:
+            weights, biases = [weight[:members] for weight in weights], [bias[:members] for bias in biases]
+        x = x.expand(len(weights[0]), *x.shape)
+        for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            x = torch.baddbmm(bias, x, weight)
+            if number < len(weights) - 1:
+                x = self.activate(x if len(self.scales) == 0 else self._normalised(x, number))
+        return full_precision(x)
+
+    def _normalised(self, x: Tensor, number: int) -> Tensor:
+        """Return the output of hidden layer ``number``, shape (E, B, out), after layer normalisation."""
+        scale, shift = self.scales[number][: len(x)], self.shifts[number][: len(x)]
+        return torch.addcmul(shift, F.layer_norm(x, x.shape[-1:]), scale)

@@ -12,31 +12,30 @@ import torch
 from torch import Tensor, nn
 
 from lightning_ding.config import require
-from lightning_ding.model.distributional import DistributionHead
 from lightning_ding.model.encoder import ObsShape, encoder_for
-from lightning_ding.model.q_network import check_action_shape, head_size
+from lightning_ding.model.heads import DistributionHead, check_action_shape, head_size
 from lightning_ding.registry import MODEL_REGISTRY
 
 
 @MODEL_REGISTRY.register("qrdqn")
 class QRDQN(nn.Module):
-    """Encoder and head: quantiles of every action's return (Dabney et al. 2018, section 4).
+    """Encoder and head that compute quantiles of every action's return (Dabney et al. 2018, section 4).
 
     Args:
-        obs_shape: A size, a shape, or a dict of them; an entry ``action_mask`` is not encoded.
+        obs_shape: Size, shape or dict of these of an observation; an entry ``action_mask`` is not encoded.
         action_shape: Number of actions.
-        encoder: A registered encoder; None chooses by the shape.
-        encoder_hidden_size_list: Widths of the encoder; None takes the encoder's default.
-        num_quantiles: N, >= 1.
-        dueling: Use a dueling head.
-        head_hidden_size: Width of the head's hidden layers; the encoder's output size if None.
-        head_layer_num: Hidden layers of the head; None means 1 with ``dueling``, else 0.
-        activation: relu, tanh, elu, gelu or silu.
-        layer_norm: Whether to normalise each hidden layer, those of the encoder too, before its activation.
-        encoder_kwargs: Further arguments of the encoder by name, see ``create_encoder``.
+        encoder: Name of a registered encoder; None chooses one by the shape.
+        encoder_hidden_size_list: Widths of the encoder's layers; None for the encoder's default.
+        num_quantiles: Number of quantiles N, >= 1.
+        dueling: Use a dueling head with separate streams for the state and the actions.
+        head_hidden_size: Width of the head's hidden layers; None for the encoder's output size.
+        head_layer_num: Number of hidden layers of the head; None means 1 with ``dueling``, otherwise 0.
+        activation: Activation of all hidden layers: relu, tanh, elu, gelu or silu.
+        layer_norm: Apply layer normalisation before the activation of each hidden layer, also in the encoder.
+        encoder_kwargs: Further keyword arguments of the encoder, see ``create_encoder``.
 
     Raises:
-        TypeError: If ``action_shape`` is not a number.
+        TypeError: If ``action_shape`` is not an integer.
         ValueError: If a size is out of its range, or ``head_hidden_size`` is given to a head without hidden layers.
 
     Example:
@@ -72,6 +71,6 @@ class QRDQN(nn.Module):
         self.head = DistributionHead(features, action_shape, num_quantiles, *options)
 
     def forward(self, obs: Any) -> dict[str, Tensor]:
-        """Return ``logit`` (B, A), the mean returns, ``q`` (B, A, N), their quantiles, and ``tau`` (N,), which ones."""
+        """Return the mean returns ``logit`` (B, A), the quantiles ``q`` (B, A, N) and their levels ``tau`` (N,)."""
         q = self.head(self.encoder(obs))
         return {"logit": q.mean(2), "q": q, "tau": self.tau}

@@ -1,48 +1,53 @@
-"""The Q-network of Rainbow.
+"""The Q-network of Rainbow, and its noisy linear layers (Fortunato et al. 2018, https://arxiv.org/abs/1706.10295).
 
-Shapes: B batch, A actions, N atoms.
+The argument ``noisy`` of a forward pass decides whether noise is used: the network is in eval mode both when it
+collects and when it is evaluated, and only collecting needs noise. ``reset_noise`` draws new noise.
+
+Shapes: B batch, I inputs, O outputs, A actions, N atoms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, cast
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_ding.config import require
 from lightning_ding.model.c51 import categorical_output, make_support
-from lightning_ding.model.distributional import duel
-from lightning_ding.model.encoder import ObsShape, encoder_for
-from lightning_ding.model.noisy import NoisyMLP
-from lightning_ding.model.q_network import check_action_shape, head_size
+from lightning_ding.model.encoder import ObsShape, activation_function, encoder_for
+from lightning_ding.model.heads import check_action_shape, duel, full_precision, head_size
 from lightning_ding.registry import MODEL_REGISTRY
 
 
 @MODEL_REGISTRY.register("rainbowdqn")
 class RainbowDQN(nn.Module):
-    """Encoder and noisy dueling head: the distribution of every action's return (Hessel et al. 2018).
+    """Encoder and noisy dueling head that compute the distribution of every action's return (Hessel et al. 2018).
 
     See https://arxiv.org/abs/1710.02298.
 
     Args:
-        obs_shape: A size, a shape, or a dict of them; an entry ``action_mask`` is not encoded.
+        obs_shape: Size, shape or dict of these of an observation; an entry ``action_mask`` is not encoded.
         action_shape: Number of actions.
-        encoder: A registered encoder; None chooses by the shape.
-        encoder_hidden_size_list: Widths of the encoder; None takes the encoder's default.
-        v_min: Value of the first atom, < v_max.
+        encoder: Name of a registered encoder; None chooses one by the shape.
+        encoder_hidden_size_list: Widths of the encoder's layers; None for the encoder's default.
+        v_min: Value of the first atom, < ``v_max``.
         v_max: Value of the last atom.
-        n_atom: N, >= 2.
-        noise_std: Size of the noise at the start, see ``NoisyLinear``, > 0.
-        head_hidden_size: Width of the head's hidden layers; the encoder's output size if None.
-        head_layer_num: Hidden layers of both streams of the head; None means 1.
-        activation: relu, tanh, elu, gelu or silu.
-        layer_norm: Whether to normalise each hidden layer, those of the encoder too, before its activation.
-        encoder_kwargs: Further arguments of the encoder by name, see ``create_encoder``.
+        n_atom: Number of atoms N, >= 2.
+        noise_std: Initial scale of the noise, > 0; see ``NoisyLinear``.
+        head_hidden_size: Width of the head's hidden layers; None for the encoder's output size.
+        head_layer_num: Number of hidden layers of each stream of the head; None means 1.
+        activation: Activation of all hidden layers: relu, tanh, elu, gelu or silu.
+        layer_norm: Apply layer normalisation before the activation of each hidden layer, also in the encoder.
+        encoder_kwargs: Further keyword arguments of the encoder, see ``create_encoder``.
 
     Raises:
-        TypeError: If ``action_shape`` is not a number.
+        TypeError: If ``action_shape`` is not an integer.
         ValueError: If a size is out of its range, or ``head_hidden_size`` is given to a head without hidden layers.
 
     Example:
@@ -82,17 +87,86 @@ class RainbowDQN(nn.Module):
         self.value = NoisyMLP([*hidden, n_atom], activation, noise_std, layer_norm)
 
     def forward(self, obs: Any, noisy: bool = False) -> dict[str, Tensor]:
-        """Return ``logit`` (B, A), the mean returns, and ``distribution`` and ``log_distribution``, (B, A, N).
+        """Return the mean returns ``logit`` (B, A), and ``distribution`` and ``log_distribution`` (B, A, N).
 
         Args:
-            obs: Observations.
-            noisy: Use the noise that ``reset_noise`` drew; otherwise the mean weights.
+            obs: B observations.
+            noisy: Use the noise of the last ``reset_noise``; otherwise the mean weights.
         """
         features = self.encoder(obs)
         advantage = self.advantage(features, noisy).unflatten(1, self.shape)
         return categorical_output(duel(self.value(features, noisy), advantage), self.support)
 
     def reset_noise(self, rng: np.random.Generator) -> None:
-        """Draw the noise of every layer anew."""
+        """Draw new noise for every layer."""
         self.advantage.reset_noise(rng)
         self.value.reset_noise(rng)
+
+
+class NoisyLinear(nn.Module):
+    """A linear layer with factorised noise: w = mu + sigma * f(e_out) f(e_in), f(x) = sgn(x) sqrt(abs(x)) (eq. 10, 11).
+
+    The noise is 0 before the first ``reset_noise``, and is not part of the state dict.
+
+    Args:
+        input_size: Number of inputs I.
+        output_size: Number of outputs O.
+        noise_std: Initial sigma times the square root of I (section 3.2), > 0.
+    """
+
+    noise: Tensor
+
+    def __init__(self, input_size: int, output_size: int, noise_std: float = 0.5) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(input_size)
+        self.weight_mu = nn.Parameter(torch.empty(output_size, input_size).uniform_(-bound, bound))
+        self.bias_mu = nn.Parameter(torch.empty(output_size).uniform_(-bound, bound))
+        self.weight_sigma = nn.Parameter(torch.full((output_size, input_size), noise_std * bound))
+        self.bias_sigma = nn.Parameter(torch.full((output_size,), noise_std * bound))
+        self.register_buffer("noise", torch.zeros(input_size + output_size), persistent=False)
+
+    def forward(self, x: Tensor, noisy: bool = False) -> Tensor:
+        """Return outputs, shape (B, O), for ``x``, shape (B, I), with the mean weights unless ``noisy``."""
+        if not noisy:
+            return F.linear(x, self.weight_mu, self.bias_mu)
+        noise_in, noise_out = self.noise.split([self.weight_mu.shape[1], self.weight_mu.shape[0]])
+        weight = self.weight_mu + self.weight_sigma * torch.outer(noise_out, noise_in)
+        return F.linear(x, weight, self.bias_mu + self.bias_sigma * noise_out)
+
+    def reset_noise(self, rng: np.random.Generator) -> None:
+        """Draw new f(e_in) and f(e_out)."""
+        e = rng.standard_normal(len(self.noise), dtype=np.float32)
+        self.noise.copy_(torch.from_numpy(np.copysign(np.sqrt(np.abs(e)), e)))
+
+
+class NoisyMLP(nn.Module):
+    """Noisy linear layers with activations between them; the output is 32-bit also under mixed precision.
+
+    Args:
+        sizes: Widths of the input and of each layer.
+        activation: Activation of all layers but the last: relu, tanh, elu, gelu or silu.
+        noise_std: Initial scale of the noise, > 0; see ``NoisyLinear``.
+        layer_norm: Apply layer normalisation before each activation.
+    """
+
+    def __init__(
+        self, sizes: Sequence[int], activation: str = "relu", noise_std: float = 0.5, layer_norm: bool = False
+    ) -> None:
+        super().__init__()
+        self.activate = activation_function(activation)
+        self.layers = nn.ModuleList(NoisyLinear(i, o, noise_std) for i, o in pairwise(sizes))
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for size in sizes[1:-1]) if layer_norm else None
+
+    def forward(self, x: Tensor, noisy: bool = False) -> Tensor:
+        """Return outputs, shape (B, sizes[-1]), for ``x``, shape (B, sizes[0])."""
+        last, norms = len(self.layers) - 1, self.norms
+        for number, layer in enumerate(cast("Iterable[NoisyLinear]", self.layers)):
+            x = layer.forward(x, noisy)
+            if number < last:
+                x = self.activate(x if norms is None else norms[number](x))
+        return full_precision(x)
+
+    def reset_noise(self, rng: np.random.Generator) -> None:
+        """Draw new noise for every layer."""
+        for layer in cast("Iterable[NoisyLinear]", self.layers):
+            layer.reset_noise(rng)

@@ -1,6 +1,6 @@
 """The network of actor-critic methods: PPO and A2C.
 
-Shapes: B batch, A actions of a discrete action or dimensions of a continuous one.
+Shapes: B batch, A number of actions, or dimensions of a continuous action, K choices of a hybrid action.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from lightning_ding.model.actor import (
     ActionSpace,
     SigmaType,
     create_actor,
-    head_width,
     init_orthogonally,
 )
 from lightning_ding.model.encoder import ObsShape, encoder_for
-from lightning_ding.model.head import DiscreteHead
+from lightning_ding.model.heads import DiscreteHead, head_width
 from lightning_ding.registry import MODEL_REGISTRY
 
 MODES = ("compute_actor", "compute_critic", "compute_actor_critic")
@@ -30,30 +29,31 @@ MODES = ("compute_actor", "compute_critic", "compute_actor_critic")
 
 @MODEL_REGISTRY.register("vac")
 class VAC(nn.Module):
-    """Value actor-critic: a distribution over actions and the value of an observation.
+    """Actor and critic that compute a distribution over actions and the value of an observation.
 
     Args:
-        obs_shape: A size, a shape, or a dict of them; an entry ``action_mask`` is not encoded.
-        action_shape: Number of actions, or a number for each dimension of a multi-discrete action; the dimensions of a
-            continuous one; ``action_type_shape`` and ``action_args_shape`` of a hybrid one.
-        action_space: Kind of action.
-        share_encoder: Let actor and critic have one encoder.
-        encoder: A registered encoder; None chooses by the shape.
-        encoder_hidden_size_list: Widths of the encoder; None takes the encoder's default.
-        actor_head_hidden_size: Width of the actor head's hidden layers; the encoder's output size if None.
-        actor_head_layer_num: Hidden layers of the actor's head, >= 0.
-        critic_head_hidden_size: Width of the critic head's hidden layers; the encoder's output size if None.
-        critic_head_layer_num: Hidden layers of the critic's head, >= 0.
-        activation: relu, tanh, elu, gelu or silu.
-        sigma_type: Standard deviation of continuous actions: ``"independent"`` is a parameter for each dimension,
-            e^-0.5 at the start; ``"conditioned"`` a linear layer, its log kept in [-20, 2]; ``"fixed"`` a constant.
-        fixed_sigma_value: The constant, > 0.
-        bound_type: ``"tanh"`` keeps the mean of continuous actions in (-1, 1); None leaves it free.
-        layer_norm: Whether to normalise each hidden layer, those of the encoder too, before its activation.
-        encoder_kwargs: Further arguments of the encoder by name, see ``create_encoder``.
+        obs_shape: Size, shape or dict of these of an observation; an entry ``action_mask`` is not encoded.
+        action_shape: Number of actions; for a multi-discrete action the number of each dimension, for a continuous
+            action the number of dimensions, for a hybrid action ``action_type_shape`` and ``action_args_shape``.
+        action_space: Kind of action space.
+        share_encoder: Use one encoder for actor and critic.
+        encoder: Name of a registered encoder; None chooses one by the shape.
+        encoder_hidden_size_list: Widths of the encoder's layers; None for the encoder's default.
+        actor_head_hidden_size: Width of the actor head's hidden layers; None for the encoder's output size.
+        actor_head_layer_num: Number of hidden layers of the actor's head, >= 0.
+        critic_head_hidden_size: Width of the critic head's hidden layers; None for the encoder's output size.
+        critic_head_layer_num: Number of hidden layers of the critic's head, >= 0.
+        activation: Activation of all hidden layers: relu, tanh, elu, gelu or silu.
+        sigma_type: Source of the standard deviation of continuous actions: ``"independent"`` for a parameter of each
+            dimension that starts at e^-0.5, ``"conditioned"`` for a linear layer whose output, the logarithm, is
+            clamped to [-20, 2], ``"fixed"`` for a constant.
+        fixed_sigma_value: Standard deviation with ``sigma_type="fixed"``, > 0.
+        bound_type: ``"tanh"`` bounds the mean of continuous actions to (-1, 1); None does not bound it.
+        layer_norm: Apply layer normalisation before the activation of each hidden layer, also in the encoder.
+        encoder_kwargs: Further keyword arguments of the encoder, see ``create_encoder``.
 
     Raises:
-        ValueError: If a value is out of its range, does not fit the kind of action, or would have no effect.
+        ValueError: If a value is out of its range, does not fit the action space, or would have no effect.
 
     Example:
         >>> import torch
@@ -102,20 +102,21 @@ class VAC(nn.Module):
         self.critic = DiscreteHead(features, 1, width, critic_head_layer_num, activation, layer_norm)
 
     def forward(self, obs: Any, mode: str = "compute_actor_critic") -> dict[str, Any]:
-        """Return what the method named ``mode`` does.
+        """Call the method named ``mode`` and return its output.
 
         Raises:
-            ValueError: If there is none of that name.
+            ValueError: If ``mode`` is not one of ``MODES``.
         """
         require(mode in MODES, "mode", f"one of {MODES}", mode)
-        output: dict[str, Any] = getattr(self, mode)(obs)
-        return output
+        if mode == "compute_actor":
+            return self.compute_actor(obs)
+        return self.compute_critic(obs) if mode == "compute_critic" else self.compute_actor_critic(obs)
 
     def compute_actor(self, obs: Any) -> dict[str, Any]:
-        """Return ``logit``, what ``rl.distribution_of`` takes.
+        """Return ``logit``, the argument of ``rl.distribution_of``.
 
-        It is a tensor (B, A); for a multi-discrete action a list of them; for a continuous one ``mu`` and ``sigma``
-        (B, A); for a hybrid one ``action_type`` (B, K) and ``action_args`` with ``mu`` and ``sigma``.
+        It is a tensor (B, A); for a multi-discrete action a list of tensors; for a continuous action ``mu`` and
+        ``sigma`` (B, A); for a hybrid action ``action_type`` (B, K) and ``action_args`` with ``mu`` and ``sigma``.
         """
         return {"logit": self.actor(self.encoder(obs))}
 
@@ -125,20 +126,21 @@ class VAC(nn.Module):
         return {"value": self.critic(encoder(obs)).squeeze(1)}
 
     def compute_actor_critic(self, obs: Any) -> dict[str, Any]:
-        """Return ``logit`` and ``value``; a shared encoder runs once."""
+        """Return ``logit`` and ``value``; a shared encoder is evaluated once."""
         if self.critic_encoder is not None:
             return self.compute_actor(obs) | self.compute_critic(obs)
         features = self.encoder(obs)
         return {"logit": self.actor(features), "value": self.critic(features).squeeze(1)}
 
     def init_orthogonally(self, hidden: float = math.sqrt(2), actor: float = 0.01, critic: float = 1.0) -> None:
-        """Start from orthogonal weights, biases of 0 and an actor that prefers no action (Andrychowicz et al. 2021).
+        """Initialise with orthogonal weights, zero biases and a nearly uniform actor.
 
-        Section 3.2 of https://arxiv.org/abs/2006.05990. The standard deviation of continuous actions starts as it is.
+        Andrychowicz et al. 2021, section 3.2, https://arxiv.org/abs/2006.05990. The standard deviation of continuous
+        actions keeps its initial value.
 
         Args:
-            hidden: Gain of all layers but the last ones, and of the encoder.
-            actor: Gain of the last layer of the actor.
-            critic: Gain of the last layer of the critic.
+            hidden: Gain of all layers but the output layers, also of the encoder.
+            actor: Gain of the actor's output layer.
+            critic: Gain of the critic's output layer.
         """
         init_orthogonally(self, {self.actor: actor, self.critic: critic}, hidden)

@@ -13,15 +13,79 @@ Shapes: B batch.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from lightning_ding import rl
-from lightning_ding.policy.a2c_config import A2CConfig
-from lightning_ding.policy.actor_critic import ActorCriticPolicy
-from lightning_ding.policy.config import PolicyConfig
+from lightning_ding.config import require
+from lightning_ding.policy.actor_critic import ActorCriticModelConfig, ActorCriticPolicy
+from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.base.scheduled_values import ScheduleConfig
+from lightning_ding.policy.on_policy import OnPolicyCollectConfig, OnPolicyConfig, OnPolicyLearnConfig
 from lightning_ding.registry import POLICY_REGISTRY
+
+
+@dataclass(frozen=True)
+class A2CLearnConfig(OnPolicyLearnConfig):
+    """How updates are made."""
+
+    batch_size: int | None = None
+    """Transitions of a minibatch on each rank, >= 1, adjusted to give equal sizes; None for the whole rollout."""
+    learning_rate: float = 1e-3
+    """Step size at the start, > 0."""
+    lr_scheduler: ScheduleConfig = field(default_factory=lambda: ScheduleConfig(type="linear"))
+    """A factor of the step size that changes during the run; by default it falls to 0 at the end of the budget, and
+    stays at 1 in a run without one."""
+    value_weight: float = 0.5
+    """Weight of the critic's loss, >= 0."""
+    entropy_weight: float = 0.01
+    """Weight of the policy's entropy, which keeps it exploring, >= 0."""
+    adv_norm: bool = True
+    """Standardise the advantages of each minibatch, over all ranks."""
+    ignore_done: bool = False
+    """Bootstrap from terminal states too; for old configs of envs that only a time limit ends."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        require(self.value_weight >= 0, "learn.value_weight", ">= 0", self.value_weight)
+
+
+@dataclass(frozen=True)
+class A2CCollectConfig(OnPolicyCollectConfig):
+    """How much is collected, and by which collector."""
+
+    n_sample: int | None = 128
+    """Transitions of a rollout on each rank, >= 1, a few more if the envs do not divide it; None with n_episode."""
+    gae_lambda: float = 0.95
+    """Bias-variance mix of the advantages, in [0, 1]."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        require(0 <= self.gae_lambda <= 1, "collect.gae_lambda", "in [0, 1]", self.gae_lambda)
+
+
+@dataclass(frozen=True)
+class A2CModelConfig(ActorCriticModelConfig):
+    """The network of an actor and a critic."""
+
+    share_encoder: bool = False
+    """Use one encoder for actor and critic."""
+
+
+@dataclass(frozen=True)
+class A2CConfig(OnPolicyConfig):
+    """Everything that can be set of A2C."""
+
+    model: A2CModelConfig = field(default_factory=A2CModelConfig)
+    """The network."""
+    learn: A2CLearnConfig = field(default_factory=A2CLearnConfig)
+    """How updates are made."""
+    collect: A2CCollectConfig = field(default_factory=A2CCollectConfig)
+    """How much is collected, and by which collector."""
 
 
 @POLICY_REGISTRY.register("a2c")
@@ -45,7 +109,7 @@ class A2CPolicy(ActorCriticPolicy[A2CConfig]):
     config: A2CConfig
 
     def loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of a minibatch and what to report of it.
+        """Return the loss of a minibatch and the metrics to report.
 
         Args:
             batch: ``obs``, ``action`` as it was drawn, ``advantage`` (B,), ``return`` (B,).

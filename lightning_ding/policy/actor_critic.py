@@ -1,19 +1,33 @@
-"""What on-policy algorithms with a critic have in common: values and advantages.
+"""The base of on-policy algorithms with a critic: values and advantages.
 
 Shapes: S transitions of a rollout, T steps, N envs.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lightning_ding import nested, rl
-from lightning_ding.policy.base import ConfigT
-from lightning_ding.policy.on_policy import OnPolicyPolicy
-from lightning_ding.policy.round import Batch
+from lightning_ding.policy.base.policy import ConfigT
+from lightning_ding.policy.base.round import Batch
+from lightning_ding.policy.on_policy import ActorModelConfig, OnPolicyPolicy
+
+
+@dataclass(frozen=True)
+class ActorCriticModelConfig(ActorModelConfig):
+    """The network of an actor and a critic."""
+
+    share_encoder: bool = True
+    """Use one encoder for actor and critic."""
+    critic_head_hidden_size: int | None = None
+    """Width of the critic head's hidden layers; None takes the encoder's last width."""
+    critic_head_layer_num: int = 0
+    """Number of hidden layers of the critic's head, >= 0."""
+
 
 LARGEST_FORWARD = 4096  # rows of a forward pass without gradient
 
@@ -21,8 +35,8 @@ LARGEST_FORWARD = 4096  # rows of a forward pass without gradient
 class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
     """An on-policy policy that weighs its actions by generalised advantages.
 
-    The value behind the last step of a sequence is that of the true next observation, unless the step terminated: a
-    time limit, and the end of the rollout, cut nothing off. Values are computed when a rollout is learned from;
+    A sequence that a time limit or the end of the rollout cuts bootstraps from the value of its final next observation;
+    a terminated one does not. Values are computed when a rollout is learned from;
     ``value`` is that of the weights at its first pass.
     """
 
@@ -50,10 +64,10 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
             terminated = torch.zeros_like(terminated)
         table = {"reward": rollout["reward"], "value": value * scale, "terminated": terminated}
         steps = {name: sequences.lay_out(column) for name, column in table.items()}
-        behind = self._next_value(rollout, steps["value"], steps["terminated"], sequences, scale)
+        next_value = self._next_value(rollout, steps["value"], steps["terminated"], sequences, scale)
         gamma, gae_lambda = config.discount_factor, config.collect.gae_lambda
         advantage = rl.gae(
-            steps["reward"], steps["value"], behind, steps["terminated"], sequences.ended, gamma, gae_lambda
+            steps["reward"], steps["value"], next_value, steps["terminated"], sequences.ended, gamma, gae_lambda
         )
         advantage = sequences.flatten(advantage)
         return advantage, (advantage + table["value"]) / scale
@@ -61,10 +75,10 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
     def _next_value(
         self, rollout: Batch, value: Tensor, terminated: Tensor, sequences: rl.Sequences, scale: Tensor | float
     ) -> Tensor:
-        """Return the values of the next observations, shape (T, N): those of the next step, or of what lies behind."""
-        behind = torch.cat([value[1:], value[-1:]])
+        """Return the values of the next observations, shape (T, N), at the end of a sequence of the final one."""
+        next_value = torch.cat([value[1:], value[-1:]])
         rows = sequences.flatten(sequences.ended & ~terminated)
-        flat = sequences.flatten(behind)
+        flat = sequences.flatten(next_value)
         flat[rows] = self._values(nested.index(rollout["next_obs"], rows)) * scale
         return sequences.lay_out(flat)
 
@@ -73,5 +87,5 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
         return torch.cat([self.model.compute_critic(part)["value"] for part in parts])  # type: ignore[operator]
 
     def _value_scale(self) -> Tensor | float:
-        """Return what the critic's output is multiplied with to be a return."""
+        """Return the factor that turns the critic's output into a return."""
         return 1.0

@@ -4,9 +4,9 @@ Papers: Bellemare et al. 2017, algorithm 1 (https://arxiv.org/abs/1707.06887); d
 (https://arxiv.org/abs/1509.06461); n-step: Hessel et al. 2018, section 3 (https://arxiv.org/abs/1710.02298);
 priorities: Schaul et al. 2016 (https://arxiv.org/abs/1511.05952).
 
-Where this differs: the online network chooses the next action unless ``double_q`` is off, which is the paper's way; a
-priority is the item's cross entropy, as in DI-engine, where Hessel et al. take the divergence, which is smaller by the
-entropy of the target; a truncated step bootstraps from its true final observation, as in DQN.
+Where this differs: the online network chooses the next action; set ``double_q`` to false to follow the paper. A
+priority is the item's cross entropy, as in DI-engine; Hessel et al. use the divergence, which is the cross entropy
+minus the entropy of the target. A truncated step bootstraps from its true final observation, as in DQN.
 
 Shapes: B batch, A actions, N atoms.
 """
@@ -14,6 +14,7 @@ Shapes: B batch, A actions, N atoms.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -21,10 +22,46 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lightning_ding import rl
-from lightning_ding.policy.c51_config import C51Config
-from lightning_ding.policy.config import PolicyConfig
-from lightning_ding.policy.q_learning import QLearningPolicy
+from lightning_ding.config import require
+from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.q_learning import QLearningConfig, QLearningModelConfig, QLearningPolicy
 from lightning_ding.registry import POLICY_REGISTRY
+
+
+@dataclass(frozen=True)
+class CategoricalModelConfig(QLearningModelConfig):
+    """A network that predicts distributions over a fixed support."""
+
+    action_shape: int | None = None
+    """Number of actions; None takes it from the env."""
+    v_min: float = -10.0
+    """Smallest return that the network can represent, < v_max; smaller returns are clipped to it."""
+    v_max: float = 10.0
+    """Largest return that the network can represent; larger returns are clipped to it."""
+    n_atom: int = 51
+    """Number of atoms of the support, at equal distances from v_min to v_max, >= 2."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require(self.v_min < self.v_max, "model.v_min", f"below v_max ({self.v_max})", self.v_min)
+        require(self.n_atom >= 2, "model.n_atom", ">= 2", self.n_atom)
+
+
+@dataclass(frozen=True)
+class C51ModelConfig(CategoricalModelConfig):
+    """The Q-network: an encoder and a head."""
+
+    dueling: bool = False
+    """Split the head into a state value and advantages."""
+
+
+@dataclass(frozen=True)
+class C51Config(QLearningConfig):
+    """Everything that can be set of C51."""
+
+    model: C51ModelConfig = field(default_factory=C51ModelConfig)
+    """The Q-network."""
+
 
 LARGEST_CLIPPED_SHARE = 0.25  # of the targets' mass outside the support, on average between two logs
 
@@ -56,7 +93,7 @@ class C51Policy(QLearningPolicy[C51Config]):
         self.register_buffer("support", torch.linspace(cfg.v_min, cfg.v_max, cfg.n_atom), persistent=False)
 
     def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the cross entropy of a minibatch and what to report of it.
+        """Return the cross entropy of a minibatch and the metrics to report.
 
         Args:
             batch: ``obs``, ``action`` (B,), ``reward`` (B,) summed over the steps, ``next_obs``, ``terminated`` (B,),
@@ -64,9 +101,9 @@ class C51Policy(QLearningPolicy[C51Config]):
                 ``priority_IS_weight``.
 
         Returns:
-            The loss, and what to report, detached: ``total_loss``, a scalar, ``q_value`` (B,), ``target_q_value``
-            (B,), ``clipped_share`` (B,), the share of the target's mass that lies outside the support, and ``priority``
-            (B,) if the config asks for it.
+            The loss, and the metrics to report, detached: ``total_loss``, a scalar, ``q_value`` (B,),
+            ``target_q_value`` (B,), ``clipped_share`` (B,), the share of the target's mass that lies outside the
+            support, and ``priority`` (B,) with the option ``priority``.
 
         Raises:
             KeyError: If ``discount`` or ``IS`` is needed and missing.
@@ -90,7 +127,7 @@ class C51Policy(QLearningPolicy[C51Config]):
         """Return the projected distribution of the target, (B, N), and its share beyond the support, (B,)."""
         reward, discount_t, output = self._reward(batch), self._discount(batch), self._target_output(batch)
         probability_t = rl.take_action_distribution(output["distribution"], self._next_action(batch, output))
-        moved = (reward, discount_t, probability_t, self.support)
+        moved = (rl.moved_support(reward, discount_t, self.support), probability_t, self.support)
         return rl.categorical_projection(*moved), rl.share_beyond_support(*moved)
 
     def check_means(self, means: Mapping[str, float]) -> None:

@@ -1,17 +1,19 @@
-"""DDPG: a deterministic actor that climbs the critic, exploring with noise.
+"""DDPG: a deterministic actor that maximises the critic's value, and exploration with noise.
 
 Papers: Lillicrap et al. 2016 (https://arxiv.org/abs/1509.02971), hybrid actions after Hausknecht and Stone 2016
 (https://arxiv.org/abs/1511.04143); twin critics, delay and smoothing, which TD3 has by default: Fujimoto et al. 2018
 (https://arxiv.org/abs/1802.09477).
 
 Where this differs: normal noise by default instead of that of Ornstein and Uhlenbeck; no batch normalisation and no
-weight decay; the critic sees the action at its first layer; a time limit is no terminal state. The targets move with
-the actor, every ``actor_update_freq`` updates. Importance-sampling weights weigh the critics' loss only.
+weight decay; the critic's first layer gets the action; a time limit is no terminal state. The targets move with the
+actor, every ``actor_update_freq`` updates. Importance-sampling weights weigh the critics' loss only.
 
-Of a hybrid action, a choice with arguments, the critic sees the choice as one-hot weights; the actor's are the best
-choice with the gradient of the softmax, where Hausknecht and Stone let the critic see the raw outputs. Exploring, the
-choice is random with probability epsilon, and the arguments get noise. Where an observation has an ``action_mask``,
-actions, targets and the actor's loss know its legal choices only.
+A hybrid action is a choice with arguments; the critic gets the choice as a one-hot vector, and the raw outputs in
+Hausknecht and Stone. Its gradient at a one-hot vector contains no information about other choices, so the actor
+maximises the mean of the values of all choices, weighted with the softmax of its logits. A penalty keeps the logits
+small, as Hausknecht and Stone bound theirs: a softmax near 1 for a wrong choice has almost no gradient. For
+exploration, the choice is random with probability epsilon, and the arguments get noise. If an observation has an
+``action_mask``, only legal choices enter actions, targets and the actor's loss.
 
 Shapes: B batch, A dimensions of an action, K choices, E critics.
 """
@@ -19,21 +21,132 @@ Shapes: B batch, A dimensions of an action, K choices, E critics.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor, nn
+from torch import Tensor
 
-from lightning_ding import rl
-from lightning_ding.config import ConfigLike
-from lightning_ding.policy.config import PolicyConfig
-from lightning_ding.policy.ddpg_config import DDPGConfig
-from lightning_ding.policy.q_learning_config import ASSUMED_BUDGET
-from lightning_ding.policy.qac import Batch, QACPolicy
-from lightning_ding.policy.spaces import actor_shapes, obs_shape
+from lightning_ding import nested, rl
+from lightning_ding.config import require
+from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.base.scheduled_values import EpsConfig
+from lightning_ding.policy.base.spaces import actor_shapes, obs_shape
+from lightning_ding.policy.qac import Batch, QACConfig, QACLearnConfig, QACModelConfig, QACOtherConfig, QACPolicy
+from lightning_ding.policy.replay_policy import ReplayCollectConfig
 from lightning_ding.registry import POLICY_REGISTRY
+
+LOGIT_PENALTY = 1e-3  # of the mean squared logit in the actor's loss; Lowe et al. 2017 (their code, openai/maddpg)
+
+
+@dataclass(frozen=True)
+class NoiseRangeConfig:
+    """Where noise is clipped."""
+
+    min: float = -0.5
+    """Smallest value, in normalised units, < max."""
+    max: float = 0.5
+    """Largest value, in normalised units."""
+
+    def __post_init__(self) -> None:
+        """Check the range."""
+        require(self.min < self.max, "learn.noise_range.min", f"below learn.noise_range.max ({self.max})", self.min)
+
+
+@dataclass(frozen=True)
+class DDPGModelConfig(QACModelConfig):
+    """The actor and the critic."""
+
+    action_start: int | None = None
+    """Smallest choice of a hybrid action in the env; None takes it from the env, or 0 without an env."""
+    twin_critic: bool = False
+    """Use two critics; the target is the smaller of their values."""
+    last_layer_init: float | None = 3e-3
+    """Initialise the last layers uniformly in [-x, x], x > 0; None initialises them like all other layers."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        has_choice = self.action_shape is None or isinstance(self.action_shape, Mapping)
+        require(
+            has_choice or self.action_start is None, "model.action_start", "None without a choice", self.action_start
+        )
+
+
+@dataclass(frozen=True)
+class DDPGLearnConfig(QACLearnConfig):
+    """How updates are made."""
+
+    learning_rate_actor: float = 1e-3
+    """Step size of the actor's optimizer, > 0."""
+    learning_rate_critic: float = 1e-3
+    """Step size of the critics' optimizer, > 0."""
+    actor_update_freq: int = 1
+    """Updates of the critics between two of the actor and the targets, >= 1."""
+    noise: bool = False
+    """Add clipped normal noise to the target actor's actions."""
+    noise_sigma: float = 0.2
+    """Standard deviation of that noise, in normalised units, >= 0; needs noise."""
+    noise_range: NoiseRangeConfig = field(default_factory=NoiseRangeConfig)
+    """Where that noise is clipped; needs noise."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        for name in ("learning_rate_actor", "learning_rate_critic"):
+            require(getattr(self, name) > 0, f"learn.{name}", "> 0", getattr(self, name))
+        require(self.actor_update_freq >= 1, "learn.actor_update_freq", ">= 1", self.actor_update_freq)
+        freq, multiple = self.target_update_freq, f"a multiple of learn.actor_update_freq ({self.actor_update_freq})"
+        require(freq is None or freq % self.actor_update_freq == 0, "learn.target_update_freq", multiple, freq)
+        require(self.noise_sigma >= 0, "learn.noise_sigma", ">= 0", self.noise_sigma)
+        unused = self.noise_sigma == 0.2 and self.noise_range == NoiseRangeConfig()
+        got = (self.noise_sigma, self.noise_range)
+        require(self.noise or unused, "learn.noise_sigma and learn.noise_range", "left alone without learn.noise", got)
+
+
+@dataclass(frozen=True)
+class DDPGCollectConfig(ReplayCollectConfig):
+    """How much is collected, by which collector, and how it explores."""
+
+    noise_type: Literal["gauss", "ou"] = "gauss"
+    """gauss is independent normal noise; ou is correlated noise of Ornstein and Uhlenbeck."""
+    noise_sigma: float = 0.1
+    """Size of the noise that is added to actions, in normalised units, >= 0."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        require(self.noise_sigma >= 0, "collect.noise_sigma", ">= 0", self.noise_sigma)
+
+
+@dataclass(frozen=True)
+class DDPGOtherConfig(QACOtherConfig):
+    """Replay, and the exploration of choices."""
+
+    eps: EpsConfig = field(default_factory=EpsConfig)
+    """The schedule of random choices; needs a hybrid action."""
+
+
+@dataclass(frozen=True)
+class DDPGConfig(QACConfig):
+    """Everything that can be set of DDPG."""
+
+    model: DDPGModelConfig = field(default_factory=DDPGModelConfig)
+    """The actor and the critic."""
+    learn: DDPGLearnConfig = field(default_factory=DDPGLearnConfig)
+    """How updates are made."""
+    collect: DDPGCollectConfig = field(default_factory=DDPGCollectConfig)
+    """How much is collected, by which collector, and how it explores."""
+    other: DDPGOtherConfig = field(default_factory=DDPGOtherConfig)
+    """Replay, and the exploration of choices."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        chooses = self.model.action_shape is None or isinstance(self.model.action_shape, Mapping)
+        require(chooses or self.other.eps == EpsConfig(), "other.eps", "left alone without choices", self.other.eps)
 
 
 @POLICY_REGISTRY.register("ddpg")
@@ -53,15 +166,6 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = DDPGConfig
-
-    def __init__(
-        self,
-        cfg: ConfigLike[DDPGConfig] = None,
-        model: nn.Module | None = None,
-        enable_field: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(cfg, model, enable_field)
-        self.epsilon = self.config.other.eps.schedule()
 
     def _init_collect(self) -> None:
         self.ou_noise = rl.OrnsteinUhlenbeckNoise(self.config.collect.noise_sigma)
@@ -92,32 +196,48 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
         batch, learn = self.prepare(batch), self.config.learn
         report = self._learn_critics(batch)
         if (self.progress.train_iter + 1) % learn.actor_update_freq == 0:
-            report |= self.minimise(self.actor_loss, batch, 1, learn.grad_clip)
-            rl.polyak_update(self.model, self.target_model, learn.target_theta)
+            report |= self.updater.minimise(self.actor_loss, batch, 1)
+            self._update_target()
         return report
 
     def _targets(self, batch: Batch) -> Tensor:
-        action = self._actions(self.target_model, batch["next_obs"], batch.get("next_noise"))
+        action = self._target_actions(batch["next_obs"], batch.get("next_noise"))
         q_t = self.target_model.compute_critic(batch["next_obs"], action)["q_value"]
         return rl.pessimistic_target(batch["reward"], batch["discount_t"], q_t)
 
     def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return minus the first critic's value of the actor's actions (eq. 6), and ``actor_loss`` to report."""
-        action = self._actions(self.model, batch["obs"])
-        loss = -self.model.compute_critic(batch["obs"], action, members=1)["q_value"].mean()
+        """Return minus the first critic's value of the actor's actions (eq. 6), and ``actor_loss`` to report.
+
+        The value of a hybrid action is the mean over its choices; a small penalty keeps their logits small.
+        """
+        obs, output = batch["obs"], self._actor_output(self.model, batch["obs"])
+        if "logit" in output:
+            logit = output["logit"]
+            value = self._expected_value(obs, logit.softmax(1), output["action_args"])
+            penalty = LOGIT_PENALTY * logit.masked_fill(logit.isinf(), 0.0).square().mean()
+            loss = penalty - value.mean()
+        else:
+            loss = -self.model.compute_critic(obs, output["action"], members=1)["q_value"].mean()
         return loss, {"actor_loss": loss.detach()}
 
-    def _actions(self, model: Any, obs: Any, noise: Tensor | None = None) -> Any:
-        """Return the actor's normalised actions as the critics take them, smoothed with ``noise``, shape (B, A)."""
-        output = self._actor_output(model, obs)
+    def _expected_value(self, obs: Any, weight: Tensor, arguments: Tensor) -> Tensor:
+        """Return the first critic's mean value, shape (B,), over choices drawn with the weights, shape (B, K)."""
+        batch_size, choices = weight.shape
+        each = nested.apply(lambda entry: entry.repeat_interleave(choices, 0), {"obs": obs, "action_args": arguments})
+        choice = torch.arange(choices, device=weight.device).repeat(batch_size)
+        action = {"action_type": choice, "action_args": each["action_args"]}
+        q: Tensor = self.model.compute_critic(each["obs"], action, members=1)["q_value"]
+        return weight.mul(q.view(batch_size, choices)).sum(1)
+
+    def _target_actions(self, obs: Any, noise: Tensor | None) -> Any:
+        """Return the target actor's normalised actions, the best choices and arguments with ``noise``, shape (B, A)."""
+        output = self._actor_output(self.target_model, obs)
         action = output["action_args" if "logit" in output else "action"]
         action = action if noise is None else rl.smoothed_action(action, noise)
-        if "logit" not in output:
-            return action
-        return {"action_type": rl.straight_through(output["logit"]), "action_args": action}
+        return {"action_type": output["logit"].argmax(1), "action_args": action} if "logit" in output else action
 
     def _actor_output(self, model: Any, obs: Any) -> dict[str, Tensor]:
-        """Return what the actor says, the logits of illegal choices at minus infinity."""
+        """Return the output of the actor, with the logits of illegal choices at minus infinity."""
         output: dict[str, Tensor] = model.compute_actor(obs)
         return {**output, "logit": rl.masked(output["logit"], _mask_of(obs))} if "logit" in output else output
 
@@ -134,11 +254,11 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
         self.ou_noise.reset(data_id)
 
     def collect_memory(self) -> dict[str, Any]:
-        """Return the state of the noise that drifts."""
+        """Return the state of the Ornstein-Uhlenbeck noise."""
         return self.ou_noise.state_dict()
 
     def load_collect_memory(self, memory: Mapping[str, Any]) -> None:
-        """Take the state of the noise."""
+        """Load the state of the Ornstein-Uhlenbeck noise."""
         self.ou_noise.load_state_dict(dict(memory))
 
     @property
@@ -155,9 +275,9 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
     def _state_dict_collect(self) -> dict[str, Any]:
         return super()._state_dict_collect() | {"noise": self.ou_noise.state_dict()}
 
-    def _load_state_dict_collect(self, state: dict[str, Any]) -> None:
+    def _load_state_dict_collect(self, state: Mapping[str, Any]) -> None:
         super()._load_state_dict_collect(state)
-        if "noise" in state:  # weights that come from a learner hold none
+        if "noise" in state:  # a learner's weights contain no state of the noise
             self.ou_noise.load_state_dict(state["noise"])
 
     def _action_space_of_model(self) -> str:
@@ -174,9 +294,9 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
         return {"eps": self._epsilon_at(command_info["envstep"])} if is_hybrid else {}
 
     def _epsilon_at(self, env_step: int) -> float:
-        return self.epsilon.value(env_step, self.progress.budget or ASSUMED_BUDGET)
+        return self.config.other.eps.value(env_step, self.progress.budget)
 
 
 def _mask_of(obs: Any) -> Tensor | None:
-    """Return which choices are legal, shape (B, K), if the observation says it."""
+    """Return which choices are legal, shape (B, K), if the observation has a mask."""
     return obs.get("action_mask") if isinstance(obs, Mapping) else None

@@ -13,18 +13,63 @@ Shapes: B batch, A actions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
 from lightning_ding import rl
-from lightning_ding.policy.config import PolicyConfig
-from lightning_ding.policy.dqn_config import DQNConfig
-from lightning_ding.policy.q_learning import QLearningPolicy
-from lightning_ding.policy.spaces import discrete_action, obs_shape
+from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.base.spaces import discrete_action, obs_shape
+from lightning_ding.policy.q_learning import (
+    QLearningConfig,
+    QLearningLearnConfig,
+    QLearningModelConfig,
+    QLearningPolicy,
+)
 from lightning_ding.registry import POLICY_REGISTRY
+
+
+@dataclass(frozen=True)
+class DQNModelConfig(QLearningModelConfig):
+    """The Q-network: an encoder and a head."""
+
+    action_shape: int | Sequence[int] | None = None
+    """Number of actions, or one for each dimension; None takes it from the env."""
+    dueling: bool = True
+    """Split the head into a state value and advantages."""
+
+
+@dataclass(frozen=True)
+class DQNLearnConfig(QLearningLearnConfig):
+    """How updates are made."""
+
+    default_copy_freq: ClassVar[int] = 250
+    update_per_collect: int = 2
+    """Updates after each collection of n_sample transitions, >= 1."""
+    batch_size: int = 128
+    """Transitions of a minibatch on each rank, >= 1."""
+    learning_rate: float = 5e-4
+    """Step size, > 0."""
+    target_update_freq: int | None = None
+    """Updates between two copies into the target network, >= 1; None means 250, or no copies with target_theta."""
+    loss: Literal["huber", "mse"] = "huber"
+    """Loss of the temporal-difference error."""
+
+
+@dataclass(frozen=True)
+class DQNConfig(QLearningConfig):
+    """Everything that can be set of DQN."""
+
+    nstep: int | None = None
+    """Steps of the return, >= 1; fewer at an episode's end. None means 3 where a buffer sums the rewards, and 1
+    for batches without discount, which do not come from such a buffer."""
+    model: DQNModelConfig = field(default_factory=DQNModelConfig)
+    """The Q-network."""
+    learn: DQNLearnConfig = field(default_factory=DQNLearnConfig)
+    """How updates are made."""
 
 
 @POLICY_REGISTRY.register("dqn")
@@ -45,7 +90,7 @@ class DQNPolicy(QLearningPolicy[DQNConfig]):
     config_class: ClassVar[type[PolicyConfig]] = DQNConfig
 
     def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the temporal-difference loss of a minibatch and what to report of it.
+        """Return the temporal-difference loss of a minibatch and the metrics to report.
 
         Args:
             batch: ``obs``, ``action`` (B,) or (B, dimensions), ``reward`` (B,) summed over the steps, ``next_obs``,
@@ -53,8 +98,8 @@ class DQNPolicy(QLearningPolicy[DQNConfig]):
                 (B,) with ``priority_IS_weight``.
 
         Returns:
-            The loss, averaged over the dimensions of the action, and what to report, detached: ``total_loss``, a
-            scalar, ``q_value`` (B,), ``target_q_value`` (B,), and ``priority`` (B,) if the config asks for it.
+            The loss, averaged over the dimensions of the action, and the metrics to report, detached: ``total_loss``,
+            a scalar, ``q_value`` (B,), ``target_q_value`` (B,), and ``priority`` (B,) with the option ``priority``.
 
         Raises:
             KeyError: If ``discount`` or ``IS`` is needed and missing.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lightning_ding.policy.base import Policy
+from lightning_ding.policy.base.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY, import_modules
 
 

@@ -1,29 +1,176 @@
-"""What the algorithms that learn from rollouts have in common: acting, minibatches.
+"""The base of algorithms that learn from rollouts: their config, acting, and minibatches.
 
 Shapes: S transitions of a rollout, B of a minibatch, A actions or dimensions of an action.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
 from lightning_ding import nested, rl
-from lightning_ding.config import require
-from lightning_ding.policy.action_bounds import ActionBounds
-from lightning_ding.policy.base import ConfigT, Policy, not_implemented
-from lightning_ding.policy.optimisation import make_optimizer
-from lightning_ding.policy.rank_statistics import mean_over_ranks, smallest_over_ranks, standardise_over_ranks
-from lightning_ding.policy.round import Batch
-from lightning_ding.policy.spaces import actor_shapes, obs_shape
+from lightning_ding.config import moved, require
+from lightning_ding.policy.base.config import LearnConfig, OptimizerConfig, PolicyConfig
+from lightning_ding.policy.base.modes import not_implemented
+from lightning_ding.policy.base.policy import ConfigT, Policy
+from lightning_ding.policy.base.rank_statistics import standardise_over_ranks
+from lightning_ding.policy.base.round import Batch
+from lightning_ding.policy.base.scheduled_values import ScheduleConfig
+from lightning_ding.policy.base.spaces import ActionBounds, actor_shapes, obs_shape
+from lightning_ding.policy.base.update.optimizers import make_optimizer
+from lightning_ding.ranks import min_over_ranks
+from lightning_ding.worker_config import CollectorConfig
+
+
+@dataclass(frozen=True)
+class ActorModelConfig:
+    """The network of an actor, with or without a critic."""
+
+    obs_shape: Any = None
+    """Size or shape of an observation, or a dict of them; None takes it from the env."""
+    action_shape: Any = None
+    """Number of actions or dimensions; one number for each dimension of a multi-discrete action; action_type_shape
+    and action_args_shape of a hybrid one; None takes it from the env."""
+    action_space: Literal["discrete", "continuous", "hybrid"] | None = None
+    """Kind of action; None takes it from the env."""
+    action_low: Sequence[float] | None = None
+    """Smallest value of each dimension in the env; None takes it from the env, or -1 without an env."""
+    action_high: Sequence[float] | None = None
+    """Largest value of each dimension in the env; None takes it from the env, or 1 without an env."""
+    action_integer: bool | None = None
+    """Whether continuous actions are rounded, for an env with a Box of integers; None takes it from the env."""
+    action_start: int | Sequence[int] | None = None
+    """Smallest action of a Discrete space, or of each dimension; None takes it from the env, or 0 without an env."""
+    encoder: str | None = None
+    """Registered encoder (mlp, conv, impala, dict or your own); None chooses by the shape of observations."""
+    encoder_hidden_size_list: Sequence[int] | None = None
+    """Widths of the encoder; None takes the encoder's default: 128, 128, 64 for vectors."""
+    actor_head_hidden_size: int | None = None
+    """Width of the actor head's hidden layers; None takes the encoder's last width."""
+    actor_head_layer_num: int = 0
+    """Number of hidden layers of the actor's head, >= 0."""
+    encoder_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Further options of the encoder by name: layer_norm, activation; of images channels, feature_size, kernel_size and
+    stride; of dicts fusion_size and image_encoder; see the page on networks."""
+    activation: Literal["relu", "tanh", "elu", "gelu", "silu"] = "relu"
+    """Activation function after every hidden layer."""
+    layer_norm: bool = False
+    """Normalise every hidden layer before its activation."""
+    sigma_type: Literal["independent", "conditioned", "fixed"] = "independent"
+    """Standard deviation of continuous actions: learned for each dimension, by the network, or fixed."""
+    fixed_sigma_value: float = 0.3
+    """The standard deviation with sigma_type fixed, > 0, in units of half the action's range."""
+    bound_type: Literal["tanh"] | None = None
+    """Squash the mean of continuous actions; None leaves it free, and clips the action."""
+
+    def __post_init__(self) -> None:
+        """Check that no option is set that has no effect with the kind of action."""
+        kind, start = self.action_space, self.action_start
+        require(
+            kind != "discrete" or not self.action_integer, "model.action_integer", "None for discrete actions", True
+        )
+        require(kind != "continuous" or start is None, "model.action_start", "None for continuous actions", start)
+
+
+@dataclass(frozen=True)
+class OnPolicyOptimizerConfig(OptimizerConfig):
+    """The class of the optimizer and its further arguments."""
+
+    eps: float = 1e-5
+    """Added to the denominator of the step, > 0; not for sgd."""
+
+
+@dataclass(frozen=True)
+class OnPolicyLearnConfig(LearnConfig):
+    """How updates are made."""
+
+    MOVED: ClassVar[dict[str, str]] = LearnConfig.MOVED | moved(
+        discount_factor="set discount_factor of the policy",
+        update_per_collect="a rollout gives epoch_per_collect times its size divided by batch_size updates",
+    )
+
+    batch_size: int | None = 64
+    """Transitions of a minibatch on each rank, >= 1, adjusted to give equal sizes; None for the whole rollout."""
+    learning_rate: float = 3e-4
+    """Step size at the start, > 0."""
+    optimizer: OnPolicyOptimizerConfig = field(default_factory=OnPolicyOptimizerConfig)
+    """The class of the optimizer."""
+    entropy_weight: float = 0.0
+    """Weight of the policy's entropy, which keeps it exploring, >= 0."""
+    entropy_weight_scheduler: ScheduleConfig = field(default_factory=ScheduleConfig)
+    """A factor of entropy_weight that changes during the run; needs entropy_weight > 0."""
+    grad_clip_norm: float | None = 0.5
+    """Largest norm of the gradient, > 0; None for no limit."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        size, path = self.batch_size, "learn.entropy_weight_scheduler"
+        require(size is None or size >= 1, "learn.batch_size", ">= 1 or None", size)
+        require(self.learning_rate > 0, "learn.learning_rate", "> 0", self.learning_rate)
+        require(self.entropy_weight >= 0, "learn.entropy_weight", ">= 0", self.entropy_weight)
+        self.entropy_weight_scheduler.check(path)
+        is_used = self.entropy_weight > 0 or self.entropy_weight_scheduler == ScheduleConfig()
+        require(is_used, path, "left alone with entropy_weight 0", self.entropy_weight_scheduler.type)
+
+
+@dataclass(frozen=True)
+class OnPolicyCollectConfig:
+    """How much is collected, and by which collector."""
+
+    MOVED: ClassVar[dict[str, str]] = moved(discount_factor="set discount_factor of the policy")
+
+    n_sample: int | None = None
+    """Transitions of a rollout on each rank, >= 1, a few more if the envs do not divide it; None with n_episode."""
+    n_episode: int | None = None
+    """Episodes of a rollout on each rank, >= 1; None with n_sample."""
+    unroll_len: int = 1
+    """Steps of a training sample; these algorithms have no memory, so only 1."""
+    collector: CollectorConfig = field(default_factory=CollectorConfig)
+    """The collector: sample with n_sample, episode with n_episode."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        one = "set when n_episode is None, and None when it is set"
+        require((self.n_sample is None) != (self.n_episode is None), "collect.n_sample", one, self.n_sample)
+        require(self.n_sample is None or self.n_sample >= 1, "collect.n_sample", ">= 1", self.n_sample)
+        require(self.n_episode is None or self.n_episode >= 1, "collect.n_episode", ">= 1", self.n_episode)
+        require(self.unroll_len == 1, "collect.unroll_len", "1", self.unroll_len)
+        kind = self.collector.type
+        other = "episode" if self.n_sample is not None else "sample"
+        given = "n_sample" if self.n_sample is not None else "n_episode"
+        require(kind != other, "collect.collector.type", f"another one with collect.{given}", kind)
+        waste = "False: the rollout holds whole episodes already"
+        require(not self.collector.get_train_sample, "collect.collector.get_train_sample", waste, True)
+
+
+@dataclass(frozen=True)
+class OnPolicyConfig(PolicyConfig):
+    """Everything that can be set of every on-policy algorithm."""
+
+    MOVED: ClassVar[dict[str, str]] = PolicyConfig.MOVED | moved(
+        action_space="set model.action_space",
+        priority="there is no replay, so nothing to draw by priority",
+        priority_IS_weight="there is no replay, so nothing to weigh",
+        nstep="advantages reach as far as the rollout, see collect.gae_lambda",
+        random_collect_size="a rollout must come from the policy itself",
+    )
+
+    discount_factor: float = 0.99
+    """gamma, in [0, 1]."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require(0 <= self.discount_factor <= 1, "discount_factor", "in [0, 1]", self.discount_factor)
 
 
 class OnPolicyPolicy(Policy[ConfigT]):
-    """A policy that learns from a rollout of its own, once, in passes over shuffled minibatches.
+    """A policy that learns once from each rollout that it collected, in passes over shuffled minibatches.
 
     A subclass implements ``_learning_data``, which gives the columns that its ``loss`` reads, and ``loss``. An update
     is a minibatch, so ``train_iter`` counts minibatches. Under DDP all ranks make equally many of them, however many
@@ -41,7 +188,7 @@ class OnPolicyPolicy(Policy[ConfigT]):
     # ------------------------------------------------------------------ to implement
 
     def loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of a minibatch of what ``_learning_data`` gave, and what to report of it, detached."""
+        """Return the loss of a minibatch of the data of ``_learning_data``, and the metrics to report, detached."""
         raise not_implemented(self, "loss")
 
     def _learning_data(self, rollout: Batch, sequences: rl.Sequences) -> Batch:
@@ -72,7 +219,7 @@ class OnPolicyPolicy(Policy[ConfigT]):
         return transition | {"action": output["drawn"], "log_prob": output["log_prob"]}
 
     def _logit(self, obs: Any) -> Any:
-        """Return what describes the distribution over actions, see :func:`rl.distribution_of`."""
+        """Return the parameters of the distribution over actions, see :func:`rl.distribution_of`."""
         return self.model(obs)["logit"]
 
     def _distribution(self, logit: Any, obs: Any) -> rl.Distribution:
@@ -84,26 +231,26 @@ class OnPolicyPolicy(Policy[ConfigT]):
         if not action.is_floating_point():
             return self.action_start.to_env(action)
         section, names = self.config.model, "model.action_space and model.action_shape"
-        needed = "set for a network of one's own with continuous actions without an env"
-        require(hasattr(self, "bounds"), names, needed, (section.action_space, section.action_shape))
-        return self.bounds.to_env(action)
+        needed = "set if a custom network has continuous actions and there is no env"
+        require(self.bounds is not None, names, needed, (section.action_space, section.action_shape))
+        return cast(ActionBounds, self.bounds).to_env(action)
 
     # ------------------------------------------------------------------ learning
 
     def _init_learn(self) -> None:
         learn = self.config.learn
-        self._optimizer_list = [make_optimizer(learn.optimizer, self.model.parameters(), learn.learning_rate)]
+        self.updater.optimizers = [make_optimizer(learn.optimizer, self.model.parameters(), learn.learning_rate)]
 
     def _forward_learn(self, batch: Batch) -> dict[str, Any]:
         """Learn from a rollout with leading axis S; return what the last update reports."""
         sequences = rl.time_major(batch["env_id"], batch["episode_id"])
-        scheduled = self._schedules.tensors
+        scheduled = self.updater.schedules.tensors
         for epoch in range(self._epochs()):
             if epoch == 0 or self._recomputes():
                 data = self._learning_data(batch, sequences)
             divergences = []
             for minibatch in self._minibatches(data):
-                report = self.minimise(self.loss, minibatch | scheduled, clip=self.config.learn.grad_clip)
+                report = self.updater.minimise(self.loss, minibatch | scheduled)
                 self.progress.train_iter += 1
                 divergences.append(report.get("approx_kl"))
             if self._has_moved_far(divergences):
@@ -112,25 +259,25 @@ class OnPolicyPolicy(Policy[ConfigT]):
         return report
 
     def _recomputes(self) -> bool:
-        """Return whether the learning data is computed anew before each pass."""
+        """Return whether the learning data are computed again before each pass."""
         return False
 
     def _end_round(self, data: Batch) -> None:
-        """Take note of the data of a round that was learned from."""
+        """Update statistics with the data of a finished round."""
 
     def _has_moved_far(self, divergences: list[Tensor | None]) -> bool:
-        """Return whether the policy has moved so far that the passes over a rollout should end, on all ranks alike."""
-        limit: float | None = getattr(self.config.learn, "target_kl", None)
-        if limit is None:
-            return False
-        moved = torch.stack([one for one in divergences if one is not None]).nanmean()  # one left out moved nothing
-        return mean_over_ranks(float(moved), self.device) > limit
+        """Return whether the passes over a rollout should end early; all ranks must get the same answer.
+
+        Args:
+            divergences: The ``approx_kl`` that each update of the pass reported, a scalar.
+        """
+        return False
 
     def _minibatches(self, data: Batch) -> Iterator[Batch]:
         """Yield shuffled minibatches of sizes that differ by one at most, as many on every rank."""
         size = nested.length(data)
         wanted = self.config.learn.batch_size or size
-        number = smallest_over_ranks(max(1, round(size / wanted)), self.device)
+        number = min_over_ranks(max(1, round(size / wanted)))
         shuffled = nested.index(data, torch.from_numpy(self.rng.permutation(size)).to(self.device))
         name = self._standardised()
         parts = list(_parts(shuffled, size, number))
@@ -144,9 +291,10 @@ class OnPolicyPolicy(Policy[ConfigT]):
 
     def _init_spaces(self) -> None:
         super()._init_spaces()
+        self.bounds: ActionBounds | None = None
         section = self.config.model
         shape, low, high = section.action_shape, section.action_low, section.action_high
-        if section.action_space in ("discrete", None) or shape is None:  # of a network of one's own, the env says it
+        if section.action_space in ("discrete", None) or shape is None:  # a custom network's size is known from the env
             return
         size = shape["action_args_shape"] if isinstance(shape, Mapping) else shape
         self.bounds = ActionBounds(size, allow_unbounded=True).to(self.device)
@@ -162,7 +310,7 @@ class OnPolicyPolicy(Policy[ConfigT]):
         return float(self.config.discount_factor)
 
     def _get_update_per_collect(self) -> int:
-        """Return how many updates a rollout gives; for whole episodes, whose length nobody knows, one a pass."""
+        """Return how many updates a rollout gives; for whole episodes, whose length is unknown, one per pass."""
         rows = self.config.collect.n_sample or 1
         return self._epochs() * max(1, round(rows / self._get_batch_size()))
 

@@ -2,9 +2,9 @@
 
 Paper: Williams 1992 (https://doi.org/10.1007/BF00992696), with the reward-to-go of Sutton and Barto 2018, section 13.3.
 
-Where this differs: no gamma^t before the gradient of step t, as everybody leaves it out; returns are standardised in
+Where this differs: no gamma^t before the gradient of step t, as is usual; returns are standardised in
 each minibatch, which stands for a baseline (``return_norm: false`` leaves them as they are). There is no critic, so an
-episode that a time limit cut counts as if nothing came behind it. ``train_iter`` counts minibatches.
+episode that a time limit cut counts as if it had ended there. ``train_iter`` counts minibatches.
 
 Shapes: S transitions of a rollout, B batch.
 """
@@ -12,6 +12,7 @@ Shapes: S transitions of a rollout, B batch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,12 +20,62 @@ import torch
 from torch import Tensor
 
 from lightning_ding import rl
-from lightning_ding.config import require
-from lightning_ding.policy.config import PolicyConfig
-from lightning_ding.policy.on_policy import OnPolicyPolicy
-from lightning_ding.policy.pg_config import PGConfig
-from lightning_ding.policy.round import Batch
+from lightning_ding.config import moved, require
+from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.base.round import Batch
+from lightning_ding.policy.on_policy import (
+    ActorModelConfig,
+    OnPolicyCollectConfig,
+    OnPolicyConfig,
+    OnPolicyLearnConfig,
+    OnPolicyPolicy,
+)
 from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.worker_config import CollectorConfig
+
+
+@dataclass(frozen=True)
+class PGLearnConfig(OnPolicyLearnConfig):
+    """How updates are made."""
+
+    MOVED: ClassVar[dict[str, str]] = OnPolicyLearnConfig.MOVED | moved(
+        ignore_done="there is no critic, so nothing is known about returns after an end",
+    )
+
+    batch_size: int | None = None
+    """Transitions of a minibatch on each rank, >= 1, adjusted to give equal sizes; None for the whole rollout."""
+    learning_rate: float = 1e-3
+    """Step size at the start, > 0."""
+    entropy_weight: float = 0.01
+    """Weight of the policy's entropy, which keeps it exploring, >= 0."""
+    grad_clip_norm: float | None = 5.0
+    """Largest norm of the gradient, > 0; None for no limit."""
+    return_norm: bool = True
+    """Standardise the returns of each minibatch, over all ranks, in place of a baseline."""
+
+
+@dataclass(frozen=True)
+class PGCollectConfig(OnPolicyCollectConfig):
+    """How much is collected, and by which collector."""
+
+    n_episode: int | None = 8
+    """Episodes of a rollout on each rank, >= 1; returns need whole ones."""
+    collector: CollectorConfig = field(default_factory=lambda: CollectorConfig(type="episode"))
+    """The collector of whole episodes."""
+
+
+@dataclass(frozen=True)
+class PGConfig(OnPolicyConfig):
+    """Everything that can be set of REINFORCE."""
+
+    deterministic_eval: bool = True
+    """Evaluate the most probable actions; else draw them, the same way in each evaluation."""
+    model: ActorModelConfig = field(default_factory=ActorModelConfig)
+    """The network."""
+    learn: PGLearnConfig = field(default_factory=PGLearnConfig)
+    """How updates are made."""
+    collect: PGCollectConfig = field(default_factory=PGCollectConfig)
+    """How much is collected, and by which collector."""
 
 
 @POLICY_REGISTRY.register("pg")
@@ -49,7 +100,7 @@ class PGPolicy(OnPolicyPolicy[PGConfig]):
         self._reset_eval()
 
     def _reset_eval(self, data_id: Sequence[int] | None = None) -> None:
-        if data_id is None:  # an evaluation begins: it draws as the one before, and nothing of the exploration's
+        if data_id is None:  # every evaluation draws the same numbers, from its own generator
             self.eval_rng = np.random.default_rng(self.global_rank)
 
     def _forward_eval(self, obs: Any) -> dict[str, Any]:
@@ -71,7 +122,7 @@ class PGPolicy(OnPolicyPolicy[PGConfig]):
         return {"obs": rollout["obs"], "action": rollout["action"], "return": sequences.flatten(to_go)}
 
     def loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of a minibatch and what to report of it.
+        """Return the loss of a minibatch and the metrics to report.
 
         Args:
             batch: ``obs``, ``action`` as it was drawn, ``return`` (B,), perhaps standardised.

@@ -6,7 +6,7 @@ weights: Andrychowicz et al. 2021 (https://arxiv.org/abs/2006.05990); hybrid act
 (https://arxiv.org/abs/1903.01344), here with one critic for both.
 
 Where this differs: a time limit and the end of the rollout bootstrap from the true next observation. Values are clipped
-by a distance of their own, not by the clip ratio of the policy, which is a ratio, and by default not at all. With
+by a separate distance, not by the clip ratio of the policy, and by default not at all. With
 ``value_norm`` the critic predicts returns divided by their running root mean square; DI-engine divides by the standard
 deviation, which makes targets huge where returns hardly vary. ``train_iter`` counts minibatches.
 
@@ -16,17 +16,98 @@ Shapes: B batch.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from lightning_ding import rl
-from lightning_ding.policy.actor_critic import ActorCriticPolicy
-from lightning_ding.policy.config import PolicyConfig
-from lightning_ding.policy.ppo_config import PPOConfig
-from lightning_ding.policy.rank_statistics import update_over_ranks
-from lightning_ding.policy.round import Batch
+from lightning_ding.config import moved, require
+from lightning_ding.policy.actor_critic import ActorCriticModelConfig, ActorCriticPolicy
+from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.base.rank_statistics import update_over_ranks
+from lightning_ding.policy.base.round import Batch
+from lightning_ding.policy.base.scheduled_values import ScheduleConfig
+from lightning_ding.policy.on_policy import OnPolicyCollectConfig, OnPolicyConfig, OnPolicyLearnConfig
+from lightning_ding.ranks import mean_over_ranks
 from lightning_ding.registry import POLICY_REGISTRY
+
+
+@dataclass(frozen=True)
+class PPOLearnConfig(OnPolicyLearnConfig):
+    """How updates are made."""
+
+    MOVED: ClassVar[dict[str, str]] = OnPolicyLearnConfig.MOVED | moved(
+        kl_beta="there is no pretrained policy to stay near to; target_kl bounds the step from the last rollout",
+        kl_type="there is no pretrained policy to stay near to",
+        pretrained_model_path="load a checkpoint with Trainer.fit(ckpt_path=...)",
+    )
+
+    epoch_per_collect: int = 10
+    """Passes over a rollout, >= 1."""
+    clip_ratio: float = 0.2
+    """Distance from 1 at which the ratio of new to old probability is clipped, > 0."""
+    clip_ratio_scheduler: ScheduleConfig = field(default_factory=ScheduleConfig)
+    """A factor of clip_ratio that changes during the run."""
+    dual_clip: float | None = None
+    """Largest ratio in the loss of a negative advantage, > 1; None for no limit."""
+    value_weight: float = 0.5
+    """Weight of the critic's loss, >= 0."""
+    value_clip: float | None = None
+    """Largest change of a value in a round, > 0, in units of the network's output; None for no limit."""
+    value_norm: bool = True
+    """Train the critic to predict returns divided by their running root mean square."""
+    adv_norm: bool = True
+    """Standardise the advantages of each minibatch, over all ranks."""
+    target_kl: float | None = None
+    """Stop the passes over a rollout once the policy has moved so far on average, in nats, > 0; None never stops."""
+    ppo_param_init: bool = True
+    """Orthogonal weights at the start, and an actor that is nearly uniform (Andrychowicz et al. 2021)."""
+    ignore_done: bool = False
+    """Bootstrap from terminal states too; for old configs of envs that only a time limit ends."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        require(self.epoch_per_collect >= 1, "learn.epoch_per_collect", ">= 1", self.epoch_per_collect)
+        require(self.clip_ratio > 0, "learn.clip_ratio", "> 0", self.clip_ratio)
+        self.clip_ratio_scheduler.check("learn.clip_ratio_scheduler")
+        require(self.dual_clip is None or self.dual_clip > 1, "learn.dual_clip", "> 1 or None", self.dual_clip)
+        require(self.value_weight >= 0, "learn.value_weight", ">= 0", self.value_weight)
+        require(self.value_clip is None or self.value_clip > 0, "learn.value_clip", "> 0 or None", self.value_clip)
+        require(self.target_kl is None or self.target_kl > 0, "learn.target_kl", "> 0 or None", self.target_kl)
+        passes = "None with epoch_per_collect=1: there is no other pass to stop"
+        require(self.target_kl is None or self.epoch_per_collect > 1, "learn.target_kl", passes, self.target_kl)
+
+
+@dataclass(frozen=True)
+class PPOCollectConfig(OnPolicyCollectConfig):
+    """How much is collected, and by which collector."""
+
+    n_sample: int | None = 1024
+    """Transitions of a rollout on each rank, >= 1, a few more if the envs do not divide it; None with n_episode."""
+    gae_lambda: float = 0.95
+    """Bias-variance mix of the advantages, in [0, 1]."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        require(0 <= self.gae_lambda <= 1, "collect.gae_lambda", "in [0, 1]", self.gae_lambda)
+
+
+@dataclass(frozen=True)
+class PPOConfig(OnPolicyConfig):
+    """Everything that can be set of PPO."""
+
+    recompute_adv: bool = True
+    """Compute values and advantages again before each pass over a rollout."""
+    model: ActorCriticModelConfig = field(default_factory=ActorCriticModelConfig)
+    """The network."""
+    learn: PPOLearnConfig = field(default_factory=PPOLearnConfig)
+    """How updates are made."""
+    collect: PPOCollectConfig = field(default_factory=PPOCollectConfig)
+    """How much is collected, and by which collector."""
 
 
 @POLICY_REGISTRY.register("ppo")
@@ -51,7 +132,7 @@ class PPOPolicy(ActorCriticPolicy[PPOConfig]):
 
     def _initialise(self, model: nn.Module | None) -> None:
         super()._initialise(model)
-        if model is None and self.config.learn.ppo_param_init:
+        if model is None and self._needs_model() and self.config.learn.ppo_param_init:
             self.model.init_orthogonally()  # type: ignore[operator]
 
     def _init_learn(self) -> None:
@@ -59,7 +140,7 @@ class PPOPolicy(ActorCriticPolicy[PPOConfig]):
         self.return_statistics = rl.RunningMeanStd()
 
     def loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of a minibatch and what to report of it.
+        """Return the loss of a minibatch and the metrics to report.
 
         Args:
             batch: ``obs``, ``action`` as it was drawn, ``log_prob`` and ``value`` (B,) of the policy that acted,
@@ -86,6 +167,13 @@ class PPOPolicy(ActorCriticPolicy[PPOConfig]):
 
     def _epochs(self) -> int:
         return self.config.learn.epoch_per_collect
+
+    def _has_moved_far(self, divergences: list[Tensor | None]) -> bool:
+        limit = self.config.learn.target_kl
+        if limit is None:
+            return False
+        moved = torch.stack([one for one in divergences if one is not None]).nanmean()  # a skipped update moved nothing
+        return mean_over_ranks(float(moved)) > limit
 
     def _standardised(self) -> str | None:
         return "advantage" if self.config.learn.adv_norm else None

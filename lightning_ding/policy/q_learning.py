@@ -1,13 +1,13 @@
-"""What DQN and its relatives share: exploring, discounting, masks and the target network.
+"""The base of DQN and its relatives: their config, exploration, masks, and the target network's output.
 
 Shapes: B batch, A actions, U minibatches of a round.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypeVar, cast
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
 import torch
@@ -15,22 +15,104 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from lightning_ding import nested, rl
-from lightning_ding.config import ConfigLike
-from lightning_ding.policy.base import not_implemented
-from lightning_ding.policy.eval_mode import InEvalMode
-from lightning_ding.policy.optimisation import make_optimizer
-from lightning_ding.policy.q_learning_config import ASSUMED_BUDGET, QLearningConfig
-from lightning_ding.policy.replay_policy import ReplayPolicy
-from lightning_ding.policy.spaces import discrete_action, obs_shape
+from lightning_ding.config import require
+from lightning_ding.policy.base.modes import not_implemented
+from lightning_ding.policy.base.scheduled_values import EpsConfig
+from lightning_ding.policy.base.spaces import discrete_action, obs_shape
+from lightning_ding.policy.base.update.optimizers import make_optimizer
+from lightning_ding.policy.replay_policy import ReplayCollectConfig, ReplayConfig, ReplayLearnConfig, ReplayPolicy
+from lightning_ding.worker_config import ReplayBufferConfig
+
+
+@dataclass(frozen=True)
+class QLearningModelConfig:
+    """A Q-network: an encoder and a head."""
+
+    obs_shape: Any = None
+    """Size or shape of an observation, or a dict of them; None takes it from the env."""
+    action_shape: Any = None
+    """Number of actions; None takes it from the env."""
+    action_start: int | Sequence[int] | None = None
+    """Smallest action of a Discrete space, or of each dimension; None takes it from the env, or 0 without an env."""
+    encoder: str | None = None
+    """Registered encoder (mlp, conv, impala, dict or your own); None chooses by the shape of observations."""
+    encoder_hidden_size_list: Sequence[int] | None = None
+    """Widths of the encoder; None takes the encoder's default: 128, 128, 64 for vectors."""
+    head_hidden_size: int | None = None
+    """Width of the head's hidden layers; None takes the encoder's last width."""
+    head_layer_num: int | None = None
+    """Number of hidden layers of the head, >= 0; None means 1 in a dueling head, else 0."""
+    encoder_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Further options of the encoder by name: layer_norm, activation; of images channels, feature_size, kernel_size and
+    stride; of dicts fusion_size and image_encoder; see the page on networks."""
+    activation: Literal["relu", "tanh", "elu", "gelu", "silu"] = "relu"
+    """Activation function after every hidden layer."""
+    layer_norm: bool = False
+    """Normalise every hidden layer before its activation."""
+
+
+@dataclass(frozen=True)
+class QLearningLearnConfig(ReplayLearnConfig):
+    """How updates are made."""
+
+    update_per_collect: int = 5
+    """Updates after each collection of n_sample transitions, >= 1."""
+    learning_rate: float = 1e-3
+    """Step size, > 0."""
+    double_q: bool = True
+    """Choose the next action with the online network and evaluate it with the target network."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        require(self.learning_rate > 0, "learn.learning_rate", "> 0", self.learning_rate)
+
+
+@dataclass(frozen=True)
+class QLearningCollectConfig(ReplayCollectConfig):
+    """How much is collected, and by which collector."""
+
+    n_sample: int = 8
+    """Transitions of a round on each rank, >= 1."""
+
+
+@dataclass(frozen=True)
+class QLearningOtherConfig:
+    """Exploration and replay, which the sections learn and collect do not contain."""
+
+    eps: EpsConfig = field(default_factory=EpsConfig)
+    """The epsilon schedule."""
+    replay_buffer: ReplayBufferConfig = field(default_factory=lambda: ReplayBufferConfig(replay_buffer_size=1_000_000))
+    """The replay buffer."""
+
+
+@dataclass(frozen=True)
+class QLearningConfig(ReplayConfig):
+    """The config of DQN and its relatives."""
+
+    random_collect_size: int = 512
+    """Transitions collected with random actions before the first update on each rank, >= 0."""
+    model: QLearningModelConfig = field(default_factory=QLearningModelConfig)
+    """The Q-network."""
+    learn: QLearningLearnConfig = field(default_factory=QLearningLearnConfig)
+    """How updates are made."""
+    collect: QLearningCollectConfig = field(default_factory=QLearningCollectConfig)
+    """How much is collected, and by which collector."""
+    other: QLearningOtherConfig = field(default_factory=QLearningOtherConfig)
+    """Exploration and replay."""
+
 
 LARGEST_FORWARD = 4096  # rows of a forward pass over a whole round
 
+
 QConfigT = TypeVar("QConfigT", bound=QLearningConfig)
+
+
 ValuesAndMask = tuple[Tensor, "Tensor | None"]
 
 
 class QLearningPolicy(ReplayPolicy[QConfigT]):
-    """A policy that takes the action of the largest value, and learns it with a target network.
+    """A policy that takes the action of the largest value, and learns the values with a target network.
 
     A subclass names its ``config_class`` and implements ``loss`` and ``default_model``. Its network maps observations
     to a dict whose ``logit`` holds the action values.
@@ -42,26 +124,16 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
     """
 
     target_keys: ClassVar[tuple[str, ...]] = ("logit",)
-    """What the loss needs of the target network's output."""
-
-    def __init__(
-        self,
-        cfg: ConfigLike[QConfigT] = None,
-        model: nn.Module | None = None,
-        enable_field: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(cfg, model, enable_field)
-        self.epsilon = self.config.other.eps.schedule()
+    """Entries of the target network's output that the loss needs."""
 
     def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-        """Return the loss of a minibatch and what to report of it, detached."""
+        """Return the loss of a minibatch and the metrics to report, detached."""
         raise not_implemented(self, "loss")
 
     def _init_learn(self) -> None:
-        self.target_model = copy.deepcopy(self.model).requires_grad_(False)
-        self._target_in_eval_mode = InEvalMode(self.target_model)
+        self._make_target()
         learn = self.config.learn
-        self._optimizer_list = [make_optimizer(learn.optimizer, self.model.parameters(), learn.learning_rate)]
+        self.updater.optimizers = [make_optimizer(learn.optimizer, self.model.parameters(), learn.learning_rate)]
 
     def _forward_collect(self, obs: Any, *, eps: float | None = None) -> dict[str, Tensor]:  # type: ignore[override]
         """Return epsilon-greedy actions; ``eps`` overrides the schedule."""
@@ -79,14 +151,14 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
 
     def _forward_learn(self, batch: dict[str, Any]) -> dict[str, Any]:
         with self._target_in_eval_mode:  # not inside the loss, which may be compiled
-            report = self.minimise(self.loss, batch, clip=self.config.learn.grad_clip)
+            report = self.updater.minimise(self.loss, batch)
         self._update_target()
         return report
 
     def _forward_round(self, data: dict[str, Any]) -> dict[str, Any] | None:
         if "target_q" not in data:
             return None  # the target network moves between two minibatches
-        report = self.minimise_together(self.loss, data, clip=self.config.learn.grad_clip)
+        report = self.updater.minimise_together(self.loss, data)
         if report is not None:
             self.progress.train_iter += nested.length(data) - 1
             self._update_target()
@@ -94,23 +166,22 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         return report
 
     def _output(self, model: nn.Module, obs: Any) -> dict[str, Any]:
-        """Return what the network says when learning and collecting."""
+        """Return the output of the network when learning and collecting."""
         return cast("dict[str, Any]", model(obs))
 
     @torch.no_grad()
     def _target_output(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the target network says of the next observations, unless the round was prepared with it."""
+        """Return the output of the target network for the next observations; a prepared round already contains it."""
         if "target_q" in batch:
             return cast("dict[str, Any]", batch["target_q"])
         return self._output(self.target_model, batch["next_obs"])
 
     @torch.no_grad()
     def _prepare_round(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Add ``target_q``, the target network's output with leading axes (U, B), if it stays as it is in the round."""
+        """Add ``target_q``, the target network's output with leading axes (U, B), if it is constant in the round."""
         num_batches, batch_size = data["reward"].shape
-        freq, train_iter = self.config.learn.copies_target_every, self.progress.train_iter
-        if freq is None or (train_iter + num_batches - 1) // freq > train_iter // freq:
-            return data  # the target network moves before the last minibatch
+        if self._target_update.changes_within(self.progress.train_iter, num_batches):
+            return data
         if self._is_joint(()) or num_batches * batch_size > LARGEST_FORWARD:
             return data
         with self._target_in_eval_mode:
@@ -139,7 +210,11 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         return logit if isinstance(logit, list) else [logit]
 
     def _is_joint(self, parts: Sequence[Any]) -> bool:
-        """Return whether actions have an axis of dimensions; a given network may tell it by more than one part."""
+        """Return whether actions have an axis of dimensions.
+
+        Args:
+            parts: The parts of a network's output; more than one means that there is such an axis.
+        """
         return len(parts) > 1 or isinstance(self.config.model.action_shape, Sequence)
 
     def _reward(self, batch: Mapping[str, Any]) -> Tensor:
@@ -150,16 +225,8 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         return reward
 
     def _weight(self, batch: Mapping[str, Any]) -> Tensor | None:
-        """Return the importance-sampling weights, shape (B,), if the config asks for them."""
+        """Return the importance-sampling weights, shape (B,), with the option ``priority_IS_weight``."""
         return batch["IS"] if self.config.priority_IS_weight else None
-
-    def _update_target(self) -> None:
-        learn = self.config.learn
-        freq = learn.copies_target_every
-        if learn.target_theta is not None:
-            rl.polyak_update(self.model, self.target_model, learn.target_theta)
-        elif freq is not None and (self.progress.train_iter + 1) % freq == 0:
-            rl.copy_parameters(self.model, self.target_model)
 
     def _monitor_vars_learn(self) -> list[str]:
         return ["cur_lr", "total_loss", "q_value", "target_q_value"]
@@ -168,7 +235,7 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         return {"eps": self._epsilon_at(command_info["envstep"])}
 
     def _epsilon_at(self, env_step: int) -> float:
-        return self.epsilon.value(env_step, self.progress.budget or ASSUMED_BUDGET)
+        return self.config.other.eps.value(env_step, self.progress.budget)
 
     def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
         if isinstance(action_space, (spaces.MultiDiscrete, spaces.MultiBinary)):

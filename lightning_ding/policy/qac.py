@@ -1,4 +1,4 @@
-"""What DDPG, TD3 and SAC share: an actor and critics that value its continuous actions, learned from replay.
+"""The base of DDPG, TD3 and SAC: an actor, and critics of its continuous actions, learned from replay.
 
 Envs, collectors and buffers see actions in the env's units; networks, noise and log-probabilities are in normalised
 ones, [-1, 1] in every dimension.
@@ -8,9 +8,9 @@ Shapes: B batch, U minibatches of a round, A dimensions of an action, E critics.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -18,24 +18,112 @@ from gymnasium import spaces
 from torch import Tensor
 
 from lightning_ding import rl
-from lightning_ding.policy.action_bounds import ActionBounds
-from lightning_ding.policy.base import not_implemented
-from lightning_ding.policy.eval_mode import InEvalMode
-from lightning_ding.policy.optimisation import make_optimizer
-from lightning_ding.policy.qac_config import QACConfig
-from lightning_ding.policy.replay_policy import ReplayPolicy
-from lightning_ding.policy.spaces import continuous_action, obs_shape
+from lightning_ding.config import require
+from lightning_ding.policy.base.modes import not_implemented
+from lightning_ding.policy.base.spaces import ActionBounds, continuous_action, obs_shape
+from lightning_ding.policy.base.update.optimizers import make_optimizer
+from lightning_ding.policy.replay_policy import ReplayConfig, ReplayLearnConfig, ReplayPolicy
+from lightning_ding.worker_config import ReplayBufferConfig
+
+
+@dataclass(frozen=True)
+class QACModelConfig:
+    """The actor and the critics."""
+
+    obs_shape: Any = None
+    """Size or shape of an observation, or a dict of them; None takes it from the env."""
+    action_shape: Any = None
+    """Number of dimensions of the action, hybrid: ``{action_type_shape, action_args_shape}``; None takes it from the
+    env."""
+    action_low: Sequence[float] | None = None
+    """Smallest value of each dimension of the action; None takes it from the env, or -1 without an env."""
+    action_high: Sequence[float] | None = None
+    """Largest value of each dimension of the action; None takes it from the env, or 1 without an env."""
+    action_integer: bool | None = None
+    """Whether continuous actions are rounded, for an env with a Box of integers; None takes it from the env."""
+    twin_critic: bool = True
+    """Use two critics; the target is the smaller of their values."""
+    actor_head_hidden_size: int = 256
+    """Width of the actor's hidden layers, >= 1; needs actor_head_layer_num > 0."""
+    actor_head_layer_num: int = 2
+    """Number of hidden layers of the actor, >= 0."""
+    critic_head_hidden_size: int = 256
+    """Width of the critics' hidden layers, >= 1; needs critic_head_layer_num > 0."""
+    critic_head_layer_num: int = 2
+    """Number of hidden layers of the critics, >= 0."""
+    encoder: str | None = None
+    """Registered encoder (mlp, conv, impala, dict or your own); None chooses by the shape of observations, and uses
+    no encoder for vectors."""
+    encoder_hidden_size_list: Sequence[int] | None = None
+    """Widths of the encoders; None uses no encoder for vectors, and the encoder's default widths for others."""
+    share_encoder: bool = False
+    """Use the critics' encoder for the actor; only the critics' loss trains it; needs an encoder."""
+    encoder_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Further options of the encoder by name: layer_norm, activation; of images channels, feature_size, kernel_size and
+    stride; of dicts fusion_size and image_encoder; see the page on networks."""
+    activation: Literal["relu", "tanh", "elu", "gelu", "silu"] = "relu"
+    """Activation function after every hidden layer."""
+    layer_norm: bool = False
+    """Normalise every hidden layer before its activation."""
+    last_layer_init: float | None = None
+    """Initialise the last layers uniformly in [-x, x], x > 0; None initialises them like all other layers."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        init = self.last_layer_init
+        require(init is None or init > 0, "model.last_layer_init", "> 0 or None", init)
+        for head in ("actor_head", "critic_head"):
+            layers, size = getattr(self, f"{head}_layer_num"), getattr(self, f"{head}_hidden_size")
+            require(layers >= 0, f"model.{head}_layer_num", ">= 0", layers)
+            require(size >= 1, f"model.{head}_hidden_size", ">= 1", size)
+            is_used = layers > 0 or size == getattr(type(self), f"{head}_hidden_size")
+            require(is_used, f"model.{head}_hidden_size", "left alone without hidden layers", size)
+
+
+@dataclass(frozen=True)
+class QACLearnConfig(ReplayLearnConfig):
+    """How updates are made."""
+
+    batch_size: int = 256
+    """Transitions of a minibatch on each rank, >= 1."""
+    target_theta: float | None = 0.005
+    """Step size of the soft update of the target networks, in (0, 1]; None copies the networks instead."""
+
+
+@dataclass(frozen=True)
+class QACOtherConfig:
+    """Replay."""
+
+    replay_buffer: ReplayBufferConfig = field(default_factory=lambda: ReplayBufferConfig(replay_buffer_size=1_000_000))
+    """The replay buffer."""
+
+
+@dataclass(frozen=True)
+class QACConfig(ReplayConfig):
+    """The config of DDPG, TD3 and SAC."""
+
+    random_collect_size: int = 1000
+    """Transitions collected with random actions before the first update on each rank, >= 0."""
+    model: QACModelConfig = field(default_factory=QACModelConfig)
+    """The actor and the critics."""
+    learn: QACLearnConfig = field(default_factory=QACLearnConfig)
+    """How updates are made."""
+    other: QACOtherConfig = field(default_factory=QACOtherConfig)
+    """Replay."""
+
 
 QACConfigT = TypeVar("QACConfigT", bound=QACConfig)
+
+
 Batch = dict[str, Any]
 
 
 class QACPolicy(ReplayPolicy[QACConfigT]):
     """Base of the policies with an actor and critics of continuous actions; the first optimizer is the critics'.
 
-    A network that is given has ``compute_actor(obs)``, ``compute_critic(obs, action, members=None)``, which
-    returns ``{"q_value": (E, B)}`` of the first members or all, and the modules ``actor`` and ``critic`` with the
-    parameters of each.
+    A network passed as ``model`` must have ``compute_actor(obs)``, ``compute_critic(obs, action, members=None)``, which
+    returns ``{"q_value": (E, B)}`` of the first ``members`` critics, or of all critics with None, and the modules
+    ``actor`` and ``critic`` with the parameters of each.
     """
 
     action_bounds: ActionBounds
@@ -47,7 +135,7 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
         raise not_implemented(self, "_learning_rates")
 
     def _noise(self, shape: Sequence[int]) -> dict[str, np.ndarray[Any, Any]]:
-        """Return the noise of updates by name, each of the shape (..., B, A)."""
+        """Return the noise for updates as a dict of arrays, each of shape (..., B, A)."""
         raise not_implemented(self, "_noise")
 
     def _targets(self, batch: Batch) -> Tensor:
@@ -66,28 +154,27 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
         model = self.config.model
         if isinstance(model.action_shape, Mapping):
             return int(model.action_shape["action_args_shape"])
-        if model.action_shape is None:  # a network is given, and the env is not known yet
+        if model.action_shape is None:  # a network was passed, and the env is not known yet
             return len(model.action_low or model.action_high or [0.0])
         return int(model.action_shape)
 
     def _init_learn(self) -> None:
-        self.target_model = copy.deepcopy(self.model).requires_grad_(False)
-        self._target_in_eval_mode = InEvalMode(self.target_model)
+        self._make_target()
         rates = zip((self.model.critic, self.model.actor), self._learning_rates, strict=True)
         kind = self.config.learn.optimizer
-        self._optimizer_list = [make_optimizer(kind, part.parameters(), rate) for part, rate in rates]
+        self.updater.optimizers = [make_optimizer(kind, part.parameters(), rate) for part, rate in rates]
 
     def _learn_critics(self, batch: Batch) -> dict[str, Any]:
-        """Make one step of the critics on a prepared minibatch, the target networks in evaluation."""
-        with self._target_in_eval_mode:  # out here, because a loss that is compiled cannot enter it
-            return self.minimise(self.critic_loss, batch, 0, self.config.learn.grad_clip)
+        """Update the critics once on a prepared minibatch, with the target networks in eval mode."""
+        with self._target_in_eval_mode:  # outside of the loss, which may be compiled
+            return self.updater.minimise(self.critic_loss, batch)
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the critics' loss on a minibatch that :meth:`prepare` made ready, and what to report of it.
+        """Return the critics' loss on a minibatch that :meth:`prepare` made ready, and the metrics to report.
 
         Returns:
-            The loss, summed over the critics, and what to report, detached: ``critic_loss``, a scalar, ``q_value`` (E,
-            B), ``target_q_value`` (B,), and ``priority`` (B,) if the config asks for it.
+            The loss, summed over the critics, and the metrics to report, detached: ``critic_loss``, a scalar,
+            ``q_value`` (E, B), ``target_q_value`` (B,), and ``priority`` (B,) with the option ``priority``.
         """
         with torch.no_grad():
             target = self._targets(batch)
@@ -99,7 +186,9 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
         return loss, report
 
     def prepare(self, data: Mapping[str, Any]) -> Batch:
-        """Return minibatches ready for the losses, leading axes (B,) or (U, B); what is ready is returned as it is.
+        """Return minibatches ready for the losses, leading axes (B,) or (U, B).
+
+        Minibatches that are already prepared are returned unchanged.
 
         Args:
             data: ``obs``, ``action`` (..., A) in the env's units, or a dict with such ``action_args``, ``reward`` (...)
@@ -111,7 +200,7 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
 
         Raises:
             KeyError: If ``discount`` is needed and missing.
-            ValueError: If ``reward`` is not of the shape of ``terminated``.
+            ValueError: If ``reward`` and ``terminated`` have different shapes.
         """
         if "discount_t" in data:
             return dict(data)
@@ -135,9 +224,6 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
 
     def _monitor_vars_learn(self) -> list[str]:
         return ["cur_lr", "critic_loss", "actor_loss", "q_value", "target_q_value"]
-
-    def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:
-        return {}
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return the registered network of an actor and critics."""

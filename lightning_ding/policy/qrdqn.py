@@ -4,25 +4,70 @@ Papers: Dabney et al. 2018, eq. 10 and algorithm 1 (https://arxiv.org/abs/1710.1
 eq. 4 (https://arxiv.org/abs/1509.06461); n-step: Hessel et al. 2018, section 3 (https://arxiv.org/abs/1710.02298);
 priorities: Schaul et al. 2016 (https://arxiv.org/abs/1511.05952).
 
-Where this differs: the online network chooses the next action unless ``double_q`` is off, which is the paper's way;
-``kappa`` counts, where DI-engine has 1 whatever the config says; a priority is the item's quantile Huber loss, what is
-made small; a truncated step bootstraps from its true final observation, as in DQN.
+Where this differs: the online network chooses the next action; set ``double_q`` to false to follow the paper. The loss
+uses ``kappa``; DI-engine always uses 1. A priority is the item's quantile Huber loss, which the update minimises. A
+truncated step bootstraps from its true final observation, as in DQN.
 
 Shapes: B batch, A actions, N quantiles.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from lightning_ding import rl
-from lightning_ding.policy.config import PolicyConfig
-from lightning_ding.policy.q_learning import QLearningPolicy
-from lightning_ding.policy.qrdqn_config import QRDQNConfig
+from lightning_ding.config import require
+from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.q_learning import (
+    QLearningConfig,
+    QLearningLearnConfig,
+    QLearningModelConfig,
+    QLearningPolicy,
+)
 from lightning_ding.registry import POLICY_REGISTRY
+
+
+@dataclass(frozen=True)
+class QRDQNModelConfig(QLearningModelConfig):
+    """The Q-network: an encoder and a head."""
+
+    action_shape: int | None = None
+    """Number of actions; None takes it from the env."""
+    num_quantiles: int = 32
+    """Number of quantiles of each action's return, >= 1."""
+    dueling: bool = False
+    """Split the head into a state value and advantages."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require(self.num_quantiles >= 1, "model.num_quantiles", ">= 1", self.num_quantiles)
+
+
+@dataclass(frozen=True)
+class QRDQNLearnConfig(QLearningLearnConfig):
+    """How updates are made."""
+
+    kappa: float = 1.0
+    """Error up to which the quantile Huber loss is quadratic, > 0."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        require(self.kappa > 0, "learn.kappa", "> 0", self.kappa)
+
+
+@dataclass(frozen=True)
+class QRDQNConfig(QLearningConfig):
+    """Everything that can be set of QR-DQN."""
+
+    model: QRDQNModelConfig = field(default_factory=QRDQNModelConfig)
+    """The Q-network."""
+    learn: QRDQNLearnConfig = field(default_factory=QRDQNLearnConfig)
+    """How updates are made."""
 
 
 @POLICY_REGISTRY.register("qrdqn")
@@ -45,7 +90,7 @@ class QRDQNPolicy(QLearningPolicy[QRDQNConfig]):
     target_keys: ClassVar[tuple[str, ...]] = ("logit", "q")
 
     def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the quantile Huber loss of a minibatch and what to report of it.
+        """Return the quantile Huber loss of a minibatch and the metrics to report.
 
         Args:
             batch: ``obs``, ``action`` (B,), ``reward`` (B,) summed over the steps, ``next_obs``, ``terminated`` (B,),
@@ -53,8 +98,8 @@ class QRDQNPolicy(QLearningPolicy[QRDQNConfig]):
                 ``priority_IS_weight``.
 
         Returns:
-            The loss, and what to report, detached: ``total_loss``, a scalar, ``q_value`` (B,), ``target_q_value``
-            (B,), and ``priority`` (B,) if the config asks for it.
+            The loss, and the metrics to report, detached: ``total_loss``, a scalar, ``q_value`` (B,),
+            ``target_q_value`` (B,), and ``priority`` (B,) with the option ``priority``.
 
         Raises:
             KeyError: If ``discount`` or ``IS`` is needed and missing.

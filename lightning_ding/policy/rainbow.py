@@ -1,25 +1,64 @@
 """Rainbow: C51 with double Q-learning, prioritised replay, a dueling network, n-step returns and noisy layers.
 
 Papers: Hessel et al. 2018 (https://arxiv.org/abs/1710.02298); noise: Fortunato et al. 2018, eq. 10 and 11
-(https://arxiv.org/abs/1706.10295); the others stand in ``c51`` and ``dqn``. The loss is C51's.
+(https://arxiv.org/abs/1706.10295); the papers of the other parts are in ``c51`` and ``dqn``. The loss is C51's.
 
-Where this differs: beside the noise a small epsilon explores, 0.05 at all times, as in DI-engine; set ``other.eps`` to
-0 for the paper's way. Each update draws one noise for the network, with which it both predicts and chooses the next
-action, and another one for the target. The envs of a step share a noise. An evaluation has neither.
+Where this differs: a constant epsilon of 0.05 explores in addition to the noise, as in DI-engine; set ``other.eps`` to
+0 to explore as in the paper. Each update draws one noise for the network, which predicts and chooses the next action
+with it, and another one for the target. All envs of a vector step use the same noise. Evaluations use neither noise nor
+epsilon.
 
 Shapes: B batch, A actions, N atoms.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 from torch import Tensor, nn
 
-from lightning_ding.policy.c51 import C51Policy
-from lightning_ding.policy.config import PolicyConfig
-from lightning_ding.policy.rainbow_config import RainbowConfig
+from lightning_ding.config import require
+from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.base.scheduled_values import EpsConfig
+from lightning_ding.policy.c51 import C51Config, C51Policy, CategoricalModelConfig
+from lightning_ding.policy.q_learning import QLearningOtherConfig
 from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.worker_config import ReplayBufferConfig
+
+
+@dataclass(frozen=True)
+class RainbowModelConfig(CategoricalModelConfig):
+    """The Q-network: an encoder and a dueling head of noisy layers."""
+
+    noise_std: float = 0.5
+    """Initial scale of the noise of a layer before division by the square root of its number of inputs, > 0."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        require(self.noise_std > 0, "model.noise_std", "> 0", self.noise_std)
+
+
+def _rainbow_other() -> QLearningOtherConfig:
+    buffer = ReplayBufferConfig(type="advanced", replay_buffer_size=1_000_000)
+    return QLearningOtherConfig(EpsConfig(start=0.05, end=0.05), buffer)
+
+
+@dataclass(frozen=True)
+class RainbowConfig(C51Config):
+    """Everything that can be set of Rainbow."""
+
+    nstep: int = 3
+    """Steps of the return, >= 1; fewer at an episode's end."""
+    priority: bool = True
+    """Pass the size of each error to the buffer as its priority; needs a prioritised buffer."""
+    priority_IS_weight: bool = True  # noqa: N815 - DI-engine's name
+    """Weigh errors by the buffer's importance-sampling weights; needs priority."""
+    model: RainbowModelConfig = field(default_factory=RainbowModelConfig)  # type: ignore[assignment]
+    """The Q-network."""
+    other: QLearningOtherConfig = field(default_factory=_rainbow_other)
+    """Exploration in addition to the noise, and prioritised replay."""
 
 
 @POLICY_REGISTRY.register("rainbow")
@@ -28,8 +67,8 @@ class RainbowPolicy(C51Policy):
 
     Args:
         cfg: A ``RainbowConfig``, or a mapping to merge over its defaults.
-        model: A network to use instead of the one that the config describes; beside what C51's network does, it takes
-            an argument ``noisy``, and has a method ``reset_noise(rng)``.
+        model: A network to use instead of the one that the config describes; in addition to C51's interface, it takes
+            an argument ``noisy`` and has a method ``reset_noise(rng)``.
         enable_field: Which of learn, collect, eval and command to initialise; None means all.
 
     Example:

@@ -14,8 +14,8 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
 from lightning_ding import nested
-from lightning_ding.policy.action_start import ActionStart
-from lightning_ding.policy.modes import CollectMode, EvalMode
+from lightning_ding.policy.base.modes import CollectMode, EvalMode
+from lightning_ding.policy.base.spaces import ActionStart
 from lightning_ding.rl import discrete_counts, random_legal_actions
 
 
@@ -28,8 +28,8 @@ def random_collect_mode(
     its transitions too.
 
     Args:
-        action_space: Of one player of one env.
-        seed: Of the actions; None draws one.
+        action_space: Action space of one player of one env.
+        seed: Seed of the actions; None draws one.
 
     Example:
         >>> mode = random_collect_mode(spaces.Discrete(3))
@@ -96,7 +96,7 @@ class _RandomPlayer:
         return transitions
 
     def reset(self, data_id: Any = None) -> None:
-        """Forget nothing: there is no state of an env."""
+        """Do nothing: there is no state of an env."""
 
     def get_attribute(self, name: str) -> Any:
         """Return an attribute.
@@ -117,7 +117,7 @@ class _RandomPlayer:
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take nothing: there are no weights."""
+        """Do nothing: there are no weights."""
 
     def _sample(self, batch_size: int) -> Any:
         if batch_size not in self._spaces:

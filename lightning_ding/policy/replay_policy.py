@@ -1,4 +1,4 @@
-"""What all policies that learn from replay with a target network have in common.
+"""The base of policies that learn from a replay buffer: their config, and discounting.
 
 Shapes: B batch.
 """
@@ -6,26 +6,133 @@ Shapes: B batch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
-from lightning_ding.policy.command import CommandModePolicy
-from lightning_ding.policy.replay_config import ReplayConfig
+from lightning_ding.config import moved, require
+from lightning_ding.policy.base.acting import InEvalMode
+from lightning_ding.policy.base.config import LearnConfig, PolicyConfig
+from lightning_ding.policy.base.policy import Policy
+from lightning_ding.policy.target_network import TargetUpdate, make_target
+from lightning_ding.worker_config import CollectorConfig
+
+
+@dataclass(frozen=True)
+class ReplayLearnConfig(LearnConfig):
+    """How updates are made."""
+
+    MOVED: ClassVar[dict[str, str]] = LearnConfig.MOVED | moved(
+        discount_factor="set discount_factor beside nstep, not in learn"
+    )
+
+    default_copy_freq: ClassVar[int] = 100
+    """Updates between two copies into the target network if the config does not set it."""
+    update_per_collect: int = 1
+    """Updates after each collection of n_sample transitions, >= 1."""
+    batch_size: int = 64
+    """Transitions of a minibatch on each rank, >= 1."""
+    target_update_freq: int | None = None
+    """Updates between two copies into the target network, >= 1; None means 100, or no copies with target_theta."""
+    target_theta: float | None = None
+    """Step size of the soft update of the target after every update, in (0, 1]; None copies the network instead."""
+    ignore_done: bool = False
+    """Bootstrap from terminal states too; for old configs of envs that only a time limit ends."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        require(self.update_per_collect >= 1, "learn.update_per_collect", ">= 1", self.update_per_collect)
+        require(self.batch_size >= 1, "learn.batch_size", ">= 1", self.batch_size)
+        self.target_update()
+
+    def target_update(self) -> TargetUpdate:
+        """Return how the target network is updated.
+
+        Raises:
+            ValueError: If ``target_update_freq`` or ``target_theta`` is out of its range, or both are given.
+        """
+        return TargetUpdate(self.target_update_freq, self.target_theta, self.default_copy_freq)
+
+
+@dataclass(frozen=True)
+class ReplayCollectConfig:
+    """How much is collected, and by which collector."""
+
+    n_sample: int = 1
+    """Transitions of a round on each rank, >= 1."""
+    unroll_len: int = 1
+    """Steps of a training sample; there is no memory, so only 1."""
+    collector: CollectorConfig = field(default_factory=CollectorConfig)
+    """The collector."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require(self.n_sample >= 1, "collect.n_sample", ">= 1", self.n_sample)
+        require(self.unroll_len == 1, "collect.unroll_len", "1 for networks without memory", self.unroll_len)
+
+
+@dataclass(frozen=True)
+class ReplayConfig(PolicyConfig):
+    """The config of every algorithm that learns from replay."""
+
+    nstep: int | None = 1
+    """Steps of the return, >= 1; fewer at an episode's end. None means 3 where a buffer sums the rewards, and 1
+    for batches without discount, which do not come from such a buffer."""
+    discount_factor: float = 0.99
+    """gamma, in [0, 1]."""
+    priority: bool = False
+    """Pass the size of each error to the buffer as its priority; needs a prioritised buffer."""
+    priority_IS_weight: bool = False  # noqa: N815 - DI-engine's name
+    """Weigh errors by the buffer's importance-sampling weights; needs priority."""
+    random_collect_size: int = 0
+    """Transitions collected with random actions before the first update on each rank, >= 0."""
+    learn: ReplayLearnConfig = field(default_factory=ReplayLearnConfig)
+    """How updates are made."""
+    collect: ReplayCollectConfig = field(default_factory=ReplayCollectConfig)
+    """How much is collected, and by which collector."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require(self.nstep is None or self.nstep >= 1, "nstep", ">= 1 or None", self.nstep)
+        require(0 <= self.discount_factor <= 1, "discount_factor", "in [0, 1]", self.discount_factor)
+        require(self.priority or not self.priority_IS_weight, "priority_IS_weight", "False without priority", True)
+        require(self.random_collect_size >= 0, "random_collect_size", ">= 0", self.random_collect_size)
+
 
 NSTEP = 3  # steps of the return where the config leaves them open
+
 
 ReplayConfigT = TypeVar("ReplayConfigT", bound=ReplayConfig)
 
 
-class ReplayPolicy(CommandModePolicy[ReplayConfigT]):
-    """A policy that learns from a replay buffer; ``_init_learn`` of a subclass makes ``target_model``."""
+class ReplayPolicy(Policy[ReplayConfigT]):
+    """A policy that learns from a replay buffer, with a target network.
+
+    ``_init_learn`` of a subclass calls :meth:`_make_target`, and ``_forward_learn`` calls :meth:`_update_target`.
+    """
 
     target_model: Any
 
+    def _make_target(self) -> None:
+        """Copy the network to ``target_model``, which no optimizer trains."""
+        self.target_model = make_target(self.model)
+        self._target_update = self.config.learn.target_update()
+        self._target_in_eval_mode = InEvalMode(self.target_model)
+
+    def _update_target(self, part: str | None = None) -> None:
+        """Update the target network from the trained one, if :class:`TargetUpdate` says that it is due.
+
+        Args:
+            part: Name of the submodule to update; None for the whole network.
+        """
+        network, target = (one if part is None else getattr(one, part) for one in (self.model, self.target_model))
+        self._target_update.apply(network, target, self.progress.train_iter)
+
     def _discount(self, batch: Mapping[str, Any]) -> Tensor:
-        """Return gamma^n * (1 - terminated), shape (B,): the one place where termination enters."""
+        """Return gamma^n * (1 - terminated), shape (B,): the only place where termination enters the targets."""
         gamma: Tensor | float = self.config.discount_factor
         if "discount" in batch:
             gamma = batch["discount"]

@@ -1,4 +1,4 @@
-"""SAC: a stochastic actor that seeks reward and entropy, with twin critics and a temperature that is learned.
+"""SAC: a stochastic actor that maximises reward and entropy, with twin critics and a temperature that is learned.
 
 Papers: Haarnoja et al. 2018 (https://arxiv.org/abs/1801.01290) and 2018b (https://arxiv.org/abs/1812.05905), whose
 equations are meant below; twin critics: Fujimoto et al. 2018 (https://arxiv.org/abs/1802.09477).
@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,11 +24,62 @@ import torch
 from torch import Tensor, nn
 
 from lightning_ding import rl
-from lightning_ding.policy.config import PolicyConfig
-from lightning_ding.policy.optimisation import make_optimizer
-from lightning_ding.policy.qac import Batch, QACPolicy
-from lightning_ding.policy.sac_config import SACConfig
+from lightning_ding.config import require
+from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.base.update.clipping import NO_CLIP
+from lightning_ding.policy.base.update.optimizers import make_optimizer
+from lightning_ding.policy.qac import Batch, QACConfig, QACLearnConfig, QACModelConfig, QACPolicy
 from lightning_ding.registry import POLICY_REGISTRY
+
+
+@dataclass(frozen=True)
+class SACModelConfig(QACModelConfig):
+    """The actor and the critics."""
+
+    last_layer_init: float | None = 3e-3
+    """Initialise the last layers uniformly in [-x, x], x > 0; None initialises them like all other layers."""
+
+
+@dataclass(frozen=True)
+class SACLearnConfig(QACLearnConfig):
+    """How updates are made."""
+
+    learning_rate_q: float = 3e-4
+    """Step size of the critics' optimizer, > 0."""
+    learning_rate_policy: float = 3e-4
+    """Step size of the actor's optimizer, > 0."""
+    learning_rate_alpha: float = 3e-4
+    """Step size of the temperature's optimizer, > 0; needs auto_alpha."""
+    alpha: float = 0.2
+    """Temperature, or the one to start from with auto_alpha, >= 0."""
+    auto_alpha: bool = True
+    """Learn the temperature, so that the entropy comes to target_entropy."""
+    log_space: bool = True
+    """Learn the logarithm of the temperature; needs auto_alpha."""
+    target_entropy: float | None = None
+    """Entropy of the normalised action to reach, in nats; None means minus its dimensions. Needs auto_alpha."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        for name in ("learning_rate_q", "learning_rate_policy", "learning_rate_alpha"):
+            require(getattr(self, name) > 0, f"learn.{name}", "> 0", getattr(self, name))
+        require(self.alpha >= 0, "learn.alpha", ">= 0", self.alpha)
+        start = "> 0 to learn its logarithm"
+        require(self.alpha > 0 or not (self.auto_alpha and self.log_space), "learn.alpha", start, self.alpha)
+        got = (self.learning_rate_alpha, self.log_space, self.target_entropy)
+        names = "learn.learning_rate_alpha, learn.log_space and learn.target_entropy"
+        require(self.auto_alpha or got == (3e-4, True, None), names, "left alone without learn.auto_alpha", got)
+
+
+@dataclass(frozen=True)
+class SACConfig(QACConfig):
+    """Everything that can be set of SAC."""
+
+    model: SACModelConfig = field(default_factory=SACModelConfig)
+    """The actor and the critics."""
+    learn: SACLearnConfig = field(default_factory=SACLearnConfig)
+    """How updates are made."""
 
 
 @POLICY_REGISTRY.register("sac")
@@ -56,7 +108,7 @@ class SACPolicy(QACPolicy[SACConfig]):
         )
         if learn.auto_alpha:
             kind = dataclasses.replace(learn.optimizer, weight_decay=0.0)
-            self._optimizer_list.append(make_optimizer(kind, [self.temperature], learn.learning_rate_alpha))
+            self.updater.optimizers.append(make_optimizer(kind, [self.temperature], learn.learning_rate_alpha))
 
     @property
     def alpha(self) -> Tensor:
@@ -78,14 +130,14 @@ class SACPolicy(QACPolicy[SACConfig]):
         return {"action": self.action_bounds.to_env(self.model.compute_actor(obs)["mu"].tanh())}
 
     def _forward_learn(self, batch: Batch) -> dict[str, Any]:
-        batch, clip = self.prepare(batch), self.config.learn.grad_clip
+        batch = self.prepare(batch)
         report = self._learn_critics(batch)
-        report |= self.minimise(self.actor_loss, batch, 1, clip)
+        report |= self.updater.minimise(self.actor_loss, batch, 1)
         if self.config.learn.auto_alpha:
-            report |= self.minimise(self.alpha_loss, report, 2)
+            report |= self.updater.minimise(self.alpha_loss, report, 2, NO_CLIP)
             if not self._learns_log:
                 self.temperature.data.clamp_(min=0)
-        rl.polyak_update(self.model.critic, self.target_model.critic, self.config.learn.target_theta)
+        self._update_target("critic")
         return report
 
     def _targets(self, batch: Batch) -> Tensor:
@@ -94,7 +146,7 @@ class SACPolicy(QACPolicy[SACConfig]):
         return rl.soft_target(batch["reward"], batch["discount_t"], q_t, log_prob, self.alpha)
 
     def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the actor's loss (eq. 7) on a prepared minibatch, and what to report, detached.
+        """Return the actor's loss (eq. 7) on a prepared minibatch, and the metrics to report, detached.
 
         It reports ``actor_loss`` and ``alpha``, scalars, and ``log_prob`` (B,).
         """

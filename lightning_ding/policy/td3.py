@@ -8,12 +8,42 @@ the delayed actor; DI-engine moves them after every update.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from lightning_ding.policy.config import PolicyConfig
-from lightning_ding.policy.ddpg import DDPGPolicy
-from lightning_ding.policy.ddpg_config import TD3Config
+from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.ddpg import DDPGConfig, DDPGLearnConfig, DDPGModelConfig, DDPGPolicy
 from lightning_ding.registry import POLICY_REGISTRY
+
+
+@dataclass(frozen=True)
+class TD3ModelConfig(DDPGModelConfig):
+    """The actor and the critics."""
+
+    twin_critic: bool = True
+    """Use two critics; the target is the smaller of their values."""
+    last_layer_init: float | None = None
+    """Initialise the last layers uniformly in [-x, x], x > 0; None initialises them like all other layers."""
+
+
+@dataclass(frozen=True)
+class TD3LearnConfig(DDPGLearnConfig):
+    """How updates are made."""
+
+    actor_update_freq: int = 2
+    """Updates of the critics between two of the actor and the targets, >= 1."""
+    noise: bool = True
+    """Add clipped normal noise to the target actor's actions."""
+
+
+@dataclass(frozen=True)
+class TD3Config(DDPGConfig):
+    """Everything that can be set of TD3."""
+
+    model: TD3ModelConfig = field(default_factory=TD3ModelConfig)
+    """The actor and the critics."""
+    learn: TD3LearnConfig = field(default_factory=TD3LearnConfig)
+    """How updates are made."""
 
 
 @POLICY_REGISTRY.register("td3")

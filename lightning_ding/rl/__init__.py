@@ -1,4 +1,4 @@
-"""The mathematics of reinforcement learning: pure functions on tensors, one file per idea."""
+"""The mathematics of reinforcement learning: pure functions on tensors, one file for each idea."""
 
 from lightning_ding.rl.actor_critic import (
     critic_error,
@@ -7,13 +7,13 @@ from lightning_ding.rl.actor_critic import (
     smoothed_action,
     soft_actor_loss,
     soft_target,
-    straight_through,
     temperature_loss,
 )
 from lightning_ding.rl.distributional import (
     categorical_projection,
     cross_entropy,
     mean_return,
+    moved_support,
     quantile_huber,
     quantile_target,
     share_beyond_support,
@@ -27,17 +27,29 @@ from lightning_ding.rl.distributions import (
     HybridDistribution,
     MultiCategorical,
     distribution_of,
+    squashed_gaussian_log_prob,
+    squashed_gaussian_sample,
 )
-from lightning_ding.rl.exploration import discrete_counts, epsilon_greedy, random_actions, random_legal_actions
-from lightning_ding.rl.gae import gae
-from lightning_ding.rl.noise import OrnsteinUhlenbeckNoise, gaussian_noise
-from lightning_ding.rl.policy_gradient import policy_gradient_loss
-from lightning_ding.rl.ppo import PPOPolicyLoss, approx_kl, ppo_policy_loss, ppo_value_loss, standardise
-from lightning_ding.rl.returns import discounted_return, n_step_return
+from lightning_ding.rl.exploration import (
+    OrnsteinUhlenbeckNoise,
+    discrete_counts,
+    epsilon_greedy,
+    gaussian_noise,
+    random_actions,
+    random_legal_actions,
+)
+from lightning_ding.rl.policy_gradients import (
+    PPOPolicyLoss,
+    approx_kl,
+    policy_gradient_loss,
+    ppo_policy_loss,
+    ppo_value_loss,
+    standardise,
+)
+from lightning_ding.rl.returns import discounted_return, gae, n_step_return
 from lightning_ding.rl.running import RunningMeanStd, combine_moments, moments
 from lightning_ding.rl.schedule import Schedule
 from lightning_ding.rl.sequences import Sequences, time_major
-from lightning_ding.rl.squashed_gaussian import squashed_gaussian_log_prob, squashed_gaussian_sample
 from lightning_ding.rl.target import copy_parameters, polyak_update
 from lightning_ding.rl.td import double_q_target, masked, q_target, take_action_value, td_error, td_loss
 
@@ -69,6 +81,7 @@ __all__ = [
     "masked",
     "mean_return",
     "moments",
+    "moved_support",
     "n_step_return",
     "pessimistic_target",
     "policy_gradient_loss",
@@ -87,7 +100,6 @@ __all__ = [
     "squashed_gaussian_log_prob",
     "squashed_gaussian_sample",
     "standardise",
-    "straight_through",
     "take_action_distribution",
     "take_action_value",
     "td_error",

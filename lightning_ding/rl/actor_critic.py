@@ -1,7 +1,7 @@
-"""Targets and losses of critics that value continuous actions.
+"""Targets and losses of actor-critic methods with continuous actions: DDPG, TD3 and SAC.
 
 Shapes: B batch, E critics, A dimensions of an action. ``discount_t`` (B,) is gamma^n times (1 - terminated), so
-termination is handled where the discount is made and nowhere else. Time is in the names: ``t`` is after the step.
+termination is handled in one place, where the discount is computed. Time is in the names: ``t`` is after the step.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from torch import Tensor
 
 
 def smoothed_action(action: Tensor, noise: Tensor) -> Tensor:
-    """Return actions with clipped noise, kept in [-1, 1] (Fujimoto et al. 2018, eq. 14, https://arxiv.org/abs/1802.09477).
+    """Return actions plus clipped noise, clamped to [-1, 1] (Fujimoto et al. 2018, eq. 14).
+
+    See https://arxiv.org/abs/1802.09477.
 
     Args:
         action: The target actor's actions, in [-1, 1], shape (B, A).
-        noise: Noise that is clipped already, shape (B, A).
+        noise: Noise, already clipped, shape (B, A).
     """
     return (action + noise).clamp(-1, 1)
 
 
 def pessimistic_target(reward: Tensor, discount_t: Tensor, q_t: Tensor) -> Tensor:
-    """Return r + discount * min over critics of Q(s', a') (Fujimoto et al. 2018, eq. 10); of one critic, its own.
+    """Return r + discount * min over critics of Q(s', a') (Fujimoto et al. 2018, eq. 10).
 
     Args:
         reward: (n-step) rewards, shape (B,).
@@ -37,8 +39,8 @@ def pessimistic_target(reward: Tensor, discount_t: Tensor, q_t: Tensor) -> Tenso
 def soft_target(reward: Tensor, discount_t: Tensor, q_t: Tensor, log_prob_t: Tensor, alpha: Tensor) -> Tensor:
     """Return r + discount * (min over critics of Q(s', a') - alpha log pi(a'|s')) (Haarnoja et al. 2018, eq. 2 and 3).
 
-    https://arxiv.org/abs/1812.05905; the minimum is of section 5. The entropy counts at the true final observation of
-    a truncated episode, and not behind a terminal state.
+    https://arxiv.org/abs/1812.05905; section 5 introduces the minimum. The entropy term counts at the true final
+    observation of a truncated episode, and not after termination.
 
     Args:
         reward: (n-step) rewards, shape (B,).
@@ -60,7 +62,7 @@ def critic_loss(q: Tensor, target: Tensor, weight: Tensor | None = None) -> Tens
         q: Values of the actions taken, shape (E, B).
         target: Targets, shape (B,).
         weight: Importance-sampling weights (Schaul et al. 2016, section 3.4, https://arxiv.org/abs/1511.05952),
-            shape (B,); None counts every item once.
+            shape (B,); None weights all items equally.
 
     Returns:
         The loss, a scalar.
@@ -70,7 +72,7 @@ def critic_loss(q: Tensor, target: Tensor, weight: Tensor | None = None) -> Tens
 
 
 def critic_error(q: Tensor, target: Tensor) -> Tensor:
-    """Return abs(target - q), the mean over critics, shape (B,), detached: priorities (Schaul et al. 2016)."""
+    """Return abs(target - q) averaged over critics, shape (B,), detached; used as priorities (Schaul et al. 2016)."""
     return (target - q.detach()).abs().mean(0)
 
 
@@ -79,9 +81,9 @@ def soft_actor_loss(q: Tensor, log_prob: Tensor, alpha: Tensor, weight: Tensor |
 
     Args:
         q: Values of sampled actions, shape (E, B).
-        log_prob: Their log density, shape (B,).
+        log_prob: Log density of these actions, shape (B,).
         alpha: Temperature, >= 0, a scalar without gradient.
-        weight: Importance-sampling weights, shape (B,); None counts every item once.
+        weight: Importance-sampling weights, shape (B,); None weights all items equally.
     """
     objective = alpha * log_prob - q.amin(0)
     return (objective if weight is None else weight * objective).mean()
@@ -93,21 +95,8 @@ def temperature_loss(temperature: Tensor, log_prob: Tensor, target_entropy: floa
     It raises the temperature while the entropy is below the target.
 
     Args:
-        temperature: alpha, or its logarithm as is common, which has the same sign of the gradient; a scalar.
+        temperature: alpha or, as is common, its logarithm, whose gradient has the same sign; a scalar.
         log_prob: Log density of sampled actions, shape (B,), without gradient.
-        target_entropy: In nats, of the normalised action.
+        target_entropy: Target entropy of the normalised action, in nats.
     """
     return -(temperature * (log_prob.mean() + target_entropy))
-
-
-def straight_through(logit: Tensor) -> Tensor:
-    """Return the best choices as one-hot weights whose gradient is that of the softmax, shape (B, K).
-
-    Bengio et al. 2013, section 4 (https://arxiv.org/abs/1308.3432): a critic is asked about choices only, as they stand
-    in its data, and yet tells the actor which to prefer.
-
-    Args:
-        logit: Of each choice, shape (B, K).
-    """
-    weight = logit.softmax(1)
-    return torch.zeros_like(weight).scatter_(1, logit.argmax(1, keepdim=True), 1.0) + weight - weight.detach()

@@ -12,14 +12,14 @@ from torch import Tensor
 
 
 def take_action_distribution(distribution: Tensor, action: Tensor) -> Tensor:
-    """Return the row of the action taken.
+    """Return the atoms or quantiles of the action taken.
 
     Args:
         distribution: Atoms or quantiles of every action, shape (B, A, N).
         action: Action indices, shape (B,), integers in [0, A).
 
     Returns:
-        Those of the action, shape (B, N).
+        Atoms or quantiles of that action, shape (B, N).
     """
     index = action[:, None, None].expand(-1, 1, distribution.shape[2])
     return distribution.gather(1, index).squeeze(1)
@@ -28,64 +28,72 @@ def take_action_distribution(distribution: Tensor, action: Tensor) -> Tensor:
 def mean_return(distribution: Tensor, support: Tensor) -> Tensor:
     """Return the means, shape (...), of distributions, shape (..., N), over a support, shape (N,).
 
-    Under mixed precision a matrix product would compute in 16 bits whatever it is given.
+    Under mixed precision this avoids the matrix product, which autocast would compute in 16 bits.
     """
     if torch.is_autocast_enabled(distribution.device.type):
         return (distribution * support).sum(-1)
     return distribution @ support
 
 
-def categorical_projection(reward: Tensor, discount_t: Tensor, probability_t: Tensor, support: Tensor) -> Tensor:
-    """Return the distribution of r + discount * Z', projected onto the support (Bellemare et al. 2017, algorithm 1).
-
-    See https://arxiv.org/abs/1707.06887. Each atom moves to r + discount * z, is clipped to the ends of the support,
-    and shares its probability between its two neighbours there, the nearer one getting more. One that falls on an atom
-    gives it everything.
+def moved_support(reward: Tensor, discount_t: Tensor, support: Tensor) -> Tensor:
+    """Return r + discount * z of each atom z, shape (B, N) (Bellemare et al. 2017, algorithm 1).
 
     Args:
         reward: (n-step) rewards, shape (B,).
         discount_t: gamma^n * (1 - terminated), shape (B,).
+        support: Values of the atoms, shape (N,).
+    """
+    return reward[:, None] + discount_t[:, None] * support
+
+
+def categorical_projection(moved: Tensor, probability_t: Tensor, support: Tensor) -> Tensor:
+    """Return the distribution of r + discount * Z', projected onto the support (Bellemare et al. 2017, algorithm 1).
+
+    See https://arxiv.org/abs/1707.06887. Each moved atom is clipped to the ends of the support and splits its
+    probability between the two neighbouring atoms in proportion to proximity. A moved atom that lands exactly on
+    another one gives it all of its probability.
+
+    Args:
+        moved: Values of the moved atoms, see :func:`moved_support`, shape (B, N).
         probability_t: Probability of each atom in the next state, for the action chosen there, shape (B, N).
         support: Values of the atoms, ascending and evenly spaced, shape (N,), N >= 2.
 
     Returns:
-        Probabilities, shape (B, N), detached; each row sums to what that of ``probability_t`` does.
+        Probabilities, shape (B, N), detached; each row has the same sum as in ``probability_t``.
     """
     last = len(support) - 1
     spacing = (support[-1] - support[0]) / last
-    moved = reward[:, None] + discount_t[:, None] * support
-    position = ((moved - support[0]) / spacing).clamp(0, last)  # in atoms; clamped here, so no rounding leaves the ends
+    position = ((moved - support[0]) / spacing).clamp(0, last)  # in atoms; clamping here keeps rounding inside the ends
     lower = position.floor()
-    share = position - lower  # of the upper neighbour; 0 for an exact hit, so that nothing is lost or counted twice
-    below = lower.nan_to_num().long()  # of NaN the share is NaN, but the place has to be one: a GPU does not survive it
+    share = position - lower  # of the upper neighbour; 0 for an exact hit, so no probability is lost or counted twice
+    below = lower.nan_to_num().long()  # the share of NaN is NaN; its index must still be valid, or CUDA aborts
     above = (below + 1).clamp(max=last)
     projected = probability_t.new_zeros(probability_t.shape)
     projected = projected.scatter_add(1, below, probability_t * (1 - share))
     return projected.scatter_add(1, above, probability_t * share).detach()
 
 
-def share_beyond_support(reward: Tensor, discount_t: Tensor, probability_t: Tensor, support: Tensor) -> Tensor:
+def share_beyond_support(moved: Tensor, probability_t: Tensor, support: Tensor) -> Tensor:
     """Return the probability that r + discount * Z' lies outside the support, where the projection clips it.
 
-    A return at an end of the support is inside, with a thousandth of the distance of two atoms for rounding.
+    A return at an end of the support counts as inside, with a tolerance of a thousandth of the atom spacing for
+    rounding.
 
     Args:
-        reward: (n-step) rewards, shape (B,).
-        discount_t: gamma^n * (1 - terminated), shape (B,).
+        moved: Values of the moved atoms, see :func:`moved_support`, shape (B, N).
         probability_t: Probability of each atom in the next state, for the action chosen there, shape (B, N).
         support: Values of the atoms, ascending and evenly spaced, shape (N,), N >= 2.
 
     Returns:
         Shares, shape (B,), detached.
     """
-    moved = reward[:, None] + discount_t[:, None] * support
     rounding = 1e-3 * (support[1] - support[0])
     is_beyond = (moved < support[0] - rounding) | (moved > support[-1] + rounding)
     return (probability_t * is_beyond).sum(1).detach()
 
 
 def cross_entropy(log_prediction: Tensor, target: Tensor) -> Tensor:
-    """Return -sum_i target_i log prediction_i, shape (B,) (Bellemare et al. 2017, algorithm 1).
+    """Return the cross-entropy -sum_i target_i log prediction_i, shape (B,) (Bellemare et al. 2017, algorithm 1).
 
     Args:
         log_prediction: Logarithms of the predicted probabilities, shape (B, N).
@@ -108,13 +116,13 @@ def quantile_target(reward: Tensor, discount_t: Tensor, quantile_t: Tensor) -> T
 def quantile_huber(prediction: Tensor, target: Tensor, tau: Tensor, kappa: float = 1.0) -> Tensor:
     """Return the quantile Huber loss of each item (Dabney et al. 2018, eq. 10, https://arxiv.org/abs/1710.10044).
 
-    With u the error of a target against a prediction, it is abs(tau - [u < 0]) * L(u), where L is u^2 / 2 up to kappa
-    and kappa * (abs(u) - kappa / 2) beyond; summed over the predictions, averaged over the targets (algorithm 1).
+    With u = target - prediction, each pair contributes abs(tau - [u < 0]) * L(u), where L is u^2 / 2 up to kappa and
+    kappa * (abs(u) - kappa / 2) beyond. The loss is the sum over predictions of the mean over targets (algorithm 1).
 
     Args:
-        prediction: Quantiles, shape (B, N).
-        target: Samples of the target's distribution, shape (B, M).
-        tau: Which quantiles the predictions are, in (0, 1), shape (N,) or (B, N).
+        prediction: Predicted quantiles, shape (B, N).
+        target: Samples from the target distribution, shape (B, M).
+        tau: Quantile levels of the predictions, in (0, 1), shape (N,) or (B, N).
         kappa: Error up to which the loss is quadratic, > 0.
 
     Returns:
@@ -127,11 +135,11 @@ def quantile_huber(prediction: Tensor, target: Tensor, tau: Tensor, kappa: float
 
 
 def weighted_mean(loss: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Return the mean of the losses of a minibatch.
+    """Return the weighted mean of the losses of a minibatch.
 
     Args:
-        loss: Of each item, shape (B,).
+        loss: Losses of the items, shape (B,).
         weight: Importance-sampling weights (Schaul et al. 2016, section 3.4, https://arxiv.org/abs/1511.05952),
-            shape (B,); None counts every item once.
+            shape (B,); None weights all items equally.
     """
     return loss.mean() if weight is None else (weight * loss).mean()

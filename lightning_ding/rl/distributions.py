@@ -1,6 +1,6 @@
-"""Distributions over actions, made of what an actor network gives.
+"""Distributions over actions, built from the output of an actor network.
 
-They do only what acting and learning need; ``torch.distributions`` checks and expands at every call.
+They replace ``torch.distributions``, which validates and broadcasts its arguments at every call.
 
 Shapes: B batch, A actions of a discrete action or dimensions of a continuous one, D dimensions of a multi-discrete one.
 """
@@ -14,17 +14,20 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+LOG_2 = math.log(2)
+LOG_2 = math.log(2)
 
 
 class Distribution(ABC):
-    """What B actions are drawn from. An action is a tensor, or a dict of them if it is hybrid."""
+    """Distributions of B actions. An action is a tensor, or a dict of tensors if it is hybrid."""
 
     @abstractmethod
     def sample(self, rng: np.random.Generator) -> Any:
-        """Return actions drawn with the noise of ``rng``, on the device of the network's output."""
+        """Return sampled actions on the device of the network's output; ``rng`` is the source of the noise."""
 
     @abstractmethod
     def mode(self) -> Any:
@@ -32,7 +35,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def log_prob(self, action: Any) -> Tensor:
-        """Return the log probability (density, if continuous) of actions, shape (B,)."""
+        """Return log probabilities (continuous actions: log densities) of actions, shape (B,)."""
 
     @abstractmethod
     def entropy(self) -> Tensor:
@@ -44,11 +47,11 @@ class Distribution(ABC):
 
 
 class Categorical(Distribution):
-    """One of A actions.
+    """A choice of one of A actions.
 
-    Illegal actions get so low a logit that their probability is exactly 0, and yet a finite one: entropy, KL and
-    gradients need no special case. A row without any legal action (a terminal observation) is uniform. Where an action
-    is legal here and not in ``other``, the KL is about 1e38 times its probability in place of infinity.
+    The logit of an illegal action is finite and so low that its probability is exactly 0, so entropy, KL and gradients
+    need no special case. A row without legal actions, as at a terminal observation, is uniform. If an action is legal
+    here and illegal in ``other``, the KL is about 1e38 times its probability instead of infinity.
 
     Args:
         logit: Unnormalised log probabilities, shape (B, A).
@@ -66,7 +69,7 @@ class Categorical(Distribution):
         self.log_p = logit.log_softmax(-1)  # (B, A)
 
     def sample(self, rng: np.random.Generator) -> Tensor:
-        """Return actions, shape (B,): the largest log probability plus Gumbel noise (Gumbel 1954)."""
+        """Return actions, shape (B,), sampled by the Gumbel-max trick (Gumbel 1954)."""
         return (self.log_p + torch.from_numpy(rng.gumbel(size=self.log_p.shape)).to(self.log_p)).argmax(-1)
 
     def mode(self) -> Tensor:
@@ -90,8 +93,9 @@ class MultiCategorical(Distribution):
     """D independent categorical actions.
 
     Args:
-        logits: Unnormalised log probabilities of each dimension, D of them, shapes (B, A_i).
-        masks: Non-zero where an action is legal, D of them, shapes (B, A_i); None means that all are.
+        logits: Unnormalised log probabilities, one tensor for each dimension, shapes (B, A_i).
+        masks: Non-zero where an action is legal, one tensor for each dimension, shapes (B, A_i); None means that all
+            are.
     """
 
     def __init__(self, logits: Sequence[Tensor], masks: Sequence[Tensor] | None = None) -> None:
@@ -120,7 +124,7 @@ class MultiCategorical(Distribution):
 
 
 class DiagonalGaussian(Distribution):
-    """A continuous action of A independent normal dimensions.
+    """A continuous action with A independent, normally distributed dimensions.
 
     Args:
         mu: Means, shape (B, A).
@@ -156,7 +160,7 @@ class DiagonalGaussian(Distribution):
 
 
 class HybridDistribution(Distribution):
-    """A discrete choice and, independent of it, continuous arguments; probabilities are those of both together.
+    """A discrete choice and independent continuous arguments; probabilities are joint probabilities.
 
     Args:
         action_type: Distribution of the choice.
@@ -191,7 +195,7 @@ def distribution_of(logit: Any, action_mask: Tensor | None = None) -> Distributi
     """Return the distribution that an actor network's ``logit`` describes.
 
     Args:
-        logit: A tensor (B, A) for a discrete action; a list of them, (B, A_i), for a multi-discrete one; ``mu`` and
+        logit: A tensor (B, A) for a discrete action; a list of tensors (B, A_i) for a multi-discrete one; ``mu`` and
             ``sigma``, (B, A), for a continuous one; ``action_type`` (B, K) and ``action_args``, with ``mu`` and
             ``sigma``, for a hybrid one.
         action_mask: Non-zero where an action is legal: (B, A), the masks of all dimensions side by side (B, sum of
@@ -216,3 +220,38 @@ def distribution_of(logit: Any, action_mask: Tensor | None = None) -> Distributi
 
 def _sum(parts: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(parts)).sum(0)
+
+
+def squashed_gaussian_sample(mu: Tensor, log_sigma: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return actions tanh(u), u = mu + sigma * noise, and their log densities (Haarnoja et al. 2018, eq. 21).
+
+    See https://arxiv.org/abs/1812.05905, appendix C. log(1 - tanh(u)^2) is computed as
+    2 (log 2 - u - softplus(-2 u)), which stays exact where tanh(u) rounds to 1.
+
+    Args:
+        mu: Means before squashing, shape (B, A).
+        log_sigma: Logarithms of the standard deviations before squashing, shape (B, A).
+        noise: Standard normal noise, shape (B, A).
+
+    Returns:
+        Actions in [-1, 1], shape (B, A), and log densities, shape (B,); both differentiable in ``mu`` and
+        ``log_sigma``.
+
+    Example:
+        >>> action, log_prob = squashed_gaussian_sample(*torch.zeros(3, 1, 1))
+        >>> action.item(), round(log_prob.item(), 4)  # the log density of a standard normal at 0
+        (0.0, -0.9189)
+    """
+    u = torch.addcmul(mu, log_sigma.exp(), noise)
+    return u.tanh(), _squashed_log_prob(u, log_sigma, noise)
+
+
+def squashed_gaussian_log_prob(mu: Tensor, log_sigma: Tensor, action: Tensor) -> Tensor:
+    """Return log densities, shape (B,), of actions, shape (B, A), in (-1, 1); see ``squashed_gaussian_sample``."""
+    u = action.atanh()
+    return _squashed_log_prob(u, log_sigma, (u - mu) / log_sigma.exp())
+
+
+def _squashed_log_prob(u: Tensor, log_sigma: Tensor, noise: Tensor) -> Tensor:
+    log_slope = 2 * (LOG_2 - u - F.softplus(-2 * u))
+    return -(0.5 * noise.square() + log_sigma + log_slope).sum(1) - u.shape[1] * HALF_LOG_TWO_PI

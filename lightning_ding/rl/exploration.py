@@ -1,6 +1,6 @@
-"""Exploration: random and epsilon-greedy actions.
+"""Exploration: random actions, epsilon-greedy actions, and noise to add to continuous actions.
 
-Shapes: B batch (one row for each env), A actions.
+Shapes: B batch (one row for each env), A actions, or dimensions of a continuous one.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def epsilon_greedy(
 ) -> NDArray[np.int64]:
     """Return greedy actions, each replaced by a uniformly random legal one with probability epsilon.
 
-    The coin is thrown for every row on its own, so that not all envs explore in the same step.
+    Each row explores independently, so not all envs explore in the same step.
 
     Args:
         q: Action values, illegal actions at minus infinity, shape (B, A).
         epsilon: Probability of a random action, in [0, 1].
-        rng: Source of the coins and the random actions.
+        rng: Random number generator for the decision to explore and for the actions.
         action_mask: Non-zero where an action is legal, shape (B, A); None means that all are.
 
     Returns:
@@ -43,10 +43,10 @@ def random_actions(
     """Return uniformly random legal actions.
 
     Args:
-        action_mask: Non-zero where an action is legal, shape (B, A), at least one in each row; with ``sizes``, the
-            masks of the D dimensions of an action side by side, A in all.
-        rng: Source of the actions.
-        sizes: Number of actions in each dimension, D of them; None if an action has no dimensions.
+        action_mask: Non-zero where an action is legal, shape (B, A), with a legal action in each row. With ``sizes``
+            the masks of the D dimensions are concatenated, so A is the sum of ``sizes``.
+        rng: Random number generator.
+        sizes: Number of actions in each of D dimensions; None for a single discrete action.
 
     Returns:
         Actions, shape (B,), or (B, D) with ``sizes``.
@@ -59,7 +59,7 @@ def random_actions(
         array([1, 2])
     """
     mask = np.asarray(action_mask) != 0
-    lottery = rng.random(mask.shape) * mask  # the largest ticket among the legal actions wins
+    lottery = rng.random(mask.shape) * mask  # the legal action with the largest random number is chosen
     if sizes is None:
         actions: NDArray[np.int64] = lottery.argmax(1)
         return actions
@@ -70,15 +70,15 @@ def random_actions(
 
 
 def random_legal_actions(space: spaces.Space[Any], action_mask: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-    """Return uniformly random legal actions, as the env counts them.
+    """Return uniformly random legal actions in the numbering of the env's action space.
 
     Args:
         space: The discrete action space of one env or player.
-        action_mask: Non-zero where an action is legal, shape (B, A); the masks of several dimensions side by side.
-        rng: Source of the actions.
+        action_mask: Non-zero where an action is legal, shape (B, A); the masks of several dimensions are concatenated.
+        rng: Random number generator.
 
     Raises:
-        ValueError: If the mask is not as wide as there are actions.
+        ValueError: If the width of the mask is not the number of actions.
 
     Example:
         >>> random_legal_actions(spaces.Discrete(2, start=5), np.array([[0, 1]]), np.random.default_rng())
@@ -90,10 +90,10 @@ def random_legal_actions(space: spaces.Space[Any], action_mask: NDArray[Any], rn
 
 
 def discrete_counts(space: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return how many values each integer of a discrete space has, and the smallest of each.
+    """Return the number of values of each integer of a discrete space, and the smallest value of each.
 
     Args:
-        space: A Discrete, MultiDiscrete or MultiBinary space; one of several axes is read row by row.
+        space: A Discrete, MultiDiscrete or MultiBinary space; several axes are flattened in row-major order.
     """
     if isinstance(space, spaces.MultiBinary):
         return (2,) * math.prod(space.shape), (0,) * math.prod(space.shape)
@@ -101,3 +101,75 @@ def discrete_counts(space: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
         return (int(space.n),), (int(space.start),)
     nvec, start = np.ravel(space.nvec), np.ravel(space.start)
     return tuple(int(size) for size in nvec), tuple(int(first) for first in start)
+
+
+def gaussian_noise(
+    shape: Sequence[int],
+    sigma: float,
+    rng: np.random.Generator,
+    noise_range: tuple[float, float] | None = None,
+) -> NDArray[np.float32]:
+    """Return independent normal noise.
+
+    Args:
+        shape: Shape of the noise.
+        sigma: Standard deviation before clipping, >= 0.
+        rng: Random number generator.
+        noise_range: Smallest and largest value, to which the noise is clipped; None for no limit.
+    """
+    noise = rng.standard_normal(tuple(shape), dtype=np.float32) * np.float32(sigma)
+    return noise if noise_range is None else noise.clip(*noise_range)
+
+
+class OrnsteinUhlenbeckNoise:
+    """Autocorrelated noise: x <- x + theta (0 - x) dt + sigma sqrt(dt) N(0, 1), with one state for each env.
+
+    Uhlenbeck and Ornstein 1930 (https://doi.org/10.1103/PhysRev.36.823), with the constants of Lillicrap et al. 2016,
+    section 7 (https://arxiv.org/abs/1509.02971). Its stationary variance is about sigma^2 / (2 theta).
+
+    Args:
+        sigma: Scale of the noise of a step, >= 0.
+        theta: Pull towards 0, >= 0.
+        dt: Duration of a step, > 0.
+
+    Example:
+        >>> noise = OrnsteinUhlenbeckNoise(sigma=0.0)
+        >>> noise.state = np.array([[1.0]])
+        >>> float(noise.sample((1, 1), np.random.default_rng())[0, 0])
+        0.8500000238418579
+    """
+
+    def __init__(self, sigma: float, theta: float = 0.15, dt: float = 1.0) -> None:
+        self.sigma, self.theta, self.dt = sigma, theta, dt
+        self.state: NDArray[np.float64] = np.zeros((0, 0))  # (B, A)
+
+    def sample(
+        self, shape: tuple[int, int], rng: np.random.Generator, sigma: float | None = None
+    ) -> NDArray[np.float32]:
+        """Return the next noise of B envs, shape (B, A); all states restart at 0 if the shape changes.
+
+        Args:
+            shape: Shape (B, A) of the noise.
+            rng: Random number generator.
+            sigma: Scale of the noise of this step; None takes the ``sigma`` of the constructor.
+        """
+        if self.state.shape != shape:
+            self.state = np.zeros(shape)
+        step = (self.sigma if sigma is None else sigma) * self.dt**0.5
+        self.state = self.state * (1 - self.theta * self.dt) + step * rng.standard_normal(shape)
+        return self.state.astype(np.float32)
+
+    def reset(self, ids: Sequence[int] | None = None) -> None:
+        """Set the states of envs to 0, as at the start of an episode; None means all envs."""
+        if ids is None:
+            self.state = np.zeros((0, 0))
+        else:
+            self.state[[env_id for env_id in ids if env_id < len(self.state)]] = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the noise as a list of rows."""
+        return {"state": self.state.tolist()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned."""
+        self.state = np.array(state["state"]) if state["state"] else np.zeros((0, 0))

@@ -1,6 +1,6 @@
-"""Returns over several steps, cut at the end of an episode.
+"""Returns and advantages over several steps, cut at the end of an episode.
 
-Shapes: N steps of a window, T steps of a rollout, B batch.
+Shapes: N steps of a window, T steps of a rollout, B batch or envs.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from torch import Tensor
 
 
 def n_step_return(reward: Tensor, alive: Tensor, discount_factor: float) -> tuple[Tensor, Tensor]:
-    """Return the discounted reward of up to N steps and the discount of the value behind them.
+    """Return the discounted reward of up to N steps, and the discount of the value after them.
 
-    The window of an item may be shorter than N, because its episode ended or its successors are not known yet; it then
-    bootstraps from where it stops, with the power of gamma that belongs there
-    (Sutton and Barto 2018, eq. 7.1; Mnih et al. 2016, section 4, https://arxiv.org/abs/1602.01783).
+    The window of an item is shorter than N if its episode ended or later steps are not known yet. It then bootstraps
+    from its last step, with the corresponding power of gamma (Sutton and Barto 2018, eq. 7.1; Mnih et al. 2016,
+    section 4, https://arxiv.org/abs/1602.01783).
 
     Args:
         reward: Rewards of the steps, shape (N, B).
-        alive: Whether step k belongs to the item's window; the first row is true, and once false it stays false,
-            shape (N, B).
+        alive: Whether step k belongs to the item's window, shape (N, B). The first row is true; after the first false
+            value of an item, all later ones are false.
         discount_factor: gamma, in [0, 1].
 
     Returns:
-        The sums r_0 + gamma r_1 + ..., shape (B,), and gamma^k for windows of k steps, shape (B,). Whether the value
-        behind the window counts at all is for the caller to say: it does unless the last step terminated.
+        The sums r_0 + gamma r_1 + ..., shape (B,), and gamma^k for windows of k steps, shape (B,). The caller sets this
+        discount to 0 where the last step of the window terminated.
 
     Example:
         >>> reward = torch.tensor([[1.0], [1.0], [1.0]])
@@ -39,14 +39,14 @@ def n_step_return(reward: Tensor, alive: Tensor, discount_factor: float) -> tupl
 def discounted_return(
     reward: Tensor, last_value: Tensor, terminated: Tensor, ended: Tensor, discount_factor: float
 ) -> Tensor:
-    """Return the reward-to-go of every step, r_t + gamma r_{t+1} + ... (Williams 1992), with the value behind a cut.
+    """Return the reward-to-go r_t + gamma r_{t+1} + ... (Williams 1992), bootstrapped where a sequence was cut.
 
     Args:
         reward: Rewards, shape (T, B).
-        last_value: Value of the observation behind each step, shape (T, B) or one that broadcasts to it; read only
-            where a sequence ends without termination. Zeros leave such a return without what would have followed.
+        last_value: Value of the observation after each step, of a shape that broadcasts to (T, B). It is used only
+            where a sequence ends without termination; zeros disable bootstrapping.
         terminated: Whether the env ended the episode at this step, shape (T, B).
-        ended: Whether this is the last step of a sequence: terminated, truncated or the end of the data, shape (T, B).
+        ended: Whether this is the last step of a sequence (terminated, truncated or the end of the data), shape (T, B).
         discount_factor: gamma, in [0, 1].
 
     Returns:
@@ -59,17 +59,17 @@ def discounted_return(
     """
     terminated, ended = terminated.bool(), ended.bool()
     with torch.no_grad():
-        behind = torch.where(ended & ~terminated, last_value, 0.0)
-        return sum_backwards(reward + discount_factor * behind, ~(ended | terminated) * discount_factor)
+        bootstrap = torch.where(ended & ~terminated, last_value, 0.0)
+        return sum_backwards(reward + discount_factor * bootstrap, ~(ended | terminated) * discount_factor)
 
 
 @torch.no_grad()
 def sum_backwards(term: Tensor, decay: Tensor) -> Tensor:
-    """Return x_t = term_t + decay_t x_{t+1}, with nothing behind the last step.
+    """Return the backward recursion x_t = term_t + decay_t x_{t+1}, which starts with x_{T-1} = term_{T-1}.
 
     Args:
-        term: Shape (T, B).
-        decay: Shape (T, B); its last row is not read.
+        term: Terms, shape (T, B).
+        decay: Factors of the next step's sum, shape (T, B); the last row is not used.
 
     Returns:
         The sums, shape (T, B), detached.
@@ -79,3 +79,43 @@ def sum_backwards(term: Tensor, decay: Tensor) -> Tensor:
     for t in range(len(rows) - 2, -1, -1):
         rows[t].addcmul_(factors[t], rows[t + 1])
     return total
+
+
+@torch.no_grad()
+def gae(
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    ended: Tensor,
+    discount_factor: float,
+    gae_lambda: float,
+) -> Tensor:
+    """Return generalised advantage estimates (Schulman et al. 2016, eq. 11-16, https://arxiv.org/abs/1506.02438).
+
+    With the error delta = r + gamma V(s') - V(s), the advantage of a step is delta + gamma lambda times the advantage
+    of the next step. After the last step of a sequence the recursion starts again. V(s') counts unless the step
+    terminated, so also at a truncation and at the end of the rollout.
+
+    Args:
+        reward: Rewards, shape (T, B).
+        value: Values of the observations acted on, shape (T, B).
+        next_value: Values of the true next observations (at the end of an episode the final one, not the one after the
+            reset), shape (T, B); ignored where ``terminated``.
+        terminated: Whether the env ended the episode at this step, shape (T, B).
+        ended: Whether this is the last step of a sequence (terminated, truncated or the end of the data), shape (T, B).
+        discount_factor: gamma, in [0, 1].
+        gae_lambda: Trade-off of bias and variance, in [0, 1]; 0 gives the one-step error, 1 the Monte Carlo return
+            minus the value.
+
+    Returns:
+        Advantages, shape (T, B), detached.
+
+    Example:
+        >>> flags = torch.tensor([[False], [True]])
+        >>> gae(torch.ones(2, 1), torch.zeros(2, 1), torch.zeros(2, 1), flags, flags, 1.0, 0.5).tolist()
+        [[1.5], [1.0]]
+    """
+    terminated = terminated.bool()
+    delta = torch.add(reward - value, next_value.masked_fill(terminated, 0.0), alpha=discount_factor)
+    return sum_backwards(delta, ~(ended.bool() | terminated) * (discount_factor * gae_lambda))

@@ -1,20 +1,24 @@
-"""Mean and standard deviation of everything seen so far.
+"""Running mean and standard deviation.
 
-Shapes: B batch, ``shape`` what one item has. Moments are a count, a mean and m2, the sum of squared distances from it.
+Shapes: B batch; items have the shape ``shape``. Moments are a count, a mean, and m2, the sum of squared deviations from
+the mean.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 Moments = tuple[Tensor, Tensor, Tensor]
+Array = TypeVar("Array", Tensor, NDArray[Any])
 
 
 def moments(x: Tensor) -> Moments:
-    """Return count (), mean and m2 of items, shape (B, ...), in double precision; no items have a mean of 0."""
+    """Return count (), mean and m2 of items, shape (B, ...), in double precision; the mean of no items is 0."""
     x = x.double()
     count = torch.full((), x.shape[0], dtype=x.dtype, device=x.device)
     mean = x.sum(0) / max(x.shape[0], 1)
@@ -22,17 +26,17 @@ def moments(x: Tensor) -> Moments:
 
 
 def combine_moments(
-    count_a: Tensor, mean_a: Tensor, m2_a: Tensor, count_b: Tensor, mean_b: Tensor, m2_b: Tensor
-) -> Moments:
-    """Return the moments of two sets of items together (Chan et al. 1979, eq. 2.1).
+    count_a: Array, mean_a: Array, m2_a: Array, count_b: Array, mean_b: Array, m2_b: Array
+) -> tuple[Array, Array, Array]:
+    """Return the moments of the union of two sets of items (Chan et al. 1979, eq. 2.1).
 
     Args:
-        count_a: How many items the first set has.
-        mean_a: Their mean.
-        m2_a: Their sum of squared distances from it.
-        count_b: The same of the second set; either may be empty.
-        mean_b: See above.
-        m2_b: See above.
+        count_a: Number of items in the first set, a tensor or an array; 0 is allowed.
+        mean_a: Mean of the first set.
+        m2_a: Sum of squared deviations of the first set from its mean.
+        count_b: Number of items in the second set; 0 is allowed.
+        mean_b: Mean of the second set.
+        m2_b: Sum of squared deviations of the second set from its mean.
 
     Example:
         >>> count, mean, m2 = combine_moments(*moments(torch.tensor([1.0, 3.0])), *moments(torch.tensor([5.0])))
@@ -40,18 +44,19 @@ def combine_moments(
         (3.0, 3.0, 8.0)
     """
     count = count_a + count_b
-    share = count_b / count.clamp(min=1)
+    share = count_b / (count + (count == 0))
     delta = mean_b - mean_a
-    return count, mean_a + delta * share, m2_a + m2_b + delta.square() * count_a * share
+    return count, mean_a + delta * share, m2_a + m2_b + delta * delta * count_a * share
 
 
 class RunningMeanStd(nn.Module):
-    """Mean and standard deviation of a stream, in double precision; saved and moved as the buffers of a module are.
+    """Mean and standard deviation of a stream of items, held in double precision in the buffers of a module.
 
-    It knows nothing of ranks: under DDP the caller combines the moments of all of them and hands those to ``merge``.
+    The module does not communicate: under DDP the caller combines the moments of all ranks and passes them to
+    :meth:`merge`.
 
     Args:
-        shape: Of one item; () for numbers.
+        shape: Shape of an item; () for numbers.
 
     Example:
         >>> running = RunningMeanStd()
@@ -73,24 +78,24 @@ class RunningMeanStd(nn.Module):
 
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
-        """Take in items, shape (..., *shape)."""
+        """Add items, shape (..., *shape)."""
         self.merge(*moments(x.reshape(-1, *self.mean.shape)))
 
     @torch.no_grad()
     def merge(self, count: Tensor, mean: Tensor, m2: Tensor) -> None:
-        """Take in items of which only the moments are known."""
+        """Add items by their moments."""
         merged = combine_moments(self.count, self.mean, self.m2, count, mean, m2)
         for buffer, new in zip((self.count, self.mean, self.m2), merged, strict=True):
             buffer.copy_(new)
 
     @property
     def std(self) -> Tensor:
-        """Standard deviation (divided by the count), in double precision; 1 where all items were equal or none came."""
+        """Population standard deviation in double precision; 1 where all items are equal or there are none."""
         variance = self.m2 / self.count.clamp(min=1)
         return torch.where(variance > 0, variance.sqrt(), 1.0)
 
     @property
     def root_mean_square(self) -> Tensor:
-        """Root of the mean square, in double precision; 1 where nothing but (almost) zeros came."""
+        """Root mean square in double precision; 1 where all items are (almost) 0 or there are none."""
         square = self.mean.square() + self.m2 / self.count.clamp(min=1)
         return torch.where(square > 1e-12, square.sqrt(), 1.0)

@@ -1,36 +1,67 @@
-"""A value that changes as a run goes on: a pure function of the env steps taken and of the budget."""
+"""Values that change during a run, as a pure function of the env steps taken and of the budget.
+
+A new shape is a function in ``CURVES`` and a name in ``EpsilonType``, or in ``CurveType`` if epsilon may not have it.
+The sections of a config take their types from here.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple, get_args
 
-ScheduleType = Literal["constant", "linear", "exp", "cosine", "piecewise"]
+EpsilonType = Literal["linear", "exp"]
+CurveType = Literal[EpsilonType, "cosine"]
+ScheduleType = Literal["constant", CurveType, "piecewise"]
 ScheduleUnit = Literal["env_step", "budget"]
-TYPES: tuple[ScheduleType, ...] = ("constant", "linear", "exp", "cosine", "piecewise")
-UNITS: tuple[ScheduleUnit, ...] = ("env_step", "budget")
+TYPES: tuple[ScheduleType, ...] = get_args(ScheduleType)
+UNITS: tuple[ScheduleUnit, ...] = get_args(ScheduleUnit)
+
+
+def _linear(start: float, end: float, x: float) -> float:
+    return start + (end - start) * min(x, 1.0)
+
+
+def _exp(start: float, end: float, x: float) -> float:
+    return end + (start - end) * math.exp(-x)
+
+
+def _cosine(start: float, end: float, x: float) -> float:
+    return _linear(start, end, (1 - math.cos(math.pi * min(x, 1.0))) / 2)
+
+
+class Curve(NamedTuple):
+    """A shape of the way from ``start`` to ``end``."""
+
+    value: Callable[[float, float, float], float]
+    """The value, given ``start``, ``end`` and the position in units of ``decay``, >= 0."""
+    ends: bool = True
+    """Whether ``end`` is reached, at position 1, and not only approached."""
+
+
+CURVES: dict[CurveType, Curve] = {"linear": Curve(_linear), "exp": Curve(_exp, ends=False), "cosine": Curve(_cosine)}
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A value that moves from ``start`` to ``end`` as the run goes on.
+    """A value that moves from ``start`` to ``end`` during a run.
 
-    The value depends on nothing but the arguments of :meth:`value`, so a resumed run needs no state of it and all
-    ranks agree.
+    The value depends only on the arguments of :meth:`value`. A schedule therefore has no state to save, and all ranks
+    compute the same value.
 
     Args:
         type: ``"constant"`` stays at ``start``; ``"linear"`` reaches ``end`` at ``decay`` in a straight line;
             ``"cosine"`` reaches it in half a period of a cosine (Loshchilov and Hutter 2017, eq. 5,
             https://arxiv.org/abs/1608.03983); ``"exp"`` is end + (start - end) e^(-x / decay); ``"piecewise"``
-            interpolates linearly between ``points``. All keep their last value afterwards.
+            interpolates linearly between ``points``. The value stays constant after ``decay``, except of
+            ``"exp"``, and after the last point.
         start: Value at 0.
-        end: Value in the long run.
-        decay: Scale of the x axis in ``unit``, > 0.
-        unit: ``"env_step"`` counts env steps over all ranks; ``"budget"`` counts shares of the run's budget, so that 1
-            is its end.
+        end: Value at ``decay``; with ``"exp"``, the limit.
+        decay: Length of the schedule (of ``"exp"``, the time constant) in ``unit``, > 0.
+        unit: ``"env_step"`` measures in env steps over all ranks, ``"budget"`` in fractions of the run's budget, so 1
+            is the end of the run.
         points: Pairs (x, value) with increasing x >= 0, in ``unit``; for ``"piecewise"`` only, which ignores ``start``,
             ``end`` and ``decay``.
 
@@ -81,19 +112,15 @@ class Schedule:
         x = self._position(step, budget)
         if self.type == "piecewise":
             return self._interpolate(x)
-        if self.type == "exp":
-            return self.end + (self.start - self.end) * math.exp(-x / self.decay)
-        share = min(x / self.decay, 1.0)
-        if self.type == "cosine":
-            share = (1 - math.cos(math.pi * share)) / 2
-        return self.start + (self.end - self.start) * share
+        return CURVES[self.type].value(self.start, self.end, x / self.decay)
 
     def is_over(self, step: float, budget: int | None = None) -> bool:
-        """Return whether the value has reached its end before ``step`` and does not change any more."""
-        if self.type in ("constant", "exp"):
+        """Return whether the value has reached its end before ``step`` and stays constant."""
+        if self.type == "constant":
             return False
-        last = self.points[-1][0] if self.type == "piecewise" else self.decay
-        return self._position(step, budget) > last
+        if self.type == "piecewise":
+            return self._position(step, budget) > self.points[-1][0]
+        return CURVES[self.type].ends and self._position(step, budget) > self.decay
 
     def _position(self, step: float, budget: int | None) -> float:
         if self.unit == "env_step":

@@ -1,4 +1,4 @@
-"""From the rows of a rollout to time-major tables and back.
+"""Converting the rows of a rollout to time-major tables and back.
 
 Shapes: S rows, T steps, N envs.
 """
@@ -13,16 +13,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Sequences:
-    """How the rows of a rollout lie in a table with a column for each env and time running down.
+    """The layout of the rows of a rollout in a table with a row for each step and a column for each env.
 
-    Columns that are shorter than the longest one are padded at their end. The last row of a column has ``ended``, so
-    what a backward recursion finds in the padding never reaches it.
+    Columns that are shorter than the longest one are padded at their end. ``ended`` is true at the last row of each
+    column, so a backward recursion does not carry padding over into the data.
 
     Args:
-        valid: Whether a cell holds a row of its own; false in the padding, shape (T, N).
+        valid: Whether a cell holds a row of the rollout, shape (T, N); false in the padding.
         ended: Whether the cell is the last of an episode or of its column, shape (T, N); true in the padding.
-        index: The row of each cell, shape (T, N); None if the rows lie in the order of the cells already.
-        cell: The cell of each row, counted along the lines of the table, shape (S,); None with ``index``.
+        index: Row number of each cell, shape (T, N); None if the rows are in the order of the cells.
+        cell: Cell number of each row, in row-major order, shape (S,); None if ``index`` is None.
     """
 
     valid: Tensor
@@ -33,7 +33,7 @@ class Sequences:
     def lay_out(self, x: Tensor) -> Tensor:
         """Return rows, shape (S, ...), as a table, shape (T, N, ...); padding repeats the last row of its column.
 
-        The table shares the memory of ``x`` if the rows lie in its order already.
+        The table shares the memory of ``x`` if ``index`` is None.
         """
         return x.unflatten(0, tuple(self.valid.shape)) if self.index is None else x[self.index]
 
@@ -44,11 +44,11 @@ class Sequences:
 
 
 def time_major(env_id: Tensor, episode_id: Tensor) -> Sequences:
-    """Return how to lay out rows, those of an env in the order of time and those of several in any order.
+    """Return the layout of rows; those of one env are in chronological order, different envs may be interleaved.
 
     Args:
-        env_id: The env of each row, shape (S,), S >= 1. An env may have several episodes, one after the other.
-        episode_id: The episode of each row, shape (S,), another one after each reset of an env.
+        env_id: Number of the env of each row, shape (S,), S >= 1. An env may have several consecutive episodes.
+        episode_id: Number of the episode of each row, shape (S,); it changes with each reset of the env.
 
     Returns:
         The layout, with columns in ascending order of ``env_id``.
@@ -67,11 +67,11 @@ def time_major(env_id: Tensor, episode_id: Tensor) -> Sequences:
     _, column, counts = torch.unique(env_id, return_inverse=True, return_counts=True)
     num_envs, num_steps = len(counts), int(counts.max())
     ends = counts.cumsum(0)
-    order = column.argsort(stable=True)  # rows of the first env, then of the second, each in the order of time
+    order = column.argsort(stable=True)  # rows of the first env in chronological order, then of the second, and so on
     sorted_column = column[order]
     steps = torch.arange(len(order), device=order.device) - (ends - counts)[sorted_column]
     sorted_cell = steps * num_envs + sorted_column
-    index = order[ends - 1].repeat(num_steps)  # every cell the last row of its column, until it gets its own
+    index = order[ends - 1].repeat(num_steps)  # initially each cell holds the last row of its column
     index[sorted_cell] = order
     index = index.view(num_steps, num_envs)
     cell = torch.empty_like(order)
@@ -81,7 +81,7 @@ def time_major(env_id: Tensor, episode_id: Tensor) -> Sequences:
 
 
 def _lies_in_order(env_id: Tensor) -> bool:
-    """Return whether the ids are 0, 1, ..., N - 1 again and again."""
+    """Return whether the ids are 0, 1, ..., N - 1, repeated."""
     num_envs = int(env_id[-1]) + 1
     if num_envs < 1 or len(env_id) % num_envs:
         return False

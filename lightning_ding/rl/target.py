@@ -1,4 +1,4 @@
-"""Keeping a target network."""
+"""Updates of a target network."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def polyak_update(source: nn.Module, target: nn.Module, theta: float) -> None:
 
     Args:
         source: The trained network.
-        target: Its slow copy.
-        theta: Share of the source, in (0, 1]; 1 copies it.
+        target: The target network.
+        theta: Weight of the source, in (0, 1]; 1 copies it.
     """
     torch._foreach_lerp_(list(target.parameters()), list(source.parameters()), theta)
     _copy_buffers(source, target)

@@ -1,7 +1,7 @@
 """Temporal-difference targets and losses of Q-learning.
 
-Shapes: B batch, A actions. ``discount`` (B,) is gamma^n times (1 - terminated), so termination is handled where the
-discount is made and nowhere else. Time is in the names: ``tm1`` before the step, ``t`` after it.
+Shapes: B batch, A actions. ``discount`` (B,) is gamma^n times (1 - terminated), so termination is handled in
+one place, where the discount is computed. Time is in the names: ``tm1`` before the step, ``t`` after it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def masked(q: Tensor, action_mask: Tensor | None) -> Tensor:
         action_mask: Non-zero where an action is legal, shape (..., A); None means that all are.
 
     Returns:
-        Values, shape (..., A). A row without any legal action is returned as it is: it belongs to a terminal
-        observation, whose value the discount removes.
+        Values, shape (..., A). A row without legal actions is returned unchanged: it belongs to a terminal observation,
+        whose value has a discount of 0.
     """
     if action_mask is None:
         return q
@@ -82,17 +82,17 @@ def td_loss(
     """Return the mean loss between predictions and targets.
 
     Args:
-        prediction: Q(s, a), shape (B,).
+        prediction: Predicted values Q(s, a), shape (B,).
         target: Targets, shape (B,).
         weight: Importance-sampling weights (Schaul et al. 2016, section 3.4, https://arxiv.org/abs/1511.05952),
-            shape (B,); None counts every item once.
+            shape (B,); None weights all items equally.
         kind: ``"mse"`` is the squared error, ``"huber"`` half the squared error up to 1 and linear beyond.
 
     Returns:
         The loss, a scalar.
 
     Raises:
-        ValueError: If ``kind`` is neither.
+        ValueError: If ``kind`` is unknown.
 
     Example:
         >>> td_loss(torch.tensor([0.0, 0.0]), torch.tensor([2.0, 1.0]), kind="mse").item()
@@ -107,5 +107,5 @@ def td_loss(
 
 
 def td_error(prediction: Tensor, target: Tensor) -> Tensor:
-    """Return abs(target - prediction), shape (B,), detached: a replay's priorities (Schaul et al. 2016)."""
+    """Return abs(target - prediction), shape (B,), detached; used as priorities (Schaul et al. 2016)."""
     return (target - prediction.detach()).abs()

@@ -1,6 +1,7 @@
-"""Workers: collectors, evaluators, buffers and learners. They use a policy's modes and know no algorithm."""
+"""Workers: collectors, evaluators, buffers and learners. They use a policy's modes and contain no algorithm."""
 
 from lightning_ding.worker.aggregator import LearnerAggregator, merge_info
+from lightning_ding.worker.base import create_comm_collector, create_comm_learner
 from lightning_ding.worker.buffer import (
     AdvancedReplayBuffer,
     EpisodeReplayBuffer,
@@ -22,7 +23,6 @@ from lightning_ding.worker.collector import (
     get_serial_collector_cls,
     to_tensor_transitions,
 )
-from lightning_ding.worker.comm import create_comm_collector, create_comm_learner
 from lightning_ding.worker.commander import BaseSerialCommander
 from lightning_ding.worker.evaluator import (
     BattleInteractionSerialEvaluator,

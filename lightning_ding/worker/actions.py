@@ -1,4 +1,4 @@
-"""Actions for N envs: those of a policy, checked, and random ones."""
+"""Actions for N envs: checked actions of a policy, and random actions."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def actions_of(output: Any, env: VectorEnv) -> Any:
     """Return the actions of a policy for the envs.
 
     Args:
-        output: What the policy's forward returned.
+        output: Output of the policy's ``forward``.
         env: The vector env.
 
     Raises:
-        ValueError: If there are no actions, their shape is wrong, something that the policy returned is not finite, or
+        ValueError: If there are no actions, their shape is wrong, the output holds a number that is not finite, or
             integers are not in the action space.
     """
     try:
@@ -43,10 +43,10 @@ def actions_of(output: Any, env: VectorEnv) -> Any:
 
 
 def _as_in_space(action: Any, space: spaces.Space[Any], single: spaces.Space[Any]) -> Any:
-    """Return integers in the type of their space, ``single`` of each env.
+    """Return the actions with integers in the type of their space.
 
     Raises:
-        ValueError: If one is not in the space; the message names the env.
+        ValueError: If an action is not in the space; the message names the env.
     """
     if space.dtype is None or space.dtype.kind not in "iu" or action.dtype.kind not in "iub":
         return action
@@ -61,14 +61,14 @@ def _as_in_space(action: Any, space: spaces.Space[Any], single: spaces.Space[Any
 def check_finite(output: Mapping[str, Any], name_of: Callable[[int], str] = "env {}".format) -> None:
     """Raise if a policy returned a number that is not finite, before an env or a buffer gets it.
 
-    A ``logit`` may be minus infinity, as those of actions are that are not legal.
+    A ``logit`` may be minus infinity, which marks actions that are not legal.
 
     Args:
-        output: What the policy's forward returned, leading axis N.
-        name_of: Returns whose a row is.
+        output: Output of the policy's ``forward``, leading axis N.
+        name_of: Function that returns the name of a row for the message.
 
     Raises:
-        ValueError: Naming the entry, the first env and what it got.
+        ValueError: Naming the entry, the first such row and its values.
     """
     for name, entry in output.items():
         for leaf in nested.leaves(entry):
@@ -85,9 +85,9 @@ def random_output(env: VectorEnv, obs: Any) -> dict[str, Any]:
     """Return uniformly random actions in place of a policy's output.
 
     Args:
-        env: The vector env; its action space is the source.
-        obs: Observations, leading axis N; where they have an ``action_mask``, the actions are legal; of a hybrid
-            action it is the mask of ``action_type``.
+        env: The vector env; its action space is the source of the actions.
+        obs: Observations, leading axis N. With an ``action_mask`` the actions are legal; of a hybrid action it masks
+            the ``action_type``.
     """
     space, single = env.action_space, env.single_action_space
     mask = obs.get("action_mask") if isinstance(obs, dict) else None
@@ -98,4 +98,10 @@ def random_output(env: VectorEnv, obs: Any) -> dict[str, Any]:
         action = {**space.sample(), "action_type": choice}
     else:
         action = random_legal_actions(single, mask, space.np_random)
-    return {"action": nested.from_sample(action)}
+    return {"action": nested.apply(_as_int64, action)}
+
+
+def _as_int64(leaf: Any) -> Any:
+    """Return an array with integers of any size as int64."""
+    array = np.asarray(leaf)
+    return array.astype(np.int64, copy=False) if array.dtype.kind in "iu" else array

@@ -1,4 +1,4 @@
-"""Several learners that look like one, in a process or over the ranks of torch.distributed.
+"""Several learners that act as one, in a process or over the ranks of torch.distributed.
 
 Shapes: B transitions of a batch.
 """
@@ -6,27 +6,30 @@ Shapes: B transitions of a batch.
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import safetensors.torch
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, require, resolve
+from lightning_ding.ranks import gather_bytes, world_size
 from lightning_ding.worker.learner import BaseLearner
-from lightning_ding.worker.learner.ranks import decode, encode, gather_bytes
 from lightning_ding.worker_config import AggregatorConfig
 
+LENGTH_BYTES = 8
 FROM_FIRST = ("learner_step", "buffer_id", "task_id", "learner_done")
 
 
 class LearnerAggregator:
-    """Shares a batch out among learners and merges what they say.
+    """Distributes a batch among learners and merges their reports.
 
     Each learner keeps its own weights, unless the policies average their gradients over ranks. Under torch.distributed
-    every rank has an aggregator with its own learners and batches; what is merged is the same on all ranks, and a
+    every rank has an aggregator with its own learners and batches. The merged report is the same on all ranks, and a
     learner that fails on one rank is an error on all.
 
     Args:
@@ -50,12 +53,12 @@ class LearnerAggregator:
         names = [name for name, _ in named]
         require(len(self.learners) == len(named), "learners", "of different instance_name", names)
         self._group: Any = None
-        if _is_distributed():
+        if world_size() > 1:
             timeout = datetime.timedelta(seconds=self.config.timeout_seconds)
             self._group = dist.new_group(backend="gloo", timeout=timeout)
 
     def get_data_demand(self) -> dict[str, int]:
-        """Return what ``train`` needs: ``batch_size``, the sum over the learners here, and ``cur_learner_iter``."""
+        """Return ``batch_size``, the sum over the learners of this process, and ``cur_learner_iter``."""
         first = next(iter(self.learners.values()))
         return {"batch_size": sum(self._batch_sizes()), "cur_learner_iter": first.train_iter}
 
@@ -63,7 +66,8 @@ class LearnerAggregator:
         """Train each learner on its share of a batch; every rank has to call it.
 
         Args:
-            data: A nested dict with leading axis B, or a list of B transitions; B is the ``batch_size`` demanded.
+            data: A nested dict with leading axis B, or a list of B transitions; B is the ``batch_size`` of
+                :meth:`get_data_demand`.
             envstep: See :meth:`BaseLearner.train`.
 
         Returns:
@@ -89,13 +93,13 @@ class LearnerAggregator:
         return _merged([info for one in records for info in one["infos"]])
 
     def close(self) -> dict[str, bool]:
-        """Close all learners, also behind one that fails to close.
+        """Close all learners, even if one of them fails to close.
 
         Returns:
             True for each name.
 
         Raises:
-            RuntimeError: If some could not be closed; the message names them.
+            RuntimeError: If a learner could not be closed; the message names all such learners.
         """
         failed: dict[str, Exception] = {}
         for name, learner in self.learners.items():
@@ -135,16 +139,16 @@ class LearnerAggregator:
 def merge_info(infos: Sequence[Any]) -> Any:
     """Return several infos as one.
 
-    Of mappings, each key is merged on its own, but for ``learner_step``, ``buffer_id``, ``task_id`` and
-    ``learner_done``, which are the first's; an empty mapping beside others is passed over. Lists are joined. Numbers,
-    strings, bools and None become a list. Tensors are joined along their first axis; those of shape () are stacked.
+    The keys of mappings are merged separately, except ``learner_step``, ``buffer_id``, ``task_id`` and
+    ``learner_done``, which are taken from the first; empty mappings are skipped. Lists are joined. Numbers, strings,
+    bools and None become a list. Tensors are joined along their first axis; those of shape () are stacked.
 
     Args:
-        infos: At least one; all of the same form.
+        infos: Infos of the same structure, at least one.
 
     Raises:
-        ValueError: If there is none, or mappings differ in their keys, or tensors in their shapes.
-        TypeError: If there are values of other types, or of types that cannot be merged; the message says where.
+        ValueError: If ``infos`` is empty, or mappings differ in their keys, or tensors in their shapes.
+        TypeError: If there are values of other types, or of types that cannot be merged; the message names the place.
 
     Example:
         >>> merge_info([{"learner_step": 3, "loss": 0.5, "ids": [1]}, {"learner_step": 4, "loss": 0.7, "ids": [2, 3]}])
@@ -168,7 +172,7 @@ def _merge(values: list[Any], path: str) -> Any:
 
 
 def _merge_mappings(values: list[Mapping[str, Any]], path: str) -> dict[str, Any]:
-    values = [value for value in values if value] or values  # who has nothing to say is passed over
+    values = [value for value in values if value] or values
     first = values[0]
     for value in values[1:]:
         require(value.keys() == first.keys(), path, f"mappings with the keys {list(first)}, as the first", list(value))
@@ -191,5 +195,44 @@ def _merged(infos: list[dict[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-def _is_distributed() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+def encode(data: Any) -> bytes:
+    """Return nested dicts and lists of tensors and builtins as bytes: JSON and safetensors instead of pickle.
+
+    Tuples come back as lists.
+
+    Raises:
+        TypeError: If there is a value of another type; the message names its place.
+    """
+    tensors: dict[str, Tensor] = {}
+    text = json.dumps(_to_json(data, tensors, "data")).encode()
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text + safetensors.torch.save(tensors)
+
+
+def decode(data: bytes) -> Any:
+    """Return the data that ``encode`` was given."""
+    end = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
+    return _from_json(json.loads(data[LENGTH_BYTES:end]), safetensors.torch.load(data[end:]))
+
+
+def _to_json(value: Any, tensors: dict[str, Tensor], path: str) -> Any:
+    """Return a pair of kind and content, so that no data can be mistaken for another kind."""
+    if isinstance(value, dict):
+        return ["dict", [[key, _to_json(below, tensors, f"{path}[{key!r}]")] for key, below in value.items()]]
+    if isinstance(value, (list, tuple)):
+        return ["list", [_to_json(below, tensors, f"{path}[{i}]") for i, below in enumerate(value)]]
+    if isinstance(value, Tensor):
+        name = str(len(tensors))
+        tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        return ["tensor", name]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return ["builtin", value]
+    raise TypeError(f"{path} must be a tensor or a builtin to go to other ranks, got {type(value).__name__}")
+
+
+def _from_json(pair: Any, tensors: dict[str, Tensor]) -> Any:
+    kind, value = pair
+    if kind == "dict":
+        return {key: _from_json(below, tensors) for key, below in value}
+    if kind == "list":
+        return [_from_json(below, tensors) for below in value]
+    return tensors[value] if kind == "tensor" else value

@@ -1,4 +1,4 @@
-"""Arguments that several workers take, checked in one place."""
+"""Checks of arguments that several workers take."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from lightning_ding.config import require
 
 
 def check_amount(name: str, value: Any) -> int:
-    """Return how much was asked for.
+    """Return an amount as an int.
 
     Args:
-        name: Of the argument.
+        name: Name of the argument for the message.
         value: A Python or numpy integer, >= 1.
 
     Raises:
-        ValueError: If it is something else; a bool is no number.
+        ValueError: If the amount is not an integer >= 1; a bool is not an integer.
 
     Example:
         >>> check_amount("n_sample", np.int64(3))
@@ -37,7 +37,7 @@ def check_integers(**values: Any) -> None:
         values: Arguments by name.
 
     Raises:
-        TypeError: If one is neither a Python nor a numpy integer; a bool is not an integer.
+        TypeError: If an argument is neither a Python nor a numpy integer; a bool is not an integer.
     """
     for name, value in values.items():
         if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
@@ -51,7 +51,7 @@ def check_switches(**values: Any) -> None:
         values: Arguments by name.
 
     Raises:
-        TypeError: If one is neither a Python nor a numpy bool.
+        TypeError: If an argument is neither a Python nor a numpy bool.
     """
     for name, value in values.items():
         if not isinstance(value, (bool, np.bool_)):
@@ -59,14 +59,14 @@ def check_switches(**values: Any) -> None:
 
 
 def check_policy_kwargs(policy_kwargs: Any, of_players: bool = False) -> None:
-    """Raise if the keyword arguments of a policy's forward are not a mapping.
+    """Check the keyword arguments of a policy's ``forward``.
 
     Args:
         policy_kwargs: A mapping from names to values, or None; with ``of_players`` also a sequence of mappings.
         of_players: Whether several policies act.
 
     Raises:
-        TypeError: If it is something else, or a name is not a str.
+        TypeError: If they are not of the allowed form, or a name is not a str.
     """
     is_sequence = of_players and isinstance(policy_kwargs, Sequence) and not isinstance(policy_kwargs, (str, bytes))
     parts = list(policy_kwargs) if is_sequence else [{} if policy_kwargs is None else policy_kwargs]
@@ -89,16 +89,16 @@ def check_level_seeds(level_seeds: Sequence[int] | None, num_envs: int) -> NDArr
     return seeds.astype(np.int64)
 
 
-def check_levels_go_on(waiting: str, has_levels: bool, level_seeds: Any) -> None:
-    """Raise if levels are switched on or off where one piece of data would have them in a part only.
+def check_level_switch(waiting: str, has_levels: bool, level_seeds: Any) -> None:
+    """Check that a call does not switch levels on or off while data of the last call wait to be returned.
 
     Args:
-        waiting: What is there from the last call.
-        has_levels: Whether that has levels.
-        level_seeds: What this call was given.
+        waiting: Description of the data that wait.
+        has_levels: Whether these data have levels.
+        level_seeds: Levels given to this call; None for no levels.
 
     Raises:
-        ValueError: If one has levels and the other has not.
+        ValueError: If only the waiting data or only the call has levels.
     """
     if has_levels != (level_seeds is not None):
         raise ValueError(f"level_seeds must be given or not as for {waiting} from the last call, got {level_seeds!r}")

@@ -1,29 +1,31 @@
-"""What all workers have in common: a config section and an end."""
+"""Workers: their common base class, and how a config section names the one to build."""
 
 from __future__ import annotations
 
 import dataclasses
 from abc import ABC
+from collections.abc import Mapping
+from dataclasses import is_dataclass
 from types import TracebackType
 from typing import Any, ClassVar
 
 from easydict import EasyDict
 from typing_extensions import Self
 
-from lightning_ding.config import ConfigLike, resolve, to_easydict
-from lightning_ding.registry import Registry
+from lightning_ding.config import ConfigLike, resolve, to_dict, to_easydict
+from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY, Registry, import_modules
 
 
 class Worker(ABC):
     """A context manager that closes what it made itself, configured by a section of a policy's config.
 
-    A subclass names the section's keys that do something in it.
+    A subclass names the keys of the section that have an effect in it.
     """
 
     config_class: ClassVar[type[Any]]
     registry: ClassVar[Registry[Any]]
     config_keys: ClassVar[frozenset[str]] = frozenset()
-    """Keys that do something here, beside ``type`` and ``import_names``."""
+    """Keys that have an effect in this class, in addition to ``type`` and ``import_names``."""
 
     @classmethod
     def default_config(cls) -> EasyDict:
@@ -35,10 +37,10 @@ class Worker(ABC):
 
     @classmethod
     def resolve_config(cls, cfg: ConfigLike[Any]) -> Any:
-        """Return the config dataclass that a constructor argument stands for.
+        """Return the config dataclass for a constructor argument.
 
         Raises:
-            ValueError: If a key is unknown, does nothing in this worker, or its value is out of range.
+            ValueError: If a key is unknown or has no effect in this worker, or its value is out of range.
             TypeError: If a value has the wrong type.
         """
         if isinstance(cfg, dict):
@@ -67,3 +69,62 @@ class Worker(ABC):
 
 def _values(config: Any) -> list[Any]:
     return [getattr(config, field.name) for field in dataclasses.fields(config)]
+
+
+def get_class(registry: Registry[Any], cfg: Any, default_type: str | None = None) -> Any:
+    """Return the class that a section's ``type`` names, after importing its ``import_names``.
+
+    Args:
+        registry: Registry of the classes.
+        cfg: A config dataclass or a mapping; None for an empty one.
+        default_type: Type of a ``cfg`` without a ``type``.
+
+    Raises:
+        KeyError: If the type is missing or not registered.
+        TypeError: If ``cfg`` is something else.
+    """
+    section: Any = {} if cfg is None else to_dict(cfg) if is_dataclass(cfg) else cfg
+    if not isinstance(section, Mapping):
+        raise TypeError(f"a {registry.kind} config must be a dataclass or a mapping, got {type(cfg).__name__}")
+    import_modules(section.get("import_names", ()))
+    name = section.get("type", default_type)
+    if name is None:
+        raise KeyError(
+            f"a {registry.kind} config needs a 'type', one of {list(registry)}; got the keys {sorted(section)}"
+        )
+    return registry.get(name)
+
+
+def create_comm_collector(cfg: Any, **kwargs: Any) -> Any:
+    """Return the comm collector that ``cfg.type``, or ``cfg.system.transport``, names.
+
+    Args:
+        cfg: Config of the worker.
+        kwargs: Further arguments of its constructor, such as ``host`` and ``port``.
+
+    Raises:
+        KeyError: If the type is missing or not registered.
+    """
+    return get_class(COMM_COLLECTOR_REGISTRY, _named(cfg))(cfg, **kwargs)
+
+
+def create_comm_learner(cfg: Any, **kwargs: Any) -> Any:
+    """Return the comm learner that ``cfg.type``, or ``cfg.system.transport``, names.
+
+    Args:
+        cfg: Config of the worker.
+        kwargs: Further arguments of its constructor, such as ``host`` and ``port``.
+
+    Raises:
+        KeyError: If the type is missing or not registered.
+    """
+    return get_class(COMM_LEARNER_REGISTRY, _named(cfg))(cfg, **kwargs)
+
+
+def _named(cfg: Any) -> Any:
+    """Return the mapping that holds the ``type``; a whole distributed config calls it its transport."""
+    section = to_dict(cfg) if is_dataclass(cfg) and not isinstance(cfg, type) else cfg
+    if not isinstance(section, Mapping) or "type" in section:
+        return section
+    system = section.get("system")
+    return {"type": system["transport"]} if isinstance(system, Mapping) and "transport" in system else section

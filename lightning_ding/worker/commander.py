@@ -1,27 +1,28 @@
-"""The commander: it asks a policy's command mode what the collector should do now."""
+"""The commander, which gets the settings of the collector from a policy's command mode."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from lightning_ding.policy.modes import CommandMode
+from lightning_ding.policy.base.modes import CommandMode
 from lightning_ding.progress import Progress
+from lightning_ding.worker.players import command_mode_of
 
 
 class BaseSerialCommander:
     """Turns the state of a run into keyword arguments of the collect mode's ``forward``, such as ``eps``.
 
-    Nothing is remembered from one step to the next.
+    A commander keeps no state from one step to the next.
 
     Args:
-        cfg: None or empty, a commander has no keys.
-        learner: Its ``learn_info`` is part of the info, and its updates are ``learner_step``.
-        collector: Its env steps are ``envstep``.
-        evaluator: Its best mean return is ``best_return``.
-        replay_buffer: Its size is ``buffer_count``.
+        cfg: None or empty, because a commander has no keys.
+        learner: Learner whose ``learn_info`` is part of the info, and whose updates are ``learner_step``.
+        collector: Collector whose env steps are ``envstep``.
+        evaluator: Evaluator whose best mean return is ``best_return``.
+        replay_buffer: Buffer whose size is ``buffer_count``.
         policy: A policy, or its command mode; can also be set later.
-        progress: Counters of the run, over all ranks; they count instead of the learner's and the collector's own.
+        progress: Counters of the run, over all ranks, that replace those of learner and collector.
 
     Raises:
         ValueError: If ``cfg`` has a key.
@@ -49,15 +50,15 @@ class BaseSerialCommander:
 
     @property
     def policy(self) -> CommandMode | None:
-        """The policy's command mode; None if none was given yet. A whole policy may be set too."""
+        """The policy's command mode; None if none was given yet. A whole policy may be assigned too."""
         return self._policy
 
     @policy.setter
     def policy(self, policy: CommandMode | None) -> None:
-        self._policy = getattr(policy, "command_mode", policy)
+        self._policy = None if policy is None else command_mode_of(policy)
 
     def step(self) -> dict[str, Any]:
-        """Return what the collect mode's ``forward`` should be told now.
+        """Return the current keyword arguments for the collect mode's ``forward``.
 
         Raises:
             RuntimeError: If there is no policy.
@@ -67,10 +68,11 @@ class BaseSerialCommander:
         return self.policy.get_setting_collect(self.info())
 
     def info(self) -> dict[str, Any]:
-        """Return what the policy is told: ``learner_step`` and ``envstep``, 0 if nobody counts them, and what is there.
+        """Return the state of the run for the policy.
 
         Returns:
-            With a learner, its ``learn_info``; with an evaluator, ``best_return``; with a buffer, ``buffer_count``.
+            ``learner_step`` and ``envstep``, 0 without a counter for them; with a learner, its ``learn_info``; with an
+            evaluator, ``best_return``; with a buffer, ``buffer_count``.
         """
         info: dict[str, Any] = {"learner_step": 0, "envstep": 0}
         if self._learner is not None:

@@ -1,10 +1,10 @@
-"""Where a worker that is used by hand says what it measured; within a Trainer, callbacks do that."""
+"""Logs of workers that are used without a Trainer; in a Trainer, callbacks write the metrics."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch.distributed as dist
 from torch import Tensor
@@ -12,16 +12,56 @@ from torch import Tensor
 DEFAULT_EXPERIMENT = "default_experiment"
 
 
+@runtime_checkable
+class MetricsWriter(Protocol):
+    """A logger of Lightning."""
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Write numbers."""
+
+
+@runtime_checkable
+class HasExperiment(Protocol):
+    """A logger of Lightning that wraps another writer."""
+
+    experiment: Any
+    """The writer, such as a TensorBoard ``SummaryWriter``."""
+
+
+@runtime_checkable
+class HistogramWriter(Protocol):
+    """A writer that takes distributions, as TensorBoard's does."""
+
+    def add_histogram(self, tag: str, values: Any, global_step: int | None = None) -> Any:
+        """Write a distribution."""
+
+
+@runtime_checkable
+class FigureWriter(Protocol):
+    """A writer that takes figures, as TensorBoard's does."""
+
+    def add_figure(self, tag: str, figure: Any, global_step: int | None = None, close: bool = True) -> Any:
+        """Write a matplotlib figure."""
+
+
+@runtime_checkable
+class VideoWriter(Protocol):
+    """A writer that takes videos, as TensorBoard's does."""
+
+    def add_video(self, tag: str, vid_tensor: Any, global_step: int | None = None, fps: float = 4) -> Any:
+        """Write videos of shape (V, T, C, H, W)."""
+
+
 class WorkerLog:
-    """Writes to a logger that somebody else made and will close, and to Python's logging; nothing is made here.
+    """Writes to a logger that the caller made and will close, and to Python's logging; it creates no files.
 
     Args:
-        tb_logger: A TensorBoard ``SummaryWriter``, which gets ``{instance_name}_iter/<name>`` by updates and
-            ``{instance_name}_step/<name>`` by env steps; or a Lightning logger, which gets ``{instance_name}/<name>``
-            by env steps; or None.
-        exp_name: The logger of Python's logging is ``lightning_ding.{exp_name}.{instance_name}``; a line is an INFO.
-        instance_name: Tells several workers of a kind apart.
-        every_rank: Write on every rank, not on rank zero alone.
+        tb_logger: A TensorBoard ``SummaryWriter``, a Lightning logger, or None. A ``SummaryWriter`` gets
+            ``{instance_name}_iter/<name>`` by updates and ``{instance_name}_step/<name>`` by env steps. A Lightning
+            logger gets ``{instance_name}/<name>`` by env steps.
+        exp_name: The logger of Python's logging is ``lightning_ding.{exp_name}.{instance_name}``, at level INFO.
+        instance_name: Name that distinguishes several workers of a kind.
+        every_rank: Write on every rank, not only on rank zero.
     """
 
     def __init__(
@@ -38,19 +78,30 @@ class WorkerLog:
         self._text = logging.getLogger(f"lightning_ding.{exp_name}.{instance_name}")
 
     @property
-    def is_listened_to(self) -> bool:
-        """Whether anybody reads what would be written."""
+    def has_reader(self) -> bool:
+        """Whether what is written reaches a logger on this rank."""
         if self.tb_logger is None and not self._text.isEnabledFor(logging.INFO):
             return False
         return self.every_rank or not (dist.is_available() and dist.is_initialized() and dist.get_rank() > 0)
 
+    @property
+    def writer(self) -> Any:
+        """The ``SummaryWriter`` itself, which a Lightning logger calls its ``experiment``."""
+        return self.tb_logger.experiment if isinstance(self.tb_logger, HasExperiment) else self.tb_logger
+
+    def tag(self, name: str, train_iter: int, envstep: int) -> tuple[str, int]:
+        """Return the tag and the step under which a figure or a video is written."""
+        if isinstance(self.tb_logger, MetricsWriter):
+            return f"{self.instance_name}/{name}", envstep
+        return f"{self.instance_name}_iter/{name}", train_iter
+
     def write(self, values: Mapping[str, float], train_iter: int, envstep: int) -> None:
-        """Write numbers, if anybody reads them."""
-        if not self.is_listened_to:
+        """Write numbers, if the log has a reader."""
+        if not self.has_reader:
             return
         line = ", ".join(f"{name} {value:.6g}" for name, value in values.items())
         self._text.info("train_iter %d, envstep %d: %s", train_iter, envstep, line)
-        if hasattr(self.tb_logger, "log_metrics"):
+        if isinstance(self.tb_logger, MetricsWriter):
             named = {f"{self.instance_name}/{name}": value for name, value in values.items()}
             self.tb_logger.log_metrics(named, step=envstep)
         elif self.tb_logger is not None:
@@ -60,9 +111,8 @@ class WorkerLog:
 
     def write_histograms(self, values: Mapping[str, Tensor], train_iter: int, envstep: int) -> None:
         """Write distributions, shapes (values,), to TensorBoard, if that is the logger."""
-        writer = getattr(self.tb_logger, "experiment", self.tb_logger)
-        if not self.is_listened_to or not hasattr(writer, "add_histogram"):
+        if not self.has_reader or not isinstance(self.writer, HistogramWriter):
             return
         for name, value in values.items():
-            writer.add_histogram(f"{self.instance_name}_iter/{name}", value, train_iter)
-            writer.add_histogram(f"{self.instance_name}_step/{name}", value, envstep)
+            self.writer.add_histogram(f"{self.instance_name}_iter/{name}", value, train_iter)
+            self.writer.add_histogram(f"{self.instance_name}_step/{name}", value, envstep)

@@ -1,4 +1,4 @@
-"""Several policies acting in one vector env.
+"""The modes of policies, and several policies that act in one vector env.
 
 Shapes: N envs, P players, K rows of a forward pass.
 """
@@ -6,7 +6,7 @@ Shapes: N envs, P players, K rows of a forward pass.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from gymnasium.vector import VectorEnv
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.policy.modes import CollectMode, EvalMode
+from lightning_ding.policy.base.modes import CollectMode, CommandMode, EvalMode, LearnMode
 from lightning_ding.rl import random_legal_actions
 from lightning_ding.worker.actions import check_finite
 
@@ -22,23 +22,71 @@ ModeT = TypeVar("ModeT", CollectMode, EvalMode)
 BoolArray = NDArray[np.bool_]
 
 
+@runtime_checkable
+class _HasLearnMode(Protocol):
+    learn_mode: LearnMode
+
+
+@runtime_checkable
+class _HasCollectMode(Protocol):
+    collect_mode: CollectMode
+
+
+@runtime_checkable
+class _HasEvalMode(Protocol):
+    eval_mode: EvalMode
+
+
+@runtime_checkable
+class _HasCommandMode(Protocol):
+    command_mode: CommandMode
+
+
+def learn_mode_of(policy: Any) -> LearnMode:
+    """Return the learn mode of a policy, or the mode itself if that is given."""
+    return policy.learn_mode if isinstance(policy, _HasLearnMode) else policy
+
+
+def collect_mode_of(policy: Any) -> CollectMode:
+    """Return the collect mode of a policy, or the mode itself if that is given."""
+    return policy.collect_mode if isinstance(policy, _HasCollectMode) else policy
+
+
+def eval_mode_of(policy: Any) -> EvalMode:
+    """Return the eval mode of a policy, or the mode itself if that is given."""
+    return policy.eval_mode if isinstance(policy, _HasEvalMode) else policy
+
+
+def command_mode_of(policy: Any) -> CommandMode:
+    """Return the command mode of a policy, or the mode itself if that is given."""
+    return policy.command_mode if isinstance(policy, _HasCommandMode) else policy
+
+
+def attribute(mode: LearnMode | CollectMode | EvalMode, name: str, default: Any) -> Any:
+    """Return an attribute of a mode's policy, or ``default`` if the policy does not have it."""
+    try:
+        return mode.get_attribute(name)
+    except NotImplementedError:
+        return default
+
+
 class Output(NamedTuple):
-    """What a policy gave for the players that it acts for."""
+    """The output of a policy's ``forward`` for the players that it acts for."""
 
     rows: BoolArray
-    """Whose actions these are, shape (N, P); the K true entries in row-major order."""
+    """Players that the output is for, shape (N, P); the K true entries in row-major order."""
     values: Mapping[str, Any]
-    """``action`` and what else the policy gave, leading axis K."""
+    """``action`` and the policy's other entries, leading axis K."""
 
 
 class Players(Generic[ModeT]):
-    """P policies; one that acts for several players, with the same arguments, is called once for all of them.
+    """The policies of P players. A policy of several players with equal arguments is called once for all of them.
 
-    A policy sees the observations of the envs in which one of its players is active, and of no others.
+    A policy sees only the observations of the envs in which one of its players is active.
 
     Args:
-        modes: Their collect or eval modes, P of them.
-        kwargs: Arguments of the policies' forward: a mapping for all of them, or P mappings; None for no arguments.
+        modes: Sequence of the P collect or eval modes of the policies.
+        kwargs: Arguments of the policies' ``forward``: a mapping for all of them, or P mappings; None for no arguments.
 
     Raises:
         ValueError: If there are not P mappings.
@@ -60,11 +108,11 @@ class Players(Generic[ModeT]):
             known[player] = True
 
     def act(self, obs: Any, active: BoolArray) -> Iterator[Output]:
-        """Yield what each policy gives for its active players, if any.
+        """Yield the output of each policy that has active players.
 
         Args:
-            obs: What each player sees, leading axes (N, P).
-            active: Who acts, shape (N, P).
+            obs: Observation of each player, leading axes (N, P).
+            active: Whether each player acts, shape (N, P).
         """
         for mode, kwargs, members in self._groups:
             rows = active & members
@@ -72,17 +120,17 @@ class Players(Generic[ModeT]):
                 yield Output(rows, mode.forward(nested.index(obs, rows), **kwargs))
 
     def reset(self, env_ids: Sequence[int] | None = None) -> None:
-        """Reset each policy's state of some envs; of all if None."""
+        """Reset the state of each policy in some envs; None resets it in all."""
         for mode, _, _ in self._groups:
             mode.reset(env_ids)
 
 
 def gather_actions(env: VectorEnv[Any, Any, Any], outputs: Iterable[Output]) -> NDArray[Any]:
-    """Return the actions of all players, leading axes (N, P), zero where nobody acts.
+    """Return the actions of all players, leading axes (N, P), zero for players that do not act.
 
     Raises:
-        ValueError: If a policy gave no actions, of a wrong shape, or something that is not finite; the message names
-            its players.
+        ValueError: If a policy gave no actions, actions of a wrong shape, or a number that is not finite. The message
+            names its players.
     """
     space: Any = env.action_space
     action: NDArray[Any] = np.zeros(space.shape, space.dtype)
@@ -103,9 +151,9 @@ def random_output(env: VectorEnv[Any, Any, Any], obs: Any, rows: BoolArray) -> O
     """Return uniformly random actions of some players, legal ones where the observation has an ``action_mask``.
 
     Args:
-        env: Its action space is the source of the actions.
-        obs: What each player sees, leading axes (N, P).
-        rows: Who acts, shape (N, P).
+        env: Vector env; its action space is the source of the actions.
+        obs: Observation of each player, leading axes (N, P).
+        rows: Whether each player acts, shape (N, P).
     """
     mask = obs.get("action_mask") if isinstance(obs, dict) else None
     if mask is None:
@@ -118,10 +166,10 @@ def check_players(modes: Any, num_players: int | None) -> Sequence[Any]:
     """Return the modes of P >= 2 policies.
 
     Raises:
-        TypeError: If it is no sequence of modes.
-        ValueError: If there are less than two, or not as many as the env has players.
+        TypeError: If ``modes`` is not a sequence of modes.
+        ValueError: If there are fewer than two, or not as many as the env has players.
     """
-    if not isinstance(modes, Sequence) or hasattr(modes, "forward"):
+    if not isinstance(modes, Sequence) or isinstance(modes, (CollectMode, EvalMode)):
         raise TypeError(f"policy must be a sequence with the mode of each player, got {type(modes).__name__}")
     require(len(modes) >= 2, "policy", "a sequence of at least two modes", f"{len(modes)} of them")
     if num_players is not None and len(modes) != num_players:
@@ -129,16 +177,8 @@ def check_players(modes: Any, num_players: int | None) -> Sequence[Any]:
     return tuple(modes)
 
 
-def attribute(mode: Any, name: str, default: Any) -> Any:
-    """Return a mode's attribute, or ``default`` if it does not know it."""
-    try:
-        return mode.get_attribute(name)
-    except NotImplementedError:
-        return default
-
-
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two mappings hold the same objects; what is equal without being the same may not be comparable."""
+    """Return whether two mappings hold the same objects; they are not compared, because arrays cannot be."""
     return one.keys() == other.keys() and all(one[name] is other[name] for name in one)
 
 

@@ -74,8 +74,8 @@ def state_of(policy: Any, datamodule: Any) -> dict[str, Any]:
     buffer = getattr(datamodule, "buffer", None)
     state = {
         "tensors": policy.state_dict(),
-        "optimizers": [optimizer.state_dict() for optimizer in policy._optimizer_list],
-        "schedules": [scheduler.state_dict() for scheduler in policy._scheduler_list],
+        "optimizers": [optimizer.state_dict() for optimizer in policy.updater.optimizers],
+        "schedules": [scheduler.state_dict() for scheduler in policy.updater.schedulers],
         "counters": policy.progress.state_dict(),
         "buffer": {} if buffer is None else buffer.state_dict(),
         "generators": rng_state(policy.rng),

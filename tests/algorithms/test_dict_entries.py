@@ -11,12 +11,12 @@ from lightning import Trainer
 from torch import Tensor
 
 from lightning_ding import nested
-from lightning_ding.envs.toy_bandits import XorEnv
 from lightning_ding.policy import create_policy
 from lightning_ding.registry import POLICY_REGISTRY
 from tests.algorithms.table import ALGORITHMS
 from tests.algorithms.test_learns import train
 from tests.learning_seeds import assert_reached
+from tests.toys.bandits import XorEnv
 
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
@@ -65,7 +65,7 @@ EPSILON: Config = {"other": {"eps": {"start": 1.0, "end": 0.2}}}
 RELU: Config = {"model": {"activation": "relu"}}
 MANY_UPDATES: Config = {
     "random_collect_size": 512,
-    "model": {"encoder_hidden_size_list": [32]},
+    "model": {"encoder_hidden_size_list": [32], "activation": "relu"},
     "learn": {"update_per_collect": 32, "learning_rate_actor": 1e-3},
 }
 
@@ -81,15 +81,15 @@ MANY_UPDATES: Config = {
         ("ppo", 2176, RELU),
         ("a2c", 2816, RELU),
         ("pg", 2816, RELU),
-        ("ddpg", 1024, MANY_UPDATES),
-        ("td3", 1024, MANY_UPDATES),
-        ("sac", 768, {"model": {"encoder_hidden_size_list": [32]}}),
+        ("ddpg", 1280, MANY_UPDATES),
+        ("td3", 1280, MANY_UPDATES),
+        ("sac", 1024, {"model": {"encoder_hidden_size_list": [32]}}),
     ],
 )
 def test_it_learns_what_two_entries_say_together(
     name: str, env_step: int, changes: Config, make_trainer: MakeTrainer, request: pytest.FixtureRequest
 ) -> None:
     env = XorEnv(continuous=name in CONTINUOUS_ONLY)
-    before, after, _ = train(make_trainer, name, XorEnv, env_step, changes, continuous=env.continuous)
-    assert max(before, env.separable_return) < 0.8
+    after, _ = train(make_trainer, name, XorEnv, env_step, changes, continuous=env.continuous)
+    assert env.separable_return < 0.8
     assert_reached(request, after, 0.9 * env.best_return)

@@ -93,7 +93,7 @@ def learned(name: str, model: Config, cache_enabled: bool) -> Tensor:
     for _ in range(2):
         with torch.autocast("cpu", torch.bfloat16, cache_enabled=cache_enabled):
             for _ in range(1 if policy.on_policy else 3):
-                policy._learn(dict(data))
+                policy.learner.update(dict(data))
     return parameters_to_vector(policy.model.parameters()).detach()
 
 

@@ -17,7 +17,7 @@ PATIENCE = 100.0  # seconds, on a busy machine
 
 
 class Run:
-    """A run in processes of its own, which are one session, so that none of them can get lost."""
+    """A run in separate processes that form one session, so that all of them can be found and ended."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)

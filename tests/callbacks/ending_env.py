@@ -1,4 +1,4 @@
-"""Envs of the runs that are ended; a file of its own, because every env process imports it."""
+"""Envs of the runs that are ended; in a separate file, because every env process imports it."""
 
 from __future__ import annotations
 

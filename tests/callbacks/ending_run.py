@@ -1,6 +1,6 @@
 """A run that trains until something ends it, for the tests of endings.
 
-Each rank appends the env steps of the run to FOLDER/rank_R.txt when training starts and behind each round, and writes
+Each rank appends the env steps of the run to FOLDER/rank_R.txt when training starts and after each round, and writes
 its process id to FOLDER/rank_R.pid.
 """
 

@@ -1,7 +1,7 @@
 """Kills a run again and again while it saves, started by test_kill.py: python killed_script.py FOLDER KILLS SEED.
 
-Each run goes on from the checkpoint that the one before left, and is killed at a random moment after its first own. The
-runs are forked from a process that has everything imported, so that a hundred of them take a minute. What is found
+Each run is resumed from the checkpoint of the previous one, and is killed at a random moment after its own first one.
+The runs are forked from a process that has everything imported, so that a hundred of them take a minute. What is found
 after each kill is printed as JSON.
 """
 
@@ -92,7 +92,7 @@ def look(folder: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def main(folder: Path, kills: int, seed: int) -> None:
-    """Kill, look, and go on; at the end let one run come to its end."""
+    """Kill runs, check what they leave, and resume them; let the last one finish."""
     random.seed(seed)
     found, seen = None, []
     for _ in range(kills):

@@ -22,7 +22,7 @@ FilesOfAtMost = Callable[[int], AbstractContextManager[None]]
 
 
 class Scored(Callback):
-    """Notes the weights of every evaluation, and gives them the scores it was told."""
+    """Record the weights of every evaluation, and replace its score by the next given one."""
 
     def __init__(self, *scores: float) -> None:
         self.scores = scores
@@ -160,7 +160,9 @@ def test_run_whose_best_policy_could_not_be_written_ends_with_an_error(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path, files_of_at_most: FilesOfAtMost
 ) -> None:
     scored, callback = Scored(1.0, 5.0, 0.5, 0.5), FullDisk(tmp_path, files_of_at_most, {1})
-    with pytest.raises(OSError, match=r"best checkpoint of this run could not be written .*best\.ckpt from before"):
+    with pytest.raises(
+        OSError, match=r"best checkpoint of this run could not be written .*the previous one is .*best\.ckpt"
+    ):
         train(make_trainer, small, scored, callback)
     saved = torch.load(tmp_path / "best.ckpt", weights_only=True)
     name = "model.encoder.layers.0.weight"

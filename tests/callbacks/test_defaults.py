@@ -22,8 +22,8 @@ from lightning_ding.callbacks import (
     Watchdog,
 )
 from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.envs.toy import CountingEnv
 from lightning_ding.policy import DQNPolicy
+from tests.toys.envs import CountingEnv
 
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
@@ -132,7 +132,7 @@ def test_validating_after_a_fit_leaves_its_callbacks_and_the_best_score(
     best = next(callback for callback in callbacks if isinstance(callback, BestCheckpoint))
     score, file = best.best_model_score, Path(best.best_model_path).read_bytes()
     trainer.validate(policy, ReplayDataModule("CartPole-v1", seed=7), verbose=False)
-    kinds = (MetricsLogger, ProgressBar, Checkpoint)  # the others hold nothing but the budget of their own run
+    kinds = (MetricsLogger, ProgressBar, Checkpoint)  # the others hold only the limits of their run
     kept = [
         [id(callback) for callback in list_ if isinstance(callback, kinds)] for list_ in (callbacks, after(trainer))
     ]

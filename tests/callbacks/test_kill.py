@@ -1,4 +1,4 @@
-"""A run that is killed while it saves leaves a whole checkpoint, from which it goes on."""
+"""A run that is killed while it saves leaves a complete checkpoint, from which it can be resumed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SCRIPT = Path(__file__).with_name("killed_script.py")
 
 
 def seen_after_kills(folder: Path, kills: int, seconds: int) -> list[dict[str, Any]]:
-    """Kill runs that go on from each other, and return what was found after each kill and at the end."""
+    """Kill runs that resume each other, and return what was found after each kill and at the end."""
     command = [sys.executable, str(SCRIPT), str(folder / "here"), str(kills), "0"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
     assert done.returncode == 0, done.stderr
-    assert "not whole" not in done.stderr  # it never has to pass over one
+    assert "skipping" not in done.stderr  # it never has to skip one
     seen: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return seen
 

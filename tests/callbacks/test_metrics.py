@@ -16,8 +16,8 @@ from lightning.pytorch.loggers import CSVLogger, Logger
 from lightning_ding.callbacks import MetricsLogger
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.envs.toy import CountingEnv
 from lightning_ding.policy import DQNPolicy
+from tests.toys.envs import CountingEnv
 
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]

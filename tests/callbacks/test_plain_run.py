@@ -1,4 +1,4 @@
-"""What a user sees of a plain run, and what its loggers know of it."""
+"""Warnings, messages and logged arguments of a run with default settings."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from lightning.pytorch.loggers import CSVLogger
 
 from lightning_ding.callbacks import BestCheckpoint, StopAtEnvStep
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
-from lightning_ding.envs.toy import CountingEnv
 from lightning_ding.policy import DQNPolicy, PPOPolicy
+from tests.toys.envs import CountingEnv
 
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
@@ -124,7 +124,7 @@ def test_loggers_get_the_arguments_of_the_datamodule(make_trainer: MakeTrainer, 
     make_trainer(logger=CSVLogger(tmp_path), enable_checkpointing=True).fit(DQNPolicy(small), datamodule)
     found = hparams(tmp_path)
     assert found["cfg"]["random_collect_size"] == 16
-    assert (found["env_id"], found["seed"], found["num_envs"]) == ("lightning_ding.envs.toy.CountingEnv", 3, 2)
+    assert (found["env_id"], found["seed"], found["num_envs"]) == ("tests.toys.envs.CountingEnv", 3, 2)
     assert (found["wrappers"], found["env_kwargs"]) == ([f"{__name__}.wrapper"], {"lengths": [3]})
     torch.load(next(tmp_path.rglob("best.ckpt")), weights_only=True)
 

@@ -11,8 +11,8 @@ from lightning.pytorch import Callback
 
 from lightning_ding.callbacks import EnvStepProgressBar
 from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.envs.toy import CountingEnv
 from lightning_ding.policy import DQNPolicy
+from tests.toys.envs import CountingEnv
 
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
@@ -104,7 +104,7 @@ def test_bar_is_closed_when_a_run_fails(
     trainer = make_trainer(enable_progress_bar=True, callbacks=[shown, Failing()])
     with pytest.raises(RuntimeError, match="on purpose"):
         trainer.fit(DQNPolicy(small), ReplayDataModule(ENV, num_envs=2, max_env_step=64))
-    assert capsys.readouterr().out.endswith("\n")  # so that the error begins on a line of its own
+    assert capsys.readouterr().out.endswith("\n")  # so that the error starts on a new line
     assert shown._bar is None
 
 

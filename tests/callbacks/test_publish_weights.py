@@ -7,8 +7,7 @@ import pytest
 import torch
 from lightning import Trainer
 
-from lightning_ding.callbacks.publish_weights import WeightPublisher
-from lightning_ding.callbacks.report_learning import LearningReporter
+from lightning_ding.callbacks.publish_weights import LearningReporter, WeightPublisher
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.datamodules.remote import RemoteReplayDataModule
 from lightning_ding.policy import DQNPolicy
@@ -51,7 +50,7 @@ def test_a_full_disk_leaves_publications_out_and_the_run_goes_on(
 
     def send(state_dict: Mapping[str, Any]) -> None:
         attempts[0] += 1
-        if attempts[0] in (1, 3, 4):  # at the start, behind the second round and behind the third
+        if attempts[0] in (1, 3, 4):  # at the start, and after the second and third round
             raise OSError(28, "No space left on device")
         inbox.send_policy(state_dict)
 

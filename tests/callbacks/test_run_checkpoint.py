@@ -39,7 +39,7 @@ class Noting(RunCheckpoint):
 def train(
     make_trainer: MakeTrainer, small: Config, callback: RunCheckpoint, max_env_step: int | None = None, **flags: Any
 ) -> tuple[Trainer, DQNPolicy]:
-    """Train in epochs of 16 env steps, behind 16 random ones."""
+    """Train in epochs of 16 env steps, after 16 random ones."""
     policy = DQNPolicy(small)
     datamodule = ReplayDataModule("CartPole-v1", num_envs=2, rounds_per_epoch=2, max_env_step=max_env_step)
     trainer = make_trainer(enable_checkpointing=True, callbacks=[callback], **flags)
@@ -219,7 +219,7 @@ def test_disk_that_is_full_from_the_first_byte_ends_no_run_before_its_end(
     policy = DQNPolicy(small)
     datamodule = ReplayDataModule("CartPole-v1", num_envs=2, rounds_per_epoch=2)
     trainer = make_trainer(enable_checkpointing=True, callbacks=[RunCheckpoint(tmp_path / "here")], max_epochs=3)
-    with pytest.raises(OSError, match="there is no other from before"):
+    with pytest.raises(OSError, match="the previous one is missing too"):
         trainer.fit(policy, datamodule)
     assert policy.progress.env_step == 64
     assert datamodule.rank_folder is None

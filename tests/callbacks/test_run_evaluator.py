@@ -1,4 +1,4 @@
-"""An evaluator of one's own beside the datamodule's."""
+"""A further evaluator in addition to the datamodule's."""
 
 from __future__ import annotations
 

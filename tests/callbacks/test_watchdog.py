@@ -1,4 +1,4 @@
-"""Runs in processes of their own that come to a standstill."""
+"""Runs in separate processes that stop making progress."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from lightning import Trainer
 
-from lightning_ding.callbacks import Watchdog
+from lightning_ding.callbacks import RunEvaluator, Watchdog
 from lightning_ding.callbacks.watchdog import counts
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.exit_codes import STALLED
 from lightning_ding.policy import DQNPolicy
+from lightning_ding.protocols import RunData
 from tests.callbacks.ending import Run
 
 MakeTrainer = Callable[..., Trainer]
@@ -61,20 +62,23 @@ def test_slow_evaluation_is_no_standstill(tmp_path: Path) -> None:
 
 
 def test_counts_see_collecting_updates_and_every_evaluator() -> None:
+    class Data(RunData):
+        def steps_made(self) -> int:
+            return 3
+
     module = SimpleNamespace(progress=SimpleNamespace(train_iter=1, env_step=2))
-    datamodule = SimpleNamespace(collector=SimpleNamespace(envstep=3), evaluator=SimpleNamespace(steps_made=4))
-    mine: list[Any] = [SimpleNamespace(evaluator=SimpleNamespace(steps_made=5)), SimpleNamespace()]
-    trainer: Any = SimpleNamespace(datamodule=datamodule, callbacks=mine)
-    assert counts(trainer, module) == (1, 2, 3, 4, 5, 0)
+    evaluator: Any = SimpleNamespace(steps_made=4)
+    trainer: Any = SimpleNamespace(datamodule=Data(), callbacks=[RunEvaluator(evaluator), Watchdog()])
+    assert counts(trainer, module) == (1, 2, 3, 4)
 
 
 def test_counts_of_a_real_run_and_its_evaluations_go_up(make_trainer: MakeTrainer, small: dict[str, Any]) -> None:
     policy, datamodule = DQNPolicy(small), ReplayDataModule("CartPole-v1", num_envs=2, max_env_step=40)
     trainer = make_trainer()
     trainer.fit(policy, datamodule)
-    train_iter, env_step, collected, evaluated, *_ = counts(trainer, policy)
-    assert (train_iter, env_step, collected) == (6, 40, 40)
-    assert evaluated >= 8  # no episode of CartPole is shorter
+    train_iter, env_step, steps, *_ = counts(trainer, policy)
+    assert (train_iter, env_step) == (6, 40)
+    assert steps >= 40 + 8  # of training and of an evaluation; no episode of CartPole is shorter
     assert "watchdog" not in {thread.name for thread in threading.enumerate()}
 
 

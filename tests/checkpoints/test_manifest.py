@@ -63,10 +63,10 @@ def write_other_json(folder: Path) -> None:
     ("damage", "message"),
     [
         (shorten, "rank_0/rng.pt has 7 bytes, and had 24"),
-        (change, "rank_0/rng.pt has other content than when it was written"),
+        (change, "rank_0/rng.pt has changed since it was written"),
         (remove, "run.ckpt is missing"),
-        (remove_manifest, "last-64 has no manifest.json: it was never complete"),
-        (cut_manifest, "manifest.json is no JSON"),
+        (remove_manifest, "last-64 has no manifest.json: it was never completed"),
+        (cut_manifest, "manifest.json is not valid JSON"),
         (write_other_json, "manifest.json must have schema 1 and a list of files"),
     ],
 )

@@ -1,4 +1,4 @@
-"""An env that hangs; in a file of its own, so that its process imports no more than it needs."""
+"""An env that hangs; in a separate file, so that its process imports no more than it needs."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from lightning_ding.datamodules.remote_round import RemoteData
+from lightning_ding.datamodules.remote_feed import RemoteData
 
 UPDATES, BATCH = 2, 8  # as in the fixture ``small``
 

@@ -1,4 +1,4 @@
-"""Envs in processes of their own, in a run."""
+"""Envs in separate processes, in a run."""
 
 from __future__ import annotations
 
@@ -59,4 +59,4 @@ def test_envs_in_processes_begin_new_episodes_in_a_resumed_run_which_says_so(
         trainer = make_trainer(enable_checkpointing=True, callbacks=[RunCheckpoint(tmp_path)], limit_val_batches=0)
         with caplog.at_level(logging.WARNING, logger="lightning_ding"):
             trainer.fit(DQNPolicy(small), datamodule, ckpt_path=file)
-    assert caplog.text.count("a ProcessVectorEnv does not give the state of its envs") == 1
+    assert caplog.text.count("the state of the envs in a ProcessVectorEnv cannot be read") == 1

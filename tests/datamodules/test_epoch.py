@@ -9,7 +9,7 @@ from lightning_ding.datamodules.epoch import EpochPosition
 
 
 def trainer_at(epochs: int, **flags: Any) -> Any:
-    """Return what a Trainer has that resumes behind so many epochs, the last one perhaps cut short."""
+    """Return the attributes of a Trainer that resumes after some epochs, the last of which may be incomplete."""
     current = SimpleNamespace(ready=epochs, started=epochs, processed=epochs, completed=epochs - 1)
     fit_loop = SimpleNamespace(restarting=False, epoch_progress=SimpleNamespace(current=current))
     own = {"limit_train_batches": 1.0, "val_check_interval": 1.0, "reload_dataloaders_every_n_epochs": 0}
@@ -54,7 +54,7 @@ def test_epochs_are_as_long_as_the_trainer_lets_them_be() -> None:
 @pytest.mark.parametrize(
     ("flags", "restarting", "rounds"),
     [
-        ({}, True, 6),  # Lightning goes on in the epoch itself
+        ({}, True, 6),  # Lightning itself continues the epoch
         ({"limit_train_batches": 0.5}, False, 6),
         ({"val_check_interval": 5}, False, 6),
         ({}, False, 0),

@@ -244,7 +244,9 @@ def test_checkpoint_with_statistics_in_its_datamodule_is_refused_in_one_sentence
 
 
 def test_evaluating_without_having_seen_an_observation_says_what_to_do(make_trainer: MakeTrainer) -> None:
-    with pytest.raises(RuntimeError, match="no observation was seen yet: evaluate a checkpoint with ckpt_path"):
+    with pytest.raises(
+        RuntimeError, match="the policy has no statistics of observations yet: evaluate a checkpoint with ckpt_path"
+    ):
         make_trainer().test(PPOPolicy(CONFIG), datamodule(norm_obs=True), verbose=False)
 
 

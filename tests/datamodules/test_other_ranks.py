@@ -1,4 +1,4 @@
-"""A run on one rank goes on with two, and then with one again."""
+"""A run on one rank is resumed on two, and then on one again."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_data_are_shared_out_to_more_ranks_and_merged_on_fewer(
 
     with caplog.at_level(logging.WARNING, logger="lightning_ding"):
         last, merged = fit(make_trainer, tmp_path / "again", 440, checkpoint_of(on_two))
-    assert "was written by 2 ranks and goes on with 1" in caplog.text
+    assert "was written by 2 ranks and is resumed by 1" in caplog.text
     assert last.progress.env_step == 440
     assert last.progress.train_iter == policy.progress.train_iter + 20 + 20
     rows = {tuple(row) for row in merged["frames/obs:row"].tolist()}

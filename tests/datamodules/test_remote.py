@@ -13,12 +13,11 @@ from lightning import LightningDataModule, Trainer
 from lightning.pytorch import Callback
 
 from lightning_ding.callbacks import RunCheckpoint
-from lightning_ding.callbacks.report_learning import LearningReporter
+from lightning_ding.callbacks.publish_weights import LearningReporter
+from lightning_ding.datamodules.epoch import Stream
 from lightning_ding.datamodules.remote import RemoteReplayDataModule
-from lightning_ding.datamodules.remote_feed import RemoteFeed
-from lightning_ding.datamodules.remote_round import RemoteData, RemoteRound
-from lightning_ding.datamodules.round import ReplayRound
-from lightning_ding.datamodules.stream import Stream
+from lightning_ding.datamodules.remote_feed import RemoteData, RemoteFeed, RemoteRound
+from lightning_ding.datamodules.replay import ReplayRound
 from lightning_ding.policy import DQNPolicy, PPOPolicy
 from tests.datamodules.remote_source import BATCH, UPDATES, Source, minibatches
 
@@ -197,7 +196,7 @@ def test_an_error_of_the_thread_that_fetches_ends_the_fit(
 def test_no_data_for_too_long_is_an_error(make_trainer: MakeTrainer, small: Config) -> None:
     source = Source(1, RemoteData(wait=0.01, progress={"env_step": 100}))
     module = RemoteReplayDataModule(source, "CartPole-v1", validate=False, patience=0.3)
-    with pytest.raises(TimeoutError, match=r"no env step for 0.3 s, at env step 100: is no collector at work\?"):
+    with pytest.raises(TimeoutError, match=r"no env step for 0.3 s, at env step 100: is a collector running\?"):
         make_trainer(limit_val_batches=0).fit(policy_of(small), module)
 
 
@@ -217,7 +216,7 @@ def test_patience_begins_anew_with_every_env_step() -> None:
 
 def test_who_gives_up_waits_no_longer(make_trainer: MakeTrainer, small: Config) -> None:
     module = RemoteReplayDataModule(Source(2, RemoteData(wait=0.01)), "CartPole-v1", validate=False)
-    timer = threading.Timer(0.5, lambda: setattr(module, "gives_up", True))
+    timer = threading.Timer(0.5, lambda: setattr(module, "cancel_requested", True))
     timer.start()
     policy = policy_of(small)
     make_trainer(limit_val_batches=0).fit(policy, module)
@@ -269,7 +268,7 @@ def test_priorities_of_a_fit_are_reported_with_its_rounds(make_trainer: MakeTrai
 
 
 def test_a_round_of_another_size_is_refused() -> None:
-    with pytest.raises(ValueError, match="minibatches of a round must be 3, as asked for, got 2"):
+    with pytest.raises(ValueError, match="minibatches of a round must be 3, as requested, got 2"):
         RemoteRound(minibatches(0), 3)
 
 

@@ -15,12 +15,12 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.config import deep_merge
-from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.envs.toy import ChainEnv, CountingEnv
+from lightning_ding.datamodules import ReplayDataModule, replay
 from lightning_ding.policy import DQNPolicy
-from lightning_ding.policy.trainer_flags import check_trainer_flags
+from lightning_ding.policy.base.trainer import check_trainer_flags
 from lightning_ding.registry import BUFFER_REGISTRY
 from lightning_ding.worker import NaiveReplayBuffer, SampleSerialCollector
+from tests.toys.envs import ChainEnv, CountingEnv
 
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
@@ -88,14 +88,14 @@ def test_round_is_collected_on_until_every_rank_has_a_minibatch(
     datamodule.setup("fit")
     stream, others, asked = iter(datamodule.train_dataloader()), [False, True, True, False], []
 
-    def decide(decision: bool, all: bool = True) -> bool:
-        asked.append((decision, all))
-        return decision or others[len(asked) - 1]
+    def on_any_rank(condition: bool) -> bool:
+        asked.append(condition)
+        return condition or others[len(asked) - 1]
 
-    monkeypatch.setattr(datamodule.trainer.strategy, "reduce_boolean_decision", decide)
+    monkeypatch.setattr(replay, "on_any_rank", on_any_rank)
     next(stream)
     assert len(columns(datamodule)["obs"]) == 16 + 3 * 8
-    assert asked == [(True, False), (False, False), (False, False), (False, False)]  # the first: is it empty?
+    assert asked == [True, False, False, False]  # the first: is it empty?
     datamodule.close()
 
 
@@ -538,7 +538,7 @@ def test_a_resumed_fit_of_a_datamodule_that_collected_before_starts_with_the_emp
 
     make_trainer(callbacks=[start], limit_val_batches=0).fit(policy, datamodule, ckpt_path=tmp_path / "last.ckpt")
 
-    assert "going on with an empty buffer" in caplog.text
+    assert "continuing with an empty buffer" in caplog.text
     assert (collected >= 100, start.count) == (True, 0)
     buffer = cast(Any, datamodule.buffer)
     tensors = buffer.state_dict()["tensors"]

@@ -14,8 +14,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.envs.toy import ChainEnv
 from lightning_ding.policy import DQNPolicy
+from tests.toys.envs import ChainEnv
 
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
@@ -62,7 +62,7 @@ def test_trainer_films_an_evaluation_every_render_freq(
     # 16 random steps, then rounds of n steps and 2 updates, each followed by an evaluation: at updates 2, 4 and 6,
     # the first of which is filmed, and the one 4 updates later.
     steps = policy.config.collect.n_sample
-    assert images_in(tmp_path) == {"eval/film": [16 + steps, 16 + 3 * steps]}
+    assert images_in(tmp_path) == {"eval/video": [16 + steps, 16 + 3 * steps]}
 
 
 def test_trainer_draws_the_returns_of_every_evaluation(
@@ -80,7 +80,7 @@ def test_test_stage_has_pictures_of_its_own(make_trainer: MakeTrainer, small: Co
     make_trainer(logger=logger_of(tmp_path)).test(policy, replay(), verbose=False)
 
     assert [file.name for file in (tmp_path / "figures").iterdir()] == ["test_0.png"]
-    assert sorted(images_in(tmp_path)) == ["test/film", "test/returns"]
+    assert sorted(images_in(tmp_path)) == ["test/returns", "test/video"]
 
 
 def test_trainer_says_at_once_that_the_envs_give_no_frames(
@@ -96,7 +96,7 @@ def test_trainer_says_at_once_that_the_envs_give_no_frames(
 def test_trainer_says_at_once_that_its_logger_takes_no_films(make_trainer: MakeTrainer, small: Config) -> None:
     policy = policy_of(small, render={"render_freq": 4})
 
-    with pytest.raises(ValueError, match=r"a film needs a SummaryWriter or Lightning's TensorBoardLogger.*NoneType"):
+    with pytest.raises(ValueError, match=r"a video needs a SummaryWriter or Lightning's TensorBoardLogger.*NoneType"):
         make_trainer().fit(policy, replay())
 
 
@@ -110,6 +110,6 @@ def test_fast_dev_run_works_with_films(make_trainer: MakeTrainer, small: Config,
 
 
 def test_evaluator_that_does_not_act_in_envs_is_refused(make_trainer: MakeTrainer, small: Config) -> None:
-    message = "eval.evaluator.type must be that of an InteractionSerialEvaluator, got 'metric'"
+    message = "eval.evaluator.type must be an InteractionSerialEvaluator, got 'metric'"
     with pytest.raises(ValueError, match=message):
         make_trainer().fit(policy_of(small, type="metric"), replay())

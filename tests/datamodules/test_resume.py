@@ -116,7 +116,7 @@ def test_checkpoint_without_replay_data_says_so_and_goes_on(
     first_half(make_trainer, small, tmp_path)
     with caplog.at_level(logging.WARNING, logger="lightning_ding"):
         start, resumed, _ = go_on(make_trainer, small, tmp_path / "best.ckpt", max_env_step=300)
-    assert "no replay data beside" in caplog.text
+    assert "there are no replay data with" in caplog.text
     assert start.buffer["counters"]["count"] == 0
     assert resumed.progress.env_step >= 300
 
@@ -143,7 +143,7 @@ def test_checkpoint_of_ranks_that_kept_no_buffer_goes_on_with_an_empty_one(
     policy, _ = first_half(make_trainer, small, tmp_path)
     (tmp_path / "last-200" / "rank_0" / "buffer.safetensors").unlink()
     start, resumed, _ = go_on(make_trainer, small, tmp_path / "last.ckpt", max_env_step=300)
-    assert "no replay data beside" in caplog.text
+    assert "there are no replay data with" in caplog.text
     assert start.buffer["counters"]["count"] == 0
     assert start.exploration == policy.rng.bit_generator.state
     assert resumed.progress.env_step >= 300
@@ -158,7 +158,7 @@ def test_data_of_another_number_of_ranks_is_shared_out(
     state["ReplayDataModule"]["world_size"] = 2
     torch.save(state, tmp_path / "two.ckpt")
     start, resumed, datamodule = go_on(make_trainer, small, tmp_path / "two.ckpt", max_env_step=300)
-    assert "was written by 2 ranks and goes on with 1" in caplog.text
+    assert "was written by 2 ranks and is resumed by 1" in caplog.text
     assert start.buffer["counters"]["count"] == 400
     assert resumed.progress.env_step == 304  # there is no second warm-up: 13 rounds of 8
     tensors = datamodule.buffer.state_dict()["tensors"]  # type: ignore[union-attr]
@@ -191,7 +191,7 @@ def test_run_that_was_stopped_in_an_epoch_goes_on_with_the_rest_of_it(
 
 
 class Evaluations(Callback):
-    """Notes when evaluations are and what they give, and stops a run behind some rounds."""
+    """Record when evaluations take place and their results, and stop a run after some rounds."""
 
     def __init__(self, stop_behind: int | None) -> None:
         self.seen: list[tuple[int, float]] = []
@@ -219,7 +219,7 @@ def test_env_that_cannot_give_its_state_begins_a_new_episode_and_says_so_once(
 
     first, before, _ = fit(200)
     assert not caplog.text
-    exploration, begun = first.rng.bit_generator.state, before.collector._next_episode_id
+    exploration, begun = first.rng.bit_generator.state, before.collector._statistics.next_episode_id
     kept = before.buffer.state_dict()
     _, after, start = fit(400, tmp_path / "last.ckpt")
     assert caplog.text.count("CartPole-v1: Opaque.engine is a builtins.object") == 1
@@ -237,7 +237,7 @@ def test_run_goes_on_with_another_number_of_envs_in_new_episodes(
 ) -> None:
     first_half(make_trainer, small, tmp_path)
     start, resumed, _ = go_on(make_trainer, small, tmp_path / "last.ckpt", num_envs=4)
-    assert "CartPole-v1 must be as many envs as were saved, 2 in 0 vector wrappers, got 4" in caplog.text
+    assert "CartPole-v1: the number of envs must be as saved, 2 in 0 vector wrappers, got 4" in caplog.text
     assert start.buffer["counters"]["count"] == 200
     assert resumed.progress.env_step == 400
 
@@ -286,6 +286,5 @@ def test_learning_rate_of_the_checkpoint_wins_over_the_config_and_the_run_says_s
     with caplog.at_level(logging.WARNING, logger="lightning_ding"):
         _, policy, *_ = go_on(make_trainer, other, tmp_path / "last.ckpt", max_env_step=208)
     assert policy.cur_lr() == 0.001
-    assert (
-        "optimizer 0 goes on with the learning rate 0.001 of the checkpoint, not with 0.5 of the config" in caplog.text
-    )
+    text = "optimizer 0 continues with the learning rate 0.001 of the checkpoint, not with 0.5 of the config"
+    assert text in caplog.text

@@ -17,10 +17,10 @@ from lightning.pytorch import Callback
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
-from lightning_ding.entry.cli import main
-from lightning_ding.envs.toy import CountingEnv
-from lightning_ding.envs.toy_bandits import BanditEnv, HybridTargetEnv, TargetEnv
+from lightning_ding.entry.lightning_cli import main
 from lightning_ding.policy import A2CPolicy, DQNPolicy, PGPolicy, PPOPolicy
+from tests.toys.bandits import BanditEnv, HybridTargetEnv, TargetEnv
+from tests.toys.envs import CountingEnv
 
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
@@ -63,7 +63,7 @@ def ppo(*changes: Config) -> PPOPolicy:
 # Rollouts
 
 
-@pytest.mark.parametrize("mode", ["sync", "native"])  # CartPole's own vector env resets in the step behind an end
+@pytest.mark.parametrize("mode", ["sync", "native"])  # CartPole's own vector env resets in the step after an end
 @pytest.mark.parametrize("collect", [{}, {"collect": {"n_sample": 25}}])
 def test_every_round_is_of_the_newest_weights_and_nothing_is_kept(
     make_trainer: MakeTrainer, mode: str, collect: Config
@@ -210,7 +210,7 @@ def test_amount_that_does_not_fit_the_collector_is_refused(config: Config, messa
 
 
 def test_collector_of_several_policies_is_refused(make_trainer: MakeTrainer) -> None:
-    with pytest.raises(ValueError, match=r"type must be that of a collector of one policy.*sample_1v1"):
+    with pytest.raises(ValueError, match=r"type must be a collector for one policy.*sample_1v1"):
         fit(make_trainer, ppo({"collect": {"collector": {"type": "sample_1v1"}}}))
 
 
@@ -219,7 +219,7 @@ def test_collector_of_several_policies_is_refused(make_trainer: MakeTrainer) -> 
 
 def everything_of(policy: Any) -> Config:
     state = {"state": policy.state_dict(), "progress": policy.progress.state_dict()}
-    optimizers = policy._optimizer_list
+    optimizers = policy.updater.optimizers
     state |= {"optimizer": optimizers[0].state_dict(), "lr": policy.cur_lr()}
     rngs = {"exploration": policy.rng.bit_generator.state, "torch": torch.get_rng_state().clone()}
     return {**state, **rngs}
@@ -335,5 +335,5 @@ def test_episodes_that_a_fault_broke_off_are_left_out_of_the_rollout_that_is_lea
 
 
 def test_envs_that_fail_in_every_episode_end_the_run(make_trainer: MakeTrainer) -> None:
-    with pytest.raises(RuntimeError, match="there are no 24 transitions of episodes that no fault of an env broke off"):
+    with pytest.raises(RuntimeError, match="there are still fewer than 24 transitions of episodes without a fault"):
         fit(make_trainer, ppo(DROP), num_envs=2, wrappers=[partial(Fails, every=1)])

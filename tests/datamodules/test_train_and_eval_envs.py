@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.datamodules.base import CollectingDataModule
-from lightning_ding.envs.toy import ChainEnv
 from lightning_ding.policy import DQNPolicy, PPOPolicy
+from tests.toys.envs import ChainEnv
 
 MakeTrainer = Callable[..., Trainer]
 SMALL_PPO: dict[str, Any] = {

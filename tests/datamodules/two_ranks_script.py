@@ -30,7 +30,7 @@ CONFIG: dict[str, Any] = {
 def train(folder: Path, max_env_step: int, checkpoint: str | None) -> None:
     """Fit with the settings of Lightning, and write what this rank ended with."""
     torch.set_num_threads(1)
-    policy = DQNPolicy(CONFIG)  # with weights of its own on each rank
+    policy = DQNPolicy(CONFIG)  # with different weights on each rank
     datamodule = ReplayDataModule("CartPole-v1", num_envs=2, seed=SEED, max_env_step=max_env_step)
     trainer = Trainer(strategy="ddp", accelerator="cpu", devices=2, default_root_dir=folder)
     trainer.fit(policy, datamodule, ckpt_path=checkpoint)

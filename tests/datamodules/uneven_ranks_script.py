@@ -23,8 +23,8 @@ from lightning.pytorch.callbacks import EarlyStopping
 
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.datamodules.base import CollectingDataModule
-from lightning_ding.envs.toy import CountingEnv
 from lightning_ding.policy import DQNPolicy, PGPolicy, PPOPolicy
+from tests.toys.envs import CountingEnv
 
 LENGTHS = (4, 40)  # of the episodes of each rank
 RETURNS = tuple(length * (length + 1) / 2 for length in LENGTHS)  # step t gives t

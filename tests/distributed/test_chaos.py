@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import yaml
 
-from lightning_ding.distributed.coordinator import Coordinator
+from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.flask_fs.store import FileStore
 from lightning_ding.entry.config_file import read_config
 from tests.distributed.witness_env import CARTPOLE_ENV, ENV, numbers, taken

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from lightning_ding.distributed.collector import NaiveCollector
-from lightning_ding.distributed.comm_collector import BaseCommCollector
-from lightning_ding.distributed.coordinator import Coordinator
+from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
-from lightning_ding.distributed.worker_loop import CommWorker, Task
+from lightning_ding.distributed.worker.collector import BaseCommCollector
+from lightning_ding.distributed.worker.loop import AssignedTask, CommWorker
 from tests.distributed.weight_policy import ENV, POLICY
 from tests.entry.runs import PROGRAM
 from tests.processes import ROOT, run
@@ -66,7 +66,7 @@ def test_rows_evaluations_and_counts_of_two_collectors_are_those_of_the_weights_
     with coordinating(config(tmp_path, eval_interval=0.3)) as (coordinator, channel):
         learner = CommWorker(channel(), "learner")
 
-        def learn(task: Task) -> None:
+        def learn(task: AssignedTask) -> None:
             version = 0
             while version < 5 or len(coordinator.run.results.evaluations) < 3:
                 value = torch.full((1,), float(version))

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lightning_ding.policy.command import CommandModePolicy
-from lightning_ding.policy.replay_config import ReplayCollectConfig, ReplayConfig
+from lightning_ding.policy import CommandModePolicy
+from lightning_ding.policy.replay_policy import ReplayCollectConfig, ReplayConfig
 from lightning_ding.registry import MODEL_REGISTRY, POLICY_REGISTRY
 from lightning_ding.worker_config import ReplayBufferConfig
 

@@ -76,9 +76,9 @@ def wait_for_env_step(folder: Path, goal: int, process: subprocess.Popen[str]) -
 
 def status_of(folder: Path) -> dict[str, Any]:
     """Return the coordinator's counters; nothing while it does not answer."""
-    from lightning_ding.distributed.errors import CoordinatorGoneError
+    from lightning_ding.distributed.flask_fs.auth import read_token
     from lightning_ding.distributed.flask_fs.channel import FlaskChannel
-    from lightning_ding.distributed.flask_fs.token import read_token
+    from lightning_ding.distributed.protocol import CoordinatorGoneError
 
     channel = FlaskChannel(folder / "run", token=read_token(None, folder / "run"), reconnect_timeout=1.0)
     try:

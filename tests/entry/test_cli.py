@@ -1,383 +1,136 @@
+"""The console script: what it says at once, and which errors are one line."""
+
 from __future__ import annotations
 
-import dataclasses
-import inspect
-import json
+import importlib.metadata
 import re
+import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import pytest
-import torch
-import yaml
-from lightning import Trainer
 
-from lightning_ding.config import deep_merge
-from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.entry.cli import main
+from lightning_ding import __version__
+from lightning_ding.entry import lightning_cli
+from lightning_ding.entry.cli import COMMANDS, DISTRIBUTED, main, policy_names
+from lightning_ding.entry.lightning_cli import is_refusal, line_of
 from lightning_ding.policy import DQNPolicy
-from tests.envs.own import SOURCE
-
-Config = dict[str, Any]
-LOGGER = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "runs", "name": "cartpole"}}
+from lightning_ding.registry import POLICY_REGISTRY
 
 
-@pytest.fixture
-def settings(small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    """Go into an empty folder with a config file ``run.yaml``, and return what stands in it."""
-    monkeypatch.chdir(tmp_path)
-    flags = {"accelerator": "cpu", "logger": LOGGER, "enable_progress_bar": False, "enable_model_summary": False}
-    data = {"env_id": "CartPole-v1", "num_envs": 2, "max_env_step": 64}
-    found = {"seed_everything": 1, "policy": "dqn", "model": {"cfg": small}, "data": data, "trainer": flags}
-    Path("run.yaml").write_text(yaml.safe_dump(found))
-    return found
+def test_help_names_every_command_and_every_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    shown = capsys.readouterr().out
+    others = {name for name, (_, home) in COMMANDS.items() if home == DISTRIBUTED}
+    assert {*COMMANDS} - others == {*lightning_cli.DingCLI.subcommands()}
+    assert [name for name in COMMANDS if not re.search(rf"^  {name} ", shown, re.MULTILINE)] == []
+    built_in = [one for one in POLICY_REGISTRY if POLICY_REGISTRY.get(one).__module__.startswith("lightning_ding.")]
+    assert sorted(built_in) == policy_names()
+    assert ", ".join(built_in) in shown
+    assert "--version" in shown
 
 
-def run(*arguments: str) -> None:
-    main([arguments[0], "--config", "run.yaml", *arguments[1:]])
+def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--version"])
+    assert capsys.readouterr().out == f"lightning-ding {__version__}\n"
+    (script,) = (
+        one for one in importlib.metadata.entry_points(group="console_scripts") if one.name == "lightning-ding"
+    )
+    assert script.value.startswith("lightning_ding.entry.")
 
 
-def saved(name: str = "last.ckpt") -> Config:
-    """Return the checkpoint of the one run that was made."""
-    (file,) = Path("runs").rglob(name)
-    state: Config = torch.load(file, weights_only=True)
-    return state
-
-
-def test_fit_trains_and_writes_its_run(settings: Config) -> None:
-    run("fit")
-    names = {file.name for file in Path("runs/cartpole/version_0").rglob("*")}
-    assert {"config.yaml", "metrics.csv", "best.ckpt", "last.ckpt", "last-64"} <= names
-    assert saved()["progress"] == {
-        "env_step": 64,
-        "train_iter": 12,
-        "episode": saved()["progress"]["episode"],
-        "sample": 64,
-    }
-
-
-def test_command_line_goes_before_the_file(settings: Config) -> None:
-    run("fit", "--model.cfg.learn.update_per_collect", "3", "--data.max_env_step", "32")
-    assert saved()["progress"]["train_iter"] == 6  # 16 random steps, then 2 rounds of 8
-    written = yaml.safe_load(Path("runs/cartpole/version_0/config.yaml").read_text())
-    assert written["model"]["cfg"]["learn"]["update_per_collect"] == 3
-    assert written["model"]["cfg"]["learn"]["batch_size"] == 8  # of the file
-
-
-def test_run_from_the_written_config_is_the_same_run(settings: Config) -> None:
-    run("fit")
-    first = saved()["state_dict"]
-    Path("run.yaml").write_text(Path("runs/cartpole/version_0/config.yaml").read_text())
-    Path("runs").rename("first")
-    run("fit")
-    torch.testing.assert_close(saved()["state_dict"], first, rtol=0, atol=0)
-
-
-def test_checkpoint_is_validated_and_tested(settings: Config, capsys: pytest.CaptureFixture[str]) -> None:
-    run("fit")
-    (file,) = Path("runs").rglob("last.ckpt")
-    policy, datamodule = DQNPolicy(settings["model"]["cfg"]), ReplayDataModule(**settings["data"])
-    trainer = Trainer(**{**settings["trainer"], "logger": False, "enable_checkpointing": False})
-    for command, function in (("validate", trainer.validate), ("test", trainer.test)):
-        (scores,) = function(policy, datamodule, ckpt_path=file, verbose=False)
-        capsys.readouterr()
-        run(command, "--ckpt_path", str(file))
-        name = f"{'eval' if command == 'validate' else 'test'}/return_mean"
-        assert re.search(rf"{name}\s+│\s+{scores[name]:.6g}", capsys.readouterr().out)
-
-
-def test_last_checkpoint_of_the_runs_folder_is_gone_on_from(settings: Config) -> None:
-    run("fit")
-    run("fit", "--ckpt_path", "last", "--data.max_env_step", "96")
-    files = sorted(Path("runs").rglob("last.ckpt"), key=lambda file: file.stat().st_mtime)
-    assert torch.load(files[-1], weights_only=True)["progress"]["env_step"] == 96
-    assert torch.load(files[-1], weights_only=True)["progress"]["train_iter"] == 20  # 12 before, 4 rounds of 2 since
-    run("validate", "--ckpt_path", "last")
-
-
-@pytest.mark.parametrize("command", ["fit", "validate", "test"])
-def test_last_checkpoint_that_is_not_there_ends_in_one_line_before_anything_starts(
-    settings: Config, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
-    with pytest.raises(SystemExit) as exit_code:
-        run(command, "--ckpt_path", "last")
-    assert exit_code.value.code == 2
-    assert_one_line(capsys.readouterr().err, 'ckpt_path must not be "last" where no run has left a whole checkpoint')
-    assert [file.name for file in Path().iterdir()] == ["run.yaml"]
-
-
-def test_printed_config_holds_the_settings_and_can_be_fed_back(
-    settings: Config, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def printed() -> Config:
-        with pytest.raises(SystemExit) as exit_code:
-            run("fit", "--print_config")
-        assert exit_code.value.code == 0
-        read: Config = yaml.safe_load(capsys.readouterr().out)
-        return read
-
-    found = printed()
-    assert found["policy"] == "dqn"
-    assert deep_merge(found["model"], settings["model"]) == found["model"]  # nothing of the file is missing
-    assert deep_merge(found["data"], settings["data"]) == found["data"]
-    Path("run.yaml").write_text(yaml.safe_dump(found))
-    assert printed() == found
-    assert not Path("runs").exists()
-
-
-def fields(config_class: Any, path: str = "model.cfg") -> Iterator[tuple[str, str]]:
-    """Yield the dotted name and the documentation of every field that holds a value."""
-    source = "".join(inspect.getsource(one) for one in config_class.__mro__ if hasattr(one, "__dataclass_fields__"))
-    for field in dataclasses.fields(config_class):
-        default = getattr(config_class(), field.name)
-        if dataclasses.is_dataclass(default):
-            yield from fields(type(default), f"{path}.{field.name}")
-        else:
-            text = re.search(rf'^    {field.name}: .*\n    """([^"]+)"""', source, re.MULTILINE)
-            assert text is not None, f"{path}.{field.name} says nothing"
-            yield f"{path}.{field.name}", text[1]
-
-
-def arguments_of_the_datamodule() -> Iterator[tuple[str, str]]:
-    """Yield the dotted name and the documentation of every argument."""
-    documentation = inspect.getdoc(ReplayDataModule.__init__) or ""
-    for name in list(inspect.signature(ReplayDataModule).parameters):
-        text = re.search(rf"^    {name}: (.+(?:\n     .+)*)", documentation, re.MULTILINE)
-        assert text is not None, f"data.{name} says nothing"
-        yield f"data.{name}", text[1]
-
-
-def plain(text: str) -> str:
-    """Return a text without the white space and markup in which two renderings of it may differ."""
-    return re.sub(r"[\s`]+", "", text)
-
-
-def test_help_lists_every_field_with_its_meaning(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_code:
-        main(["fit", "--help"])
-    assert exit_code.value.code == 0
-    entries = re.split(r"\n  (?=--)", capsys.readouterr().out)
-    shown = {found[1]: plain(entry) for entry in entries if (found := re.match(r"--([\w.]+)", entry))}
-    asked = [*fields(DQNPolicy.config_class), *arguments_of_the_datamodule()]
-    assert len(asked) >= 60 + 12
-    for name, meaning in asked:
-        assert name in shown, f"{name} is not listed"
-        assert plain(meaning) in shown[name], f"{name} does not say {meaning!r}"
-
-
-MISTAKES: list[tuple[str, Sequence[str], Config, str]] = [
-    ("key", ["--model.cfg.learn.batchsize", "8"], {}, "did you mean 'model.cfg.learn.batch_size'?"),
-    ("key with =", ["--data.num_env=3"], {}, "did you mean 'data.num_envs'?"),
-    ("abbreviation", ["--trainer.max_epoch", "3"], {}, "did you mean 'trainer.max_epochs'?"),
-    (
-        "key in the file",
-        [],
-        {"model": {"cfg": {"learn": {"batchsize": 8}}}},
-        "did you mean 'model.cfg.learn.batch_size'?",
-    ),
-    ("data in the file", [], {"data": {"max_env_steps": 8}}, "did you mean 'data.max_env_step'?"),
-    ("option of before", ["--model.cfg.learn.lr_scheduler.epoch_num", "8"], {}, "set type: linear, which ends with"),
-    ("policy", ["--policy", "dqnn"], {}, "no policy is registered as 'dqnn'; did you mean 'dqn'?"),
-    ("policy in the file", [], {"policy": "dqnn"}, "no policy is registered as 'dqnn'; did you mean 'dqn'?"),
-    ("dotted policy", ["--policy", "nowhere.Policy"], {}, "nowhere"),
-    ("no policy", ["--policy", "os.path"], {}, "policy must name a Policy, got 'os.path'"),
-    ("value", ["--model.cfg.learn.batch_size", "0"], {}, "learn.batch_size must be >= 1, got 0"),
-    ("type", ["--model.cfg.learn.batch_size", "many"], {}, '"model.cfg.learn.batch_size"'),
-    ("choice", ["--model.cfg.learn.loss", "huberr"], {}, '"model.cfg.learn.loss"'),
-    ("env", ["--data.env_id", "CartPol-v1"], {}, "did you mean 'CartPole-v1'?"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "content", "message"), [pytest.param(*m[1:], id=m[0]) for m in MISTAKES])
-def test_mistake_ends_in_one_line_before_anything_starts(
-    settings: Config, capsys: pytest.CaptureFixture[str], arguments: Sequence[str], content: Config, message: str
-) -> None:
-    Path("run.yaml").write_text(yaml.safe_dump(deep_merge(settings, content)))
-    with pytest.raises(SystemExit) as exit_code:
-        run("fit", *arguments)
-    assert exit_code.value.code == 2
-    assert_one_line(capsys.readouterr().err, message)
-    assert [file.name for file in Path().iterdir()] == ["run.yaml"]
-
-
-def assert_one_line(err: str, message: str) -> None:
-    (line,) = [text for text in err.splitlines() if not re.match("Seed set|GPU|TPU|💡", text)]  # Lightning's greetings
-    assert line.startswith("error: ")
-    assert message in line
-
-
-@pytest.mark.parametrize("arguments", [["fitt"], []])
+@pytest.mark.parametrize(("command", "hint"), [("fitt", "did you mean 'fit'?"), ("paralel", "'parallel'?")])
 def test_command_that_does_not_exist_names_those_that_do(
-    settings: Config, capsys: pytest.CaptureFixture[str], arguments: Sequence[str]
+    command: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as exit_code:
-        main(arguments)
-    assert exit_code.value.code == 2
-    line = capsys.readouterr().err
-    assert_one_line(line, "subcommand")
-    assert all(command in line for command in ("fit", "validate", "test"))
+    with pytest.raises(SystemExit) as end:
+        main([command])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert end.value.code == 2
+    assert line.startswith("error: unknown subcommand")
+    assert hint in line
+    assert all(name in line for name in COMMANDS)
 
 
-USERS_POLICY = """
-from dataclasses import dataclass
-from lightning_ding.policy import DQNPolicy
-from tests.envs.own import SOURCE
-from lightning_ding.policy.dqn import DQNConfig
-
-@dataclass(frozen=True)
-class MyConfig(DQNConfig):
-    patience: int = 3
-    \"\"\"How long it waits.\"\"\"
-
-class MyPolicy(DQNPolicy):
-    config_class = MyConfig
-    made = []
-    def __init__(self, cfg=None, **kwargs):
-        super().__init__(cfg, **kwargs)
-        self.made.append(self)
-"""
+def test_no_command_shows_the_usage_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([])
+    usage, *lines = capsys.readouterr().err.splitlines()
+    assert end.value.code == 2
+    assert usage == "usage: lightning-ding COMMAND [options]"
+    assert [name for name in COMMANDS if not any(line.startswith(f"  {name} ") for line in lines)] == []
+    assert lines[-1] == "error: no command given; see lightning-ding --help"
 
 
-def test_policy_of_the_user_is_found_by_its_path(
-    settings: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_python_m_does_what_the_console_script_does() -> None:
+    command = [sys.executable, "-m", "lightning_ding"]
+    shown = subprocess.run([*command, "--version"], capture_output=True, text=True)
+    refused = subprocess.run(command, capture_output=True, text=True)
+    assert (shown.stdout, shown.returncode) == (f"lightning-ding {__version__}\n", 0)
+    assert (refused.stderr.splitlines()[0], refused.returncode) == ("usage: lightning-ding COMMAND [options]", 2)
+
+
+def test_help_of_a_command_names_the_program(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "my_policies.py").write_text(USERS_POLICY)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["/packages/lightning_ding/__main__.py"])
+    with pytest.raises(SystemExit):
+        main(["fit", "--policy", "dqn", "--help"])
+    assert capsys.readouterr().out.startswith("usage: lightning-ding [options] fit ")
+
+
+def caught(call: Callable[[], Any]) -> BaseException:
     try:
-        run("fit", "--policy", "my_policies.MyPolicy", "--model.cfg.patience", "5")
-        (policy,) = sys.modules["my_policies"].MyPolicy.made
+        call()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def of_package(error: BaseException) -> BaseException:
+    """Return an error without the frames of this test, as the command line would see it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals["__name__"].startswith("tests."):
+        trace = trace.tb_next
+    return error.with_traceback(trace)
+
+
+def test_an_error_of_a_check_is_a_refusal_and_one_of_the_users_code_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = of_package(caught(lambda: DQNPolicy({"learning_rate": 1e-3})))
+    assert is_refusal(refused)
+    assert line_of(refused) == "unknown config key 'learning_rate'; did you mean 'learn.learning_rate'?"
+    assert not is_refusal(caught(lambda: int("x")))
+    monkeypatch.setenv("LIGHTNING_DING_DEBUG", "1")
+    assert not is_refusal(refused)
+
+
+def test_a_type_error_in_the_code_of_a_registered_env_is_no_refusal() -> None:
+    gym.register("CannotBeMade-v0", lambda **kwargs: len(5))  # type: ignore[arg-type]
+    try:
+        assert not is_refusal(of_package(caught(lambda: gym.make("CannotBeMade-v0"))))
+        assert is_refusal(of_package(caught(lambda: gym.make("CartPole-v1", size=5))))
     finally:
-        sys.modules.pop("my_policies", None)
-    assert policy.config.patience == 5
-    assert policy.config.learn.batch_size == 8
-    assert policy.progress.env_step == 64
+        del gym.registry["CannotBeMade-v0"]
 
 
-FLATTEN = "gymnasium.wrappers.FlattenObservation"
-LIMIT = {"class_path": "gymnasium.wrappers.TimeLimit", "init_args": {"max_episode_steps": 2}}
-OWN_ENVS: dict[str, tuple[Sequence[str], Config]] = {
-    "module:id": (["--data.env_id", "own_envs:Own-v0"], {"env_id": "own_envs:Own-v0"}),
-    "dotted path": (["--data.env_id=own_envs.OwnEnv"], {"env_id": "own_envs.OwnEnv"}),
-    "function": (["--data.env_id=own_envs:make_own"], {"env_id": "own_envs:make_own"}),
-    "class_path": (
-        ["--data.env_id.class_path=own_envs.OwnEnv", "--data.env_id.init_args.size=4"],
-        {"env_id": {"class_path": "own_envs.OwnEnv", "init_args": {"size": 4}}},
-    ),
-    "import_names": (
-        ["--data.import_names=own_envs", "--data.env_id=Own-v0"],
-        {"import_names": ["own_envs"], "env_id": "Own-v0"},
-    ),
-    "wrappers": (
-        ["--data.env_id=own_envs.OwnEnv", f"--data.wrappers+={FLATTEN}", f"--data.train_wrappers+={json.dumps(LIMIT)}"],
-        {"env_id": "own_envs.OwnEnv", "wrappers": [FLATTEN], "train_wrappers": [LIMIT]},
-    ),
-    "evaluation": (
-        ["--data.env_id=own_envs.OwnEnv", "--data.eval_env_id=own_envs:Own-v0", f"--data.eval_wrappers={FLATTEN}",
-         f"--data.train_wrappers=[{FLATTEN}]"],
-        {"env_id": "own_envs.OwnEnv", "eval_env_id": "own_envs:Own-v0", "eval_wrappers": FLATTEN,
-         "train_wrappers": [FLATTEN]},
-    ),
-}  # fmt: skip
-
-
-@pytest.fixture
-def own(settings: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Config]:
-    """Put a module with an env of the user beside the config, which names no env."""
-    Path("own_envs.py").write_text(SOURCE)
-    monkeypatch.syspath_prepend(tmp_path)
-    del settings["data"]["env_id"]
-    settings["data"]["max_env_step"] = 32
-    Path("run.yaml").write_text(yaml.safe_dump(settings))
-    yield settings
-    sys.modules.pop("own_envs", None)
-    gym.registry.pop("Own-v0", None)
-
-
-EVERY_FORM = [*OWN_ENVS["class_path"][0], *OWN_ENVS["evaluation"][0][1:3], "--data.import_names=own_envs"]
-EVERY_FORM += [f"--data.train_wrappers+={FLATTEN}", f"--data.train_wrappers+={json.dumps(LIMIT)}"]
-
-
-def test_an_own_env_and_its_wrappers_are_trained_resumed_exactly_validated_and_tested(own: Config) -> None:
-    run("fit", *EVERY_FORM, "--data.max_env_step=48")
-    whole = saved()
-    (written,) = Path("runs").rglob("config.yaml")
-    Path("run.yaml").write_text(written.read_text())
-    Path("runs").rename("first")
-    run("fit", "--data.max_env_step=32")
-    run("fit", "--ckpt_path=last")
-    files = sorted(Path("runs").rglob("last.ckpt"), key=lambda file: file.stat().st_mtime)
-    resumed = torch.load(files[-1], weights_only=True)
-    assert resumed["progress"] == whole["progress"]
-    torch.testing.assert_close(resumed["state_dict"], whole["state_dict"], rtol=0, atol=0)
-    for command in ("validate", "test"):
-        run(command, "--ckpt_path=last")
-
-
-def test_a_printed_config_names_own_envs_as_the_flags_did(own: Config, capsys: pytest.CaptureFixture[str]) -> None:
-    def printed(*arguments: str) -> Config:
-        with pytest.raises(SystemExit):
-            run("fit", *arguments, "--print_config")
-        text = capsys.readouterr().out
-        Path("run.yaml").write_text(text)
-        read: Config = yaml.safe_load(text)
-        return read
-
-    first = printed(*EVERY_FORM)
-    assert first["data"]["train_wrappers"] == [FLATTEN, LIMIT]
-    assert first["data"]["eval_env_id"] == "own_envs:Own-v0"
-    assert first["data"]["env_id"]["class_path"] == "own_envs.OwnEnv"
-    assert printed() == first
-
-
-@pytest.mark.slow  # tests/envs/test_named.py makes each form without a run
-@pytest.mark.parametrize("mode", ["sync", "async"])
-@pytest.mark.parametrize("how", ["flags", "file"])
-@pytest.mark.parametrize("form", OWN_ENVS)
-def test_an_own_env_is_trained_and_evaluated_in(own: Config, form: str, how: str, mode: str) -> None:
-    flags, data = OWN_ENVS[form]
-    if how == "file":
-        Path("run.yaml").write_text(yaml.safe_dump(deep_merge(own, {"data": data})))
-        flags = []
-    run("fit", *flags, f"--data.mode={mode}")
-    assert saved()["progress"]["env_step"] == 32
-    run("validate", *flags, f"--data.mode={mode}", "--ckpt_path=last")
-
-
-REFUSED: list[tuple[str, Sequence[str], str]] = [
-    ("flag that Lightning refuses", ["--trainer.max_steps=-5"], "max_steps"),
-    ("flags that exclude each other", ["--trainer.strategy=nonsense"], "nonsense"),
-    ("flag that is refused here", ["--trainer.accumulate_grad_batches=4"], "accumulate_grad_batches"),
-    ("action space", ["--data.env_id=Pendulum-v1"], "action"),
-    ("package that is missing", ["--data.env_id=Ant-v5"], "MuJoCo is not installed"),
-    ("mode", ["--data.mode=native", "--data.env_id=Acrobot-v1"], "native"),
-    ("file", ["--ckpt_path=nowhere.ckpt"], "nowhere.ckpt"),
-    ("config file", ["--config=broken.yaml"], "parsing config"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "message"), [pytest.param(*case[1:], id=case[0]) for case in REFUSED])
-def test_a_run_that_is_refused_before_it_begins_ends_in_one_line(
-    settings: Config, capsys: pytest.CaptureFixture[str], arguments: Sequence[str], message: str
-) -> None:
-    Path("broken.yaml").write_text("data: {")
-    with pytest.raises(SystemExit) as exit_code:
-        run("fit", *arguments)
-    assert exit_code.value.code == 2
-    assert_one_line(capsys.readouterr().err, message)
-
-
-BROKEN = """
-from own_envs import OwnEnv as Sound
-class OwnEnv(Sound):
-    def reset(self, **kwargs):
-        raise ValueError("a bug of the env")
+START = [sys.executable, "-c", "from lightning_ding.entry.cli import main; main()", "fit"]
+USERS_ENV = """
+import gymnasium as gym
+class Texts(gym.Env):
+    observation_space, action_space = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Text(3)
+    def reset(self, *, seed=None, options=None):
+        return None
 """
 
 
-def test_a_bug_of_the_users_env_shows_its_traceback(own: Config) -> None:
-    Path("broken_envs.py").write_text(BROKEN)
-    with pytest.raises(ValueError, match="a bug of the env"):
-        run("fit", "--data.env_id=broken_envs.OwnEnv", f"--data.wrappers+={FLATTEN}")
+def test_a_refused_env_beside_the_user_is_one_line_of_a_process(tmp_path: Path) -> None:
+    (tmp_path / "users.py").write_text(USERS_ENV)
+    command = [*START, "--trainer.accelerator=cpu", "--trainer.logger=false", "--data.env_id=users.Texts"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    *greetings, line = done.stderr.splitlines()
+    assert done.returncode == 2, done.stderr
+    assert line.startswith("error: the env Texts violates gymnasium's API: reset() must return")
+    assert not any("Error" in greeting or "Traceback" in greeting for greeting in greetings)

@@ -11,9 +11,9 @@ import torch
 import yaml
 
 from lightning_ding.config import deep_merge
-from lightning_ding.entry.cli import main
+from lightning_ding.entry.lightning_cli import main
 
-gym.register("TestImageBandit-v0", "lightning_ding.envs.toy_bandits:BanditEnv", kwargs={"observation": "image"})
+gym.register("TestImageBandit-v0", "tests.toys.bandits:BanditEnv", kwargs={"observation": "image"})
 
 
 def test_options_of_the_encoder_come_from_yaml_and_from_the_command_line(

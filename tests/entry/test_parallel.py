@@ -19,7 +19,7 @@ def test_run_is_stopped_by_a_signal_and_resumed_to_its_end(tmp_path: Path) -> No
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 143, output
-    assert "--resume goes on with it" in output
+    assert "--resume continues it" in output
     assert runs.processes_of(tmp_path) == {}
     assert not (tmp_path / "run" / "result.json").exists()
 

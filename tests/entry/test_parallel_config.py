@@ -25,7 +25,7 @@ MISTAKES = {
     "main: {env: {wrappers: [FlattenObservation]}}": "did you mean 'gymnasium.wrappers.FlattenObservation'?",
     "main: {env: {import_names: [nowhere]}}": "import_names: cannot import 'nowhere'",
     "main: {policy: 3}": "config key 'main.policy' must be",
-    "system: {transport: flask}": "config key 'system.transport' must be one of 'flask_fs', 'ray', got str: 'flask'",
+    "system: {transport: flask}": "system.transport must be one of 'flask_fs', 'ray', or a dotted path, got 'flask'",
     "system: {learner: {trainer: {device: 2}}}": "key 'system.learner.trainer.device'; did you mean 'devices'?",
     "system: {learner: {trainer: {callbacks: []}}}": "'system.learner.trainer.callbacks' must be left out",
     "system: {learner: {trainer: {default_root_dir: x}}}": "'system.learner.trainer.default_root_dir' must be left out",
@@ -120,24 +120,24 @@ def test_folder_with_a_run_needs_resume_or_another_name(file: Path, capsys: pyte
     Path("old/coordinator").mkdir(parents=True)
     Path("old/coordinator/state.json").touch()
     line = error_of("parallel", "--config", file, capsys=capsys)
-    assert "main.exp_name='old' holds a run: --resume goes on with it, or name another folder" in line
+    assert "main.exp_name='old' holds a run: --resume continues it, or choose another folder" in line
 
 
 def test_folder_with_a_run_that_is_over_needs_another_name(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _with(file, "main: {exp_name: old}")
     Path("old/learner").mkdir(parents=True)
     line = error_of("parallel", "--config", file, capsys=capsys)
-    assert "main.exp_name='old' holds a run that is over: name another folder" in line
+    assert "main.exp_name='old' holds a run that is over: choose another folder" in line
 
 
 def test_folder_without_a_run_cannot_be_resumed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _with(file, "main: {exp_name: new}")
-    assert "'new' holds no run to go on with" in error_of("parallel", "--config", file, "--resume", capsys=capsys)
+    assert "'new' holds no run to resume" in error_of("parallel", "--config", file, "--resume", capsys=capsys)
 
 
 def test_single_role_over_ray_is_refused(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _with(file, "system: {transport: ray}")
-    assert "single roles are for system.transport 'flask_fs'" in error_of("learner", "--config", file, capsys=capsys)
+    assert "system.transport 'ray' has no single roles" in error_of("learner", "--config", file, capsys=capsys)
 
 
 def test_worker_needs_host_and_port_together(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,21 +62,21 @@ def test_worker_with_another_folder_ends_with_one_line(role: str, folder: Path) 
     code, lines = be(role, folder, *address(folder), "--set", f"main.exp_name={other}", "--set", token)
     (line,) = lines
     assert code == 2, lines
-    assert line.startswith(f"error: the coordinator does not take this {role}: 403: main.exp_name='{other}'")
+    assert line.startswith(f"error: the coordinator refuses this {role}: 403: main.exp_name='{other}'")
     assert not other.exists()
 
 
 @pytest.mark.parametrize(
     ("setting", "reason"),
     [
-        ("token_file={}/wrong", "401: no token, or a wrong one"),
+        ("token_file={}/wrong", "401: missing or wrong token"),
         pytest.param("channel=3", "403: the channel must be 0, got '3'", marks=pytest.mark.slow),
     ],
 )
 def test_worker_that_is_not_wanted_ends_with_one_line(setting: str, reason: str, folder: Path) -> None:
     write_token(folder / "wrong", "f" * 16)
     code, lines = be("collector", folder, "--set", f"system.coordinator.{setting.format(folder)}")
-    assert (code, lines) == (2, [f"error: the coordinator does not take this collector: {reason}"])
+    assert (code, lines) == (2, [f"error: the coordinator refuses this collector: {reason}"])
 
 
 def ask(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, object]:
@@ -101,7 +101,7 @@ def test_coordinator_answers_what_it_is_asked(folder: Path, capsys: pytest.Captu
         (["increase_collector", "3"], 2, "must be a JSON object"),
         (["connect"], 2, "invalid choice: 'connect'"),
         (["status", "--set", "main.exp_name=nowhere", "--set", "system.reconnect_timeout=0.3"], 1, "no answer to 'st"),
-        (["status", "--set", "system.transport=ray"], 2, "is for system.transport 'flask_fs'"),
+        (["status", "--set", "system.transport=ray"], 2, "cannot reach a coordinator of system.transport 'ray'"),
     ],
 )
 def test_question_without_a_good_answer_ends_in_one_line(

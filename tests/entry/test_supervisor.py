@@ -16,9 +16,10 @@ import pytest
 
 from lightning_ding.config import resolve
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.flask_fs.token import read_token
-from lightning_ding.entry import child, supervisor
-from lightning_ding.entry.supervisor import RunFailedError, Supervisor
+from lightning_ding.distributed.flask_fs.auth import read_token
+from lightning_ding.entry import supervisor
+from lightning_ding.entry import supervisor as child
+from lightning_ding.entry.supervisor import RunFailedError, RunSupervisor
 from tests import processes
 
 Run = Callable[..., dict[str, Any]]
@@ -28,7 +29,7 @@ WORK = {"coordinator": ["finish"], "learner": ["work"], "collector": ["work"]}
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(child, "PROGRAM", "tests.entry.stub_roles")
-    monkeypatch.setattr(supervisor, "LEAVE", 0.5)
+    monkeypatch.setattr(supervisor, "END_TIMEOUT", 0.5)
     monkeypatch.syspath_prepend(processes.ROOT)
     return tmp_path / "run"
 
@@ -36,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(folder: Path, restarts: int = 2, resume: bool = False, **plan: list[Any]) -> dict[str, Any]:
     system = {"restarts": restarts, "collector": {"num": 1}}
     cfg = resolve(ParallelConfig, {"main": {"exp_name": str(folder)}, "system": system})
-    made = Supervisor(cfg, resume)
+    made = RunSupervisor(cfg, resume)
     (folder / "plan.json").write_text(json.dumps(WORK | plan))
     return made.run()
 
@@ -53,7 +54,7 @@ def alive(folder: Path) -> list[int]:
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -131,7 +132,7 @@ def test_error_of_the_coordinator_is_the_error_of_the_run(folder: Path) -> None:
 
 
 def test_run_over_without_a_result_is_a_failure(folder: Path) -> None:
-    with pytest.raises(RunFailedError, match="left no result"):
+    with pytest.raises(RunFailedError, match="has written no result"):
         run(folder, coordinator=[0])
 
 
@@ -144,7 +145,7 @@ def test_run_that_goes_on_is_left_alone_by_a_second_one(folder: Path) -> None:
     with (folder / "coordinator.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for resume in (False, True):
-            with pytest.raises(ValueError, match=f"another coordinator works in '{folder}'"):
+            with pytest.raises(ValueError, match=f"another coordinator uses '{folder}'"):
                 run(folder, resume=resume)
     assert {name: file.read_text() for name, file in kept.items()} == {name: name for name in kept}
     assert run(folder, resume=True) == {"env_step": 7}
@@ -173,7 +174,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from tests.entry import test_supervisor
-from lightning_ding.entry import child
+from lightning_ding.entry import supervisor as child
 child.PROGRAM = "tests.entry.stub_roles"
 test_supervisor.run(Path(sys.argv[1]), coordinator=["work"], learner=["stubborn"])
 """

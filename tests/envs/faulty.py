@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning_ding.envs.toy import CountingEnv
+from tests.toys.envs import CountingEnv
 
 
 def break_down(kind: str) -> None:

@@ -6,7 +6,7 @@ import ctypes
 import time
 from typing import Any
 
-from lightning_ding.envs.toy import CountingEnv
+from tests.toys.envs import CountingEnv
 
 
 class HangingEnv(CountingEnv):

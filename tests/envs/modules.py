@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from lightning_ding.envs.toy import CountingEnv
+from tests.toys.envs import CountingEnv
 
 
 class ModulesEnv(CountingEnv):

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from lightning_ding.envs.toy import CountingEnv
+from tests.toys.envs import CountingEnv
 
 
 class RichEnv(gym.Env[Any, Any]):

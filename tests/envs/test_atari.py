@@ -68,7 +68,7 @@ def test_training_sees_the_sign_of_the_score_and_evaluation_the_score() -> None:
 def test_training_episodes_end_with_a_life_and_evaluation_with_the_game() -> None:
     _, lives, ends = play(250, stop=False, game="Breakout")
     at_ends = [life for life, end in zip(lives, ends, strict=True) if end]
-    assert at_ends[:4] == [4, 3, 2, 1]  # the same game goes on with the next life
+    assert at_ends[:4] == [4, 3, 2, 1]  # the same game continues with the next life
 
     _, lives, ends = play(1000, game="Breakout", training=False)
     assert ends[-1]

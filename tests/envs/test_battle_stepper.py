@@ -1,4 +1,4 @@
-"""The stepper of games: it starts what it is told, knows what is over, and lets nothing infinite through."""
+"""The stepper of games starts the chosen games, reports which are over, and rejects non-finite numbers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gymnasium.vector import SyncVectorEnv
 
 from lightning_ding.envs import PettingZooVectorEnv, battle_stepper
 from lightning_ding.envs.battle_stepper import BattleStepper
-from lightning_ding.envs.toy import CountingEnv
-from lightning_ding.envs.toy_games import RelayGame
+from tests.toys.envs import CountingEnv
+from tests.toys.games import RelayGame
 
 EVERYWHERE = np.ones(2, bool)
 
@@ -79,7 +79,7 @@ def test_start_hands_on_seeds_and_numbers_of_episodes() -> None:
 
 
 @pytest.mark.parametrize("bad", ["observation", "reward"])
-def test_what_is_not_finite_raises_with_env_and_player(bad: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_non_finite_number_raises_with_env_and_player(bad: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BadGame, "bad", bad)
     stepper = BattleStepper(games(game=BadGame))
     stepper.start(EVERYWHERE)
@@ -97,7 +97,7 @@ def test_reward_that_would_be_infinite_as_it_is_kept_raises() -> None:
     battle_stepper._check_finite("reward", reward, np.array([True, False]))
 
 
-def test_games_can_be_started_anew_after_one_showed_something_infinite() -> None:
+def test_games_can_be_restarted_after_an_infinite_observation() -> None:
     stepper = BattleStepper(games(game=BadGame))
     stepper.start(EVERYWHERE)
     stepper.step(idle(stepper))
@@ -126,7 +126,7 @@ def test_fault_is_reported_and_is_no_end() -> None:
     assert step.fault == ["OSError: gone", None]
 
 
-def test_game_that_nobody_begins_raises() -> None:
+def test_game_without_active_players_raises() -> None:
     class EmptyGame(RelayGame):
         def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
             super().reset(seed)

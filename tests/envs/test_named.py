@@ -26,7 +26,7 @@ FORMS: list[Any] = [
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Return the name of a module of the user, which nobody has imported."""
+    """Return the name of a user's module that has not been imported."""
     (tmp_path / "own_envs.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(tmp_path)
     yield "own_envs"
@@ -41,13 +41,13 @@ def filled(form: Any, module: str) -> Any:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-def test_an_own_env_is_made_in_every_form(module: str, form: Any) -> None:
+def test_users_env_is_created_in_every_form(module: str, form: Any) -> None:
     envs = make_vector_env(filled(form, module), 2)
     assert [env.unwrapped.size for env in envs.envs] == [3, 3]  # type: ignore[attr-defined]
     envs.close()
 
 
-def test_an_own_env_is_made_in_processes_that_have_not_imported_it(module: str) -> None:
+def test_users_env_is_created_in_processes_that_have_not_imported_it(module: str) -> None:
     envs = make_vector_env(f"{module}:Own-v0", 1, "async", wrappers=["gymnasium.wrappers.FlattenObservation"])
     assert envs.single_observation_space.shape == (4,)
     envs.close()
@@ -91,9 +91,7 @@ WRONG_ENVS: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("env", "message"), WRONG_ENVS, ids=[str(env) for env, _ in WRONG_ENVS])
-def test_an_env_that_does_not_exist_says_what_is_allowed_and_the_nearest_id(
-    module: str, env: Any, message: str
-) -> None:
+def test_error_of_an_unknown_env_names_the_nearest_id(module: str, env: Any, message: str) -> None:
     with pytest.raises(ValueError, match=r"^env_id(\.class_path)? must be a ") as error:
         find_env(env)
     assert message in str(error.value)

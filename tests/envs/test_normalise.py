@@ -14,10 +14,10 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lightning_ding.envs import EnvStepper, NormaliseObservation, NormaliseReward, Pausable, RunningStatistics
-from lightning_ding.envs.toy import CountingEnv
 from lightning_ding.policy.random import random_collect_mode
 from lightning_ding.worker import SampleSerialCollector
 from tests.processes import run_two_ranks
+from tests.toys.envs import CountingEnv
 
 MODES = [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED]
 LENGTHS = [(1,), (2, 4), (5, 3, 1)]  # of the episodes of env 0, 1, 2
@@ -109,7 +109,7 @@ def test_observations_count_once_each_with_first_and_final_ones(mode: AutoresetM
     env = NormaliseObservation(counting_envs(mode))
     transitions = run(env, steps=20)
 
-    # Env 0's episodes have one step, so behind 20 steps it has shown 2 * 20 + 1 observations, and so on, but that a
+    # Env 0's episodes have one step, so after 20 steps it has shown 2 * 20 + 1 observations, and so on, but that a
     # step that resets may be still to come.
     amounts = []
     for of_env in transitions:
@@ -129,7 +129,7 @@ def test_normalised_observation_has_mean_zero_and_deviation_one_by_hand() -> Non
     first, _ = env.reset()
     second = env.step(np.zeros(2, dtype=np.int64))[0]
 
-    # Numbers 0 and 1: mean 1/2, deviation 1/2. Steps: 0, 0, 1, 1, so 1 is (1 - 1/2) / (1/2) = 1 behind the first step.
+    # Numbers 0 and 1: mean 1/2, deviation 1/2. Steps: 0, 0, 1, 1, so 1 is (1 - 1/2) / (1/2) = 1 after the first step.
     np.testing.assert_allclose(first, [[-1, 0, 0], [1, 0, 0]], rtol=1e-6)
     np.testing.assert_allclose(second, [[-1, 0, 1], [1, 0, 1]], rtol=1e-6)
     assert second.dtype == np.float32
@@ -275,7 +275,7 @@ def test_training_can_be_turned_off_and_on() -> None:
     assert str((env.state_dict(), env.env.state_dict())) != before  # type: ignore[attr-defined]
 
 
-def test_saved_statistics_go_on_to_the_same_bits(tmp_path: Path) -> None:
+def test_restored_statistics_continue_with_the_same_bits(tmp_path: Path) -> None:
     env, other = (both(counting_envs(AutoresetMode.SAME_STEP)) for _ in range(2))
     run(env, steps=7)
     torch.save({"reward": env.state_dict(), "obs": env.env.state_dict()}, tmp_path / "state.pt")  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Pausing: an env that waits loses nothing, gains nothing, and goes on where it stopped."""
+"""A paused env loses nothing, gains nothing, and continues where it stopped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lightning_ding.envs import EnvStepper, FaultBarrier, Pausable, Timestep, make_vector_env
-from lightning_ding.envs.toy import CountingEnv
+from tests.toys.envs import CountingEnv
 
 MODES = [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED]
 LENGTHS = [(1,), (2, 4), (5, 3, 1)]  # of the episodes of env 0, 1, 2
@@ -49,7 +49,7 @@ def pause(stepper: EnvStepper, *env_ids: int) -> bool:
 # ------------------------------------------------------------------ one env
 
 
-def test_a_paused_env_stands_still() -> None:
+def test_step_has_no_effect_on_a_paused_env() -> None:
     env = Pausable(CountingEnv(lengths=(2,)))
     env.reset()
     env.step(0)
@@ -60,7 +60,7 @@ def test_a_paused_env_stands_still() -> None:
     assert [(obs.tolist(), *rest) for obs, *rest in steps] == [([0, 0, 1], 0.0, False, False, {"paused": True})] * 3
 
 
-def test_a_paused_env_goes_on_where_it_stopped() -> None:
+def test_paused_env_continues_where_it_stopped() -> None:
     env = Pausable(CountingEnv(lengths=(2,)))
     env.reset()
     env.paused = True
@@ -117,7 +117,7 @@ def test_pausing_leaves_no_gap_in_the_transitions_of_an_env(stepper: EnvStepper)
         assert rows == expected[: len(rows)]
 
 
-def test_an_env_paused_behind_its_episode_goes_on_from_the_first_observation_of_the_next(stepper: EnvStepper) -> None:
+def test_env_paused_after_its_episode_continues_with_the_first_observation_of_the_next(stepper: EnvStepper) -> None:
     step_zeros(stepper)  # ends the episode of env 0
     pause(stepper, 0)
     step_zeros(stepper)
@@ -132,7 +132,7 @@ def test_an_env_paused_behind_its_episode_goes_on_from_the_first_observation_of_
     assert step.next_obs[0].tolist() == [0, 1, 1]
 
 
-def test_env_stepper_lets_all_envs_go_on_when_it_is_reset(stepper: EnvStepper) -> None:
+def test_reset_of_the_env_stepper_resumes_all_envs(stepper: EnvStepper) -> None:
     pause(stepper, 0, 1, 2)
     step_zeros(stepper)
 
@@ -153,7 +153,7 @@ def test_env_stepper_tells_the_envs_only_what_is_new(monkeypatch: pytest.MonkeyP
     assert told == [[False, True], [True, True], [False, False]]
 
 
-def test_env_stepper_keeps_a_mask_of_its_own() -> None:
+def test_env_stepper_copies_the_mask() -> None:
     stepper = EnvStepper(SyncVectorEnv([functools.partial(pausable, i, (3,)) for i in range(2)]))
     stepper.reset()
     mask = np.array([True, False])
@@ -163,7 +163,7 @@ def test_env_stepper_keeps_a_mask_of_its_own() -> None:
     assert step_zeros(stepper).valid.tolist() == [False, True]
 
 
-def test_envs_can_be_paused_behind_a_barrier_and_before_one() -> None:
+def test_envs_can_be_paused_inside_and_outside_a_barrier() -> None:
     makers = [
         lambda: Pausable(FaultBarrier(CountingEnv(0, (2,)))),
         lambda: FaultBarrier(Pausable(CountingEnv(1, (2,)))),

@@ -13,7 +13,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from lightning_ding import nested
 from lightning_ding.envs import EnvStepper, Timestep, make_vector_env
-from lightning_ding.envs.toy import CountingEnv
+from tests.toys.envs import CountingEnv
 
 Transition = tuple[list[int], float, list[int], bool, bool]  # obs, reward, next_obs, terminated, truncated
 
@@ -101,7 +101,7 @@ def test_env_stepper_forgets_a_reset_that_was_due_when_it_is_reset_itself() -> N
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_env_stepper_gives_the_true_final_observation_and_goes_on_from_the_first_one(mode: AutoresetMode) -> None:
+def test_env_stepper_returns_the_final_observation_and_continues_from_the_first_one(mode: AutoresetMode) -> None:
     stepper = EnvStepper(counting_envs(mode))
     stepper.reset()
 
@@ -247,7 +247,7 @@ def run_poisoned(stepper: EnvStepper) -> None:
         stepper.step(np.array([0, 3, 0]))
 
 
-def test_env_stepper_names_the_env_and_the_action_behind_a_reward_that_is_nan(each_mode: AutoresetMode) -> None:
+def test_env_stepper_names_env_and_action_of_a_nan_reward(each_mode: AutoresetMode) -> None:
     stepper = poisoned(each_mode, place=(1, 1), bad_reward=np.nan)
 
     with pytest.raises(ValueError, match="env 1 gave a reward that is not finite after action 3: nan"):
@@ -255,9 +255,7 @@ def test_env_stepper_names_the_env_and_the_action_behind_a_reward_that_is_nan(ea
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_env_stepper_names_the_env_behind_an_observation_that_is_not_finite(
-    each_mode: AutoresetMode, value: float
-) -> None:
+def test_env_stepper_names_the_env_of_a_non_finite_observation(each_mode: AutoresetMode, value: float) -> None:
     stepper = poisoned(each_mode, place=(1, 1), bad_obs=value)
 
     with pytest.raises(ValueError, match="env 1 gave an observation that is not finite after action 3"):
@@ -293,7 +291,7 @@ def test_env_stepper_refuses_an_observation_that_would_not_be_finite_as_float32(
         stepper.step(np.array([0]))
 
 
-def test_env_stepper_lets_the_largest_float32_pass() -> None:
+def test_env_stepper_accepts_the_largest_float32() -> None:
     largest = float(np.finfo(np.float32).max)
     stepper = EnvStepper(SyncVectorEnv([functools.partial(DoubleEnv, 0, place=(0, 1), bad_obs=-largest)]))
     stepper.reset()
@@ -322,7 +320,7 @@ def test_env_stepper_checks_the_first_observations_of_later_episodes(each_mode: 
         run_poisoned(stepper)
 
 
-def test_env_stepper_lets_integers_pass_without_a_look() -> None:
+def test_env_stepper_accepts_integers_unchecked() -> None:
     stepper = EnvStepper(seed_envs(AutoresetMode.SAME_STEP))
 
     assert nested.leaves(stepper.reset())[0].dtype == np.int64

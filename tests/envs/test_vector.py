@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from lightning_ding.envs import EnvProcessError, ProcessVectorEnv, make_vector_env
-from lightning_ding.envs.toy import ChainEnv, CountingEnv
+from lightning_ding.envs import ProcessVectorEnv, make_vector_env
 from lightning_ding.envs.vector import AutoresetName
+from tests.toys.envs import ChainEnv, CountingEnv
 
 MakeEnv = Callable[..., VectorEnv]
 
@@ -40,7 +40,7 @@ def make() -> Iterator[MakeEnv]:
         ("disabled", AutoresetMode.DISABLED),
     ],
 )
-def test_make_vector_env_says_the_autoreset_mode_of_a_sync_env(
+def test_make_vector_env_sets_the_autoreset_mode_of_a_sync_env(
     make: MakeEnv, name: AutoresetName, mode: AutoresetMode
 ) -> None:
     env = make("CartPole-v1", num_envs=2, autoreset=name)
@@ -49,7 +49,7 @@ def test_make_vector_env_says_the_autoreset_mode_of_a_sync_env(
     assert env.metadata["autoreset_mode"] is mode
 
 
-def test_make_vector_env_says_the_autoreset_mode_of_an_async_env(make: MakeEnv) -> None:
+def test_make_vector_env_sets_the_autoreset_mode_of_an_async_env(make: MakeEnv) -> None:
     env = make("CartPole-v1", num_envs=1, mode="async", autoreset="disabled")
 
     assert isinstance(env, ProcessVectorEnv)
@@ -68,7 +68,7 @@ def test_make_vector_env_refuses_an_autoreset_mode_for_a_native_env(make: MakeEn
         make("CartPole-v1", num_envs=2, mode="native", autoreset="same_step")
 
 
-def test_make_vector_env_resets_in_the_same_step_if_nothing_is_said(make: MakeEnv) -> None:
+def test_make_vector_env_resets_in_the_same_step_by_default(make: MakeEnv) -> None:
     assert make("CartPole-v1").metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
 
 
@@ -232,9 +232,9 @@ def test_make_vector_env_refuses_what_is_neither_id_nor_callable() -> None:
         make_vector_env(3)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("mode", "error"), [("sync", TypeError), ("async", EnvProcessError)])
-def test_make_vector_env_refuses_a_callable_that_makes_no_env(mode: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match=r"env_id must make a gymnasium\.Env, got dict"):
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_make_vector_env_refuses_a_callable_that_makes_no_env(mode: Any) -> None:
+    with pytest.raises(TypeError, match=r"env_id must create a gymnasium\.Env, got dict"):
         make_vector_env(dict, mode=mode)
 
 
@@ -250,7 +250,7 @@ def test_make_vector_env_refuses_in_other_modes_what_is_for_processes(mode: Any,
 
 @pytest.mark.parametrize("env_timeout", [0, -1.0, (1.0, 0.0), (1.0,), "soon"])
 def test_make_vector_env_refuses_timeouts_that_are_none(env_timeout: Any) -> None:
-    with pytest.raises(ValueError, match=r"env_timeout must be > 0, None, a pair of such or .* got"):
+    with pytest.raises(ValueError, match=r"env_timeout must be > 0, None, a pair of these, or .* got"):
         make_vector_env("CartPole-v1", mode="async", env_timeout=env_timeout)
 
 
@@ -263,10 +263,10 @@ def test_make_vector_env_makes_envs_in_processes_that_are_registered_in_this_one
 
 
 def test_make_vector_env_refuses_a_callable_that_makes_no_native_vector_env() -> None:
-    with pytest.raises(TypeError, match='with mode="native", env_id must make a gymnasium VectorEnv, got ChainEnv'):
+    with pytest.raises(TypeError, match='with mode="native", env_id must create a gymnasium VectorEnv, got ChainEnv'):
         make_vector_env(ChainEnv, mode="native")
 
 
-def test_make_vector_env_says_which_id_registers_no_native_vector_env() -> None:
+def test_make_vector_env_names_the_id_without_a_native_vector_env() -> None:
     with pytest.raises(ValueError, match='mode must be "sync" or "async" for \'Acrobot-v1\''):
         make_vector_env("Acrobot-v1", mode="native")

@@ -72,7 +72,7 @@ def test_a_quantile_network_tells_quantiles_their_means_and_which_they_are() -> 
     assert_close(output["logit"], output["q"].sum(2) / 4)
 
 
-# What all of them do
+# Common behaviour
 
 
 @pytest.mark.parametrize("network", NETWORKS)

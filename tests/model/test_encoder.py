@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from lightning_ding.model import ConvEncoder, DictEncoder, ImpalaEncoder, MLPEncoder, create_encoder
 from lightning_ding.model.encoder import ACTIVATIONS, encoder_for
-from lightning_ding.model.impala import ResidualBlock
+from lightning_ding.model.image_encoders import ResidualBlock
 from lightning_ding.registry import ENCODER_REGISTRY
 
 SMALL: dict[str, Any] = {"hidden_size_list": [2, 3, 5], "kernel_size": [4, 3], "stride": [2, 1]}
@@ -45,7 +45,7 @@ def images(*shape: int) -> Tensor:
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
 
 
-def test_mlp_encoder_puts_an_activation_behind_every_layer() -> None:
+def test_mlp_encoder_applies_an_activation_after_every_layer() -> None:
     # (3, 1): relu(3 - 1) = 2, relu(3 + 1 + 0.5) = 4.5, relu(2 - 4.5 + 3) = 0.5
     # (1, 3): relu(1 - 3) = 0, relu(1 + 3 + 0.5) = 4.5, relu(0 - 4.5 + 3) = 0
     encoder = MLPEncoder(2, [2, 1])
@@ -68,7 +68,7 @@ def test_mlp_encoder_puts_an_activation_behind_every_layer() -> None:
 def test_encoders_use_the_activation_asked_for(activation: str, expected: list[float], kind: str) -> None:
     encoder: nn.Module = MLPEncoder(1, [1], activation)
     obs = torch.tensor([[-1.0], [1.0]])
-    if kind == "conv":  # the last layer alone, behind a convolution that gives activation(0) = 0 and a bias
+    if kind == "conv":  # the last layer alone, after a convolution that gives activation(0) = 0 and a bias
         encoder = ConvEncoder((1, 1, 1), [1, 1], activation, kernel_size=[1], stride=[1])
         vector_to_parameters(torch.tensor([0.0, 0.0, 0.0, -1.0]), encoder.parameters())
         below = encoder(torch.zeros(1, 1, 1, 1))
@@ -273,7 +273,7 @@ def test_dict_encoder_with_one_entry_is_the_encoder_of_it() -> None:
         DictEncoder({"a": 2}, fusion_size=4)
 
 
-def test_features_of_a_dict_are_as_many_as_those_of_the_largest_entry_unless_said() -> None:
+def test_dict_encoder_has_the_feature_size_of_its_largest_entry_by_default() -> None:
     shape = {"a": 2, "in": {"b": 1, "pixels": (3, 36, 36)}}
     assert (create_encoder(shape).output_size, create_encoder(shape, fusion_size=7).output_size) == (512, 7)
 

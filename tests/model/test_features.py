@@ -1,7 +1,8 @@
-"""What an encoder gets of a raw observation: one-hot vectors, bytes in [0, 1], channels of stacked images."""
+"""Conversion of raw observations: one-hot vectors, bytes in [0, 1], channels of stacked images."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -9,8 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from lightning_ding.model import create_encoder
-from lightning_ding.model.features import Described, ImageInput, OneHot, Scaled, create_features, is_described
-from lightning_ding.model.qac import make_encoder
+from lightning_ding.model.encoder import encoder_for
+from lightning_ding.model.features import Described, OneHot, Scaled, create_features, is_described
+from lightning_ding.model.image_encoders import ImageInput
+
+vector_kept = functools.partial(encoder_for, keeps_vectors=True)
 
 
 def test_one_hot_puts_the_values_of_each_integer_side_by_side() -> None:
@@ -68,7 +72,7 @@ def test_images_of_other_numbers_than_bytes_are_not_scaled(dtype: torch.dtype) -
     assert ImageInput((8, 8, 2))(torch.ones(1, 8, 8, 2, dtype=dtype)).equal(torch.ones(1, 2, 8, 8))
 
 
-@pytest.mark.parametrize("make", [create_encoder, make_encoder])
+@pytest.mark.parametrize("make", [create_encoder, encoder_for, vector_kept])
 @pytest.mark.parametrize(
     ("shape", "obs"),
     [
@@ -89,12 +93,12 @@ def test_an_encoder_of_a_described_observation_tells_values_apart(make: Any, sha
 
 
 def test_a_vector_without_an_encoder_is_its_own_features() -> None:
-    encoder = make_encoder({"kind": "one_hot", "sizes": [3]}, None, None, "relu")
+    encoder = vector_kept({"kind": "one_hot", "sizes": [3]}, None, None, "relu")
     assert encoder(torch.tensor([1])).tolist() == [[0, 1, 0]]
     assert list(encoder.parameters()) == []
 
 
-def test_a_description_is_told_from_a_dict_of_observations() -> None:
+def test_description_is_distinguished_from_a_dict_of_observations() -> None:
     assert is_described({"kind": "bytes", "shape": 4})
     assert not is_described({"kind": 4, "shape": 4})
     assert not is_described(4)
@@ -110,7 +114,7 @@ def test_a_description_is_told_from_a_dict_of_observations() -> None:
         ({"kind": "bytes", "shape": 3, "high": 0}, "high must be > 0, got 0"),
     ],
 )
-def test_a_description_that_says_nothing_is_refused(description: dict[str, Any], message: str) -> None:
+def test_empty_description_is_refused(description: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         create_features(description)
 

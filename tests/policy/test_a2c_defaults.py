@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lightning_ding.policy import A2CPolicy
-from lightning_ding.policy.a2c_config import A2CLearnConfig
-from lightning_ding.policy.scheduling import Schedules
+from lightning_ding.policy.a2c import A2CLearnConfig
+from lightning_ding.policy.base.scheduled_values import Schedules
 
 MODEL = {"obs_shape": 4, "action_shape": 2, "action_space": "discrete"}
 

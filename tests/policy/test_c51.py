@@ -276,7 +276,7 @@ def test_rainbow_is_prioritised_of_three_steps_and_explores_a_little_by_default(
         True,
         "advanced",
     )
-    assert [RainbowPolicy().epsilon.value(step, 100) for step in (0, 10**6)] == [0.05, 0.05]
+    assert [RainbowPolicy().config.other.eps.value(step, 100) for step in (0, 10**6)] == [0.05, 0.05]
 
 
 def test_the_loss_of_rainbow_is_that_of_c51_with_weights() -> None:

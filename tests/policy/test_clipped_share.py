@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import warnings
 from typing import Any
+from unittest.mock import Mock
 
-import gymnasium as gym
 import pytest
 import torch
-from gymnasium import spaces
 
 from lightning_ding import rl
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import C51Policy, RainbowPolicy
+from tests.toys.envs import CountingEnv
 
 TEXT = r"lies outside \[model.v_min, model.v_max\]"
 SUPPORT = torch.tensor([0.0, 1.0, 2.0])
@@ -35,7 +35,9 @@ def test_share_beyond_the_support_is_the_mass_that_the_projection_clips(
 ) -> None:
     probability = torch.tensor([[0.5, 0.25, 0.25]])
 
-    share = rl.share_beyond_support(torch.tensor([reward]), torch.tensor([discount]), probability, SUPPORT)
+    moved = rl.moved_support(torch.tensor([reward]), torch.tensor([discount]), SUPPORT)
+
+    share = rl.share_beyond_support(moved, probability, SUPPORT)
 
     assert share.tolist() == [expected]
 
@@ -45,8 +47,8 @@ def test_returns_that_reach_the_end_of_the_support_are_inside_it_despite_roundin
     at_the_end = torch.zeros(1, 51).index_fill(1, torch.tensor(50), 1.0)
 
     for discount in (0.99, 0.97, 0.9, 0.7):
-        reward = torch.tensor([100 * (1 - discount)])
-        assert rl.share_beyond_support(reward, torch.tensor([discount]), at_the_end, support).item() == 0
+        moved = rl.moved_support(torch.tensor([100 * (1 - discount)]), torch.tensor([discount]), support)
+        assert rl.share_beyond_support(moved, at_the_end, support).item() == 0
 
 
 def make_batch(reward: float) -> dict[str, Any]:
@@ -65,6 +67,16 @@ def test_updates_report_the_share(kind: Any, reward: float, expected: float) -> 
     assert report["clipped_share"].tolist() == pytest.approx([expected] * 4)
 
 
+def test_an_update_moves_the_support_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = C51Policy({"model": {"obs_shape": 1, "action_shape": 2}})
+    moved_support = Mock(wraps=rl.moved_support)
+    monkeypatch.setattr(rl, "moved_support", moved_support)
+
+    policy.learn_mode.forward(make_batch(1.0))
+
+    moved_support.assert_called_once()
+
+
 @pytest.mark.parametrize("kind", [C51Policy, RainbowPolicy])
 def test_a_policy_warns_once_of_a_large_share(kind: Any) -> None:
     policy = kind({"model": {"obs_shape": 1, "action_shape": 2}})
@@ -79,25 +91,10 @@ def test_a_policy_warns_once_of_a_large_share(kind: Any) -> None:
         policy.check_means({"clipped_share": 0.9})
 
 
-class Paying(gym.Env[Any, Any]):
-    """An env of 20 steps, each of which gives a reward of 1."""
-
-    observation_space = spaces.Box(-1, 1, (1,))
-    action_space = spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.steps = 0
-        return self.observation_space.low, {}
-
-    def step(self, action: Any) -> Any:
-        self.steps += 1
-        return self.observation_space.low, 1.0, False, self.steps == 20, {}
-
-
-@pytest.mark.parametrize(("v_max", "warns"), [(1.0, True), (100.0, False)])
+@pytest.mark.parametrize(("v_max", "warns"), [(1.0, True), (1000.0, False)])
 def test_a_run_logs_the_share_and_warns_if_it_is_large(make_trainer: Any, v_max: float, warns: bool) -> None:
     policy = C51Policy({"random_collect_size": 64, "model": {"v_min": -v_max, "v_max": v_max}})
-    datamodule = ReplayDataModule(Paying, num_envs=2, max_train_iter=20, n_evaluator_episode=1)
+    datamodule = ReplayDataModule(CountingEnv, num_envs=2, max_train_iter=20, n_evaluator_episode=1)
     trainer = make_trainer()
 
     with warnings.catch_warnings(record=True) as caught:

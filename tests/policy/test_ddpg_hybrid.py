@@ -11,10 +11,10 @@ import torch
 from gymnasium import spaces
 from torch.testing import assert_close
 
-from lightning_ding.envs.toy_bandits import HybridTargetEnv
 from lightning_ding.model import ContinuousQAC
 from lightning_ding.policy import DDPGPolicy
 from lightning_ding.worker.actions import random_output
+from tests.toys.bandits import HybridTargetEnv
 
 SPACE = spaces.Dict({"action_type": spaces.Discrete(3), "action_args": spaces.Box(-2, 6, (1,))})
 
@@ -85,19 +85,44 @@ def test_random_choices_are_legal() -> None:
     assert torch.bincount(choices, minlength=3).tolist() == pytest.approx([1000, 0, 1000], rel=0.1)
 
 
-def test_target_and_loss_ask_for_choices_that_are_legal_in_their_own_observation() -> None:
-    policy = masked_policy()
-    asked: list[list[int]] = []
+def give_values(policy: Any, values: list[float]) -> None:
+    """Let the critic value each choice so, whatever the observation."""
+    table = torch.tensor(values)
 
     def compute_critic(obs: Any, action: Any, members: int | None = None) -> dict[str, torch.Tensor]:
-        asked.append(action["action_type"].argmax(1).tolist())
-        return {"q_value": torch.zeros(1, 4)}
+        assert len(action["action_type"]) == len(action["action_args"]) == len(obs["row"])
+        return {"q_value": table[action["action_type"]][None]}
 
     policy.model.compute_critic = policy.target_model.compute_critic = compute_critic
+
+
+def test_the_target_asks_for_the_best_choice_that_is_legal_in_the_next_observation() -> None:
+    policy = masked_policy()
+    give_values(policy, [0.0, 1.0, 2.0])
     batch = {"obs": observations(), "next_obs": observations(MASKS[::-1])}
-    policy.actor_loss(batch)
-    policy._targets({**batch, "reward": torch.zeros(4), "discount_t": torch.ones(4)})
-    assert asked == [BEST, BEST[::-1]]
+    target = policy._targets({**batch, "reward": torch.zeros(4), "discount_t": torch.ones(4)})
+    assert target.tolist() == BEST[::-1]
+
+
+def test_the_loss_is_minus_the_mean_value_of_legal_choices_and_a_penalty_of_their_logits() -> None:
+    """Of the logits 0, 2, 1 those of the choices 0 and 2 are left; their mean square over three choices is 1 / 3."""
+    policy = masked_policy()
+    give_values(policy, [1.0, 1000.0, 3.0])
+    loss, report = policy.actor_loss({"obs": observations([[1, 0, 1]] * 2)})
+    value = (1 + 3 * np.e) / (1 + np.e)
+    assert loss.item() == report["actor_loss"].item() == pytest.approx(1e-3 / 3 - value, rel=1e-6)
+
+
+def test_the_actor_moves_towards_the_choice_of_the_largest_value() -> None:
+    """The gradient of a softmax: the weight of a choice times how much better than the mean it is."""
+    policy = masked_policy()
+    give_values(policy, [3.0, 1.0, 1.0])
+    policy.actor_loss({"obs": observations([[1, 1, 1]])})[0].backward()
+    logit = torch.tensor([0.0, 2.0, 1.0])
+    weight = logit.softmax(0)
+    values = torch.tensor([3.0, 1.0, 1.0])
+    expected = 2e-3 / 3 * logit - weight * (values - weight @ values)
+    assert_close(policy.model.actor.head.layers[-1].bias.grad[:3], expected)
 
 
 def test_the_gradient_knows_legal_choices_only() -> None:

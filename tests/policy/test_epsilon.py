@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import pytest
 import torch
-from gymnasium import spaces
 
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import C51Policy, DDPGPolicy, DQNPolicy, QRDQNPolicy, RainbowPolicy
+from tests.toys.envs import CountingEnv
 
 HYBRID = {"model": {"obs_shape": 4, "action_shape": {"action_type_shape": 3, "action_args_shape": 1}}}
 KINDS = [(DQNPolicy, {}), (C51Policy, {}), (QRDQNPolicy, {}), (DDPGPolicy, HYBRID)]
@@ -63,24 +62,9 @@ def test_collecting_follows_the_budget_too() -> None:
     assert torch.equal(policy.collect_mode.forward(obs)["action"], policy.eval_mode.forward(obs)["action"])
 
 
-class Still(gym.Env[Any, Any]):
-    """An env of 10 steps in which nothing happens."""
-
-    observation_space = spaces.Box(-1, 1, (1,))
-    action_space = spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.steps = 0
-        return self.observation_space.low, {}
-
-    def step(self, action: Any) -> Any:
-        self.steps += 1
-        return self.observation_space.low, 0.0, False, self.steps == 10, {}
-
-
 def test_a_run_tells_its_policy_the_budget(make_trainer: Any) -> None:
     policy = DQNPolicy({"random_collect_size": 64, "collect": {"n_sample": 16}})
-    datamodule = ReplayDataModule(Still, num_envs=2, max_env_step=1000, n_evaluator_episode=1)
+    datamodule = ReplayDataModule(CountingEnv, num_envs=2, max_env_step=1000, n_evaluator_episode=1)
 
     make_trainer().fit(policy, datamodule)
 

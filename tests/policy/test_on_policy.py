@@ -87,8 +87,11 @@ def schedule_changes(section: str, beside: Config) -> dict[str, tuple[Config, An
     return {f"learn.{section}.{name}": change for name, change in changes.items()}
 
 
-ELSEWHERE = {"compile": "tests/policy/test_compiled.py", "eval.evaluator": "tests/datamodules/test_rollout.py"}
-ELSEWHERE |= {"on_non_finite": "tests/policy/test_non_finite.py"}
+ELSEWHERE = {
+    "compile": "tests/policy/base/update/test_compiled.py",
+    "eval.evaluator": "tests/datamodules/test_rollout.py",
+}
+ELSEWHERE |= {"on_non_finite": "tests/policy/base/update/test_non_finite.py"}
 """Options whose effect is a test of its own."""
 LAYER = {"actor_head_layer_num": 1}
 CRITIC_LAYER = {"critic_head_layer_num": 1}
@@ -289,7 +292,7 @@ def test_actions_are_drawn_with_the_policys_own_seed_alone(policy_class: PolicyC
     assert torch.equal(drawn(5), first)
     assert not torch.equal(drawn(6), first)
     torch.set_rng_state(torch_rng)
-    policy._learn(make_rollout(policy))
+    policy.learner.update(make_rollout(policy))
     assert torch.equal(torch.get_rng_state(), torch_rng)
     assert np.random.get_state()[1].tolist() == numpy_rng  # type: ignore[index]
 
@@ -322,7 +325,7 @@ class Leaning(nn.Module):
 @pytest.mark.parametrize("model", [{}, {"action_space": "continuous"}, {"action_shape": 2}])
 def test_continuous_actions_of_an_unknown_env_are_refused_by_the_names_of_their_keys(model: Config) -> None:
     policy = PGPolicy({"model": model}, model=Leaning())
-    with pytest.raises(ValueError, match=r"model.action_space and model.action_shape must be set .* without an env"):
+    with pytest.raises(ValueError, match=r"model.action_space and model.action_shape must be set if .* no env"):
         policy.eval_mode.forward(torch.zeros(3, 1))
 
 
@@ -449,15 +452,15 @@ def test_pass_uses_every_row_once_in_minibatches_of_nearly_one_size(
 ) -> None:
     policy = make_policy(policy_class, {"learn": {"batch_size": batch_size}})
     seen: list[Config] = []
-    minimise = policy.minimise
+    minimise = policy.updater.minimise
 
     def spy(loss: Any, batch: Config, **kwargs: Any) -> Any:
         seen.append(batch)
         return minimise(loss, batch, **kwargs)
 
-    policy.minimise = spy
+    policy.updater.minimise = spy
     rollout = make_rollout(policy, size)
-    policy._learn(rollout)
+    policy.learner.update(rollout)
     passes = 10 if policy_class is PPOPolicy else 1
     assert [nested.length(batch) for batch in seen] == sizes * passes
     assert policy.progress.train_iter == len(sizes) * passes
@@ -475,6 +478,6 @@ def test_gradient_is_clipped_to_its_norm(policy_class: PolicyClass) -> None:
     policy = make_policy(policy_class, {"learn": {"grad_clip_norm": 0.01, "batch_size": None}})
     policy._minibatches = lambda data, one=policy._minibatches: [next(one(data))]
     policy._epochs = lambda: 1
-    policy._learn(make_rollout(policy))
-    moments = [state["exp_avg"] for state in policy._optimizer_list[0].state.values()]  # 0.1 times the gradient
+    policy.learner.update(make_rollout(policy))
+    moments = [state["exp_avg"] for state in policy.updater.optimizers[0].state.values()]  # 0.1 times the gradient
     assert torch.cat([one.reshape(-1) for one in moments]).norm().item() == pytest.approx(0.1 * 0.01, rel=1e-3)

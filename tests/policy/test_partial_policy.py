@@ -12,9 +12,8 @@ from gymnasium import spaces
 from torch import nn
 
 from lightning_ding.policy import DQNPolicy, Policy
-from lightning_ding.policy.config import PolicyConfig
-from lightning_ding.policy.q_learning import QLearningPolicy
-from lightning_ding.policy.q_learning_config import QLearningConfig, QLearningModelConfig
+from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.q_learning import QLearningConfig, QLearningModelConfig, QLearningPolicy
 from lightning_ding.worker import BaseLearner
 
 SHAPES = {"obs_shape": 2, "action_shape": 2}

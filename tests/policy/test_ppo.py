@@ -212,27 +212,27 @@ def make_rollout(rewards: list[float], terminated_at: int = -1) -> Config:
 def watch(policy: PPOPolicy, kl: list[float] | None = None) -> list[Config]:
     """Return the minibatches that the policy will be given; with ``kl`` they change nothing but report it."""
     seen: list[Config] = []
-    minimise = policy.minimise
+    minimise = policy.updater.minimise
 
     def spy(loss: Any, batch: Config, *args: Any, **kwargs: Any) -> Any:
         seen.append(batch)
         return minimise(loss, batch, *args, **kwargs) if kl is None else {"approx_kl": torch.tensor(kl[len(seen) - 1])}
 
-    policy.minimise = spy  # type: ignore[method-assign]
+    policy.updater.minimise = spy  # type: ignore[method-assign]
     return seen
 
 
 def policy_values(policy: PPOPolicy) -> list[list[float]]:
     """Return the critic's table before each update, from now on."""
     model: Any = policy.model
-    found, minimise = [model.value.tolist()], policy.minimise
+    found, minimise = [model.value.tolist()], policy.updater.minimise
 
     def spy(*args: Any, **kwargs: Any) -> Any:
         report = minimise(*args, **kwargs)
         found.append(model.value.tolist())
         return report
 
-    policy.minimise = spy  # type: ignore[method-assign]
+    policy.updater.minimise = spy  # type: ignore[method-assign]
     return found
 
 
@@ -241,7 +241,7 @@ def test_advantages_are_those_of_the_newest_critic_in_each_pass_if_asked_for(rec
     policy = make_policy(batch_size=None, epoch_per_collect=3, learning_rate=0.1, value_weight=1.0)
     policy.config = dataclasses.replace(policy.config, recompute_adv=recompute, discount_factor=0.5)
     seen, critics = watch(policy), policy_values(policy)
-    policy._learn(make_rollout([1.0]))
+    policy.learner.update(make_rollout([1.0]))
     assert len(seen) == 3
     for critic, batch in zip(critics, seen, strict=False):
         newest = critic if recompute else VALUE
@@ -257,13 +257,13 @@ def test_critic_predicts_returns_divided_by_their_running_root_mean_square() -> 
     seen = watch(policy)
     rollout = make_rollout([4.0, 0.0], terminated_at=0)
     rollout["terminated"][1] = True
-    policy._learn(dict(rollout))
+    policy.learner.update(dict(rollout))
     # both steps are terminal, so the returns are the rewards 4 and 0; nothing is known of their size before
     assert sorted(seen[0]["return"].tolist()) == pytest.approx([0.0, 4.0])
     assert policy.return_statistics.count == 2
     size = 8**0.5  # root of (16 + 0) / 2
     assert policy.return_statistics.root_mean_square.item() == pytest.approx(size)
-    policy._learn(dict(rollout))
+    policy.learner.update(dict(rollout))
     # now the values 1 and 3 stand for 1 and 3 times that; targets are in units of the network
     assert sorted(seen[1]["return"].tolist()) == pytest.approx([0.0, 4 / size])
     assert sorted(seen[1]["advantage"].tolist()) == pytest.approx([-3 * size, 4 - size])
@@ -279,19 +279,19 @@ def test_targets_of_returns_that_hardly_vary_stay_small() -> None:
     rollout = make_rollout([-10.0, -10.0 + 1e-5], terminated_at=0)
     rollout["terminated"][1] = True
     for _ in range(2):
-        policy._learn(dict(rollout))
+        policy.learner.update(dict(rollout))
     assert seen[1]["return"].abs().max().item() == pytest.approx(1.0, rel=1e-4)
 
 
 def test_value_statistics_grow_once_a_round_whatever_the_number_of_passes() -> None:
     policy = make_policy(batch_size=2, epoch_per_collect=3, value_norm=True)
-    policy._learn(make_rollout([1.0, 2.0, 3.0, 5.0]))
+    policy.learner.update(make_rollout([1.0, 2.0, 3.0, 5.0]))
     assert policy.return_statistics.count == 4
 
 
 def test_value_statistics_are_part_of_the_learning_state() -> None:
     policy, other = make_policy(value_norm=True), make_policy(value_norm=True)
-    policy._learn(make_rollout([1.0, 2.0, 3.0, 5.0]))
+    policy.learner.update(make_rollout([1.0, 2.0, 3.0, 5.0]))
     other.learn_mode.load_state_dict(policy.learn_mode.state_dict())
     assert_close(other.return_statistics.state_dict(), policy.return_statistics.state_dict(), rtol=0, atol=0)
 
@@ -300,7 +300,7 @@ def test_value_statistics_are_part_of_the_learning_state() -> None:
 def test_advantages_are_standardised_in_each_minibatch(adv_norm: bool, is_standard: bool) -> None:
     policy = make_policy(batch_size=3, epoch_per_collect=1, adv_norm=adv_norm)
     seen = watch(policy, kl=[0.0] * 9)
-    policy._learn(make_rollout([1.0, -2.0, 3.0, 5.0, 0.5, 7.0]))
+    policy.learner.update(make_rollout([1.0, -2.0, 3.0, 5.0, 0.5, 7.0]))
     assert len(seen) == 2
     for batch in seen:
         is_so = torch.allclose(batch["advantage"].mean(), torch.zeros(()), atol=1e-6)
@@ -315,7 +315,7 @@ def test_advantages_are_standardised_in_each_minibatch(adv_norm: bool, is_standa
 def test_passes_end_when_the_policy_has_moved_too_far_on_average(target_kl: float | None, passes: int) -> None:
     policy = make_policy(batch_size=2, epoch_per_collect=4, target_kl=target_kl)
     seen = watch(policy, kl=[0.0, 0.2, 0.1, 0.5, 0.3, 0.3, 0.3, 0.3])
-    policy._learn(make_rollout([1.0, 2.0, 3.0, 4.0]))
+    policy.learner.update(make_rollout([1.0, 2.0, 3.0, 4.0]))
     assert len(seen) == 2 * passes
     assert policy.progress.train_iter == 2 * passes
 

@@ -285,7 +285,7 @@ def test_the_actor_of_sac_weighs_entropy_against_the_smaller_critic() -> None:
 def test_the_loss_of_the_actor_gives_the_critics_no_gradient(name: str) -> None:
     policy = make_small(name)
     batch = policy.prepare(random_batch())
-    policy.minimise(policy.actor_loss, batch, 1)
+    policy.updater.minimise(policy.actor_loss, batch, 1)
     assert all(parameter.grad is None for parameter in policy.model.critic.parameters())
     assert all(parameter.grad is not None for parameter in policy.model.actor.parameters())
 

@@ -13,12 +13,20 @@ import torch
 import yaml
 
 from lightning_ding.config import resolve
-from lightning_ding.entry.cli import main
+from lightning_ding.entry.lightning_cli import main
 from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-CARTPOLE = {"dqn": 475, "c51": 450, "qrdqn": 475, "rainbow": 450, "ppo": 475, "a2c": 450, "pg": 400}
+CARTPOLE = {
+    "dqn": 475,
+    "c51": 450,
+    "qrdqn": 475,
+    "rainbow": 450,
+    "ppo": 475,
+    "a2c": 450,
+    "pg": 400,
+}
 PENDULUM = {"ddpg": -200, "td3": -200, "sac": -200}
 BARS = CARTPOLE | PENDULUM
 """The mean return of 20 greedy episodes that each recipe reaches with each of three seeds."""
@@ -62,7 +70,7 @@ def test_every_recipe_and_every_yaml_is_known_here() -> None:
 
 
 def test_every_algorithm_has_a_recipe() -> None:
-    assert len(BARS) == 10
+    assert len(BARS) >= 10
     ours = {name for name in POLICY_REGISTRY if POLICY_REGISTRY.get(name).__module__.startswith("lightning_ding.")}
     assert ours == set(BARS)
 

@@ -30,7 +30,7 @@ def test_the_target_takes_the_smaller_value_and_stops_at_terminal_states(q: Tens
 
 
 def test_the_soft_target_adds_the_entropy_and_stops_at_terminal_states() -> None:
-    """1 + 0.5 * (1 - 0.25 * 2) = 1.25; behind a terminal state there is no entropy either."""
+    """1 + 0.5 * (1 - 0.25 * 2) = 1.25; after a terminal state there is no entropy either."""
     assert rl.soft_target(REWARD, DISCOUNT, Q, LOG_PROB, ALPHA).tolist() == [1.25, -1.0]
 
 
@@ -65,12 +65,3 @@ def test_targets_carry_no_gradient() -> None:
     assert not rl.pessimistic_target(REWARD, DISCOUNT, q).requires_grad
     assert not rl.soft_target(REWARD, DISCOUNT, q, LOG_PROB, ALPHA).requires_grad
     assert not rl.critic_error(q, REWARD).requires_grad
-
-
-def test_a_choice_is_one_hot_with_the_gradient_of_the_softmax() -> None:
-    """At equal logits the softmax is (1/2, 1/2); the gradient of its first entry is (1/4, -1/4)."""
-    logit = torch.tensor([[0.0, 0.0]], requires_grad=True)
-    weight = rl.straight_through(logit)
-    assert weight.tolist() == [[1.0, 0.0]]
-    (gradient,) = torch.autograd.grad(weight[0, 0], logit)
-    assert gradient.tolist() == [[0.25, -0.25]]

@@ -13,6 +13,7 @@ from torch.testing import assert_close
 from lightning_ding.rl import (
     categorical_projection,
     cross_entropy,
+    moved_support,
     quantile_huber,
     quantile_target,
     take_action_distribution,
@@ -24,8 +25,13 @@ SUPPORT = torch.tensor([-1.0, 0.0, 1.0, 2.0])
 
 def project(reward: float, discount: float, probability: list[float]) -> list[float]:
     """Return the projection of one row onto the support above."""
-    row = categorical_projection(torch.tensor([reward]), torch.tensor([discount]), torch.tensor([probability]), SUPPORT)
+    row = projection(torch.tensor([reward]), torch.tensor([discount]), torch.tensor([probability]), SUPPORT)
     return [round(value, 6) for value in row[0].tolist()]
+
+
+def projection(reward: Tensor, discount: Tensor, probability: Tensor, support: Tensor) -> Tensor:
+    """Return the projection of rows onto a support."""
+    return categorical_projection(moved_support(reward, discount, support), probability, support)
 
 
 def slow_projection(reward: Tensor, discount: Tensor, probability: Tensor, support: Tensor) -> Tensor:
@@ -98,7 +104,7 @@ def test_projection_shares_each_atom_between_its_neighbours(
 
 def test_projection_is_that_of_the_loops() -> None:
     rows = random_rows()
-    assert_close(categorical_projection(*rows.values()), slow_projection(*rows.values()), rtol=1e-5, atol=1e-6)
+    assert_close(projection(*rows.values()), slow_projection(*rows.values()), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("n_atom", [2, 11, 51, 101])
@@ -106,7 +112,7 @@ def test_projection_loses_no_mass(n_atom: int) -> None:
     # whole rewards on a support whose spacing is no binary number: many hits that rounding moves a little
     support, reward = torch.linspace(-10, 10, n_atom), torch.arange(-12.0, 13.0)
     probability = torch.rand(25, n_atom, generator=torch.Generator().manual_seed(0)).softmax(1)
-    projected = categorical_projection(reward, torch.ones(25), probability, support)
+    projected = projection(reward, torch.ones(25), probability, support)
     assert_close(projected.sum(1), torch.ones(25), rtol=1e-5, atol=0)
     assert projected.min() >= 0
 
@@ -114,7 +120,7 @@ def test_projection_loses_no_mass(n_atom: int) -> None:
 def test_projection_keeps_the_mean_when_nothing_is_clipped() -> None:
     rows = random_rows()
     reward, discount = rows["reward"].clamp(-0.5, 0.5), rows["discount_t"] / 2
-    projected = categorical_projection(reward, discount, rows["probability_t"], rows["support"])
+    projected = projection(reward, discount, rows["probability_t"], rows["support"])
     mean = reward + discount * (rows["probability_t"] @ rows["support"])
     assert_close(projected @ rows["support"], mean, rtol=1e-5, atol=1e-5)
 
@@ -122,7 +128,7 @@ def test_projection_keeps_the_mean_when_nothing_is_clipped() -> None:
 def test_projection_carries_no_gradient() -> None:
     rows = random_rows()
     rows["probability_t"].requires_grad_()
-    assert not categorical_projection(*rows.values()).requires_grad
+    assert not projection(*rows.values()).requires_grad
 
 
 # Cross entropy
@@ -216,6 +222,6 @@ def test_weighted_mean_weighs_each_item(weight: Any, expected: float) -> None:
 
 def test_projection_of_a_reward_that_is_not_a_number_is_none_either() -> None:
     rewards, discounts = torch.tensor([math.nan, 0.0]), torch.tensor([1.0, 1.0])
-    projected = categorical_projection(rewards, discounts, torch.tensor([[0.25] * 4] * 2), SUPPORT)
+    projected = projection(rewards, discounts, torch.tensor([[0.25] * 4] * 2), SUPPORT)
     assert projected[0].isnan().any()
     assert_close(projected[1], torch.tensor([0.25] * 4))

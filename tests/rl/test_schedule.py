@@ -1,4 +1,4 @@
-"""Values that change as a run goes on."""
+"""Values that change during a run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_schedule_can_rise(kind: Any, middle: float) -> None:
 
 
 def test_piecewise_schedule_interpolates_between_its_points() -> None:
-    # flat before 0.25, up by 1 to 0.5, down by 2 to 0.75, flat behind it
+    # flat before 0.25, up by 1 to 0.5, down by 2 to 0.75, flat after it
     schedule = Schedule("piecewise", 1.0, 0.0, unit="budget", points=POINTS)
     found = [schedule.value(step, budget=100) for step in (0, 25, 30, 50, 60, 75, 100, 1000)]
     assert np.allclose(found, [1.0, 1.0, 1.2, 2.0, 1.2, 0.0, 0.0, 0.0], atol=1e-12)
@@ -71,7 +71,7 @@ def test_schedule_is_over_once_the_run_goes_past_its_end(schedule: Schedule, is_
 
 
 @pytest.mark.parametrize("method", ["value", "is_over"])
-def test_schedule_of_an_unknown_budget_says_what_to_set(method: str) -> None:
+def test_error_of_a_schedule_without_budget_names_the_option_to_set(method: str) -> None:
     with pytest.raises(ValueError, match=r"set max_env_step on the datamodule .* or use unit='env_step'"):
         getattr(Schedule("linear", 1.0, 0.0, unit="budget"), method)(5)
 

@@ -45,7 +45,7 @@ def test_polyak_update_moves_the_target_by_theta() -> None:
     assert values(target) == [4.0, 5.0, -5.0, 3]
 
 
-def test_polyak_update_twice_goes_on_from_where_it_was() -> None:
+def test_second_polyak_update_starts_from_the_first() -> None:
     # 5 -> 4 -> 0.75 * 4 + 0.25 * 1 = 3.25
     source, target = Scaled(1.0, 2.0, 3), Scaled(5.0, 6.0, 7)
     polyak_update(source, target, 0.25)

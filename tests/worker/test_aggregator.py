@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_ding.policy.modes import LearnMode
+from lightning_ding.policy.base.modes import LearnMode
 from lightning_ding.worker import BaseLearner, LearnerAggregator, merge_info
-from lightning_ding.worker.learner.ranks import decode, encode
+from lightning_ding.worker.aggregator import decode, encode
 
 Reports = list[dict[str, Any]]
 OFF = {"log_show_after_iter": False, "save_ckpt_after_iter": False, "save_ckpt_after_run": False}

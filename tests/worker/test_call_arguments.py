@@ -11,9 +11,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from lightning_ding.distributed.collector.naive import NaiveCollector
 from lightning_ding.envs import PettingZooVectorEnv
-from lightning_ding.envs.toy import CountingEnv
-from lightning_ding.envs.toy_games import RelayGame
-from lightning_ding.policy.modes import CollectMode
+from lightning_ding.policy.base.modes import CollectMode
 from lightning_ding.worker import (
     BaseLearner,
     BattleEpisodeSerialCollector,
@@ -24,6 +22,8 @@ from lightning_ding.worker import (
     MetricSerialEvaluator,
     SampleSerialCollector,
 )
+from tests.toys.envs import CountingEnv
+from tests.toys.games import RelayGame
 
 BATTLE = (BattleSampleSerialCollector, BattleEpisodeSerialCollector)
 KINDS = [SampleSerialCollector, EpisodeSerialCollector, *BATTLE]

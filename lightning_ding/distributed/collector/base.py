@@ -1,11 +1,12 @@
-"""What all parallel collectors have in common: the loop of a task, and what is said of it."""
+"""The interface of parallel collectors, their weights, and the statistics of their episodes."""
 
 from __future__ import annotations
 
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,44 +14,50 @@ import torch
 
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, resolve
-from lightning_ding.distributed.collector.config import CollectorTaskConfig
-from lightning_ding.distributed.collector.tally import Tally
-from lightning_ding.distributed.collector.weights import FetchWeights, Weights
+from lightning_ding.distributed.config import CollectorTaskConfig
+from lightning_ding.distributed.protocol import Message
+from lightning_ding.registry import PARALLEL_COLLECTOR_REGISTRY
+from lightning_ding.rl.running import combine_moments, moments
+from lightning_ding.worker.base import get_class
 
 logger = logging.getLogger(__name__)
 
-Message = dict[str, Any]
+LATEST = 1000  # newest returns that are kept individually, since a task may last for weeks
+FIRST_WEIGHTS = 600.0  # seconds to wait for the first weights, while the learner starts
+LONG = 10.0  # seconds of waiting after which a warning is logged
+PAUSE = 0.1  # seconds between two requests for the first weights
+FetchWeights = Callable[[str, int], Mapping[str, Any] | None]
 
 
 class Collected(NamedTuple):
-    """What one call of a serial collector gave."""
+    """Transitions and episodes from one call of a serial collector."""
 
     data: Any
     """A nested dict of tensors, leading axis of transitions."""
     returns: list[float]
-    """Of the main player, of the episodes that ended."""
+    """Returns of the main player in the episodes that ended."""
     lengths: list[int]
-    """Of these, in env steps."""
+    """Lengths of these episodes in env steps."""
     dropped: list[int]
-    """``episode_id`` of the episodes that a fault ended."""
+    """``episode_id`` of the episodes that were dropped after a fault of the env."""
 
 
 class BaseParallelCollector(ABC):
-    """Does one task: collects and sends until it is closed, or evaluates.
+    """Does one task: collects and sends transitions until it is closed, or evaluates.
 
-    Weights change only between two messages, so that each message's transitions were acted with whole weights of one
-    version, which they carry as ``policy_version``.
+    Weights change only between two messages. All transitions of a message are therefore collected with weights of the
+    same version, which each transition stores as ``policy_version``.
 
     Args:
         cfg: The ``collector_cfg`` of the task.
-        get_policy_update_info: Called with a policy id and the number of a publication, returns ``model``, ``iter``
-            and ``serial`` of the newest weights, or None if they are no newer.
-        send_stepdata: Stores a nested dict of tensors and returns its handle.
-        send_metadata: Sends what is said of a message, and returns the answer.
-        tick: Called at each step; what it raises ends the task.
+        get_policy_update_info: Function of a policy id and a serial number that returns ``model``, ``iter`` and
+            ``serial`` of the newest weights, or None if they are not newer.
+        send_stepdata: Function that stores a nested dict of tensors and returns its handle.
+        send_metadata: Function that sends the metadata of a message and returns the answer.
+        tick: Function that is called at each step; an error that it raises ends the task.
 
     Raises:
-        ValueError: If a key is unknown or a value is out of its range.
+        ValueError: If a key is unknown or a value is out of range.
     """
 
     def __init__(
@@ -66,22 +73,22 @@ class BaseParallelCollector(ABC):
         self._send_stepdata = send_stepdata
         self._send_metadata = send_metadata
         self._tick_outside = tick
-        self._tally = Tally()
-        self._weights: list[Weights] = []
-        self._env: Any = None  # with close(); what collects or evaluates in it is the serial worker
+        self._statistics = TaskStatistics()
+        self._weights: list[PolicyWeights] = []
+        self._env: Any = None  # env of the serial collector or evaluator, closed at the end
         self._collector: Any = None
         self._is_closed = False
         self._is_done = False
         self._seconds = 0.0
 
-    # ------------------------------------------------------------------ to implement
+    # ------------------------------------------------------------------ for subclasses
 
     @abstractmethod
     def _setup(self, seeds: list[np.random.SeedSequence]) -> None:
-        """Make ``self._env``, the policies, ``self._weights`` (the main player's first) and the serial worker.
+        """Make the env, the policies, their weights (the main player's first) and the serial worker.
 
         Args:
-            seeds: Three, to make them with.
+            seeds: Three seeds: of the envs, of the policies, and of evaluations.
         """
 
     @abstractmethod
@@ -90,19 +97,19 @@ class BaseParallelCollector(ABC):
 
     @abstractmethod
     def _evaluate(self) -> None:
-        """Run the episodes of an evaluation and count them in ``self._tally``."""
+        """Run the episodes of an evaluation and count them in ``self._statistics``."""
 
-    # ------------------------------------------------------------------ life
+    # ------------------------------------------------------------------ start and end
 
     def start(self) -> None:
-        """Do the task, to its end or until it is closed.
+        """Do the task until it ends or is closed.
 
         Raises:
-            TimeoutError: If there are no weights to begin with.
+            TimeoutError: If no weights are published in time.
         """
         began = time.perf_counter()
         try:
-            torch.manual_seed(self.config.seed)  # some policies explore with torch's own generator
+            torch.manual_seed(self.config.seed)  # some policies explore with torch's global generator
             self._setup(np.random.SeedSequence(self.config.seed).spawn(3))
             for weights in self._weights:
                 weights.wait_for_first(self._tick)
@@ -118,34 +125,34 @@ class BaseParallelCollector(ABC):
             self._close_env()
 
     def close(self) -> None:
-        """Let the task end at its next step; from any thread, any number of times."""
+        """End the task at its next step; may be called from any thread and repeatedly."""
         self._is_closed = True
 
     def get_finish_info(self) -> Message:
-        """Return what is to be said of the task at its end, as builtins.
+        """Return the summary of the task as builtins.
 
-        ``collector_done`` is false for an evaluation that was broken off.
+        ``collector_done`` is false for an evaluation that was closed before its end.
         """
         env = self.config.env
         return {
             "eval_flag": self.config.eval_flag,
             "env_num": env.evaluator_env_num if self.config.eval_flag else env.collector_env_num,
             "duration": self._seconds,
-            "train_iter": self.version,
+            "train_iter": self.policy_version,
             "collector_done": self._is_done or not self.config.eval_flag,
-            **self._tally.summary(self._seconds),
+            **self._statistics.summary(self._seconds),
             "finish_time": time.time(),
         }
 
     @property
-    def version(self) -> int:
-        """Updates that made the main player's weights."""
-        return self._weights[0].version if self._weights else 0
+    def policy_version(self) -> int:
+        """Number of updates that produced the weights of the main player."""
+        return self._weights[0].policy_version if self._weights else 0
 
     # ------------------------------------------------------------------ collecting
 
     def _collect(self) -> None:
-        answer = self._send(None, 0.0)  # says what to collect with
+        answer = self._send(None, 0.0)  # the answer contains the first settings
         messages = 0
         while not (self._is_closed or answer["close"] or self._is_enough()):
             for weights in self._weights:
@@ -156,19 +163,21 @@ class BaseParallelCollector(ABC):
             answer = self._send(collected, time.perf_counter() - began)
             messages += 1
             if messages % self.config.print_freq == 0:
-                logger.info("%d messages, weights of version %d: %s", messages, self.version, self._tally.summary(0.0))
+                logger.info(
+                    "%d messages, policy version %d: %s", messages, self.policy_version, self._statistics.summary(0.0)
+                )
 
     def _send(self, collected: Collected | None, seconds: float) -> Message:
-        """Send what was collected, or that nothing was yet, and return the answer."""
+        """Send collected transitions, or None at the beginning, and return the answer."""
         step, episode = self._counts()
         sample = 0 if collected is None else nested.length(collected.data)
         returns = [] if collected is None else collected.returns
         metadata = {
-            "data_id": None if collected is None else self._send_stepdata(collected.data),
-            "policy_iter": self.version,
-            "env_step": step - self._tally.step,
+            "data_id": None if collected is None else self._send_stepdata(nested.to_tensor(collected.data)),
+            "policy_iter": self.policy_version,
+            "env_step": step - self._statistics.step,
             "cur_episode": episode,
-            "cur_sample": self._tally.sample + sample,
+            "cur_sample": self._statistics.sample + sample,
             "cur_step": step,
             "get_data_time": seconds,
             "returns": returns,
@@ -176,17 +185,17 @@ class BaseParallelCollector(ABC):
             "dropped_episodes": [] if collected is None else collected.dropped,
         }
         answer = self._send_metadata(metadata)
-        self._tally.step = step
-        self._tally.sample += sample
-        self._tally.add_episodes(returns)
+        self._statistics.step = step
+        self._statistics.sample += sample
+        self._statistics.add_episodes(returns)
         return answer
 
     def _counts(self) -> tuple[int, int]:
-        """Return the env steps and episodes that were collected since the task began."""
+        """Return the env steps and the episodes since the start of the task."""
         return self._collector.envstep, self._collector.episode
 
     def _close_env(self) -> None:
-        """Close the env, if ``_setup`` got as far as that."""
+        """Close the env, if ``_setup`` has made it."""
         env, self._env = self._env, None
         if env is not None:
             env.close()
@@ -200,7 +209,7 @@ class BaseParallelCollector(ABC):
             raise _ClosedError
 
     def _ticking(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that ticks each time before it is called."""
+        """Return a function that calls ``tick`` before ``function``."""
 
         def tick_and_call(*args: Any, **kwargs: Any) -> Any:
             self._tick()
@@ -210,4 +219,132 @@ class BaseParallelCollector(ABC):
 
 
 class _ClosedError(Exception):
-    """The task was closed while something went on; what is not sent yet is dropped."""
+    """The task was closed during a step; transitions that are not sent yet are dropped."""
+
+
+def create_parallel_collector(cfg: Any, **kwargs: Any) -> BaseParallelCollector:
+    """Return a collector of the class that ``cfg.type`` names, made with ``cfg`` and ``kwargs``.
+
+    Raises:
+        KeyError: If the type is missing or not registered.
+    """
+    return get_parallel_collector_cls(cfg)(cfg, **kwargs)
+
+
+def get_parallel_collector_cls(cfg: Any) -> type[BaseParallelCollector]:
+    """Return the class of the collector that ``cfg.type`` names.
+
+    Raises:
+        KeyError: If the type is missing or not registered.
+    """
+    found: type[BaseParallelCollector] = get_class(PARALLEL_COLLECTOR_REGISTRY, cfg)
+    return found
+
+
+class TaskStatistics:
+    """Counts episodes, env steps and transitions of a task, in bounded memory."""
+
+    def __init__(self) -> None:
+        self.episode = 0
+        self.step = 0
+        self.sample = 0
+        self._returns: deque[float] = deque(maxlen=LATEST)
+        self._moments = moments(torch.empty(0))
+
+    def add_episodes(self, returns: Sequence[float]) -> None:
+        """Count ended episodes by their returns."""
+        self.episode += len(returns)
+        self._moments = combine_moments(*self._moments, *moments(torch.tensor(returns, dtype=torch.float64)))
+        self._returns.extend(returns)
+
+    def summary(self, seconds: float) -> dict[str, Any]:
+        """Return counts, averages per episode, and mean and standard deviation of the returns.
+
+        Args:
+            seconds: Duration of the task.
+
+        Returns:
+            Builtins; mean and standard deviation are None without an episode.
+        """
+        episodes = max(1, self.episode)
+        known = self.episode > 0
+        _, mean, m2 = self._moments
+        return {
+            "real_episode_count": self.episode,
+            "step_count": self.step,
+            "sample_count": self.sample,
+            "avg_time_per_episode": seconds / episodes,
+            "avg_step_per_episode": self.step / episodes,
+            "avg_sample_per_episode": self.sample / episodes,
+            "reward_mean": mean.item() if known else None,
+            "reward_std": (m2 / episodes).sqrt().item() if known else None,
+            "reward_raw": list(self._returns),
+        }
+
+
+class PolicyWeights:
+    """Loads the newest published weights into a policy, and tracks their version.
+
+    Args:
+        path: Policy id.
+        fetch: Function of a policy id and a serial number that returns ``model``, ``iter`` and ``serial`` of the
+            newest weights, or None if they are not newer.
+        mode: Collect or eval mode of the policy.
+        update_second: Minimum time between two updates, in seconds.
+        is_renewed: Whether the weights are updated after the first ones.
+    """
+
+    def __init__(
+        self, path: str, fetch: FetchWeights, mode: Any, update_second: float = 0.0, is_renewed: bool = True
+    ) -> None:
+        self.path = path
+        self.policy_version = 0
+        """Number of updates that produced the weights."""
+        self._fetch = fetch
+        self._mode = mode
+        self._update_second = update_second
+        self._is_renewed = is_renewed
+        self._serial = -1
+        self._updated_at = time.monotonic()
+
+    def wait_for_first(self, tick: Callable[[], None], timeout: float = FIRST_WEIGHTS) -> None:
+        """Wait for the first weights and load them.
+
+        Args:
+            tick: Function that is called between two requests.
+            timeout: Longest time to wait, in seconds.
+
+        Raises:
+            TimeoutError: If there are no weights after ``timeout`` seconds.
+        """
+        began, has_warned = time.monotonic(), False
+        while not self.update():
+            tick()
+            waited = time.monotonic() - began
+            if waited > timeout:
+                raise TimeoutError(f"there are no weights of {self.path!r} after {timeout:g} s")
+            if waited > LONG and not has_warned:
+                has_warned = True
+                logger.warning("no weights of %r were published in %g s: is a learner running?", self.path, LONG)
+            time.sleep(PAUSE)
+
+    def renew(self, serials: Mapping[str, int]) -> None:
+        """Load newer weights, if there are any and the last update is long enough ago.
+
+        Args:
+            serials: Serial number of the newest publication of each policy, from the coordinator's answer.
+        """
+        is_time = time.monotonic() - self._updated_at >= self._update_second
+        if self._is_renewed and is_time and serials.get(self.path, -1) > self._serial:
+            self.update()
+
+    def update(self) -> bool:
+        """Load newer weights, if there are any, and return whether there were."""
+        self._updated_at = time.monotonic()
+        found = self._fetch(self.path, self._serial)
+        if found is None:
+            return False
+        self._mode.load_state_dict({part: found[part] for part in ("model", "normaliser") if part in found})
+        self.policy_version = int(found["iter"])
+        self._serial = int(found["serial"])
+        return True

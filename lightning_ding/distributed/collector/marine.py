@@ -11,9 +11,9 @@ from typing_extensions import override
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.distributed.collector.base import BaseParallelCollector, Collected, Message
-from lightning_ding.distributed.collector.weights import Weights
+from lightning_ding.distributed.collector.base import BaseParallelCollector, Collected, PolicyWeights
 from lightning_ding.distributed.config import EnvConfig
+from lightning_ding.distributed.protocol import Message
 from lightning_ding.envs import PettingZooVectorEnv
 from lightning_ding.envs.named import find_env
 from lightning_ding.policy.factory import create_policy
@@ -21,23 +21,24 @@ from lightning_ding.policy.random import random_collect_mode, random_eval_mode
 from lightning_ding.registry import PARALLEL_COLLECTOR_REGISTRY, import_modules
 from lightning_ding.worker import BattleInteractionSerialEvaluator, BattleSampleSerialCollector
 
-RANDOM = "random"  # path of a player that moves at random
-MAX_FAULTS = 100  # of a game without a finished episode between them
+RANDOM = "random"  # policy id of a player that moves at random
+MAX_FAULTS = 100  # faults of a game in a row without a finished episode
 
 
 @PARALLEL_COLLECTOR_REGISTRY.register("marine")
 class MarineParallelCollector(BaseParallelCollector):
-    """The main player meets an opponent, in ``env.env_id``, the path of a function that makes a PettingZoo env.
+    """Collects or evaluates in games of the main player against an opponent.
 
-    Players that learn get newer weights during the task, and their transitions go into one message; two of the same
-    policy act with the same network. The others' weights are loaded once. A task with one path plays against a random
-    player. Arguments as of the base class.
+    ``env.env_id`` is the path of a function that makes a PettingZoo env. Players that learn get newer weights during
+    the task, and their transitions are sent in one message; two players with the same policy share one network. The
+    weights of other players are loaded once. A task with one policy plays against a random player. Arguments as of the
+    base class.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._result = {"wins": 0, "draws": 0, "losses": 0}
-        self._limit: dict[str, int | None] = {}  # of an evaluation's games, as the policy's config says
+        self._limit: dict[str, int | None] = {}  # longest game of an evaluation, from the policy's config
 
     @override
     def get_finish_info(self) -> Message:
@@ -71,10 +72,10 @@ class MarineParallelCollector(BaseParallelCollector):
     def _collect_once(self, random: bool, setting: Mapping[str, Any]) -> Collected:
         collector = self._collector
         data, games = collector.collect(
-            self.config.n_sample, self.version, drop_extra=False, random_collect=random, policy_kwargs=setting
+            self.config.n_sample, self.policy_version, drop_extra=False, random_collect=random, policy_kwargs=setting
         )
         self._count_results([game["eval_episode_return"] for game in games[0]])
-        together = nested.concatenate([of_player for of_player in data if of_player is not None])
+        together = nested.concatenate_arrays([of_player for of_player in data if of_player is not None])
         returns, lengths = collector.pop_episodes()
         return Collected(together, returns, lengths, collector.pop_dropped_episodes())
 
@@ -82,8 +83,8 @@ class MarineParallelCollector(BaseParallelCollector):
     def _evaluate(self) -> None:
         returns, lengths = self._evaluator.run(range(self.config.n_episode or 0))
         self._count_results(returns[0])
-        self._tally.add_episodes(returns[0])
-        self._tally.step += sum(lengths)
+        self._statistics.add_episodes(returns[0])
+        self._statistics.step += sum(lengths)
 
     def _make_env(self, seed: np.random.SeedSequence) -> PettingZooVectorEnv:
         config = self.config
@@ -93,7 +94,7 @@ class MarineParallelCollector(BaseParallelCollector):
         return PettingZooVectorEnv(make, num_envs, rotate_seats=True, seed=seed, max_faults=max_faults)
 
     def _make_player(self, path: str, learns: bool, seed: np.random.SeedSequence) -> Any:
-        """Return the mode of a player, and note whose weights it needs."""
+        """Return the mode of a player, and register the weights that it needs."""
         env, config = self._env, self.config
         assert env is not None
         if path == RANDOM:
@@ -105,7 +106,7 @@ class MarineParallelCollector(BaseParallelCollector):
         policy.seed(seed)
         self._limit = {"max_episode_steps": policy.config.eval.evaluator.max_episode_steps}
         mode: Any = policy.eval_mode if config.eval_flag else policy.collect_mode
-        self._weights.append(Weights(path, self._fetch, mode, config.update_policy_second, is_renewed=learns))
+        self._weights.append(PolicyWeights(path, self._fetch, mode, config.update_policy_second, is_renewed=learns))
         if config.eval_flag:
             return mode._replace(forward=self._ticking(mode.forward))
         mode.set_attribute("collect_data", learns)
@@ -117,11 +118,11 @@ class MarineParallelCollector(BaseParallelCollector):
 
 
 def find_game(env: EnvConfig) -> Callable[[], Any]:
-    """Return what makes the PettingZoo env of a config.
+    """Return the function that makes the PettingZoo env of a config.
 
     Raises:
         ValueError: If there is no such function.
-        TypeError: If it does not take the arguments.
+        TypeError: If the function does not accept the arguments.
         ImportError: If a module of ``import_names`` cannot be imported.
     """
     import_modules(env.import_names)

@@ -1,31 +1,32 @@
-"""A collector that makes its transitions up: for tests of what is behind it."""
+"""A collector that sends invented transitions, for tests of the coordinator."""
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lightning_ding.distributed.channel import Channel
-from lightning_ding.distributed.worker_loop import CommWorker, Task
+from lightning_ding.config import resolve
+from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.protocol import Channel, get_transport
+from lightning_ding.distributed.worker.loop import AssignedTask, CommWorker
 from lightning_ding.worker.arguments import check_integers
 
 TRAJECTORIES = 20
 
 
 class NaiveCollector:
-    """Takes collecting tasks, and sends 20 trajectories of one step for each.
+    """Takes collecting tasks, and sends 20 trajectories of one step for each of them.
 
     Args:
-        host: Where the coordinator listens; None takes what it has written into the folder of the run.
-        port: The same.
+        host: Address of the coordinator; None reads it from the folder of the run.
+        port: Port of the coordinator; None reads it from the folder of the run.
         prefix: Folder of the run.
-        channel: The way to the coordinator; None makes one over HTTP and the folder.
+        channel: Channel to the coordinator; None makes one over HTTP and the folder.
 
     Raises:
-        TypeError: If ``host`` or ``port`` is of the wrong type.
+        TypeError: If ``host`` or ``port`` has the wrong type.
     """
 
     def __init__(
@@ -36,11 +37,11 @@ class NaiveCollector:
         if port is not None:
             check_integers(port=port)
         self._address = (host, port)
-        self._folder = Path(prefix)
+        self._prefix = prefix
         self._channel = channel
         self._worker: CommWorker | None = None
         self.sent = 0
-        """Trajectories that the coordinator took."""
+        """Number of trajectories that the coordinator has accepted."""
 
     def start(self) -> int:
         """Do tasks until the run is over, and return the exit code; see :meth:`CommWorker.run`."""
@@ -53,11 +54,11 @@ class NaiveCollector:
                 channel.close()
 
     def close(self) -> None:
-        """Let ``start`` return when the task is done."""
+        """Make ``start`` return after the current task."""
         if self._worker is not None:
             self._worker.leave()
 
-    def _work(self, task: Task) -> None:
+    def _work(self, task: AssignedTask) -> None:
         worker = self._worker
         assert worker is not None
         for seq in range(TRAJECTORIES):
@@ -78,15 +79,13 @@ class NaiveCollector:
         worker.call("collector_close_task", info=finish_info(self.sent))
 
     def _make_channel(self) -> Channel:
-        from lightning_ding.distributed.flask_fs.channel import FlaskChannel
-        from lightning_ding.distributed.flask_fs.token import read_token
-
-        limits = {"channel": 0, "reconnect_timeout": 30.0, "max_block": 1_000_000}
-        return FlaskChannel(self._folder, *self._address, read_token(None, self._folder), **limits)  # type: ignore[arg-type]
+        system = {"reconnect_timeout": 30.0, "coordinator": {"max_block": 1_000_000}}
+        config = resolve(ParallelConfig, {"main": {"exp_name": self._prefix}, "system": system})
+        return get_transport("flask_fs").connect(config, *self._address)
 
 
 def fake_trajectory(number: int) -> dict[str, Any]:
-    """Return an episode of one step, as transitions with leading axis 1; ``number`` is its id and what it holds."""
+    """Return an episode of one step as transitions with leading axis 1; ``number`` is its id and its observation."""
     return {
         "obs": np.full((1, 4), number, np.float32),
         "action": np.zeros(1, np.int64),
@@ -101,7 +100,7 @@ def fake_trajectory(number: int) -> dict[str, Any]:
 
 
 def finish_info(episodes: int) -> dict[str, Any]:
-    """Return the finish info of a task of so many episodes of one step."""
+    """Return the finish info of a task with a number of episodes of one step each."""
     counts = {"real_episode_count": episodes, "step_count": episodes, "sample_count": episodes}
     averages = {"avg_time_per_episode": 0.0, "avg_step_per_episode": 1.0, "avg_sample_per_episode": 1.0}
     rewards = {"reward_mean": 1.0, "reward_std": 0.0, "reward_raw": [1.0] * episodes}

@@ -10,8 +10,7 @@ from gymnasium.vector import VectorEnv
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.distributed.collector.base import BaseParallelCollector, Collected
-from lightning_ding.distributed.collector.weights import Weights
+from lightning_ding.distributed.collector.base import BaseParallelCollector, Collected, PolicyWeights
 from lightning_ding.envs import FaultBarrier, make_vector_env
 from lightning_ding.policy.factory import create_policy
 from lightning_ding.registry import PARALLEL_COLLECTOR_REGISTRY
@@ -20,10 +19,12 @@ from lightning_ding.worker import InteractionSerialEvaluator, SampleSerialCollec
 
 @PARALLEL_COLLECTOR_REGISTRY.register("zergling")
 class ZerglingParallelCollector(BaseParallelCollector):
-    """One policy, many envs; episodes go on from one message to the next.
+    """Collects with one policy in several envs; episodes continue across messages.
 
-    A message holds all that its vector steps gave, ``n_sample`` transitions or a few more, so that nothing is left
-    behind that weights before the last ones gave. Arguments as of the base class.
+    A message contains all transitions of its vector steps, which are ``n_sample`` or a few more. A transition is never
+    kept for the next message, whose transitions may be collected with newer weights.
+
+    See the base class for the arguments.
     """
 
     @override
@@ -36,7 +37,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
         policy.build(env.single_observation_space, env.single_action_space)
         policy.seed(seeds[1])
         mode: Any = policy.eval_mode if config.eval_flag else policy.collect_mode
-        self._weights = [Weights(config.policy_update_path[0], self._fetch, mode, config.update_policy_second)]
+        self._weights = [PolicyWeights(config.policy_update_path[0], self._fetch, mode, config.update_policy_second)]
         if config.eval_flag:
             ticking = mode._replace(forward=self._ticking(mode.forward))
             seed = int(seeds[2].generate_state(1)[0])
@@ -50,7 +51,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
     def _collect_once(self, random: bool, setting: Mapping[str, Any]) -> Collected:
         collector = self._collector
         data = collector.collect(
-            self.config.n_sample, self.version, drop_extra=False, random_collect=random, policy_kwargs=setting
+            self.config.n_sample, self.policy_version, drop_extra=False, random_collect=random, policy_kwargs=setting
         )
         returns, lengths = collector.pop_episodes()
         return Collected(data, returns, lengths, collector.pop_dropped_episodes())
@@ -58,8 +59,8 @@ class ZerglingParallelCollector(BaseParallelCollector):
     @override
     def _evaluate(self) -> None:
         returns, lengths = self._evaluator.run(range(self.config.n_episode or 0))
-        self._tally.add_episodes(returns)
-        self._tally.step += sum(lengths)
+        self._statistics.add_episodes(returns)
+        self._statistics.step += sum(lengths)
 
     def _make_env(self, seed: np.random.SeedSequence) -> VectorEnv:
         config, env = self.config, self.config.env

@@ -1,4 +1,4 @@
-"""What all commanders have in common: room for tasks, what a task says, and the settings for collecting."""
+"""The interface of commanders: limits on tasks, contents of a task, and settings for collecting."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 
 from lightning_ding.config import ConfigLike, require, resolve, to_dict
-from lightning_ding.distributed.commander.task_space import TaskSpace
-from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.policy.command import CommandModePolicy
-from lightning_ding.policy.factory import create_policy, get_policy_cls
+from lightning_ding.distributed.config import CommanderConfig, ParallelConfig
+from lightning_ding.policy.factory import create_policy
+from lightning_ding.registry import PARALLEL_COMMANDER_REGISTRY
+from lightning_ding.worker.base import get_class
 
 TaskInfo = dict[str, Any]
 
 
 class BaseParallelCommander(ABC):
-    """Says what is to be done next; the coordinator hands it out, and tells the commander how it went.
+    """Decides on the next tasks; the coordinator assigns them to workers, and reports their ends to the commander.
 
-    One thread at a time may call it. Evaluations take no task space.
+    Must not be called from several threads at once. Evaluations do not count as concurrent tasks.
 
     Args:
-        cfg: The whole run's config.
+        cfg: Config of the whole run.
 
     Raises:
         ValueError: If the config does not fit the policy.
@@ -36,127 +36,119 @@ class BaseParallelCommander(ABC):
         space = commander.collector_task_space
         self.collector_task_space = TaskSpace(self.config.system.collector.num if space is None else space)
         self.learner_task_space = TaskSpace(commander.learner_task_space)
-        policy = self.config.main.policy
-        policy_class = get_policy_cls(policy)
-        plain = {name: value for name, value in policy.items() if name not in ("type", "import_names", "cfg_type")}
-        self._policy_config: Any = resolve(policy_class.config_class, plain)
-        commands = issubclass(policy_class, CommandModePolicy)
-        self._policy: Any = create_policy(policy, enable_field=["command"]) if commands else None
-        if self._policy is not None:
-            self._policy.progress.budget = self.config.main.max_env_step
+        self._policy: Any = create_policy(self.config.main.policy, enable_field=["command"])
+        self._policy.progress.budget = self.config.main.max_env_step
         self._n_sample = self._find_n_sample()
-        self._learner_step = 0
+        self._train_iter = 0
         self._task_number = 0
 
-    # ------------------------------------------------------------------ to implement
+    # ------------------------------------------------------------------ for subclasses
 
     @abstractmethod
     def get_collector_task(self) -> TaskInfo | None:
-        """Return the next task of a collector, which is then under way; None if there is none now."""
+        """Return the next task for a collector and count it as running; None if there is none now."""
 
     @abstractmethod
     def get_learner_task(self) -> TaskInfo | None:
-        """Return the next task of a learner, which is then under way; None if there is none now."""
+        """Return the next task for a learner and count it as running; None if there is none now."""
 
     @abstractmethod
     def needed_policies(self) -> set[str]:
-        """Return whose weights somebody may still ask for."""
+        """Return the ids of the policies whose weights may still be needed."""
 
-    # ------------------------------------------------------------------ what becomes of tasks
+    # ------------------------------------------------------------------ ends of tasks
 
     def finish_collector_task(self, task_id: str, info: Mapping[str, Any]) -> bool:
-        """Note that a collecting or evaluating task is over.
+        """Record the end of a collecting or evaluating task.
 
         Args:
-            task_id: Of the task; one that is not under way is passed over.
-            info: The finish info of the collector.
+            task_id: Id of the task; ignored if it is not running.
+            info: Finish info of the collector.
 
         Returns:
-            Whether the run is over with it.
+            Whether this ends the run.
         """
         self.collector_task_space.release(task_id)
         return False
 
     def finish_learner_task(self, task_id: str, info: Mapping[str, Any]) -> bool:
-        """Note that a learning task is over, or let go before its end (``learner_done`` false).
+        """Record the end of a learning task, or its release before the end (``learner_done`` false).
 
         Returns:
-            Whether the run is over with it.
+            Whether this ends the run.
         """
         self.update_learner_info(task_id, info)
         self.learner_task_space.release(task_id)
         return self.judge_learner_finish(task_id, info)
 
     def notify_fail_collector_task(self, task_id: str) -> None:
-        """Note that a collecting or evaluating task failed, and will not be tried again as it is."""
+        """Record the failure of a collecting or evaluating task, which is not repeated unchanged."""
         self.collector_task_space.release(task_id)
 
     def notify_fail_learner_task(self, task_id: str) -> None:
-        """Note that a learning task failed; the next one goes on with what it made."""
+        """Record the failure of a learning task; the next one continues from its checkpoint."""
         self.learner_task_space.release(task_id)
 
     def update_learner_info(self, task_id: str, info: Mapping[str, Any]) -> None:
-        """Note how far a learner is."""
-        self._learner_step = max(self._learner_step, int(info.get("learner_step", 0)))
+        """Record the progress of a learner."""
+        self._train_iter = max(self._train_iter, int(info.get("learner_step", 0)))
 
     def judge_collector_finish(self, task_id: str, info: Mapping[str, Any]) -> bool:
-        """Return whether a collector's info says that its task is over."""
+        """Return whether the finish info of a collector marks its task as done."""
         return bool(info.get("collector_done", False))
 
     def judge_learner_finish(self, task_id: str, info: Mapping[str, Any]) -> bool:
-        """Return whether a learner's info says that its task is over."""
+        """Return whether the info of a learner marks its task as done."""
         return bool(info.get("learner_done", False))
 
     # ------------------------------------------------------------------ settings
 
     def collect_setting(self, env_step: int) -> dict[str, Any]:
-        """Return the arguments of the policy's forward in collecting, such as ``eps``.
+        """Return the arguments of the policy's forward for collecting, such as ``eps``.
 
         Args:
             env_step: Env steps of all collectors together.
         """
-        if self._policy is None:
-            return {}
-        info = {"envstep": env_step, "learner_step": self._learner_step}
+        info = {"envstep": env_step, "learner_step": self._train_iter}
         return dict(self._policy.command_mode.get_setting_collect(info))
 
     def increase_collector_task_space(self, n: int = 1) -> int:
-        """Let there be ``n`` >= 1 more collecting tasks at a time, and return how many."""
+        """Allow ``n`` >= 1 more concurrent collecting tasks, and return the new number."""
         require(n >= 1, "n", ">= 1", n)
         return self.collector_task_space.change(n)
 
     def decrease_collector_task_space(self, n: int = 1) -> int:
-        """Let there be ``n`` >= 1 fewer collecting tasks at a time, down to none, and return how many."""
+        """Allow ``n`` >= 1 fewer concurrent collecting tasks, down to 0, and return the new number."""
         require(n >= 1, "n", ">= 1", n)
         return self.collector_task_space.change(-n)
 
     def evaluation_is_due(self) -> bool:
-        """Return whether the next collector's task would be an evaluation."""
+        """Return whether the next task for a collector is an evaluation."""
         return False
 
-    def wants_snapshot(self, policy_id: str, version: int) -> str | None:
-        """Note weights that were published, and return under which other id they are to be kept for ever, if at all."""
+    def wants_snapshot(self, policy_id: str, policy_version: int) -> str | None:
+        """Record published weights, and return the id under which to keep them as a snapshot; None for no snapshot."""
         return None
 
     # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that decides how it goes on, as builtins."""
+        """Return everything that later decisions depend on, as builtins."""
         return {
             "collector_task_space": self.collector_task_space.state_dict(),
             "learner_task_space": self.learner_task_space.state_dict(),
-            "learner_step": self._learner_step,
+            "learner_step": self._train_iter,
             "task_number": self._task_number,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take what ``state_dict`` returned."""
+        """Restore the state that ``state_dict`` returned."""
         self.collector_task_space.load_state_dict(state["collector_task_space"])
         self.learner_task_space.load_state_dict(state["learner_task_space"])
-        self._learner_step = state["learner_step"]
+        self._train_iter = state["learner_step"]
         self._task_number = state["task_number"]
 
-    # ------------------------------------------------------------------ what a task says
+    # ------------------------------------------------------------------ contents of a task
 
     def _next_task_id(self, kind: str) -> str:
         self._task_number += 1
@@ -165,7 +157,7 @@ class BaseParallelCommander(ABC):
     def _collector_task(
         self, task_id: str, buffer_id: str, paths: list[str], flags: list[bool], n_episode: int | None, evaluates: bool
     ) -> TaskInfo:
-        """Return a task of a collector; it is the ``task_number``-th task, and has a seed of its own."""
+        """Return a task for a collector, with a seed that depends on the number of the task."""
         main, collector = self.config.main, self.config.system.collector
         seed = np.random.SeedSequence([main.seed, self._task_number]).generate_state(1).tolist()[0]
         collector_cfg = {
@@ -189,8 +181,7 @@ class BaseParallelCommander(ABC):
 
     def _learner_task(self, task_id: str, policy_id: str, buffer_id: str, resume: bool) -> TaskInfo:
         main = self.config.main
-        other = getattr(self._policy_config, "other", None)
-        buffer = getattr(other, "replay_buffer", None)
+        buffer = None if self._policy.on_policy else self._policy.config.other.replay_buffer
         return {
             "task_id": task_id,
             "policy_id": policy_id,
@@ -205,7 +196,73 @@ class BaseParallelCommander(ABC):
     def _find_n_sample(self) -> int:
         asked = self.config.system.collector.n_sample
         if asked is None:
-            asked = getattr(self._policy_config.collect, "n_sample", None)
+            asked = self._policy.config.collect.n_sample
         allowed = "set, as the policy's collect.n_sample is not"
         require(asked is not None, "system.collector.n_sample", allowed, asked)
         return int(asked or 0)
+
+
+class TaskSpace:
+    """The running tasks of one kind, at most ``size`` of them.
+
+    Args:
+        size: Largest number of concurrent tasks, >= 0. If it is reduced, surplus tasks are closed and may end later.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._tasks: dict[str, None] = {}  # a set that keeps its order
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another task may be added."""
+        return len(self._tasks) < self.size
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __contains__(self, task_id: object) -> bool:
+        return task_id in self._tasks
+
+    def take(self, task_id: str) -> None:
+        """Add a task."""
+        self._tasks[task_id] = None
+
+    def release(self, task_id: str) -> None:
+        """Remove a task; do nothing if it is not running, so that its end cannot count twice."""
+        self._tasks.pop(task_id, None)
+
+    def change(self, amount: int) -> int:
+        """Change the size by an amount, down to 0, and return the new size."""
+        self.size = max(0, self.size + amount)
+        return self.size
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the size and the tasks as builtins."""
+        return {"size": self.size, "tasks": list(self._tasks)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state that ``state_dict`` returned."""
+        self.size = int(state["size"])
+        self._tasks = dict.fromkeys(state["tasks"])
+
+
+def create_parallel_commander(cfg: ConfigLike[ParallelConfig] = None) -> BaseParallelCommander:
+    """Return the commander that ``system.coordinator.commander.type`` of a whole run's config names.
+
+    Raises:
+        KeyError: If the type is not registered.
+        ValueError: If the config does not fit it.
+    """
+    config = resolve(ParallelConfig, cfg)
+    return get_parallel_commander_cls(config.system.coordinator.commander)(config)
+
+
+def get_parallel_commander_cls(cfg: ConfigLike[CommanderConfig] | Any = None) -> type[BaseParallelCommander]:
+    """Return the class of the commander that a commander section describes.
+
+    Raises:
+        KeyError: If the type is not registered.
+    """
+    found: type[BaseParallelCommander] = get_class(PARALLEL_COMMANDER_REGISTRY, cfg, default_type="solo")
+    return found

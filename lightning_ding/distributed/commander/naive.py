@@ -1,4 +1,4 @@
-"""A commander for tests: tasks with constant names, one after the other."""
+"""A commander for tests, whose policy and buffer have constant ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BUFFER_ID = "buffer_test"
 
 @PARALLEL_COMMANDER_REGISTRY.register("naive")
 class NaiveParallelCommander(BaseParallelCommander):
-    """Hands out tasks as long as there is room, without evaluations, and waits for nothing."""
+    """Returns tasks while the limit on concurrent tasks allows it. It makes no evaluations."""
 
     @override
     def get_collector_task(self) -> TaskInfo | None:

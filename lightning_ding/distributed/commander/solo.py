@@ -1,4 +1,4 @@
-"""One learner, whose policy collectors collect with and evaluate from time to time."""
+"""One learner; collectors collect with its policy and evaluate it regularly."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from lightning_ding.registry import PARALLEL_COMMANDER_REGISTRY
 
 logger = logging.getLogger(__name__)
 
-PAUSE = 10.0  # seconds, at most, between an evaluation that failed and the next; collecting must not stop for it
+PAUSE = 10.0  # seconds at most from a failed evaluation to the next one, so that collecting can continue
 
 
 @PARALLEL_COMMANDER_REGISTRY.register("solo")
 class SoloParallelCommander(BaseParallelCommander):
-    """The learner's task comes first: it names the policy and the buffer, and they keep their names to the end.
+    """Makes one learning task, and collecting tasks and evaluations of its policy.
 
-    A learner that failed, or left before its end, is followed by one that goes on from its last checkpoint.
+    The learning task comes first and fixes the ids of policy and buffer for the whole run. If a learner fails or ends
+    early, the next one continues from the last checkpoint.
 
-    The run is over when the learner is done, or when an evaluation's mean return reaches ``main.env.stop_value``.
-    Evaluations are ``eval_interval`` seconds apart, and begin when there are weights that were learned.
+    The run is over when the learner is done, or when the mean return of an evaluation reaches ``main.env.stop_value``.
+    Evaluations are ``eval_interval`` seconds apart and start as soon as there are weights after an update.
     """
 
     collector_type: ClassVar[str] = "zergling"
@@ -41,11 +42,11 @@ class SoloParallelCommander(BaseParallelCommander):
         require(kind == self.collector_type, "system.collector.type", f"{self.collector_type!r} with this commander",
                 kind)  # fmt: skip
         is_used = self.has_league or commander.league == LeagueConfig()
-        require(is_used, "commander.league", "left alone without a league", commander.league)
+        require(is_used, "commander.league", "at its defaults without a league", commander.league)
         self._policy_id: str | None = None
         self._buffer_id: str | None = None
-        self._newest_version = 0
-        self._evaluation: str | None = None  # task id of the one under way
+        self._policy_version = 0
+        self._evaluation: str | None = None  # task id of the running evaluation
         self._evaluated_at = time.monotonic()
 
     # ------------------------------------------------------------------ tasks
@@ -79,7 +80,7 @@ class SoloParallelCommander(BaseParallelCommander):
     @override
     def evaluation_is_due(self) -> bool:
         interval = self.config.system.coordinator.commander.eval_interval
-        if interval is None or self._evaluation is not None or self._newest_version <= 0:
+        if interval is None or self._evaluation is not None or self._policy_version <= 0:
             return False
         return time.monotonic() - self._evaluated_at >= interval
 
@@ -88,23 +89,23 @@ class SoloParallelCommander(BaseParallelCommander):
         return set() if self._policy_id is None else {self._policy_id}
 
     @override
-    def wants_snapshot(self, policy_id: str, version: int) -> str | None:
+    def wants_snapshot(self, policy_id: str, policy_version: int) -> str | None:
         if policy_id == self._policy_id:
-            self._newest_version = max(self._newest_version, version)
+            self._policy_version = max(self._policy_version, policy_version)
         return None
 
-    # ------------------------------------------------------------------ what becomes of them
+    # ------------------------------------------------------------------ ends of tasks
 
     @override
     def finish_collector_task(self, task_id: str, info: Mapping[str, Any]) -> bool:
         if task_id != self._evaluation:
             return super().finish_collector_task(task_id, info)
         self._evaluation = None
-        if not info.get("collector_done", False):  # it was broken off
+        if not info.get("collector_done", False):  # it was closed before its end
             self._evaluate_soon()
             return False
         logger.info(
-            "evaluation of version %s: mean return %.3f, standard deviation %.3f, %d episodes",
+            "evaluation of policy version %s: mean return %.3f, standard deviation %.3f, %d episodes",
             *(info["train_iter"], info["reward_mean"], info["reward_std"], info["real_episode_count"]),
         )
         return self._is_over(task_id, info)
@@ -123,7 +124,7 @@ class SoloParallelCommander(BaseParallelCommander):
         return super().state_dict() | {
             "policy_id": self._policy_id,
             "buffer_id": self._buffer_id,
-            "newest_version": self._newest_version,
+            "newest_version": self._policy_version,
             "evaluation": self._evaluation,
             "since_evaluation": time.monotonic() - self._evaluated_at,
         }
@@ -132,7 +133,7 @@ class SoloParallelCommander(BaseParallelCommander):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self._policy_id, self._buffer_id = state["policy_id"], state["buffer_id"]
-        self._newest_version = state["newest_version"]
+        self._policy_version = state["newest_version"]
         self._evaluation = state["evaluation"]
         self._evaluated_at = time.monotonic() - state["since_evaluation"]
 
@@ -146,7 +147,7 @@ class SoloParallelCommander(BaseParallelCommander):
         return self._collector_task(task_id, buffer_id, [policy_id], [True], n_episode, evaluates=True)
 
     def _is_over(self, task_id: str, info: Mapping[str, Any]) -> bool:
-        """Return whether the run ends with an evaluation."""
+        """Return whether an evaluation ends the run."""
         return self._reaches_stop_value(info)
 
     def _reaches_stop_value(self, info: Mapping[str, Any]) -> bool:
@@ -154,6 +155,6 @@ class SoloParallelCommander(BaseParallelCommander):
         return stop_value is not None and info["train_iter"] > 0 and info["reward_mean"] >= stop_value
 
     def _evaluate_soon(self, pause: float = 0.0) -> None:
-        """Let an evaluation that came to nothing be made up for, ``pause`` seconds from now at most."""
+        """Repeat an unfinished evaluation, at most ``pause`` seconds from now."""
         interval = self.config.system.coordinator.commander.eval_interval or 0.0
         self._evaluated_at = time.monotonic() - max(0.0, interval - pause)

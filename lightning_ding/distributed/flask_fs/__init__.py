@@ -1,11 +1,10 @@
-"""Control over HTTP, tensors in files on a disk that all machines share.
+"""The transport with messages over HTTP, and tensors in files on a disk that all machines share.
 
-``FileStore`` and ``read_token`` need nothing more than the project; ``flask_fs.server`` and ``flask_fs.channel`` need
-Flask, waitress and requests.
+``flask_fs.server`` and ``flask_fs.channel`` need Flask, waitress and requests; the other modules need no extra.
 """
 
 NEEDS_FLASK = "flask_fs needs Flask, waitress and requests: pip install lightning_ding[flask]"
 CHANNEL_HEADER = "X-Lightning-Ding-Channel"
-"""Header that says which run a message is for."""
+"""Header with the channel number of the run."""
 MARK_HEADER = "X-Lightning-Ding-Mark"
-"""Header of answers: name of a file that is in the coordinator's folder of the run, and in no other folder."""
+"""Header of answers with the name of a file that exists only in the coordinator's folder of the run."""

@@ -1,4 +1,4 @@
-"""A worker's way to the coordinator: messages over HTTP, tensors in files."""
+"""A worker's connection to the coordinator: messages over HTTP, tensors in files."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from typing import Any
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.distributed.channel import Channel, Message
-from lightning_ding.distributed.errors import CoordinatorGoneError, LeaseLostError, Refusal
 from lightning_ding.distributed.flask_fs import CHANNEL_HEADER, MARK_HEADER, NEEDS_FLASK
 from lightning_ding.distributed.flask_fs.store import FileStore, is_marked
+from lightning_ding.distributed.protocol import Channel, CoordinatorGoneError, LeaseLostError, Message, Refusal
 
 try:
     import requests
@@ -35,23 +34,23 @@ logger = logging.getLogger(__name__)
 
 
 class FlaskChannel(Channel):
-    """Sends messages with ``POST`` and keeps its connections, one for each thread that calls.
+    """Sends messages with ``POST``, over one connection for each calling thread.
 
-    A message that got no answer is sent again, so the coordinator may see it twice. It says itself, by its ids and
-    numbers, whether it is the same. A worker that connects and whose folder is not the coordinator's is refused here.
+    A message without an answer is sent again, so the coordinator may receive it twice; ids and numbers in the message
+    show that it is the same. ``connect`` fails if this machine sees a different folder than the coordinator.
 
     Args:
-        folder: Of the run, on a disk that all machines share; tensors go into ``folder/data``.
-        host: Of the coordinator; None reads it from ``coordinator.json`` in the folder, again whenever the coordinator
-            does not answer.
-        port: Of the coordinator; None reads it from there too.
-        token: That messages bear; None for none.
-        channel: Of the run.
-        reconnect_timeout: Seconds for which a coordinator that does not answer is tried, > 0.
-        max_block: Bytes that a block of tensors may have.
+        folder: Folder of the run, on a disk that all machines share; tensors are in ``folder/data``.
+        host: Address of the coordinator; None reads it from ``coordinator.json`` in the folder, again whenever the
+            coordinator does not answer.
+        port: Port of the coordinator; None reads it from the same file.
+        token: Token to send; None for none.
+        channel: Channel number of the run.
+        reconnect_timeout: Seconds for which calls are retried while the coordinator does not answer, > 0.
+        max_block: Largest size of a block of tensors, in bytes.
 
     Raises:
-        ValueError: If an argument is out of its range.
+        ValueError: If an argument is out of range.
     """
 
     def __init__(
@@ -77,14 +76,14 @@ class FlaskChannel(Channel):
             self._headers["Authorization"] = f"Bearer {token}"
         self._url: str | None = None
         self._has_answered = False
-        self._of_thread = threading.local()
+        self._of_thread = _OfThread()
         self._sessions: weakref.WeakSet[requests.Session] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
     @cached_property
     def store(self) -> FileStore:  # type: ignore[override]
-        """Where tensors go; its folder is made when it is first asked for."""
+        """The store for tensors; its folder is made at the first access."""
         return FileStore(self._folder / "data", self._max_block)
 
     @override
@@ -101,7 +100,9 @@ class FlaskChannel(Channel):
                     reason = f"no answer to {name!r} in {self.reconnect_timeout:g} s: {error}"
                     raise CoordinatorGoneError(reason) from error
                 if wait == FIRST_WAIT:
-                    level = logging.WARNING if self._has_answered else logging.INFO  # at the start it may be slower
+                    level = (
+                        logging.WARNING if self._has_answered else logging.INFO
+                    )  # a coordinator may start later than its workers
                     logger.log(level, "no answer to %r yet, trying for %.0f s more: %s", name, left, error)
             self._closed.wait(min(left, wait * random.uniform(0.5, 1.0)))
             wait = min(2 * wait, LONGEST_WAIT)
@@ -118,8 +119,8 @@ class FlaskChannel(Channel):
         """Send once.
 
         Raises:
-            Refusal: If the coordinator does not take the message, or its folder is another one.
-            _NoAnswerError: If no answer of a coordinator came, or it says that something is wrong with itself.
+            Refusal: If the coordinator refuses the message, or uses another folder.
+            _NoAnswerError: If there is no answer from a coordinator, or it reports an internal error.
         """
         url = self._url or self._find()
         timeout = (CONNECT_TIMEOUT, min(READ_TIMEOUT, max(left, 1.0)))
@@ -140,26 +141,26 @@ class FlaskChannel(Channel):
     def _check_folder(self, mark: str | None) -> None:
         if mark is not None and not is_marked(self._folder / "data", mark):
             name = f"main.exp_name={str(self._folder)!r}, which is {str(self._folder.absolute())!r} here,"
-            raise Refusal(403, f"{name} is not the folder of the coordinator's run: all machines have to share it")
+            raise Refusal(403, f"{name} is not the folder of the coordinator's run: all machines must share it")
 
     def _find(self) -> str:
-        """Return where the coordinator listens, as far as is known."""
+        """Return the URL of the coordinator, if it is known."""
         host, port = self._host, self._port
         if host is None or port is None:
             try:
                 content = json.loads(self._address_file.read_text())
                 host, port = host or str(content["host"]), port or int(content["port"])
             except (OSError, ValueError, TypeError, KeyError) as error:
-                raise _NoAnswerError(f"{self._address_file} does not say where the coordinator is: {error}") from error
+                raise _NoAnswerError(f"{self._address_file} holds no address of a coordinator: {error}") from error
             if not HOST.fullmatch(host):
                 raise _NoAnswerError(f"{self._address_file} must hold a host, got {host[:100]!r}")
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def _session(self) -> requests.Session:
-        session: requests.Session | None = getattr(self._of_thread, "session", None)
+        session = self._of_thread.session
         if session is None:
             session = requests.Session()
-            session.trust_env = False  # no proxies, and no other Authorization from a .netrc
+            session.trust_env = False  # no proxies, and no Authorization from a .netrc
             session.headers.update(self._headers)
             self._of_thread.session = session
             with self._lock:
@@ -167,12 +168,16 @@ class FlaskChannel(Channel):
         return session
 
 
+class _OfThread(threading.local):
+    session: requests.Session | None = None
+
+
 class _NoAnswerError(Exception):
-    """The coordinator did not answer, or not as one does; it may yet."""
+    """There was no answer from a coordinator; a later attempt may succeed."""
 
 
 def _parse(response: requests.Response) -> dict[str, Any]:
-    """Return an answer's content; what listens there now is perhaps another program than the coordinator."""
+    """Return the content of an answer, which may come from another program than the coordinator."""
     if response.status_code != 200 and not 400 <= response.status_code < 500:
         raise _NoAnswerError(f"status {response.status_code}: {response.text[:200]}")
     try:
@@ -181,5 +186,5 @@ def _parse(response: requests.Response) -> dict[str, Any]:
     except (ValueError, TypeError, KeyError, RecursionError):
         is_answer = False
     if not is_answer:
-        raise _NoAnswerError(f"status {response.status_code}, which is no coordinator's: {response.text[:200]!r}")
+        raise _NoAnswerError(f"status {response.status_code}, not from a coordinator: {response.text[:200]!r}")
     return dict(content)

@@ -1,18 +1,26 @@
-"""Flask on waitress, in a thread of the coordinator's process."""
+"""The HTTP server of a coordinator: Flask on waitress, in a thread of the coordinator's process.
+
+It takes ``POST /<name>`` with a JSON object from a sender that has the token, and refuses everything else.
+"""
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
+import json
+import logging
+import math
+import re
 import socket
 import threading
-from typing import Any
+from typing import Any, NoReturn
 
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.distributed.channel import Handler
-from lightning_ding.distributed.flask_fs import NEEDS_FLASK
-from lightning_ding.distributed.flask_fs.app import answer, make_app
+from lightning_ding.distributed.flask_fs import CHANNEL_HEADER, MARK_HEADER, NEEDS_FLASK
+from lightning_ding.distributed.flask_fs.auth import callable_name
+from lightning_ding.distributed.protocol import Handler, Message, Refusal, Server
 
 try:
     from waitress import wasyncore
@@ -22,30 +30,31 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(NEEDS_FLASK, name=error.name) from error
 
+
 THREADS = 32
-"""Messages that are answered at a time; a worker that asks for a task keeps one of them for up to a second."""
+"""Messages that are answered at a time; a request for a task can occupy one thread for up to a second."""
 CONNECTIONS = 1000
 HEADER_BYTES = 16_384
 
 
-class FlaskServer:
-    """Listens for messages and hands them to a handler, from many threads.
+class FlaskServer(Server):
+    """Receives messages and passes them to a handler in many threads.
 
-    It listens from construction on, so that ``port`` is known, and answers from ``start`` on. The token crosses the
-    network as it is: between machines use it in a network that you trust, or through a tunnel.
+    It listens from construction on, so that ``port`` is known, and answers from ``start`` on. The token is sent without
+    encryption: between machines, use a trusted network or a tunnel.
 
     Args:
-        handler: Such as ``Coordinator.handle``.
+        handler: Answers the messages, such as ``Coordinator.handle``.
         host: Address to listen at.
-        port: 0 takes a free one.
-        token: That every message must bear; None asks for none.
-        channel: That every message must name.
-        max_message: Bytes that a message may have; a larger one is refused before it is read.
-        mark: Of the folder of the run, by which workers see that it is theirs too; None lets them believe it.
+        port: Port to listen at; 0 takes a free one.
+        token: Token that every message must carry; None accepts messages without one.
+        channel: Channel number that every message must carry.
+        max_message: Largest size of a message in bytes; a larger one is refused before it is read.
+        mark: Mark of the folder of the run, with which workers check that they share the folder; None for no check.
 
     Raises:
         ValueError: If ``host`` can be reached from other machines and there is no token, or it is no address.
-        OSError: If the address is taken or not this machine's.
+        OSError: If the address is in use or does not belong to this machine.
     """
 
     def __init__(
@@ -62,7 +71,7 @@ class FlaskServer:
         is_guarded = token is not None or ipaddress.ip_address(address[0].partition("%")[0]).is_loopback
         allowed = "a loopback address unless there is a token (token_file or LIGHTNING_DING_TOKEN)"
         require(is_guarded, "host", allowed, host)
-        require(token is None or len(token) > 0, "token", "None or a text that is not empty", token)
+        require(token is None or len(token) > 0, "token", "None or a non-empty text", token)
         listener = _listen(family, address)
         self._server: Any = create_server(
             make_app(handler, token, channel, max_message, mark),
@@ -70,8 +79,8 @@ class FlaskServer:
             threads=THREADS,
             connection_limit=CONNECTIONS,
             max_request_header_size=HEADER_BYTES,
-            max_request_body_size=max_message + 1,  # waitress refuses one that has as many bytes as that
-            asyncore_use_poll=True,  # select() takes no file descriptors beyond 1023
+            max_request_body_size=max_message + 1,  # waitress also refuses a message of exactly this size
+            asyncore_use_poll=True,  # select() accepts no file descriptors above 1023
             ident=None,
         )
         self._server.channel_class = _Connection
@@ -79,12 +88,18 @@ class FlaskServer:
         self.host = host
         self.port: int = listener.getsockname()[1]
 
+    @property
+    def address(self) -> dict[str, Any]:  # type: ignore[override]
+        """Host and port by which workers can call this server."""
+        return {"host": callable_name(self.host), "port": self.port}
+
+    @override
     def start(self) -> None:
-        """Answer messages from now on, in a thread."""
         self._thread.start()
 
+    @override
     def close(self) -> None:
-        """Let messages that are being answered end, for up to 5 s, and stop listening; a second time does nothing."""
+        """Finish the messages that are being answered, for up to 5 s, and stop; a second call does nothing."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -97,7 +112,7 @@ class FlaskServer:
 
 
 class _ErrorAsJson(ErrorTask):  # type: ignore[misc]
-    """Answers what waitress itself refuses, such as a message that is too large, in the form of all answers."""
+    """Answers messages that waitress refuses, for example because of their size, in the form of all other answers."""
 
     @override
     def execute(self) -> None:
@@ -115,7 +130,7 @@ class _Connection(HTTPChannel):  # type: ignore[misc]
 
 
 def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
-    """Return the one address to listen at: what is checked is what is listened at, whatever a name means later."""
+    """Return the one address to check and to listen at, since a name could later resolve to another one."""
     require(bool(host), "host", "an address of this machine", host)
     require(0 <= port < 65536, "port", "in [0, 65535]", port)
     try:
@@ -129,9 +144,149 @@ def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[Any, ...
 def _listen(family: socket.AddressFamily, address: tuple[Any, ...]) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a coordinator that starts again
+        listener.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # lets a restarted coordinator use its port at once
         listener.bind(address)
     except OSError as error:
         listener.close()
         raise OSError(error.errno, f"cannot listen at {address[0]} port {address[1]}: {error.strerror}") from error
     return listener
+
+
+try:
+    from flask import Flask, Response, request
+    from werkzeug.exceptions import HTTPException
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(NEEDS_FLASK, name=error.name) from error
+
+
+NAME = re.compile(r"[a-z_]{1,64}")
+MAX_DEPTH = 32
+"""Largest depth of nested lists and objects in a message."""
+
+
+logger = logging.getLogger(__name__)
+
+
+def make_app(handler: Handler, token: str | None, channel: int, max_message: int, mark: str | None = None) -> Flask:
+    """Return the WSGI app that passes messages to ``handler``.
+
+    Every answer is ``{success, code, message, data}``: ``code`` is the HTTP status, ``message`` an explanation.
+    Token and channel are checked for every method and path. A web page cannot make a browser send messages: the browser
+    would need permission to send JSON, and requests with an ``Origin`` are refused.
+
+    Args:
+        handler: Function that answers the messages; errors other than ``Refusal`` are logged and become a 500.
+        token: Token that ``Authorization: Bearer <token>`` must contain; None for no check.
+        channel: Value that ``X-Lightning-Ding-Channel`` must have.
+        max_message: Largest size of a message, in bytes.
+        mark: Mark of the folder of the run, sent with answers, see :meth:`FileStore.mark`; None for none.
+    """
+    app = Flask(__name__, static_folder=None, template_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = max_message
+    app.url_map.merge_slashes = False  # otherwise it would answer with a redirect
+
+    @app.before_request
+    def check_sender() -> None:
+        _check_sender(token, channel)
+
+    @app.route("/<name>", methods=["POST"], provide_automatic_options=False)
+    def message(name: str) -> Response:
+        if not NAME.fullmatch(name):
+            raise Refusal(404, "there is no message of this name")
+        if request.mimetype != "application/json":
+            raise Refusal(415, f"the content type must be application/json, got {request.mimetype[:100]!r}")
+        response = _response(200, "", handler(name, parse_message(request.get_data(cache=False))))
+        if mark is not None:
+            response.headers[MARK_HEADER] = mark
+        return response
+
+    app.register_error_handler(Refusal, _refused)
+    app.register_error_handler(HTTPException, lambda error: _refused(Refusal(error.code or 400, str(error.name))))
+    app.register_error_handler(Exception, _failed)
+    return app
+
+
+def answer(status: int, reason: str, data: Message | None = None) -> bytes:
+    """Return the JSON of an answer.
+
+    Raises:
+        ValueError: If the data contains a non-finite number.
+        TypeError: If the data contains a type that JSON does not have.
+    """
+    content = {"success": status == 200, "code": status, "message": reason[:500], "data": data or {}}
+    return json.dumps(content, allow_nan=False).encode()
+
+
+def parse_message(body: bytes) -> Message:
+    """Return the JSON object in a body.
+
+    Raises:
+        Refusal: 400, if the body is not an object, is too deeply nested, or contains a non-finite number or an integer
+            of more than 64 bits.
+    """
+    try:
+        message = json.loads(body.decode(), parse_constant=_refuse, parse_float=_float, parse_int=_int)
+    except ValueError as error:
+        raise Refusal(400, f"the body must be JSON: {str(error)[:200]}") from error
+    except RecursionError as error:
+        raise Refusal(400, f"the body must be JSON of at most {MAX_DEPTH} levels") from error
+    if not isinstance(message, dict):
+        raise Refusal(400, f"the body must be a JSON object, got {type(message).__name__}")
+    level: list[Any] = [message]
+    for _ in range(MAX_DEPTH):
+        level = [below for value in level for below in _below(value)]
+        if not level:
+            return message
+    raise Refusal(400, f"the body must be JSON of at most {MAX_DEPTH} levels")
+
+
+def _check_sender(token: str | None, channel: int) -> None:
+    if token is not None:
+        given = request.headers.get("Authorization", "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            raise Refusal(401, "missing or wrong token")
+    if "Origin" in request.headers:
+        raise Refusal(403, "messages from web pages are refused")
+    given = request.headers.get(CHANNEL_HEADER, "")
+    if given != str(channel):
+        raise Refusal(403, f"the channel must be {channel}, got {given[:20]!r}")
+
+
+def _response(status: int, reason: str, data: Message | None = None) -> Response:
+    return Response(answer(status, reason, data), status, mimetype="application/json")
+
+
+def _refused(refusal: Refusal) -> Response:
+    level = logging.WARNING if refusal.status in (401, 403) else logging.INFO
+    logger.log(level, "refused %r of %s: %s", request.path[:100], request.remote_addr, refusal)
+    return _response(refusal.status, refusal.reason)
+
+
+def _failed(error: Exception) -> Response:
+    logger.error("the message %r failed", request.path[:100], exc_info=error)
+    return _response(500, f"{type(error).__name__} in the coordinator; see its log")
+
+
+def _below(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"numbers must be finite, got {constant}")
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        _refuse(text[:20])
+    return number
+
+
+def _int(text: str) -> int:
+    if len(text) > 20 or not -(2**63) <= int(text) < 2**64:
+        raise ValueError(f"integers must have at most 64 bits, got {text[:20]}...")
+    return int(text)

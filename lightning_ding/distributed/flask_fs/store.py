@@ -1,4 +1,4 @@
-"""Blocks of tensors as files in one directory on a disk that all machines share."""
+"""Blocks of tensors as files in one folder on a disk that all machines share."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from typing import Any
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.distributed.channel import KINDS, Block, Kind, Store
-from lightning_ding.distributed.errors import Refusal
+from lightning_ding.distributed.protocol import KINDS, Block, Kind, Refusal, Store
 from lightning_ding.distributed.wire import read_block, write_block
 from lightning_ding.posix import require_posix_for_distributed
 
@@ -27,13 +26,13 @@ SUFFIX = ".safetensors"
 
 
 class FileStore(Store):
-    """Keeps each block in a file of its own: ``folder/kind/<random name>.safetensors``.
+    """Keeps each block in a separate file: ``folder/kind/<random name>.safetensors``.
 
-    A block appears when it is whole. It survives the death of every process, but not a power cut.
+    A block appears when it is complete. It survives the death of every process, but not a power failure.
 
     Args:
-        folder: Made if it is not there.
-        max_bytes: A block may have to be read.
+        folder: Folder of the store, made if missing.
+        max_bytes: Largest size of a block that is read, in bytes.
 
     Raises:
         ValueError: If ``max_bytes`` is not positive, or the system is not POSIX.
@@ -67,23 +66,22 @@ class FileStore(Store):
         source = self._file(handle)
         try:
             if not stat.S_ISREG(source.lstat().st_mode):
-                raise Refusal(403, f"{source.name} is no plain file")
+                raise Refusal(403, f"{source.name} is no regular file")
             _move(source, file)
         except FileNotFoundError as error:
-            if source.exists():  # then it is the other one's directory
+            if source.exists():  # then the target directory is missing
                 raise
             raise Refusal(404, f"there is no {source.name}") from error
 
     def sweep(self, max_age: float, kinds: Iterable[Kind] = ("batch", "priority")) -> int:
-        """Delete what nobody has fetched, and half-written files of processes that died.
+        """Delete old blocks that were not read, and incomplete files of processes that died.
 
         Args:
-            max_age: Seconds since a file was last written to, by the clocks of this machine and the disk's, that are
-                perhaps some seconds apart.
-            kinds: Whose blocks are deleted too; half-written files are of every kind.
+            max_age: Seconds since a file was last written; the clocks of this machine and the disk may differ a little.
+            kinds: Kinds of the blocks to delete; incomplete files of every kind are deleted.
 
         Returns:
-            How many files that were.
+            Number of deleted files.
         """
         require(max_age >= 0, "max_age", ">= 0 seconds", max_age)
         oldest = time.time() - max_age
@@ -92,9 +90,9 @@ class FileStore(Store):
         return sum(_delete_if_older(file, oldest) for file in found)
 
     def mark(self) -> str:
-        """Make an empty file by which others see that they have the same folder, and return its name.
+        """Make an empty file that shows other machines that they have the same folder, and return its name.
 
-        The name is new each time, so no machine remembers having looked for it in vain; those of before are gone.
+        The name is new each time, so that no machine has cached its absence; earlier files are deleted.
         """
         for older in self.folder.glob("mark-*"):
             older.unlink(missing_ok=True)
@@ -103,24 +101,24 @@ class FileStore(Store):
         return name
 
     def _directory(self, kind: str) -> Path:
-        """Return a kind's directory, once it is sure that it has not been replaced by a link that leads out."""
+        """Return the directory of a kind, after checking that it was not replaced by a symbolic link."""
         directory = self.folder / kind
         if directory.is_symlink():
-            raise Refusal(403, f"{kind} leads out of the store")
+            raise Refusal(403, f"{kind} is a link out of the store")
         return directory
 
     def _file(self, handle: Any) -> Path:
         """Return the file of a handle.
 
         Raises:
-            Refusal: If the handle is none (400), or leads out of the store (403).
+            Refusal: If the handle is malformed (400), or contains a path (403).
         """
         if not isinstance(handle, Mapping) or set(handle) != {"kind", "name"}:
             raise Refusal(400, f"a handle must have a kind and a name, got {_short(handle)}")
         kind, name = handle["kind"], handle["name"]
         for part in (kind, name):
             if isinstance(part, str) and any(character in part for character in "./\\\0"):
-                raise Refusal(403, f"a handle must not hold a path, got {_short(part)}")
+                raise Refusal(403, f"a handle must not contain a path, got {_short(part)}")
         if kind not in KINDS:
             raise Refusal(400, f"kind must be one of {KINDS}, got {_short(kind)}")
         if not isinstance(name, str) or not NAME.fullmatch(name):
@@ -129,7 +127,7 @@ class FileStore(Store):
 
 
 def is_marked(folder: Path, mark: str) -> bool:
-    """Return whether a folder is the one whose :meth:`FileStore.mark` this is."""
+    """Return whether a folder contains the file that :meth:`FileStore.mark` has made."""
     return MARK.fullmatch(mark) is not None and (folder / mark).is_file()
 
 
@@ -158,6 +156,6 @@ def _delete_if_older(file: Path, oldest: float) -> bool:
         if file.lstat().st_mtime > oldest:
             return False
         file.unlink()
-    except FileNotFoundError:  # its reader was there at the same time
+    except FileNotFoundError:  # its reader has deleted it at the same time
         return False
     return True

@@ -1,8 +1,8 @@
-"""The transport over Ray: coordinator, learner and collectors are actors, and tensors lie in Ray's object store.
+"""The transport over Ray: coordinator, learner and collectors are actors, and tensors are in Ray's object store.
 
-Ray trusts whoever has joined its cluster: it pickles, so each of its processes can run code in the others. Who may join
-is Ray's affair: its newer versions ask for a token, older ones for nothing. A cluster belongs on a network of its own.
-Ray itself is imported when it is needed, not before.
+Ray trusts every process in its cluster: it uses pickle, so each process can run code in the others. Ray decides which
+processes may join; its newer versions require a token, older ones nothing. Run a cluster in a separate network.
+Ray itself is imported only when it is needed.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 COORDINATOR = "coordinator"
-"""Name of the coordinator's actor in the namespace of its run."""
+"""Name of the coordinator's actor in the namespace of the run."""
 
 
 def import_ray() -> Any:
     """Return the module ``ray``.
 
     Raises:
-        ImportError: If it is not installed; the message says how to get it.
+        ImportError: If Ray is not installed; the message explains how to install it.
     """
     try:
         import ray
@@ -27,7 +27,7 @@ def import_ray() -> Any:
 
 
 def namespace_of(exp_name: str) -> str:
-    """Return the Ray namespace of a run, by its folder, so that runs on one cluster do not meet."""
+    """Return the Ray namespace of a run, made from its folder, so that runs in one cluster stay separate."""
     from pathlib import Path
 
     return f"lightning_ding:{Path(exp_name).resolve()}"

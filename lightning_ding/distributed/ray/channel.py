@@ -1,34 +1,41 @@
-"""A worker's way to the coordinator's actor."""
+"""A worker's connection to the coordinator's actor, and joining the cluster that it runs in."""
 
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from typing import Any
 
-from lightning_ding.distributed.channel import Channel, Message
-from lightning_ding.distributed.errors import CoordinatorGoneError, LeaseLostError, Refusal
-from lightning_ding.distributed.ray import COORDINATOR, import_ray
+from typing_extensions import override
+
+from lightning_ding.config import require
+from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.protocol import Channel, CoordinatorGoneError, LeaseLostError, Message, Refusal
+from lightning_ding.distributed.ray import COORDINATOR, import_ray, namespace_of
 from lightning_ding.distributed.ray.store import RayStore
 
 logger = logging.getLogger(__name__)
 
 CALL_TIMEOUT = 30.0  # seconds for one answer; the longest wait at the coordinator is one second
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between two attempts
+FOUND_BY_RAY = ("auto", "local")
+"""Addresses of clusters that Ray finds itself."""
+PROBE = 5.0  # seconds for the first connection to an address
 
 
 class _NoActorError(Exception):
-    """No actor bears the coordinator's name."""
+    """There is no actor with the coordinator's name."""
 
 
 class RayChannel(Channel):
-    """Calls of the coordinator's actor, over and over while Ray starts it anew.
+    """Calls methods of the coordinator's actor, and retries while Ray restarts it.
 
     Args:
-        namespace: Of the run, ``namespace_of(exp_name)``; Ray must be connected.
-        reconnect_timeout: Seconds for which a coordinator that does not answer is looked for.
-        max_block: Bytes of a block of tensors.
-        name: Of the actor.
+        namespace: Namespace of the run, ``namespace_of(exp_name)``; Ray must be connected.
+        reconnect_timeout: Seconds for which calls are retried while the coordinator does not answer.
+        max_block: Largest size of a block of tensors, in bytes.
+        name: Name of the actor.
 
     Raises:
         ImportError: If Ray is not installed.
@@ -44,12 +51,13 @@ class RayChannel(Channel):
         self._actor: Any = None
         self.store: RayStore = RayStore(max_bytes=max_block)
 
+    @override
     def call(self, name: str, message: Message | None = None) -> Message:
         """Send a message, with references to the blocks whose handles are in it, and return the answer.
 
         Raises:
-            Refusal: If the coordinator does not take it; ``LeaseLostError`` for a lease that is over.
-            CoordinatorGoneError: If it could not be reached for too long, or this process has left Ray.
+            Refusal: If the coordinator refuses the message; ``LeaseLostError`` for an expired lease.
+            CoordinatorGoneError: If the coordinator could not be reached for too long, or this process has left Ray.
         """
         message = message or {}
         parcel = {"refs": self.store.refs_of(message), "deleted": self.store.take_deleted()}
@@ -59,12 +67,12 @@ class RayChannel(Channel):
             raise LeaseLostError(reason) if status == 409 else Refusal(status, reason)
         reply: Message = answer["reply"]
         self.store.adopt(reply, answer["refs"])
-        if reply.get("accepted", True):  # otherwise the very same is sent again
+        if reply.get("accepted", True):  # otherwise the same message is sent again
             self.store.release(parcel["refs"])
         return reply
 
+    @override
     def close(self) -> None:
-        """Let go of the actor."""
         self._actor = None
 
     def _ask(self, name: str, message: Message, parcel: dict[str, Any]) -> dict[str, Any]:
@@ -73,14 +81,14 @@ class RayChannel(Channel):
         while True:
             try:
                 return self._ask_once(name, message, parcel, deadline)
-            except self._gone() as error:
+            except self._temporary_errors() as error:
                 if time.monotonic() + pause > deadline:
                     raise CoordinatorGoneError(
                         f"no answer to {name!r} from the actor {self._name!r} of {self._namespace!r} in "
                         f"{self._timeout:.0f} s: {type(error).__name__}"
                     ) from error
                 logger.info("the coordinator does not answer (%s); trying again", type(error).__name__)
-            self._actor = None  # another one may have its name by now
+            self._actor = None  # another actor may have its name by now
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -92,14 +100,62 @@ class RayChannel(Channel):
         return answer
 
     def _find(self) -> Any:
-        if not self._ray.is_initialized():  # or Ray would start a cluster of its own in order to look there
-            raise CoordinatorGoneError("this process is not connected to Ray, or not any more")
+        if not self._ray.is_initialized():  # otherwise Ray would start a new cluster and look there
+            raise CoordinatorGoneError("this process is not connected to Ray, or no longer")
         try:
             return self._ray.get_actor(self._name, namespace=self._namespace)
         except ValueError as error:
             raise _NoActorError(str(error)) from error
 
-    def _gone(self) -> tuple[type[Exception], ...]:
-        """Return the errors behind which the coordinator may be there again in a while."""
+    def _temporary_errors(self) -> tuple[type[Exception], ...]:
+        """Return the errors after which the coordinator may be reachable again a little later."""
         errors = self._ray.exceptions
         return (_NoActorError, errors.RayActorError, errors.GetTimeoutError, errors.ObjectLostError, errors.RpcError)
+
+
+def ray_channel(config: ParallelConfig) -> RayChannel:
+    """Return a channel to the coordinator's actor of a run; join the cluster first if this process has not.
+
+    Raises:
+        ImportError: If Ray is not installed.
+        ConnectionError: If there is no cluster at ``system.ray_address``.
+    """
+    ray: Any = import_ray()
+    namespace = namespace_of(config.main.exp_name)
+    if not ray.is_initialized():
+        join_cluster(config.system.ray_address or "auto", namespace=namespace, log_to_driver=False)
+    return RayChannel(namespace, config.system.reconnect_timeout, config.system.coordinator.max_block)
+
+
+def join_cluster(address: str, **options: Any) -> None:
+    """Connect this process to a Ray cluster that is already running.
+
+    If nothing answers at an address, Ray retries for minutes and logs each attempt. Therefore this function first tries
+    a single connection itself.
+
+    Args:
+        address: Address as in ``system.ray_address``: "auto", ``host:port`` or ``ray://host:port``.
+        options: Further arguments of ``ray.init``.
+
+    Raises:
+        ImportError: If Ray is not installed.
+        ValueError: If the address has another form.
+        ConnectionError: If there is no cluster at the address.
+    """
+    ray = import_ray()
+    if address not in FOUND_BY_RAY:
+        _probe(address)
+    try:
+        ray.init(address, **options)
+    except ConnectionError as error:
+        raise ConnectionError(f"system.ray_address: there is no cluster at {address!r}: {error}") from error
+
+
+def _probe(address: str) -> None:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    is_valid = bool(host) and port.isdecimal() and int(port) < 2**16
+    require(is_valid, "system.ray_address", '"auto", host:port or ray://host:port', address)
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), PROBE).close()
+    except OSError as error:
+        raise ConnectionError(f"system.ray_address: nothing answers at {address!r}: {error}") from error

@@ -1,68 +1,68 @@
-"""A whole distributed run over Ray: on this machine, or on a cluster."""
+"""A whole distributed run over Ray, on this machine or on a cluster."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
-import signal
-import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from lightning_ding.config import ConfigLike, require, resolve, to_dict
 from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.coordinator.resume_config import check_folder
 from lightning_ding.distributed.ray import COORDINATOR, import_ray, namespace_of
-from lightning_ding.distributed.ray.actors import CoordinatorActor, WorkerActor
-from lightning_ding.distributed.ray.cluster import join_cluster
-from lightning_ding.distributed.ray.pending import Pending
-from lightning_ding.distributed.run_folder import check_folder
+from lightning_ding.distributed.ray.channel import join_cluster
+from lightning_ding.distributed.ray.workers import CoordinatorActor, WorkerActor
+from lightning_ding.distributed.stop_signals import raised_once
 from lightning_ding.exit_codes import BY_SIGNAL
 
 logger = logging.getLogger(__name__)
 
-OBJECT_STORE = 256 * 1024**2  # bytes of memory for blocks on this machine; Ray spills to the disk what goes beyond
-LOOK = 1.0  # seconds between two looks at the workers
-CLOSE_TIMEOUT = 120.0  # seconds for the coordinator to write down what it has
-GOODBYE = 20.0  # seconds that workers have to end when the run is over
+OBJECT_STORE = 256 * 1024**2  # bytes of memory for blocks on this machine; Ray writes further blocks to the disk
+LOOK = 1.0  # seconds between two checks of the workers
+CLOSE_TIMEOUT = 120.0  # seconds for the coordinator to write its state
+GOODBYE = 20.0  # seconds for the workers to end after the run
 
 
 def run_on_ray(cfg: ConfigLike[ParallelConfig] = None, resume: bool = False) -> dict[str, Any]:
     """Run a coordinator, a learner and collectors as Ray's actors until the run is over.
 
-    Ray starts an actor that died anew, the coordinator any number of times and a worker ``system.restarts`` times. The
-    folder of the run must lie on a disk that all machines of the cluster share. Whoever has joined the cluster can
-    run code in the run's processes; who may join is Ray's affair.
+    Ray restarts actors that die: the coordinator any number of times, a worker ``system.restarts`` times. The folder of
+    the run must be on a disk that all machines of the cluster share. Every process in the cluster can run code in the
+    processes of the run, and Ray decides which processes may join.
 
     Args:
-        cfg: Of the run; ``system.ray_address`` None starts Ray on this machine, unless this process has it already.
-        resume: Go on with the run in ``main.exp_name``.
+        cfg: Config of the run; with ``system.ray_address`` None, Ray is started on this machine unless this process is
+            already connected.
+        resume: Whether to resume the run in ``main.exp_name``.
 
     Returns:
-        What the coordinator writes into ``result.json``.
+        The content of ``result.json``.
 
     Raises:
         ImportError: If Ray is not installed.
-        ValueError: If the config is wrong, such as one with several ranks of the learner, which actors cannot have; or
-            if the folder holds a run and ``resume`` is false, or it holds none and ``resume`` is true.
+        ValueError: If the config is wrong, for example because an actor cannot have several ranks; or if the folder
+            holds a run and ``resume`` is false, or holds none and ``resume`` is true.
         ConnectionError: If there is no cluster at ``system.ray_address``.
-        RuntimeError: If the run was given up, a worker died too often, or Ray found no place for an actor within
+        RuntimeError: If the run was given up, a worker died too often, or Ray could not start an actor within
             ``system.reconnect_timeout``.
-        SystemExit: After SIGTERM or Ctrl-C, with 128 + the number of the signal; then ``resume`` goes on.
+        SystemExit: After SIGTERM or Ctrl-C, with 128 + the number of the signal; the run can be resumed.
     """
     import_ray()  # before anything is written
     cfg = resolve(ParallelConfig, cfg)
     multi_gpu = cfg.system.learner.multi_gpu
     require(not multi_gpu, "system.learner.multi_gpu", 'False in an actor; start the ranks with "torchrun"', multi_gpu)
-    cfg = replace(cfg, main=replace(cfg.main, exp_name=str(Path(cfg.main.exp_name).resolve())))
+    main = replace(cfg.main, exp_name=str(Path(cfg.main.exp_name).resolve()))
+    cfg = replace(cfg, main=main, system=replace(cfg.system, transport="ray"))
     folder = Path(cfg.main.exp_name)
     check_folder(folder, resume)
-    with connected_to_ray(cfg), _ending_on_signals():
+    with connected_to_ray(cfg), raised_once(lambda number: SystemExit(BY_SIGNAL + number)):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(to_dict(cfg), indent=1))
         (folder / "result.json").unlink(missing_ok=True)
@@ -76,12 +76,12 @@ def run_on_ray(cfg: ConfigLike[ParallelConfig] = None, resume: bool = False) -> 
 
 @contextmanager
 def connected_to_ray(cfg: ParallelConfig) -> Iterator[Any]:
-    """Connect to a cluster or start Ray on this machine, and undo it at the end, unless it was so before.
+    """Connect to a cluster or start Ray on this machine, and disconnect at the end; keep an existing connection.
 
     Raises:
         ImportError: If Ray is not installed.
-        ValueError: If ``system.ray_address`` is not the form of an address.
-        ConnectionError: If there is no cluster at it.
+        ValueError: If ``system.ray_address`` does not have the form of an address.
+        ConnectionError: If there is no cluster at the address.
     """
     ray = import_ray()
     if ray.is_initialized():
@@ -92,34 +92,12 @@ def connected_to_ray(cfg: ParallelConfig) -> Iterator[Any]:
         join_cluster(cfg.system.ray_address, **quiet)
     else:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        cpus = cfg.system.collector.num + 2  # as many as actors, however few this machine has: they mostly wait
+        cpus = cfg.system.collector.num + 2  # one for each actor even on a smaller machine, since they mostly wait
         ray.init(num_cpus=cpus, include_dashboard=False, object_store_memory=OBJECT_STORE, **quiet)
     try:
         yield ray
     finally:
         ray.shutdown()
-
-
-@contextmanager
-def _ending_on_signals() -> Iterator[None]:
-    """Leave by ``SystemExit`` at the first SIGTERM or Ctrl-C; other threads than the main one cannot hear them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        for heard in before:  # a second one shall not disturb the leaving
-            signal.signal(heard, signal.SIG_IGN)
-        raise SystemExit(BY_SIGNAL + number)
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    for number in before:
-        signal.signal(number, leave)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class _Run:
@@ -139,9 +117,9 @@ class _Run:
         """Start the workers and wait for the end of the run.
 
         Raises:
-            ImportError: If a package is missing where the actors are.
-            ValueError: If there is a mistake in the config.
-            RuntimeError: If an actor died too often, or Ray found no place for one in time.
+            ImportError: If a package is missing on an actor's machine.
+            ValueError: If the config is wrong.
+            RuntimeError: If an actor died too often, or Ray could not start one in time.
         """
         self._wait_for_coordinator()
         roles = ["learner", *["collector"] * self._cfg.system.collector.num]
@@ -152,7 +130,7 @@ class _Run:
             self._look_at_workers()
 
     def result(self) -> dict[str, Any]:
-        """Let the workers, who have been told, end, and the coordinator after them; return its result.
+        """Wait for the workers to end, close the coordinator and return its result.
 
         Raises:
             RuntimeError: If the run was given up.
@@ -165,12 +143,12 @@ class _Run:
         return result
 
     def close(self) -> None:
-        """End all actors that still live."""
+        """Kill all actors that are still alive."""
         for actor in [*self._actors.values(), self._coordinator]:
             self._ray.kill(actor)
 
     def _start_coordinator(self, resume: bool) -> Any:
-        calls = max(64, 4 * self._cfg.system.collector.num)  # at a time; those of workers without a task wait
+        calls = max(64, 4 * self._cfg.system.collector.num)  # concurrent calls; those of workers without a task wait
         options = {"name": COORDINATOR, "namespace": self._namespace, "num_cpus": 1}
         options |= {"max_restarts": -1, "max_concurrency": calls}
         actor = self._ray.remote(CoordinatorActor).options(**options).remote(self._cfg, resume)
@@ -187,7 +165,7 @@ class _Run:
     def _start_worker(self, name: str, role: str) -> None:
         restarts = self._cfg.system.restarts
         options = {"name": name, "namespace": self._namespace, "num_cpus": 1}
-        options |= {"max_restarts": restarts, "max_task_retries": restarts}  # run() is called again in the new process
+        options |= {"max_restarts": restarts, "max_task_retries": restarts}  # Ray calls run() again in the new process
         gpus = _gpus(self._cfg.system.learner.trainer) if role == "learner" else 0
         actor = self._ray.remote(WorkerActor).options(**options, num_gpus=gpus).remote(self._cfg, role)
         self._actors[name] = actor
@@ -198,21 +176,21 @@ class _Run:
         self._runs[self._actors[name].run.remote()] = name
 
     def _is_over(self) -> bool:
-        """Return whether the run is over; False while its coordinator is being started anew."""
+        """Return whether the run is over; False while Ray restarts the coordinator."""
         errors = self._ray.exceptions
         try:
             return bool(self._ray.get(self._coordinator.is_over.remote(LOOK), timeout=30 * LOOK))
         except errors.ActorUnavailableError as error:
-            logger.warning("the coordinator is not there: %s", type(error).__name__)
+            logger.warning("the coordinator is not available: %s", type(error).__name__)
             time.sleep(LOOK)
         except errors.RayActorError as error:
-            raise RuntimeError("the coordinator died, and Ray does not start it anew") from error
+            raise RuntimeError("the coordinator died, and Ray does not restart it") from error
         except errors.GetTimeoutError:
             logger.warning("the coordinator does not answer")
         return False
 
     def _look_at_workers(self) -> None:
-        """Let workers run again that ended before the run did."""
+        """Run workers again that ended before the run was over."""
         if not self._runs:
             return
         ended, _ = self._ray.wait(list(self._runs), num_returns=len(self._runs), timeout=0)
@@ -224,15 +202,15 @@ class _Run:
             self._failures[name] = self._failures.get(name, 0) + 1
             if self._failures[name] > self._cfg.system.restarts:
                 raise RuntimeError(f"{name} ended more than {self._cfg.system.restarts} times: {reason}")
-            logger.warning("%s is started again: %s", name, reason)
+            logger.warning("%s is restarted: %s", name, reason)
             self._run(name)
 
     def _why(self, ref: Any) -> str | None:
-        """Return why a worker ended; None if the coordinator had told it to.
+        """Return why a worker ended; None if it ended because the run is over.
 
         Raises:
-            ImportError, ValueError: If there is a mistake in the config.
-            RuntimeError: If Ray does not start it anew any more.
+            ImportError, ValueError: If the config is wrong.
+            RuntimeError: If Ray does not restart the worker any more.
         """
         errors = self._ray.exceptions
         try:
@@ -241,14 +219,74 @@ class _Run:
             raise RuntimeError(f"a worker died more than {self._cfg.system.restarts} times") from error
         except errors.RayTaskError as error:
             return str(error).strip().splitlines()[-1]
-        if isinstance(code, Exception):  # another start would end in the same way
+        if isinstance(code, Exception):  # a restart would fail in the same way
             raise code
         return None if code == 0 else f"exit code {code}"
 
 
 def _gpus(trainer: dict[str, Any]) -> int:
-    """Return how many GPUs a learner is to be given, by the arguments of its Trainer."""
+    """Return the number of GPUs that a learner needs, from the arguments of its Trainer."""
     if trainer.get("accelerator") not in ("gpu", "cuda"):
         return 0
     devices = trainer.get("devices", 1)
     return devices if isinstance(devices, int) else 1
+
+
+PATIENCE = 30.0  # seconds before a warning
+
+
+class Pending:
+    """Reports actors that Ray cannot start; Ray itself reports nothing.
+
+    Args:
+        timeout: Seconds after which waiting for an actor fails.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._ray = import_ray()
+        self._timeout = timeout
+        self._waiting: dict[Any, tuple[str, Mapping[str, float]]] = {}
+        self._since = time.monotonic()
+        self._has_warned = False
+
+    def add(self, name: str, actor: Any, needs: Mapping[str, float]) -> None:
+        """Wait for another actor.
+
+        Args:
+            name: Name of the actor.
+            actor: Handle of the actor, which Ray has just returned.
+            needs: Resources that the actor needs, such as ``{"CPU": 1}``.
+        """
+        self._waiting[actor.__ray_ready__.remote()] = (name, needs)
+        self._since = time.monotonic()
+
+    def look(self) -> None:
+        """Log a warning once if actors have not started for a while.
+
+        Raises:
+            RuntimeError: If an actor has not started in time.
+        """
+        if not self._waiting:
+            return
+        started, _ = self._ray.wait(list(self._waiting), num_returns=len(self._waiting), timeout=0)
+        for ref in started:
+            del self._waiting[ref]
+        waited = time.monotonic() - self._since
+        if self._waiting and waited >= self._timeout:
+            raise RuntimeError(self._text(waited))
+        if self._waiting and waited >= PATIENCE and not self._has_warned:
+            self._has_warned = True
+            logger.warning("%s", self._text(waited))
+
+    def _text(self, waited: float) -> str:
+        needed: Counter[str] = Counter()
+        for _, needs in self._waiting.values():
+            needed.update(needs)
+        whole, free = self._ray.cluster_resources(), self._ray.available_resources()
+        parts = [
+            f"{count:g} {kind} ({free.get(kind, 0):g} of {whole.get(kind, 0):g} free)"
+            for kind, count in needed.items()
+            if count
+        ]
+        names = ", ".join(name for name, _ in self._waiting.values())
+        return f"Ray has not started {names} in {waited:.0f} s, for which it needs {' and '.join(parts)}"

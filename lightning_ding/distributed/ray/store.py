@@ -1,9 +1,9 @@
 """Blocks of tensors in Ray's object store.
 
-A handle is ``{"kind", "name"}``, as plain as every other part of a message. The reference to the object behind it
-travels beside the message. Ray keeps an object as long as somebody holds a reference to it and the process that put it
-lives. So each process has a table of the references that it holds, and the coordinator puts weights anew, and into a
-file, because they are needed longer than the learner that sent them lives.
+A handle is ``{"kind", "name"}``, made of builtins like the rest of a message. The reference to its object is sent along
+with the message. Ray keeps an object while a process holds a reference to it and the process that put it is alive.
+Therefore each process has a table of references. The coordinator stores weights again from its process, and writes them
+to a file, because they are still needed after their learner has ended.
 """
 
 from __future__ import annotations
@@ -15,33 +15,35 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from lightning_ding.config import require
-from lightning_ding.distributed.channel import KINDS, Block, Kind, Store
-from lightning_ding.distributed.errors import Refusal
+from lightning_ding.distributed.protocol import KINDS, Block, Kind, Refusal, Store
 from lightning_ding.distributed.ray import import_ray
-from lightning_ding.distributed.ray.block import check_handle, handles_in, pack, unpack
-from lightning_ding.distributed.wire import flatten, read_block, write_block
+from lightning_ding.distributed.wire import flatten, read_block, unflatten, write_block
 
 logger = logging.getLogger(__name__)
 
-FETCH_TIMEOUT = 60.0  # seconds for a block of another machine
+FETCH_TIMEOUT = 60.0  # seconds for a block from another machine
 KEPT: dict[str, int] = {"data": 1024, "batch": 64, "priority": 32, "policy": 4}
-"""Blocks of a kind to which a process holds on; older ones are those that nobody came back for.
+"""Number of blocks of each kind that a process holds; the oldest one is released when there are more.
 
-More data than there are collectors, each of which sends one block at a time.
+There are more places for data than collectors, each of which sends one block at a time.
 """
 
+
 Refs = dict[str, list[Any]]
-"""Names of handles, and in a list, so that Ray does not fetch it on the way, the reference to what is behind each."""
+"""References by the names of their handles; each is in a list, so that Ray does not replace it by its object."""
 
 
 class RayStore(Store):
     """The blocks that this process can reach.
 
     Args:
-        folder: Where weights are kept in files, beside the object store, so that they outlive every process; the
-            coordinator's, which keeps them until they are deleted. None for a worker.
-        max_bytes: Of a block.
+        folder: Folder in which the coordinator also keeps weights as files, until they are deleted, so that they
+            survive every process. None for a worker.
+        max_bytes: Largest size of a block, in bytes.
 
     Raises:
         ImportError: If Ray is not installed.
@@ -58,11 +60,11 @@ class RayStore(Store):
     # ------------------------------------------------------------------ the interface of a store
 
     def put(self, kind: Kind, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> Any:
-        """Keep a nested dict of CPU tensors or arrays, and return its handle.
+        """Store a nested dict of CPU tensors or arrays, and return its handle.
 
         Raises:
-            OSError: If the object store and the disk behind it are full.
-            ValueError: If the kind is none, or a key is not what ``wire.flatten`` takes.
+            OSError: If the object store and its disk are full.
+            ValueError: If the kind is unknown, or a key is not allowed by ``wire.flatten``.
         """
         require(kind in KINDS, "kind", f"one of {', '.join(KINDS)}", kind)
         handle = {"kind": kind, "name": uuid.uuid4().hex}
@@ -70,11 +72,11 @@ class RayStore(Store):
         return handle
 
     def get(self, handle: Any) -> Block:
-        """Return a block; its tensors are copies, which may be written to.
+        """Return a block; its tensors are copies, which may be modified.
 
         Raises:
-            Refusal: If the handle is not one of this store (400), there is no such block or who put it is dead (404),
-                it is too large (413), or it is of another kind or form (422).
+            Refusal: If the handle is malformed (400), there is no such block or its process has died (404), it is too
+                large (413), or it has another kind or form (422).
         """
         kind, name = check_handle(handle)
         ref = self._refs[kind].get(name)
@@ -89,7 +91,7 @@ class RayStore(Store):
         return unpack(kind, name, value, self._max_bytes)
 
     def delete(self, handle: Any) -> None:
-        """Forget a block, here and, with the next message, at the coordinator; nothing happens if there is none."""
+        """Delete a block here and, with the next message, at the coordinator; do nothing if there is none."""
         kind, name = check_handle(handle)
         self.release([name])
         if self._keeps(kind):
@@ -99,26 +101,26 @@ class RayStore(Store):
                 self._deleted.append(name)
 
     def move(self, handle: Any, file: Path) -> None:
-        """Take a block out of the object store into a safetensors file, whose name appears when it is whole.
+        """Move a block from the object store into a safetensors file, which appears when it is complete.
 
         Raises:
-            Refusal: As ``get`` does.
-            OSError: If the file cannot be written; then the block stays where it is.
+            Refusal: As for ``get``.
+            OSError: If the file cannot be written; then the block stays in the store.
         """
         block = self.get(handle)
         write_block(file, *block)
         self.delete(handle)
 
-    # ------------------------------------------------------------------ what travels beside a message
+    # ------------------------------------------------------------------ references sent with a message
 
     def refs_of(self, message: Any) -> Refs:
-        """Return the references behind the handles in a message or an answer that this process holds.
+        """Return the references that this process holds for the handles in a message or an answer.
 
-        Weights of which it has a file alone, because it was started anew, are put into the object store again.
+        After a restart it holds weights only as files; then they are put into the object store again.
 
         Raises:
-            Refusal: If such a file was deleted meanwhile (404), is too large (413) or torn (422).
-            OSError: If the object store and the disk behind it are full.
+            Refusal: If such a file has been deleted (404), is too large (413) or truncated (422).
+            OSError: If the object store and its disk are full.
         """
         refs: Refs = {}
         for handle in handles_in(message):
@@ -131,12 +133,12 @@ class RayStore(Store):
         return refs
 
     def adopt(self, message: Any, refs: Refs) -> list[dict[str, Any]]:
-        """Hold on to what came with a message or an answer, and return the handles that were not known before.
+        """Keep the references that came with a message or an answer, and return the handles that are new.
 
-        The coordinator puts weights anew, so that they do not die with the sender's process.
+        The coordinator puts weights again, so that they do not disappear with the sender's process.
 
         Raises:
-            Refusal: If weights are not to be had any more (404), are too large (413) or of another form (422).
+            Refusal: If weights are not available any more (404), too large (413) or of another form (422).
         """
         new = []
         for handle in handles_in(message):
@@ -144,7 +146,7 @@ class RayStore(Store):
             is_known = name in self._refs[kind]
             if name not in refs or (is_known and self._keeps(kind)):
                 continue
-            self._hold(handle, refs[name][0])  # also of a known one: the coordinator may have put it anew
+            self._hold(handle, refs[name][0])  # also for a known handle: the coordinator may have put it again
             if self._keeps(kind):
                 self._keep_adopted(handle)
             if not is_known:
@@ -152,20 +154,20 @@ class RayStore(Store):
         return new
 
     def release(self, names: Iterable[str]) -> None:
-        """Let go of references that somebody else holds now, or that nobody needs."""
+        """Release references that another process holds now, or that are no longer needed."""
         with self._lock:
             for name in names:
                 for table in self._refs.values():
                     table.pop(name, None)
 
     def take_deleted(self) -> list[str]:
-        """Return the names of deleted blocks of which the coordinator has not been told yet."""
+        """Return the names of deleted blocks that the coordinator has not received yet, once."""
         with self._lock:
             deleted, self._deleted = self._deleted, []
         return deleted
 
     def held(self, kind: Kind) -> int:
-        """Return how many blocks of a kind this process holds on to."""
+        """Return the number of blocks of a kind that this process holds."""
         return len(self._refs[kind])
 
     # ------------------------------------------------------------------ helpers
@@ -174,7 +176,7 @@ class RayStore(Store):
         return kind == "policy" and self._folder is not None
 
     def _keep(self, handle: Mapping[str, str], tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
-        """Put tensors into the object store, and into a file if this process keeps such."""
+        """Put tensors into the object store, and into a file if this process keeps files of this kind."""
         if self._keeps(handle["kind"]):
             file = self._file(handle["name"])
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -186,7 +188,7 @@ class RayStore(Store):
         try:
             ref = self._ray.put(pack(handle["kind"], flatten(tensors), metadata))
         except (errors.ObjectStoreFullError, errors.OutOfDiskError) as error:
-            raise OSError(f"Ray has no room for a {handle['kind']} block: {error}") from error
+            raise OSError(f"Ray has no space for a {handle['kind']} block: {error}") from error
         self._hold(handle, ref)
 
     def _keep_adopted(self, handle: Mapping[str, str]) -> None:
@@ -204,17 +206,88 @@ class RayStore(Store):
             while len(table) > KEPT[kind] and not self._keeps(kind):
                 oldest = next(iter(table))
                 del table[oldest]
-                logger.debug("nobody came for the %s block %s", kind, oldest)
+                logger.debug("the %s block %s was not fetched", kind, oldest)
 
     def _file(self, name: str) -> Path:
         assert self._folder is not None
         return self._folder / "policy" / f"{name}.safetensors"
 
     def _read(self, handle: Mapping[str, str]) -> Block:
-        """Return weights from their file, and share them again: this process was started anew since they came."""
+        """Return weights from their file after a restart of this process, and share them again."""
         kind, name = handle["kind"], handle["name"]
         if not self._keeps(kind) or not self._file(name).exists():
             raise Refusal(404, f"there is no {kind} block {name}")
         block = read_block(self._file(name), self._max_bytes)
         self._share(handle, *block)
         return block
+
+
+PARTS = {"kind", "metadata", "form", "data"}
+
+
+def check_handle(handle: Any) -> tuple[Kind, str]:
+    """Return the kind and the name of a handle.
+
+    Raises:
+        Refusal: If the handle is malformed (400).
+    """
+    if not is_handle(handle):
+        raise Refusal(400, f"a handle must be {{'kind': one of {', '.join(KINDS)}, 'name': 32 hex digits}}")
+    return handle["kind"], handle["name"]
+
+
+def is_handle(value: Any) -> bool:
+    """Return whether a value has the form of a handle."""
+    if not isinstance(value, dict) or value.keys() != {"kind", "name"} or value["kind"] not in KINDS:
+        return False
+    name = value["name"]
+    return isinstance(name, str) and len(name) == 32 and set(name) <= set("0123456789abcdef")
+
+
+def handles_in(message: Any) -> list[dict[str, Any]]:
+    """Return the handles among the values of a message or an answer, and of the dicts in it."""
+    if not isinstance(message, Mapping):
+        return []
+    below = [value for part in message.values() if isinstance(part, Mapping) for value in part.values()]
+    return [value for value in [*message.values(), *below] if is_handle(value)]
+
+
+def pack(kind: str, flat: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Return the object to store: the bytes of every tensor, which Ray shares without a copy."""
+    parts = {name: tensor.detach().cpu().contiguous() for name, tensor in flat.items()}
+    data = {name: part.reshape(-1).view(torch.uint8).numpy() for name, part in parts.items()}
+    form = {name: (str(part.dtype).removeprefix("torch."), tuple(part.shape)) for name, part in parts.items()}
+    return {"kind": kind, "metadata": dict(metadata), "form": form, "data": data}
+
+
+def unpack(kind: str, name: str, value: Any, max_bytes: int) -> Block:
+    """Return the block that ``pack`` has made into ``value``; its tensors are copies, which may be modified.
+
+    Raises:
+        Refusal: If ``value`` is too large (413) or not a packed block (422).
+    """
+    if not isinstance(value, dict) or value.keys() != PARTS or value["kind"] != kind:
+        raise Refusal(422, f"the object of {name} is no {kind} block")
+    form, data = value["form"], value["data"]
+    size = sum(array.nbytes for array in data.values())
+    if size > max_bytes:
+        raise Refusal(413, f"the {kind} block {name} has {size} bytes, more than {max_bytes}")
+    if form.keys() != data.keys():
+        raise Refusal(422, f"the {kind} block {name} lacks the form or the data of a tensor")
+    try:
+        return Block(unflatten({part: _tensor(part, form[part], data[part]) for part in form}), value["metadata"])
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise Refusal(422, f"the {kind} block {name} has another form: {error}") from error
+
+
+def _tensor(name: str, form: tuple[str, tuple[int, ...]], array: Any) -> torch.Tensor:
+    dtype, shape = form
+    kind = getattr(torch, dtype, None)
+    if not isinstance(kind, torch.dtype) or array.dtype != np.uint8 or array.ndim != 1:
+        raise Refusal(422, f"{name} is no tensor of bytes with a known dtype: {dtype!r}")
+    expected = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    if array.nbytes != expected:
+        raise Refusal(422, f"{name} of {dtype} {shape} must have {expected} bytes, got {array.nbytes}")
+    if not expected:
+        return torch.empty(shape, dtype=kind)
+    return torch.from_numpy(array.copy()).view(kind).reshape(shape)  # a copy, because shared objects are read-only

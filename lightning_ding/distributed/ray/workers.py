@@ -1,62 +1,146 @@
-"""A learner and a collector that reach the coordinator's actor, in actors or in processes that join its cluster."""
+"""The actors of a run over Ray: the coordinator, which answers calls, and its workers, which make them."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from lightning_ding.config import ConfigLike
-from lightning_ding.distributed.channel import Channel
-from lightning_ding.distributed.comm_collector import BaseCommCollector
-from lightning_ding.distributed.comm_learner import BaseCommLearner
+from typing_extensions import override
+
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.ray import import_ray, namespace_of
-from lightning_ding.distributed.ray.channel import RayChannel
-from lightning_ding.distributed.ray.cluster import join_cluster
-from lightning_ding.distributed.workers import whole_config
-from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY
+from lightning_ding.distributed.protocol import Handler, Message, Refusal, Server
+from lightning_ding.distributed.ray import import_ray
+from lightning_ding.distributed.ray.store import RayStore
 
 
-def ray_channel(cfg: ParallelConfig) -> RayChannel:
-    """Return the way to the coordinator's actor of a run, and join the cluster first if this process has not.
+class RayServer(Server):
+    """Answers calls of ``RayChannel`` through a handler, and keeps or releases the blocks that travel with them.
 
-    Raises:
-        ImportError: If Ray is not installed.
-        ConnectionError: If there is no cluster at ``system.ray_address``.
-    """
-    ray: Any = import_ray()
-    namespace = namespace_of(cfg.main.exp_name)
-    if not ray.is_initialized():
-        join_cluster(cfg.system.ray_address or "auto", namespace=namespace, log_to_driver=False)
-    return RayChannel(namespace, cfg.system.reconnect_timeout, cfg.system.coordinator.max_block)
-
-
-class _OverRay:
-    """What both have in common."""
-
-    config: ParallelConfig
-
-    def __init__(self, cfg: ConfigLike[ParallelConfig] = None, channel: Channel | None = None) -> None:
-        super().__init__(whole_config(cfg), channel)  # type: ignore[call-arg]
-
-    def _make_channel(self) -> Channel:
-        return ray_channel(self.config)
-
-
-@COMM_LEARNER_REGISTRY.register("ray")
-class RayLearner(_OverRay, BaseCommLearner):
-    """A comm learner over Ray.
+    Ray finds the actor by its name and calls it in several threads, so there is no address and nothing to start.
 
     Args:
-        cfg: Of the whole run.
-        channel: The way to the coordinator, None for the one that the config describes.
+        handler: Answers the messages, ``Coordinator.handle``.
+        store: Store of the coordinator.
     """
 
+    address: Mapping[str, Any] = {}
 
-@COMM_COLLECTOR_REGISTRY.register("ray")
-class RayCollector(_OverRay, BaseCommCollector):
-    """A comm collector over Ray.
+    def __init__(self, handler: Handler, store: RayStore) -> None:
+        self._handler = handler
+        self._store = store
+
+    @override
+    def start(self) -> None:
+        pass
+
+    @override
+    def close(self) -> None:
+        pass
+
+    def answer(self, name: str, message: Message, parcel: Mapping[str, Any]) -> dict[str, Any]:
+        """Return ``{"reply", "refs"}``, or ``{"refused": [status, reason]}`` for a refused message.
+
+        Args:
+            name: Name of the message.
+            message: Content of the message.
+            parcel: ``refs``, references to the blocks whose handles are in the message; ``deleted``, names of blocks
+                that the sender has deleted.
+        """
+        self._store.release(parcel["deleted"])
+        new: list[dict[str, Any]] = []
+        try:
+            new = self._store.adopt(message, parcel["refs"])
+            reply = self._handler(name, message)
+            refs = self._store.refs_of(reply)
+        except Refusal as refusal:
+            for handle in new:
+                self._store.delete(handle)
+            return {"refused": [refusal.status, refusal.reason]}
+        self._store.release(handle["name"] for handle in new if handle["kind"] == "data")  # moved, or sent again later
+        return {"reply": reply, "refs": refs}
+
+
+class CoordinatorActor:
+    """The coordinator; after Ray has restarted it, it resumes the run in its folder.
+
+    Ray passes on only the text of an error in ``__init__``. Therefore an error in the config or the folder is kept, and
+    :meth:`mistake` returns it.
 
     Args:
-        cfg: Of the whole run.
-        channel: The way to the coordinator, None for the one that the config describes.
+        cfg: Config of the run, with an absolute ``exp_name``.
+        resume: Whether to resume the run in the folder at the first start, too.
     """
+
+    def __init__(self, cfg: ParallelConfig, resume: bool = False) -> None:
+        self._folder = Path(cfg.main.exp_name)
+        self._mistake: Exception | None = None
+        try:
+            self._start(cfg, resume)
+        except (ImportError, ValueError) as error:
+            self._mistake = error
+
+    def mistake(self) -> Exception | None:
+        """Return why the coordinator could not start; None if it could."""
+        return self._mistake
+
+    def handle(self, name: str, message: Message, parcel: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer a call of ``RayChannel``; see :meth:`RayServer.answer`."""
+        if self._mistake is not None:
+            return {"refused": [503, f"the coordinator cannot start: {self._mistake}"]}
+        return self._server.answer(name, message, parcel)
+
+    def is_over(self, timeout: float) -> bool:
+        """Wait until the run is over and all workers have been notified; return False on timeout.
+
+        Args:
+            timeout: Longest time to wait, in seconds.
+        """
+        return self._mistake is not None or bool(self._coordinator.wait(timeout))
+
+    def close(self) -> dict[str, Any]:
+        """Close the coordinator, which writes its state, and return the content of ``result.json``."""
+        if self._mistake is not None:
+            return {"error": f"the coordinator could not start again: {self._mistake}"}
+        self._coordinator.close()
+        written = self._folder / "result.json"
+        result: dict[str, Any] = json.loads(written.read_text()) if written.exists() else {}
+        return {**result, "error": self._coordinator.error}
+
+    def _start(self, cfg: ParallelConfig, resume: bool) -> None:
+        from lightning_ding.distributed.coordinator.coordinator import Coordinator
+
+        restarted = import_ray().get_runtime_context().was_current_actor_reconstructed
+        store = RayStore(self._folder / "data", cfg.system.coordinator.max_block)
+        self._coordinator = Coordinator(cfg, store, resume=bool(resume or restarted))
+        self._coordinator.start()
+        self._server = RayServer(self._coordinator.handle, store)
+
+
+class WorkerActor:
+    """A learner or a collector.
+
+    Args:
+        cfg: Config of the run, with an absolute ``exp_name`` and ``system.transport`` ``"ray"``.
+        role: ``"learner"`` or ``"collector"``.
+    """
+
+    def __init__(self, cfg: ParallelConfig, role: str) -> None:
+        self._cfg = cfg
+        self._role = role
+
+    def run(self) -> int | Exception:
+        """Do tasks until the run is over; called again after Ray has restarted this actor.
+
+        Returns:
+            The exit code, or the error in the config that makes a worker impossible.
+        """
+        from lightning_ding.distributed.worker.collector import BaseCommCollector
+        from lightning_ding.distributed.worker.learner import BaseCommLearner
+
+        try:
+            worker = BaseCommLearner(self._cfg) if self._role == "learner" else BaseCommCollector(self._cfg)
+        except (ImportError, ValueError) as error:
+            return error
+        return int(worker.start())

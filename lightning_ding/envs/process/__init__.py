@@ -1,6 +1,6 @@
-"""A vector env with a process for each env, or for each few, that are watched and can be replaced."""
+"""A vector env that runs its envs in supervised processes, which can be replaced if they fail."""
 
-from lightning_ding.envs.process.error import EnvProcessError
+from lightning_ding.envs.process.errors import EnvProcessError
 from lightning_ding.envs.process.vector_env import ProcessVectorEnv
 
 __all__ = ["EnvProcessError", "ProcessVectorEnv"]

@@ -1,4 +1,4 @@
-"""What the processes of a vector env have in their memories, put together and taken apart.
+"""Copies between the arrays of a vector env and the memory shared with its processes.
 
 Shapes: N envs.
 """
@@ -13,16 +13,16 @@ import numpy as np
 from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
-from lightning_ding.envs.process.link import EnvProcess
-from lightning_ding.envs.process.space import layout_of
+from lightning_ding.envs.process.env_process import EnvProcess
+from lightning_ding.envs.process.shared_memory import layout_of
 
 
 class Observations:
-    """The last good observations of N envs.
+    """The last valid observations of N envs.
 
     Args:
-        space: Of one env.
-        num_envs: N.
+        space: Observation space of one env.
+        num_envs: Number of envs N.
     """
 
     def __init__(self, space: Any, num_envs: int) -> None:
@@ -33,19 +33,19 @@ class Observations:
         self._items: list[Any] = [None] * num_envs
 
     def take(self, processes: Sequence[EnvProcess]) -> None:
-        """Take the observations of all envs in some processes."""
+        """Copy the observations of all envs of the given processes."""
         for process in processes:
             self._take(process, process.rows)
 
     def take_some(self, processes: Sequence[EnvProcess], env_ids: Sequence[int]) -> None:
-        """Take the observations of these envs, all of them in these processes."""
+        """Copy the observations of the given envs, which are in the given processes."""
         for process in processes:
             for env_id in env_ids:
                 if env_id in process.env_ids:
                     self._take(process, slice(env_id, env_id + 1))
 
     def batch(self, is_copy: bool) -> Any:
-        """Return the observations of all envs; a copy, or what is written into by the next step."""
+        """Return the observations of all envs, as a copy or as the memory that the next step overwrites."""
         if self._layout is None:
             self._batch = concatenate(self._space, self._items, self._batch)
         return deepcopy(self._batch) if is_copy else self._batch
@@ -56,12 +56,12 @@ class Observations:
             return deepcopy(self._items[env_id])
         return self._layout.join([leaf[env_id].copy() for leaf in self._leaves])
 
-    def of_faults(self, failed: Sequence[EnvProcess], are_final: bool) -> dict[int, dict[str, Any]]:
-        """Return by env what its info says of a fault that ends its episode.
+    def fault_infos(self, failed: Sequence[EnvProcess], are_final: bool) -> dict[int, dict[str, Any]]:
+        """Return by env the info of a fault that ends its episode.
 
         Args:
             failed: Processes with a failure.
-            are_final: Whether the info of the last step is beside that of the first.
+            are_final: Put the fault into ``final_info``, as for envs that are reset in the same step.
         """
         faults: dict[int, dict[str, Any]] = {}
         for process in failed:
@@ -82,14 +82,14 @@ class Observations:
 
 
 def put_actions(processes: Sequence[EnvProcess], leaves: Sequence[NDArray[Any]]) -> None:
-    """Write the leaves of actions, each with leading axis N, into the memories of the processes."""
+    """Write the leaves of actions, each with leading axis N, into the memory shared with the processes."""
     for process in processes:
         for column, leaf in zip(process.block.action if process.block else [], leaves, strict=False):
             column[...] = leaf[process.rows]
 
 
 def outcomes(processes: Sequence[EnvProcess]) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return rewards, terminated and truncated of the last step, each of shape (N,)."""
+    """Return ``reward``, ``terminated`` and ``truncated`` of the last step, each of shape (N,)."""
     blocks = [process.block for process in processes if process.block is not None]
     reward = np.concatenate([block.reward for block in blocks])
     terminated = np.concatenate([block.terminated for block in blocks])

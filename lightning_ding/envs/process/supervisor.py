@@ -1,31 +1,36 @@
-"""Asking the processes of a vector env, and replacing those that fail or raising what they did."""
+"""Requests to the processes of a vector env, and the handling of failures: raising them or replacing processes.
+
+Shapes: N envs.
+"""
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from lightning_ding.envs.process.arguments import OnEnvError
-from lightning_ding.envs.process.faults import Faults
-from lightning_ding.envs.process.group import FATAL, EnvProcesses, error_of
-from lightning_ding.envs.process.link import EnvProcess, Limits
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_ding.envs.process.env_process import EnvProcess, Limits
+from lightning_ding.envs.process.errors import OnEnvError
+from lightning_ding.envs.process.processes import FATAL, EnvProcesses, error_of
 
 Info = dict[str, Any]
 log = logging.getLogger(__name__)
 
 
-class Supervisor:
-    """Sends requests to all processes and decides what becomes of those that fail.
+class ProcessSupervisor:
+    """Sends requests to the processes, and raises their failures or replaces those that fail.
 
     Args:
-        processes: Which have been started.
-        num_envs: How many envs are in them.
-        on_env_error: Whether failures are raised, or processes replaced.
-        budget: Faults of an env without a whole episode between that are borne, >= 0.
-        reset_timeout: Seconds for everything but steps; None is no limit.
+        processes: Processes, already started.
+        num_envs: Number of envs in them.
+        on_env_error: Whether failures are raised or processes are replaced.
+        budget: Largest number of consecutive faults of an env, without a complete episode between them, >= 0.
+        reset_timeout: Seconds for all requests but steps; None for no limit.
     """
 
     def __init__(
@@ -36,8 +41,8 @@ class Supervisor:
         budget: int,
         reset_timeout: float | None,
     ) -> None:
-        self.faults = Faults(num_envs, budget)
-        """The faults that were borne."""
+        self.faults = FaultBudget(num_envs, budget)
+        """Counts of the handled faults."""
         self._processes = processes
         self._no_seeds: list[int | None] = [None] * num_envs
         self._restarts = on_env_error == "restart"
@@ -46,10 +51,10 @@ class Supervisor:
         self._last_action: Callable[[int], Any] | None = None
 
     def reset(self, chosen: Sequence[int], seeds: Sequence[int | None], options: Info | None) -> None:
-        """Reset some envs; a process that fails is replaced until it does not.
+        """Reset some envs; with restarts, a process that fails is replaced until its reset succeeds.
 
         Raises:
-            EnvProcessError: If an env fails and that is not borne.
+            EnvProcessError: If an env fails and is not or no longer replaced.
         """
         for env_id in chosen:
             self.faults.seeded(env_id, seeds[env_id])
@@ -58,8 +63,8 @@ class Supervisor:
         failed = self._reset(asked, chosen, seeds, options)
         why = {process.env_ids: process.failure for process in failed}
         if failed:
-            self.survive(failed, chosen, options)
-        for process in self._processes.all:  # in a process with more envs, those that were not to be reset lost theirs
+            self.recover(failed, chosen, options)
+        for process in self._processes.all:  # the other envs of a replaced process lost their episodes
             if process.env_ids in why and len(_chosen_in(process, chosen)) < len(process.env_ids):
                 process.lost = why[process.env_ids]
 
@@ -67,9 +72,9 @@ class Supervisor:
         """Step all envs and return the processes that failed.
 
         Args:
-            actions: What errors show.
+            actions: Actions as passed to the vector env, for errors.
             rows: Actions by env; None if they are in the shared memory.
-            limits: How long a process has.
+            limits: Time limits for the answers.
         """
         self._last_action = functools.partial(_row, actions) if rows is None else rows.__getitem__
         processes = self._processes.all
@@ -81,38 +86,38 @@ class Supervisor:
             process.failure = process.failure or process.lost
         return self._processes.gather(processes, limits, self._give_up_on)
 
-    def ask_all(self, doing: str, requests: Sequence[tuple[Any, ...]], can_wait: bool = False) -> None:
+    def ask_all(self, operation: str, requests: Sequence[tuple[Any, ...]], can_wait: bool = False) -> None:
         """Send a request to each process and wait for the answers.
 
         Args:
-            doing: What errors call it.
-            requests: One for each process.
-            can_wait: Whether it is enough to do it once a dead process is replaced, if it will be.
+            operation: Name of the operation in errors.
+            requests: A request for each process.
+            can_wait: Accept that a dead process does not answer if it will be replaced.
 
         Raises:
-            EnvProcessError: If one fails.
+            EnvProcessError: If a process fails.
         """
         for process, request in zip(self._processes.all, requests, strict=True):
             if process.is_alive:
-                process.ask(doing, request)
+                process.ask(operation, request)
         failed = self._processes.gather(self._processes.all, self._limits, self._give_up_on)
         if can_wait and self._restarts:
             failed = [process for process in failed if process.is_alive]
         if failed:
             self._raise(failed)
 
-    def settle(self) -> None:
-        """Take what an interrupted call has left."""
-        self._processes.settle(self._limits)
+    def finish_pending(self) -> None:
+        """Wait for the answers to an interrupted call."""
+        self._processes.finish_pending(self._limits)
 
-    def survive(self, failed: Sequence[EnvProcess], chosen: Sequence[int], options: Info | None = None) -> None:
-        """Replace processes until none is broken and the chosen envs in them are reset.
+    def recover(self, failed: Sequence[EnvProcess], chosen: Sequence[int], options: Info | None = None) -> None:
+        """Replace failed processes until all of them work and the chosen envs in them are reset.
 
         Raises:
-            EnvProcessError: If that is not wanted, or an env fails too often.
+            EnvProcessError: If processes are not replaced, or an env fails too often.
         """
         while failed:
-            self._bear(failed)
+            self._handle_faults(failed)
             fresh = self._processes.replace(failed, self.faults.seeds())
             asked = [process for process in fresh if process.failure is None and _chosen_in(process, chosen)]
             self._reset(asked, chosen, self._no_seeds, options)
@@ -129,30 +134,30 @@ class Supervisor:
                 process.ask("reset()", ("reset", numbers, [seeds[env_id] for env_id in ids], options))
         return self._processes.gather(asked, self._limits, self._give_up_on)
 
-    def _bear(self, failed: Sequence[EnvProcess]) -> None:
+    def _handle_faults(self, failed: Sequence[EnvProcess]) -> None:
         ids = [env_id for process in failed for env_id in process.env_ids]
         if not self._restarts or not self.faults.add(ids):
             self._raise(failed)
-        log.warning("%s\nnew processes take the places of the envs %s", error_of(failed, self._details(failed)), ids)
+        log.warning("%s\nthe processes of the envs %s are replaced", error_of(failed, self._details(failed)), ids)
 
     def _raise(self, failed: Sequence[EnvProcess]) -> None:
-        """Raise, and end everything if a process is lost for good."""
+        """Raise the failures, and end all processes if a process is lost and not replaced."""
         error = error_of(failed, self._details(failed))
         kinds = [process.failure.kind for process in failed if process.failure is not None]
-        worn_out = bool((self.faults.in_a_row > self.faults.budget).any())
-        if worn_out:
-            error.args = (f"more than {self.faults.budget} faults without a whole episode between: {error}",)
-        if worn_out or (not self._restarts and any(kind in FATAL for kind in kinds)):
+        is_exhausted = bool((self.faults.in_a_row > self.faults.budget).any())
+        if is_exhausted:
+            error.args = (f"more than {self.faults.budget} faults without a complete episode in between: {error}",)
+        if is_exhausted or (not self._restarts and any(kind in FATAL for kind in kinds)):
             self._processes.kill()
         raise error
 
     def _details(self, failed: Sequence[EnvProcess]) -> dict[int, str]:
-        told = {}
+        texts = {}
         for env_id in (env_id for process in failed for env_id in process.env_ids):
-            told[env_id] = self.faults.last_reset(env_id)
+            texts[env_id] = self.faults.last_reset(env_id)
             if self._last_action is not None:
-                told[env_id] += f", last action {self._last_action(env_id)}"
-        return told
+                texts[env_id] += f", last action {self._last_action(env_id)}"
+        return texts
 
 
 def _chosen_in(process: EnvProcess, chosen: Sequence[int]) -> list[int]:
@@ -160,9 +165,58 @@ def _chosen_in(process: EnvProcess, chosen: Sequence[int]) -> list[int]:
 
 
 def _row(actions: Any, env_id: int) -> Any:
-    """Return the action of one env from a batch whose leaves are what the space says, each with a leading axis N."""
+    """Return the action of one env from a batch whose leaves have a leading axis N."""
     if isinstance(actions, dict):
         return {name: _row(below, env_id) for name, below in actions.items()}
     if isinstance(actions, (tuple, list)):
         return tuple(_row(below, env_id) for below in actions)
     return actions[env_id]
+
+
+class FaultBudget:
+    """Counts the faults of N envs, and draws seeds for their replacements.
+
+    Args:
+        num_envs: Number of envs N.
+        budget: Largest number of consecutive faults of an env, without a complete episode between them, >= 0.
+    """
+
+    def __init__(self, num_envs: int, budget: int) -> None:
+        self.budget = budget
+        self.total: NDArray[np.int64] = np.zeros(num_envs, dtype=np.int64)
+        """Number of all faults of each env, shape (N,)."""
+        self.in_a_row: NDArray[np.int64] = np.zeros(num_envs, dtype=np.int64)
+        """Number of faults of each env since its last complete episode, shape (N,)."""
+        self._seeds: list[int | None] = [None] * num_envs
+        self._since_seed = [0] * num_envs
+
+    def seeded(self, env_id: int, seed: int | None) -> None:
+        """Record the seed of a reset; None leaves the last one in place."""
+        if seed is not None:
+            self._seeds[env_id], self._since_seed[env_id] = seed, 0
+
+    def add(self, env_ids: Iterable[int]) -> bool:
+        """Count a fault of each of these envs, and return whether all envs are within the budget."""
+        for env_id in env_ids:
+            self.total[env_id] += 1
+            self.in_a_row[env_id] += 1
+            self._since_seed[env_id] += 1
+        return bool((self.in_a_row <= self.budget).all())
+
+    def ended(self, episodes: NDArray[np.bool_]) -> None:
+        """Record the envs in which a complete episode ended, shape (N,)."""
+        if self.in_a_row.any():
+            self.in_a_row[episodes] = 0
+
+    def seeds(self) -> list[int]:
+        """Return for each env the seed of its replacement."""
+        drawn = []
+        for seed, number in zip(self._seeds, self._since_seed, strict=True):
+            sequence = np.random.SeedSequence(seed, spawn_key=(number,))
+            drawn.append(int(sequence.generate_state(1)[0]))
+        return drawn
+
+    def last_reset(self, env_id: int) -> str:
+        """Return a description of the last seeded reset of an env."""
+        seed = self._seeds[env_id]
+        return "never reset with a seed" if seed is None else f"last reset with seed {seed}"

@@ -1,13 +1,14 @@
-"""A vector env whose envs run in processes of their own, and which survives what they do.
+"""A vector env whose envs run in separate processes, and which can replace processes that fail.
 
 Shapes: N envs.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -17,52 +18,57 @@ from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
 from lightning_ding.config import require
-from lightning_ding.envs.process.arguments import OnEnvError, check_arguments, seeds_of, start_method, without_mask
-from lightning_ding.envs.process.group import EnvProcesses
-from lightning_ding.envs.process.life import close_at_exit
-from lightning_ding.envs.process.link import EnvProcess
+from lightning_ding.envs.process.env_process import EnvProcess
+from lightning_ding.envs.process.errors import OnEnvError
+from lightning_ding.envs.process.lifeline import close_at_exit
+from lightning_ding.envs.process.processes import EnvProcesses
 from lightning_ding.envs.process.results import Observations, outcomes, put_actions
-from lightning_ding.envs.process.space import layout_of
-from lightning_ding.envs.process.supervisor import Supervisor
+from lightning_ding.envs.process.shared_memory import layout_of
+from lightning_ding.envs.process.supervisor import ProcessSupervisor
+from lightning_ding.posix import require_posix
 
 Info = dict[str, Any]
 Step = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Info]
 
 
 class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
-    """Steps envs in processes of their own, with the results of a ``SyncVectorEnv``.
+    """Steps envs in separate processes, with the same results as a ``SyncVectorEnv``.
 
-    Observations, actions, rewards and ends lie in memory that each process shares with this one alone; what has no
-    fixed size goes through a pipe. Every wait has a deadline, and the end of a process is seen at once. The processes
-    die with this one, however it dies. Ctrl-C goes to this one alone, and SIGUSR1 makes them show their stacks.
+    Observations, actions, rewards and ends of episodes are in memory that each process shares only with the main
+    process; elements without a fixed size go through a pipe. Every wait has a time limit, and the death of a process is
+    noticed immediately. The processes end with the main process, however it ends. Ctrl-C reaches only the main process,
+    and SIGUSR1 makes an env process print its stacks.
 
-    What goes wrong in an env is raised as an ``EnvProcessError`` that names the env. Behind an exception of an env
-    ``reset`` goes on. Where a process died, or gave no answer in time and was killed, all of them are ended and
-    ``close`` is all that is left. With ``on_env_error="restart"`` neither is raised from ``reset`` and ``step``, but
-    the process is replaced. A reset is then tried again. A step ends the episode of each env in that process as
-    ``FaultBarrier`` does, with the last good observation, reward 0, ``truncated`` and ``{"abnormal": True, "fault":
-    "..."}``, in ``final_info`` with SAME_STEP; the other envs keep their results. A new env has the attributes that
-    ``set_attr`` has set. Its first reset, if it comes without a seed, has the k-th of its own for the k-th fault since
-    the env was reset with ``seed``: ``SeedSequence(seed, spawn_key=(k,)).generate_state(1)[0]``, and a random one if it
-    never was.
+    The failure of an env is raised as an ``EnvProcessError`` that names the env. After an exception of an env,
+    ``reset`` starts new episodes. If a process died, or was killed because it did not answer in time, all processes are
+    ended, and the vector env can only be closed.
+
+    With ``on_env_error="restart"``, ``reset`` and ``step`` do not raise, and a process that failed is replaced. A reset
+    is repeated. A step ends the episode of each env in the failed process as ``FaultBarrier`` does: with the last valid
+    observation, reward 0, ``truncated`` and the info ``{"abnormal": True, "fault": "..."}``, which is in ``final_info``
+    in the mode SAME_STEP. The results of the other envs are unchanged. The new envs have the attributes that
+    ``set_attr`` has set. If the first reset of a new env has no seed, its seed is derived from the last seed of the env
+    and the number k of faults since then, ``SeedSequence(seed, spawn_key=(k,)).generate_state(1)[0]``; without any seed
+    it is random.
 
     Args:
-        env_fns: What makes the envs; sent to the processes by cloudpickle.
-        autoreset_mode: When an env whose episode ended is reset.
-        copy: Whether observations are the caller's own, and not written into by the next step.
-        envs_per_process: How many envs share a process, and their faults; >= 1.
-        reset_timeout: Seconds for an answer to ``reset``, for making the envs of a process, for ``call`` and its
-            like, and for the reset that an autoreset step leads to; > 0, None for no limit.
-        step_timeout: Seconds for an answer to ``step``; > 0, None for no limit.
-        close_timeout: Seconds for closing the envs; then their processes are killed; > 0.
-        on_env_error: What becomes of an env that fails in ``reset`` or ``step``.
-        restart_budget: Faults of an env without a whole episode between that are survived; >= 0. The next is raised.
-        context: How processes are started, as in ``multiprocessing``; None is ``"forkserver"`` where there is one. The
-            processes do not import the main script; what it defines is sent to them by value.
+        env_fns: Functions that create the envs; they are sent to the processes by cloudpickle.
+        autoreset_mode: Gymnasium's autoreset mode, which defines when an env is reset after the end of an episode.
+        copy: Return copies of observations, which the next step does not overwrite.
+        envs_per_process: Number of envs that share a process, and its faults; >= 1.
+        reset_timeout: Seconds for ``reset``, for creating the envs of a process, for ``call`` and similar methods, and
+            for the reset within an autoreset step; > 0, None for no limit.
+        step_timeout: Seconds for ``step``; > 0, None for no limit.
+        close_timeout: Seconds for closing the envs, after which their processes are killed; > 0.
+        on_env_error: ``"raise"`` raises a failure in ``reset`` or ``step``, ``"restart"`` replaces the process.
+        restart_budget: Largest number of consecutive faults of an env, without a complete episode between them, >= 0.
+            The next fault is raised.
+        context: Start method as in ``multiprocessing``; None means ``"forkserver"`` where it is available. The
+            processes do not import the main script; its objects are sent to them by value.
 
     Raises:
         ValueError: If an argument is out of its range.
-        EnvProcessError: If an env cannot be made, or has other spaces than the first.
+        EnvProcessError: If an env cannot be created, or its spaces differ from those of the first.
 
     Example:
         >>> envs = ProcessVectorEnv([lambda: gym.make("CartPole-v1")] * 2, context="fork")
@@ -84,7 +90,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         restart_budget: int = 10,
         context: Literal["forkserver", "spawn", "fork"] | None = None,
     ) -> None:
-        self.closed = True  # until there is something to close
+        self.closed = True  # until there are processes to close
         timeouts = {"reset_timeout": reset_timeout, "step_timeout": step_timeout, "close_timeout": close_timeout}
         check_arguments(len(env_fns), envs_per_process, on_env_error, restart_budget, timeouts)
         method = start_method(context)
@@ -101,13 +107,15 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._actions = layout_of(self.single_action_space)
         self._observations = Observations(self.single_observation_space, self.num_envs)
-        self._supervisor = Supervisor(self._processes, self.num_envs, on_env_error, restart_budget, reset_timeout)
+        self._supervisor = ProcessSupervisor(
+            self._processes, self.num_envs, on_env_error, restart_budget, reset_timeout
+        )
         self._ended = np.zeros(self.num_envs, dtype=bool)
         self._is_reset = False
 
     @property
     def faults(self) -> NDArray[np.int64]:
-        """How many faults each env has had that were survived, shape (N,)."""
+        """Number of handled faults of each env, shape (N,)."""
         return self._supervisor.faults.total.copy()
 
     @property
@@ -115,7 +123,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         """The seeds of the envs, a tuple."""
         return self.get_attr("np_random_seed")
 
-    @property  # type: ignore[misc]  # of VectorEnv it can be set
+    @property  # type: ignore[misc]  # VectorEnv has a setter
     def np_random(self) -> Any:
         """Copies of the random generators of the envs, a tuple."""
         return self.get_attr("np_random")
@@ -124,12 +132,12 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         """Reset all envs, or those where ``options["reset_mask"]`` is true.
 
         Args:
-            seed: For the first env, the next one has one more and so on; or a list with one for each env, None where it
-                goes on with its stream; or None for all.
-            options: What the envs know; with ``reset_mask``, a boolean array of shape (N,), beside it.
+            seed: Seed of the first env, which is increased by 1 for each further env; or a list with a seed for each
+                env. None continues the random streams.
+            options: Options of the envs, and optionally ``reset_mask``, a boolean array of shape (N,).
 
         Raises:
-            ValueError: If the seeds or the mask do not fit.
+            ValueError: If the number of seeds or the shape of the mask is wrong.
             EnvProcessError: If an env fails.
         """
         self._check_running()
@@ -146,19 +154,19 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         """Step all envs.
 
         Args:
-            actions: In ``action_space``.
+            actions: Element of ``action_space``.
 
         Raises:
             EnvProcessError: If an env fails.
-            RuntimeError: Without autoreset, if the episode of an env has ended and it was not reset.
+            RuntimeError: Without autoreset, if an env was not reset after the end of its episode.
         """
         self._check_running()
         self._check_steppable()
         failed = self._supervisor.step(actions, self._request(actions), (self._step_timeout, self._reset_timeout))
         same_step = self.autoreset_mode == AutoresetMode.SAME_STEP
-        faults = self._observations.of_faults(failed, same_step)
+        faults = self._observations.fault_infos(failed, same_step)
         if failed:
-            self._supervisor.survive(failed, list(faults) if same_step else [])
+            self._supervisor.recover(failed, list(faults) if same_step else [])
         processes = self._processes.all
         self._observations.take([one for one in processes if same_step or one.env_ids[0] not in faults])
         reward, terminated, truncated = outcomes(processes)
@@ -169,7 +177,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         return self._observations.batch(self.copy), reward, terminated, truncated, self._infos(processes, faults)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Return what a method of each env answers, or an attribute of each; results are pickled.
+        """Return the result of a method of each env, or an attribute of each env; results are pickled.
 
         Raises:
             EnvProcessError: If an env fails.
@@ -186,20 +194,20 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         """Set an attribute of each env.
 
         Args:
-            name: Of the attribute.
-            values: A list or tuple with one for each env, or one for all.
+            name: Name of the attribute.
+            values: A list or tuple with a value for each env, or one value for all.
 
         Raises:
-            ValueError: If there are too few values, or too many.
-            EnvProcessError: If an env fails. With ``on_env_error="restart"`` one that died is no error: who takes its
-                place at the next step is given the attribute.
+            ValueError: If the number of values is wrong.
+            EnvProcessError: If an env fails. With ``on_env_error="restart"``, a dead process is no error: its
+                replacement at the next step gets the attribute.
         """
         values = list(values) if isinstance(values, (list, tuple)) else [values] * self.num_envs
         require(len(values) == self.num_envs, "values", f"{self.num_envs}, one for each env", len(values))
         self._check_running()
         requests = [("set_attr", name, values[process.rows]) for process in self._processes.all]
         self._supervisor.ask_all(f"set_attr({name!r})", requests, can_wait=True)
-        self._processes.remember(name, values)
+        self._processes.keep_attribute(name, values)
 
     def render(self) -> tuple[Any, ...]:
         """Return the frame of each env."""
@@ -207,11 +215,11 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
 
     def close_extras(self) -> None:
         """Close the envs and end their processes, within about twice ``close_timeout``."""
-        if os.getpid() == self._owner:  # a fork of this process has no children to end
+        if os.getpid() == self._owner:  # a fork of this process does not own the env processes
             self._processes.close(self._close_timeout)
 
     def _request(self, actions: Any) -> list[Any] | None:
-        """Put actions into the shared memory, or return them env by env if they are not what the space says."""
+        """Write actions into the shared memory, or return them env by env if they do not fit there."""
         leaves = None if self._actions is None else self._actions.split_exact(actions, self.num_envs)
         if leaves is None:
             rows = list(iterate(self.action_space, actions))
@@ -233,9 +241,9 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         return infos
 
     def _check_running(self) -> None:
-        if self.closed or self._processes.are_over:
-            raise ClosedEnvironmentError(f"{self} is closed, or an env failed so that it had to be")
-        self._supervisor.settle()
+        if self.closed or self._processes.is_closed:
+            raise ClosedEnvironmentError(f"{self} is closed, or was ended because a process failed")
+        self._supervisor.finish_pending()
 
     def _check_steppable(self) -> None:
         if not self._is_reset:
@@ -243,3 +251,60 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         if self.autoreset_mode == AutoresetMode.DISABLED and self._ended.any():
             ended = np.flatnonzero(self._ended).tolist()
             raise RuntimeError(f"without autoreset, envs whose episode ended must be reset before they step: {ended}")
+
+
+def start_method(name: str | None) -> str:
+    """Return the start method of processes; None means the best one available.
+
+    Raises:
+        ValueError: If the system does not support this start method, or is not a POSIX system.
+    """
+    require_posix('mode="async"', 'mode="sync"')
+    known = multiprocessing.get_all_start_methods()
+    name = name or ("forkserver" if "forkserver" in known else "spawn")
+    require(name in known, "context", f"one of {known}", name)
+    return name
+
+
+def check_arguments(
+    num_envs: int,
+    envs_per_process: int,
+    on_env_error: str,
+    restart_budget: int,
+    timeouts: Mapping[str, float | None],
+) -> None:
+    """Check the arguments of ``ProcessVectorEnv``.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+    require(num_envs >= 1, "env_fns", "one or more functions", num_envs)
+    require(envs_per_process >= 1, "envs_per_process", ">= 1", envs_per_process)
+    require(on_env_error in get_args(OnEnvError), "on_env_error", f"one of {get_args(OnEnvError)}", on_env_error)
+    require(restart_budget >= 0, "restart_budget", ">= 0", restart_budget)
+    for name, seconds in timeouts.items():
+        if name == "close_timeout":
+            require(seconds is not None and seconds > 0, name, "> 0", seconds)
+        else:
+            require(seconds is None or seconds > 0, name, "> 0 or None", seconds)
+
+
+def seeds_of(seed: Any, num_envs: int) -> list[int | None]:
+    """Return a seed for each env, from the seed of the first env, a list of seeds, or None."""
+    if seed is None or isinstance(seed, (int, np.integer)):
+        return [None if seed is None else int(seed) + env_id for env_id in range(num_envs)]
+    seeds = list(seed)
+    require(len(seeds) == num_envs, "seed", f"an integer, None or a list of {num_envs} of these", len(seeds))
+    return seeds
+
+
+def without_mask(options: Info | None, num_envs: int) -> tuple[Info | None, NDArray[np.bool_]]:
+    """Return the options without ``reset_mask``, and the mask of the envs to reset."""
+    if options is None or "reset_mask" not in options:
+        return options, np.ones(num_envs, dtype=bool)
+    mask: Any = options["reset_mask"]
+    is_mask = isinstance(mask, np.ndarray) and mask.dtype == bool and mask.shape == (num_envs,) and bool(mask.any())
+    require(
+        is_mask, "options['reset_mask']", f"a boolean array of shape ({num_envs},) with at least one true entry", mask
+    )
+    return {name: value for name, value in options.items() if name != "reset_mask"}, mask

@@ -1,8 +1,8 @@
-"""What the process of one or more envs does: it steps them when it is asked to.
+"""The code of an env process, which steps one or more envs at the request of its parent.
 
-Everything in both directions begins with one byte. ``STEP`` alone is the usual request, because the actions lie in
-shared memory, and ``DONE`` alone the usual answer. ``MORE`` and ``ERROR`` are followed by a pickled message; at both
-ends of this pipe are processes of the same run.
+Each message begins with one byte. The usual request is ``STEP`` alone, because the actions are in shared memory, and
+the usual answer is ``DONE`` alone. ``MORE`` and ``ERROR`` are followed by a pickled message. Pickle is safe here: both
+ends of the pipe are processes of the same run.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from lightning_ding.envs.process.life import settle_in
-from lightning_ding.envs.process.memory import RESETTING, STEPPING, Block
-from lightning_ding.envs.process.script import dumps_for_parent
-from lightning_ding.envs.process.space import Layout, layout_of
+from lightning_ding.envs.process.errors import is_check_error
+from lightning_ding.envs.process.lifeline import prepare_child
+from lightning_ding.envs.process.main_module import dumps_for_parent
+from lightning_ding.envs.process.shared_memory import RESETTING, STEPPING, Layout, SharedArrays, layout_of
 
 STEP, MORE, DONE, ERROR = b"s", b"+", b".", b"!"
 Info = dict[str, Any]
-Seen = tuple[int, Any, Info, "tuple[Any, Info] | None"]
-"""Number of an env in its process, observation if that has no fixed size, info, and both of an episode that ended."""
+Outcome = tuple[int, Any, Info, "tuple[Any, Info] | None"]
+"""Number of an env in its process, observation if it has no fixed size, info, and final observation and info."""
 
 
 def serve(pipe: Connection, parent: Connection) -> None:
-    """Answer requests until one is to close, or the parent is gone.
+    """Answer requests until a request to close, or until the parent ends.
 
     Args:
-        pipe: The child's end.
-        parent: The parent's lifeline.
+        pipe: The child's end of the pipe.
+        parent: Lifeline of the parent.
     """
-    settle_in(parent)
-    file, worker = pipe.fileno(), Worker(pipe)
+    prepare_child(parent)
+    file, worker = pipe.fileno(), EnvWorker(pipe)
     try:
         os.write(file, DONE)
         while code := os.read(file, 1):
             if not _answer(pipe, worker, code):
                 break
-    except (EOFError, ConnectionError):  # nobody is there to be told
+    except (EOFError, ConnectionError):  # the parent has ended
         pass
 
 
-def _answer(pipe: Connection, worker: Worker, code: bytes) -> bool:
-    """Answer one request and return whether more may come."""
+def _answer(pipe: Connection, worker: EnvWorker, code: bytes) -> bool:
+    """Answer one request, and return whether another one may follow."""
     request = b"" if code == STEP else pipe.recv_bytes()
     name = ""
     try:
@@ -59,7 +59,7 @@ def _answer(pipe: Connection, worker: Worker, code: bytes) -> bool:
         message = getattr(worker, name)(*arguments)
         code, data = MORE, None if message is None else dumps_for_parent(message)
     except Exception as error:
-        code, data = ERROR, ForkingPickler.dumps(worker.complain(error))
+        code, data = ERROR, ForkingPickler.dumps(worker.describe_error(error))
     if data is None:
         os.write(pipe.fileno(), DONE)
     else:
@@ -68,11 +68,11 @@ def _answer(pipe: Connection, worker: Worker, code: bytes) -> bool:
     return name != "close"
 
 
-class Worker:
+class EnvWorker:
     """The envs of this process.
 
     Args:
-        pipe: Over which the shared memory comes.
+        pipe: The child's end of the pipe.
     """
 
     def __init__(self, pipe: Connection) -> None:
@@ -80,65 +80,65 @@ class Worker:
         self._envs: list[gym.Env[Any, Any]] = []
         self._mode = AutoresetMode.DISABLED
         self._ended: list[bool] = []
-        self._fresh: list[int | None] = []
-        self._at: list[int] | Any = [0, 0]
+        self._fallback_seeds: list[int | None] = []
+        self._position: list[int] | Any = [0, 0]
         self._observations: Layout | None = None
         self._actions: Layout | None = None
-        self._block: Block
-        self._seen: list[Seen] = []
+        self._block: SharedArrays
+        self._outcomes: list[Outcome] = []
 
     def make(self, makers: CloudpickleWrapper[Any], mode: AutoresetMode) -> CloudpickleWrapper[Any]:
-        """Make the envs and return their spaces, metadata and render modes."""
+        """Create the envs, and return their spaces, metadata and render modes."""
         self._mode = mode
         functions: Sequence[Callable[[], gym.Env[Any, Any]]] = makers.fn  # type: ignore[assignment]
         for number, function in enumerate(functions):
-            self._at[0] = number
+            self._position[0] = number
             self._envs.append(function())
-        self._ended, self._fresh = [False] * len(self._envs), [None] * len(self._envs)
-        said = [(env.observation_space, env.action_space, env.metadata, env.render_mode) for env in self._envs]
-        return CloudpickleWrapper(said)  # type: ignore[arg-type]
+        self._ended, self._fallback_seeds = [False] * len(self._envs), [None] * len(self._envs)
+        descriptions = [(env.observation_space, env.action_space, env.metadata, env.render_mode) for env in self._envs]
+        return CloudpickleWrapper(descriptions)  # type: ignore[arg-type]
 
     def share(self) -> None:
-        """Take the shared memory that comes next."""
+        """Receive the shared memory, which the parent sends next."""
         self._observations = layout_of(self._envs[0].observation_space)
         self._actions = layout_of(self._envs[0].action_space)
         with socket.socket(fileno=os.dup(self._pipe.fileno())) as other_end:
             _, files, _, _ = socket.recv_fds(other_end, 1, 1)
-        self._block = Block(len(self._envs), self._observations, self._actions, files[0])
+        self._block = SharedArrays(len(self._envs), self._observations, self._actions, files[0])
         self._block.close_file()
-        self._at = self._block.at
+        self._position = self._block.position
 
     def resume(self, seeds: list[int | None], attributes: dict[str, list[Any]]) -> None:
-        """Take the place of envs that broke, whose episodes are over.
+        """Replace failed envs, whose episodes count as ended.
 
         Args:
-            seeds: For the first reset of each env if that comes without one.
-            attributes: By name, what each env was given.
+            seeds: Seed of each env for its first reset, used if that reset is called without a seed.
+            attributes: Values that ``set_attr`` has set, one for each env, by name.
         """
-        self._fresh, self._ended = seeds, [True] * len(self._envs)
+        self._fallback_seeds, self._ended = seeds, [True] * len(self._envs)
         for name, values in attributes.items():
             self.set_attr(name, values)
 
-    def reset(self, numbers: list[int], seeds: list[int | None], options: Info | None) -> list[Seen] | None:
-        """Reset some of the envs; ``seeds`` has one for each of them."""
-        self._seen = []
+    def reset(self, numbers: list[int], seeds: list[int | None], options: Info | None) -> list[Outcome] | None:
+        """Reset some of the envs, with a seed for each of them."""
+        self._outcomes = []
         for number, seed in zip(numbers, seeds, strict=True):
             obs, info = self._reset_one(number, seed, options)
-            self._keep(number, obs, info, None)
-        return self._seen or None
+            self._write_outcome(number, obs, info, None)
+        return self._outcomes or None
 
-    def step(self, actions: list[Any] | None) -> list[Seen] | None:
-        """Step all envs; None for ``actions`` means those in the shared memory."""
-        self._seen = []
+    def step(self, actions: list[Any] | None) -> list[Outcome] | None:
+        """Step all envs; if ``actions`` is None, they are in the shared memory."""
+        self._outcomes = []
         for number in range(len(self._envs)):
             self._step_one(number, self._shared_action(number) if actions is None else actions[number])
-        return self._seen or None
+        return self._outcomes or None
 
     def call(self, name: str, args: Any, kwargs: Any) -> list[Any]:
-        """Return what each env says."""
+        """Return an attribute of each env, or the result of calling it if it is a method."""
         answers = []
         for number, env in enumerate(self._envs):
-            self._at[0] = number
+            self._position[0] = number
             attribute = env.get_wrapper_attr(name)
             answers.append(attribute(*args, **kwargs) if callable(attribute) else attribute)
         return answers
@@ -146,29 +146,34 @@ class Worker:
     def set_attr(self, name: str, values: list[Any]) -> None:
         """Set an attribute of each env."""
         for number, (env, value) in enumerate(zip(self._envs, values, strict=True)):
-            self._at[0] = number
+            self._position[0] = number
             env.set_wrapper_attr(name, value)
 
     def close(self) -> None:
-        """Close all envs, also behind one that cannot be closed.
+        """Close all envs, even if one of them raises.
 
         Raises:
-            Exception: What the first of those raised.
+            Exception: The first exception that an env raised.
         """
         first: Exception | None = None
         for number, env in enumerate(self._envs):
             try:
                 env.close()
             except Exception as error:
-                self._at[0] = number if first is None else self._at[0]
+                self._position[0] = number if first is None else self._position[0]
                 first = first or error
         if first is not None:
             raise first
 
-    def complain(self, error: Exception) -> tuple[int, str, str]:
-        """Return the number of the env that raised, the error in a line, and where it was raised."""
+    def describe_error(self, error: Exception) -> tuple[int, str, str, Exception | None]:
+        """Return the env's number, the error in one line, its traceback, and the error itself if a check raised it."""
         trace = "".join(traceback.format_exception(error))
-        return int(self._at[0]), f"{type(error).__name__}: {error}", trace
+        return (
+            int(self._position[0]),
+            f"{type(error).__name__}: {error}",
+            trace,
+            error if is_check_error(error) else None,
+        )
 
     def _step_one(self, number: int, action: Any) -> None:
         block, final = self._block, None
@@ -176,26 +181,23 @@ class Worker:
             obs, info = self._reset_one(number, None)
             block.reward[number], block.terminated[number], block.truncated[number] = 0.0, False, False
         else:
-            self._at[0], self._at[1] = number, STEPPING
+            self._position[0], self._position[1] = number, STEPPING
             obs, reward, terminated, truncated, info = self._envs[number].step(action)
             block.reward[number], block.terminated[number], block.truncated[number] = reward, terminated, truncated
             self._ended[number] = bool(terminated or truncated)
             if self._ended[number] and self._mode == AutoresetMode.SAME_STEP:
-                final = (deepcopy(obs), info)  # the env may write its next observation into the same memory
+                final = (deepcopy(obs), info)  # the env may overwrite this memory with its next observation
                 obs, info = self._reset_one(number, None)
-        self._keep(number, obs, info, final)
+        self._write_outcome(number, obs, info, final)
 
     def _reset_one(self, number: int, seed: int | None, options: Info | None = None) -> tuple[Any, Info]:
-        self._at[0], self._at[1] = number, RESETTING
-        fresh, self._fresh[number] = self._fresh[number], None
+        self._position[0], self._position[1] = number, RESETTING
+        fresh, self._fallback_seeds[number] = self._fallback_seeds[number], None
         self._ended[number] = False
         return self._envs[number].reset(seed=fresh if seed is None else seed, options=options)
 
-    def _keep(self, number: int, obs: Any, info: Info, final: tuple[Any, Info] | None) -> None:
-        left = None
-        if self._observations is None:
-            left = obs
-        else:
+    def _write_outcome(self, number: int, obs: Any, info: Info, final: tuple[Any, Info] | None) -> None:
+        if self._observations is not None:
             for column, leaf in zip(self._block.obs, self._observations.split(obs), strict=True):
                 if np.shape(leaf) != column.shape[1:]:
                     raise ValueError(f"an observation must be in {self._observations.space}, got {obs!r}")
@@ -204,7 +206,7 @@ class Worker:
                 else:
                     np.copyto(column[number, ...], leaf, casting="same_kind")
         if info or final is not None or self._observations is None:
-            self._seen.append((number, left, info, final))
+            self._outcomes.append((number, obs if self._observations is None else None, info, final))
 
     def _shared_action(self, number: int) -> Any:
         assert self._actions is not None

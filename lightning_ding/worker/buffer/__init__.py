@@ -1,10 +1,8 @@
 """Replay buffers."""
 
 from lightning_ding.worker.buffer.advanced import AdvancedReplayBuffer
-from lightning_ding.worker.buffer.base import IBuffer
+from lightning_ding.worker.buffer.base import IBuffer, create_buffer, get_buffer_cls, load_merged, next_episode_id
 from lightning_ding.worker.buffer.episode import EpisodeReplayBuffer
-from lightning_ding.worker.buffer.factory import create_buffer, get_buffer_cls
-from lightning_ding.worker.buffer.merge import load_merged, next_episode_id
 from lightning_ding.worker.buffer.naive import NaiveReplayBuffer
 from lightning_ding.worker.buffer.sequence import SequenceReplayBuffer
 

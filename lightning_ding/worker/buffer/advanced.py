@@ -1,6 +1,6 @@
 """Prioritised replay (Schaul et al. 2016, https://arxiv.org/abs/1511.05952), with limits on use, age and rate.
 
-Where this differs from the paper: beta is annealed by updates or env steps, whoever samples how often; new transitions
+Where this differs from the paper: beta is annealed by updates or env steps, not by calls of ``sample``; new transitions
 get the largest priority of those that stay in the buffer, not the largest ever seen; importance weights are divided by
 the largest that any transition in the buffer could have, not by the largest of the minibatch.
 
@@ -9,27 +9,29 @@ Shapes: K transitions pushed, B transitions of a minibatch, U minibatches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import Self
 
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.registry import BUFFER_REGISTRY
 from lightning_ding.rl import Schedule
-from lightning_ding.worker.buffer.form import Rows
 from lightning_ding.worker.buffer.rate_limiter import RateLimiter
-from lightning_ding.worker.buffer.stored import STORED_KEYS, StoredBuffer, check_sizes, require_enough, to_rows
+from lightning_ding.worker.buffer.sampling import check_sizes, require_enough
+from lightning_ding.worker.buffer.schema import Rows
+from lightning_ding.worker.buffer.stored import STORED_KEYS, StoredBuffer, to_rows
 from lightning_ding.worker.buffer.sum_tree import Floats, SumTree
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT
 from lightning_ding.worker_config import ReplayBufferConfig
 
 ONE = np.int32(1)
-EPSILON = 1e-5  # added to every priority, so that no transition is lost
+EPSILON = 1e-5  # added to every priority, so that every transition can be drawn
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -50,6 +52,7 @@ class AdvancedReplayBuffer(StoredBuffer):
     """
 
     is_prioritised = True
+    can_merge = True
     config_keys = STORED_KEYS | {
         "alpha",
         "beta",
@@ -74,9 +77,9 @@ class AdvancedReplayBuffer(StoredBuffer):
         self._priority: NDArray[np.float32] = np.zeros(size, dtype=np.float32)
         counted = size if self.config.max_use is not None else 0
         self._use: NDArray[np.int32] = np.zeros(counted, dtype=np.int32)
-        self._first_id = 0  # of the first transition pushed since the last clear
-        self._gone = 0  # rows that are still in the ring but are not drawn any more
-        self._first_fresh = 0  # id before which all have left
+        self._first_id = 0  # id of the first transition pushed since the last clear
+        self._gone = 0  # rows that are still in the ring but cannot be drawn any more
+        self._first_fresh = 0  # id below which all have left
         self._train_iter = 0
         start, steps, unit = self.config.beta, self.config.anneal_step, self.config.anneal_unit
         self._annealing = (
@@ -90,7 +93,7 @@ class AdvancedReplayBuffer(StoredBuffer):
 
     @property
     def beta(self) -> float:
-        """The exponent of the importance weights as of the newest sample."""
+        """Exponent of the importance weights after the updates and env steps so far."""
         if self._annealing is None:
             return self.config.beta
         done = self._train_iter if self.config.anneal_unit == "train_iter" else max(self._envstep, 0)
@@ -103,7 +106,7 @@ class AdvancedReplayBuffer(StoredBuffer):
         return super().nbytes + self._tree.nbytes + self._priority[rows].nbytes + self._use[rows].nbytes
 
     def count(self) -> int:
-        """Return how many transitions can be drawn."""
+        """Return the number of transitions that can be drawn."""
         return self._storage.count - self._gone
 
     def sample(
@@ -119,21 +122,21 @@ class AdvancedReplayBuffer(StoredBuffer):
         """Return a copy of transitions drawn in proportion to priority^alpha, one of each B-th of the total weight.
 
         Args:
-            batch_size: B, >= 1.
-            cur_learner_iter: Updates so far; beta and staleness depend on it.
-            num_batches: U minibatches drawn at once, with the priorities as they are; None for a single one.
+            batch_size: Size of a minibatch B, >= 1.
+            cur_learner_iter: Updates so far, which decide beta and staleness.
+            num_batches: Number of minibatches U drawn at once with the current priorities; None for a single one.
             n_step: Steps of the return, >= 1.
-            discount_factor: gamma of the return.
-            sample_range: Draw from these transitions only, counted by age, the oldest first; None draws from all.
+            discount_factor: Discount factor gamma of the return.
+            sample_range: Range of transitions to draw from, by age, the oldest first; None draws from all.
 
         Returns:
-            A nested dict of tensors, leading axes (B,) or (U, B): what was pushed, ``discount``, ``IS`` (eq. 1 of
+            A nested dict of tensors, leading axes (B,) or (U, B): the pushed entries, ``discount``, ``IS`` (eq. 1 of
             section 3.4, in (0, 1]), ``priority``, and ``replay_unique_id`` and ``replay_buffer_idx``, by which
-            :meth:`update` knows them again.
+            :meth:`update` identifies the transitions.
 
         Raises:
-            ValueError: If there are fewer than B transitions or uses left, or an argument is out of its range.
-            TimeoutError: If a limit of ``thruput_controller`` kept it waiting too long.
+            ValueError: If there are fewer than B transitions or uses left, or an argument is out of range.
+            TimeoutError: If a limit of ``thruput_controller`` made it wait too long.
         """
         check_sizes(batch_size, num_batches, n_step)
         with self._lock:
@@ -143,7 +146,7 @@ class AdvancedReplayBuffer(StoredBuffer):
                 self._limiter.wait_to_sample(batch_size * (num_batches or 1), batch_size, self.count)
             shape = (batch_size,) if num_batches is None else (num_batches, batch_size)
             rows, weight, smallest = self._draw_fresh(shape, cur_learner_iter, sample_range)
-            self._newest_sample = rows.flatten()  # a copy: rows are returned
+            self._newest_sample = rows.flatten()  # a copy, because the rows are returned
             extra: dict[str, NDArray[Any]] = {"IS": (weight / smallest) ** -self.beta}
             extra["priority"] = self._priority[rows]
             extra |= {"replay_unique_id": self._id_of(rows), "replay_buffer_idx": rows}
@@ -155,11 +158,11 @@ class AdvancedReplayBuffer(StoredBuffer):
             return batch
 
     def update(self, info: Mapping[str, Any]) -> None:
-        """Take the priorities of transitions that were sampled; those that have left are passed over.
+        """Set the priorities of sampled transitions; transitions that have left are skipped.
 
         Args:
-            info: ``priority`` >= 0, ``replay_unique_id`` and ``replay_buffer_idx``, all of one shape; where a
-                transition stands twice, the last one counts. Without ``priority`` nothing happens.
+            info: ``priority`` >= 0, ``replay_unique_id`` and ``replay_buffer_idx``, all of one shape. If a transition
+                occurs twice, the last one counts. Without ``priority`` nothing happens.
 
         Raises:
             ValueError: If a priority is negative or not finite, or the shapes differ.
@@ -169,7 +172,7 @@ class AdvancedReplayBuffer(StoredBuffer):
             return
         missing = [key for key in ("replay_unique_id", "replay_buffer_idx") if key not in info]
         if missing:
-            raise KeyError(f"update needs {' and '.join(missing)} beside priority, as sample returned them")
+            raise KeyError(f"update needs {' and '.join(missing)} in addition to priority, as sample returned them")
         priority = _checked(info["priority"])
         rows, ids = to_rows(info["replay_buffer_idx"]), to_rows(info["replay_unique_id"])
         if not len(priority) == len(rows) == len(ids):
@@ -187,17 +190,17 @@ class AdvancedReplayBuffer(StoredBuffer):
             self._write(rows, priority + EPSILON)
 
     def clear(self) -> None:
-        """Forget all transitions and the form they had; ids go on, so that late priorities are passed over."""
+        """Remove all transitions and their schema; ids continue, so that late priorities are skipped."""
         with self._lock:
             size = self._storage.capacity
-            self._first_id += self._storage.push_count + size  # no row that is not written yet has an old id
+            self._first_id += self._storage.push_count + size  # rows that are not written yet have no old id
             super().clear()
             self._tree.clear()
             self._gone = 0
             self._newest_sample = self._newest_sample[:0]
 
     def pop_metrics(self) -> dict[str, float]:
-        """Return the rates, and of the newest minibatch the means of use, staleness and priority."""
+        """Return the rates, and the means of use, staleness and priority over the newest minibatch."""
         with self._lock:
             metrics = super().pop_metrics() | {"beta": self.beta, "waited_seconds": self._limiter.waited_seconds}
             rows = self._newest_sample
@@ -244,19 +247,19 @@ class AdvancedReplayBuffer(StoredBuffer):
         self._tree.write(rows, priority**self.config.alpha)
 
     def _fresh_weight(self, rows: Rows) -> float:
-        """Return the largest weight among the transitions that stay, or 1 if none does.
+        """Return the largest weight among the transitions that stay, or 1 if there are none.
 
         Args:
-            rows: Rows of new transitions. Their leaves still hold the weights of those that they replace.
+            rows: Rows of new transitions, whose leaves still hold the weights of the replaced ones.
         """
         largest = self._tree.largest
-        if self._tree.read(rows).max() == largest > 0:  # else those replaced have no part in it
+        if self._tree.read(rows).max() == largest > 0:  # otherwise the replaced ones do not matter
             self._tree.write(rows, 0.0)
             largest = self._tree.largest
         return largest or 1.0
 
     def _forget(self, rows: Rows) -> None:
-        """Note that rows are overwritten or cleared; some of them may have left before."""
+        """Count rows that are overwritten or cleared; some of them may have left before."""
         if self._gone:
             here = self._tree.read(rows) > 0
             self._gone -= len(rows) - int(np.count_nonzero(here))
@@ -264,7 +267,7 @@ class AdvancedReplayBuffer(StoredBuffer):
         super()._forget(rows)
 
     def _take_out(self, rows: Rows) -> None:
-        """Let rows leave that stay in the ring: they are dropped, used up or stale."""
+        """Remove rows that stay in the ring from the draws: they are dropped, used up or stale."""
         if len(rows):
             super()._forget(rows)
             self._tree.write(rows, 0.0)
@@ -273,10 +276,22 @@ class AdvancedReplayBuffer(StoredBuffer):
     def _drawable(self, rows: Rows) -> Rows:
         return rows[self._tree.read(rows) > 0]
 
+    def _merge(self, sources: Sequence[Self]) -> None:
+        super()._merge(sources)
+        self._train_iter = max(source._train_iter for source in sources)
+
+    def _take_from(self, source: Self, rows: Rows, offsets: Mapping[str, int]) -> None:
+        super()._take_from(source, rows, offsets)
+        new = self._storage.newest(len(rows))
+        self._priority[new] = source._priority[rows]
+        self._tree.write(new, source._tree.read(rows))
+        if self.config.max_use is not None:
+            self._use[new] = source._use[rows]
+
     # ------------------------------------------------------------------ drawing
 
     def _draw_fresh(self, shape: tuple[int, ...], train_iter: int, ages: slice | None) -> tuple[Rows, Floats, float]:
-        """Return rows that are neither stale nor used up, their weights, and the smallest weight there is."""
+        """Return rows that are neither stale nor used up, their weights, and the smallest of all weights."""
         while True:
             among = None if ages is None else self._rows_of_age(ages)
             require_enough(self.count() if among is None else len(among), shape[-1], kept=self._kept)
@@ -289,13 +304,13 @@ class AdvancedReplayBuffer(StoredBuffer):
         weight = self._tree.read(rows)
         if self.config.max_use is not None:
             rows, weight = self._use_up(rows, weight, among)
-            np.add.at(self._use, rows.reshape(-1), ONE)  # another type would be far slower
+            np.add.at(self._use, rows.reshape(-1), ONE)  # with another type numpy is far slower
             used = np.unique(rows)
             self._take_out(used[self._use[used] >= self.config.max_use])
         return rows, weight, smallest
 
     def _draw_rows(self, shape: tuple[int, ...], among: Rows | None) -> Rows:
-        """Return rows in proportion to their weights; each of B rows from its B-th of the total."""
+        """Return rows drawn in proportion to their weights, one from each B-th of the total."""
         strata = (np.arange(shape[-1]) + self._rng.random(shape)) * (1 / shape[-1])
         if among is None:
             return self._tree.find(strata.reshape(-1)).reshape(shape)
@@ -305,7 +320,7 @@ class AdvancedReplayBuffer(StoredBuffer):
         return drawn
 
     def _use_up(self, rows: Rows, weight: Floats, among: Rows | None) -> tuple[Rows, Floats]:
-        """Return rows none of which is drawn more often than it has uses left; what is too often is drawn anew."""
+        """Return the rows with those replaced by new draws that occur more often than they have uses left."""
         max_use, flat, weights = self.config.max_use or 0, rows.reshape(-1).copy(), weight.reshape(-1).copy()
         self._require_uses(len(flat), among)
         removed: dict[int, float] = {}
@@ -317,7 +332,7 @@ class AdvancedReplayBuffer(StoredBuffer):
             too_often = order[rank >= max_use - self._use[ordered]]
             if not len(too_often):
                 break
-            full = np.unique(flat[too_often])  # no use of these is left in this minibatch
+            full = np.unique(flat[too_often])  # these have no use left in this minibatch
             removed |= dict(zip(full.tolist(), self._tree.read(full).tolist(), strict=True))
             self._tree.write(full, 0.0)
             again = among if among is None else among[self._tree.read(among) > 0]
@@ -328,7 +343,7 @@ class AdvancedReplayBuffer(StoredBuffer):
 
     def _require_uses(self, amount: int, among: Rows | None) -> None:
         if amount <= (self.count() if among is None else len(among)):
-            return  # each has one left
+            return  # each of them has a use left
         rows = np.flatnonzero(self._tree.read(slice(0, self._storage.count)) > 0) if among is None else among
         left = int((self.config.max_use or 0) * len(rows) - self._use[rows].sum())
         require(left >= amount, "batch_size", f"at most the {left} uses left before max_use", amount)
@@ -339,15 +354,15 @@ class AdvancedReplayBuffer(StoredBuffer):
         return rows[self._tree.read(rows) > 0][ages] if self._gone else rows[ages]
 
     def _drop_stale(self, train_iter: int) -> None:
-        """Let the oldest transitions leave that are too stale; they are looked at in the order of time."""
+        """Remove the oldest transitions that are too stale; they are checked in chronological order."""
         if self.config.max_staleness is None:
             return
         storage = self._storage
-        if self.config.max_use is not None:  # then some are drawn without a look at their age
+        if self.config.max_use is not None:  # then transitions of any age may have left
             rows = np.arange(storage.count)
             self._take_out(self._stale_among(rows[self._tree.read(rows) > 0], train_iter))
             return
-        newest = self._first_id + storage.push_count  # that is, the one behind it
+        newest = self._first_id + storage.push_count  # the id after that of the newest transition
         self._first_fresh = max(self._first_fresh, newest - storage.count)
         for first in range(self._first_fresh, newest, 1024):
             last = min(first + 1024, newest)
@@ -371,9 +386,9 @@ class AdvancedReplayBuffer(StoredBuffer):
         return versions
 
     def _id_of(self, rows: Rows) -> Rows:
-        """Return the numbers that transitions got when they were pushed."""
+        """Return the ids that transitions got when they were pushed."""
         storage = self._storage
-        begin = self._first_id + storage.push_count - storage.tail  # of row 0, as if the ring began anew there
+        begin = self._first_id + storage.push_count - storage.tail  # the id of row 0, if the ring began there
         return begin + rows - storage.capacity * (rows >= storage.tail)
 
     # ------------------------------------------------------------------ state
@@ -402,7 +417,7 @@ class AdvancedReplayBuffer(StoredBuffer):
         self._gone = int(np.count_nonzero(own["weight"] == 0))
         self._first_fresh = 0
         self._first_id, self._train_iter = (int(state["counters"][name]) for name in ("first_id", "train_iter"))
-        self._envstep = int(state["counters"].get("envstep", -1))  # older ones do not hold it
+        self._envstep = int(state["counters"].get("envstep", -1))  # older states do not hold it
         self._newest_sample = self._newest_sample[:0]
 
 
@@ -410,7 +425,7 @@ def _checked(priority: Any) -> Floats:
     """Return priorities as a flat array.
 
     Raises:
-        ValueError: If one is negative, or not finite as a float32.
+        ValueError: If a priority is negative, or not finite as a float32.
     """
     array = priority.numpy(force=True) if isinstance(priority, Tensor) else np.asarray(priority)
     flat: Floats = array.reshape(-1).astype(np.float64)

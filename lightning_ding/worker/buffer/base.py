@@ -1,4 +1,4 @@
-"""The contract of replay buffers.
+"""The interface of replay buffers, and functions that make the buffer that a config section names.
 
 Shapes: K transitions pushed, B transitions of a minibatch, U minibatches.
 """
@@ -10,17 +10,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 from typing_extensions import Self
 
 from lightning_ding.registry import BUFFER_REGISTRY
-from lightning_ding.worker.base import Worker
+from lightning_ding.worker.base import Worker, get_class
 from lightning_ding.worker_config import ReplayBufferConfig
 
 Transitions = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
 class IBuffer(Worker):
-    """Keeps transitions and gives minibatches of them; a context manager."""
+    """Stores transitions and returns minibatches of them; a context manager."""
 
     config_class: ClassVar[type[ReplayBufferConfig]] = ReplayBufferConfig
     registry = BUFFER_REGISTRY
@@ -29,11 +30,11 @@ class IBuffer(Worker):
     gives_sequences: ClassVar[bool] = False
     """Whether samples have an axis of time."""
     budget: int | None = None
-    """Env steps of the whole run, for what is scheduled in shares of it; None if it is not known."""
+    """Env steps of the whole run, for schedules in shares of it; None if it is not known."""
 
     @abstractmethod
     def push(self, data: Transitions, cur_collector_envstep: int = -1) -> None:
-        """Add transitions: a nested dict with leading axis K, a list of K dicts, or one dict, in the order of time."""
+        """Add transitions: a nested dict with leading axis K, a list of K dicts, or one dict; in time order."""
 
     @abstractmethod
     def sample(
@@ -49,19 +50,19 @@ class IBuffer(Worker):
 
     @abstractmethod
     def update(self, info: Mapping[str, Any]) -> None:
-        """Take the priorities of transitions that were sampled."""
+        """Set the priorities of sampled transitions."""
 
     @abstractmethod
     def drop_episodes(self, episode_id: Sequence[int]) -> int:
-        """Never draw the transitions of these episodes again that are here by now; return how many there were."""
+        """Exclude the stored transitions of these episodes from all later draws; return their number."""
 
     @abstractmethod
     def clear(self) -> None:
-        """Forget all transitions."""
+        """Remove all transitions."""
 
     @abstractmethod
     def count(self) -> int:
-        """Return how many transitions are kept."""
+        """Return the number of stored transitions."""
 
     @abstractmethod
     def save_data(self, file: str | Path) -> None:
@@ -69,7 +70,7 @@ class IBuffer(Worker):
 
     @abstractmethod
     def load_data(self, file: str | Path) -> None:
-        """Take the whole state from a file that ``save_data`` wrote."""
+        """Restore the whole state from a file that ``save_data`` wrote."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -77,11 +78,70 @@ class IBuffer(Worker):
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the state that ``state_dict`` returned."""
+        """Restore the state that ``state_dict`` returned."""
+
+    def load_files(self, files: Sequence[Path], seed: np.random.SeedSequence) -> int:
+        """Merge the states that several buffers saved into this buffer. The base class loads only the first state.
+
+        Args:
+            files: Files that ``save_data`` wrote, at least one.
+            seed: Seed of the later draws, because several buffers may begin with the same file.
+
+        Returns:
+            The number of files that were loaded.
+        """
+        self.load_data(files[0])
+        return 1
+
+    def next_episode_id(self) -> int:
+        """Return an ``episode_id`` above the ids of all stored transitions. The base class returns 0."""
+        return 0
+
+    def pop_metrics(self) -> dict[str, float]:
+        """Return the metrics since the last call. The base class has no metrics."""
+        return {}
 
     def start(self) -> None:
-        """Begin background work, if there is any."""
+        """Start background work. The base class has none."""
 
     def __enter__(self) -> Self:
         self.start()
         return self
+
+
+def create_buffer(cfg: Any, **kwargs: Any) -> IBuffer:
+    """Return the buffer that ``cfg.type`` names, made with ``cfg`` and ``kwargs``.
+
+    Raises:
+        KeyError: If the type is missing or not registered.
+    """
+    return get_buffer_cls(cfg)(cfg, **kwargs)  # type: ignore[call-arg]
+
+
+def get_buffer_cls(cfg: Any) -> type[IBuffer]:
+    """Return the class of the buffer that ``cfg.type`` names.
+
+    Raises:
+        KeyError: If the type is missing or not registered.
+    """
+    found: type[IBuffer] = get_class(BUFFER_REGISTRY, cfg)
+    return found
+
+
+def load_merged(buffer: IBuffer, files: Sequence[Path], seed: np.random.SeedSequence) -> tuple[int, int]:
+    """Fill an empty buffer with the states that several buffers saved.
+
+    Args:
+        buffer: A buffer of the same type and size as those that were saved.
+        files: Files that ``save_data`` wrote, at least one.
+        seed: Seed of the later draws.
+
+    Returns:
+        The number of files that were loaded, and an episode id above the ids of all transitions.
+    """
+    return buffer.load_files(files, seed), buffer.next_episode_id()
+
+
+def next_episode_id(buffer: IBuffer) -> int:
+    """Return an episode id above the ids of all transitions of a buffer."""
+    return buffer.next_episode_id()

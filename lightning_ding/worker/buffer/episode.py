@@ -1,6 +1,6 @@
 """Whole episodes, and windows of fixed length from them.
 
-Shapes: E episodes pushed, T steps of an episode or a window, B of them in a minibatch, U minibatches.
+Shapes: E episodes pushed, T steps of an episode or a window, B episodes or windows of a minibatch, U minibatches.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from numpy.typing import NDArray
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.registry import BUFFER_REGISTRY
-from lightning_ding.worker.buffer.drawing import draw
-from lightning_ding.worker.buffer.form import Rows
+from lightning_ding.worker.buffer.sampling import check_sizes, draw, require_enough
+from lightning_ding.worker.buffer.schema import Rows
 from lightning_ding.worker.buffer.sequence import masks
-from lightning_ding.worker.buffer.stored import STORED_KEYS, StoredBuffer, check_sizes, require_enough
+from lightning_ding.worker.buffer.stored import STORED_KEYS, StoredBuffer
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT
 from lightning_ding.worker_config import ReplayBufferConfig
 
 
 @BUFFER_REGISTRY.register("episode")
 class EpisodeReplayBuffer(StoredBuffer):
-    """Keeps the newest episodes as a whole; see :class:`StoredBuffer` for the arguments.
+    """Stores the newest whole episodes; see :class:`StoredBuffer` for the arguments.
 
-    ``replay_buffer_size`` counts transitions, as in every buffer; an episode whose beginning had to give way leaves as
-    a whole. With ``sequence_length`` a sample holds windows of that length, otherwise whole episodes.
+    ``replay_buffer_size`` counts transitions, as in every buffer. An episode whose beginning is overwritten leaves as a
+    whole. With ``sequence_length`` a sample holds windows of that length, otherwise whole episodes.
 
     Example:
         >>> buffer = EpisodeReplayBuffer(seed=0)
@@ -55,24 +55,24 @@ class EpisodeReplayBuffer(StoredBuffer):
 
     @property
     def episode_len(self) -> NDArray[np.int64]:
-        """Lengths of the episodes kept, the oldest first."""
+        """Lengths of the stored episodes, the oldest first."""
         return self._length.copy()
 
     def count(self) -> int:
-        """Return how many episodes are kept."""
+        """Return the number of stored episodes."""
         return len(self._length)
 
     def push(self, data: Any, cur_collector_envstep: int = -1) -> None:
-        """Add episodes; the oldest give way as a whole.
+        """Add episodes, which replace the oldest ones.
 
         Args:
             data: A list of E episodes, each a nested dict with leading axis T or a list of T dicts; or the transitions
-                of whole episodes as one nested dict with ``episode_id``, those of an episode in the order of time.
+                of whole episodes as one nested dict with ``episode_id``, those of an episode in chronological order.
             cur_collector_envstep: Environment steps so far, for the log.
 
         Raises:
             ValueError: If an episode does not end with its last transition, is longer than the buffer, or does not have
-                the keys, shapes and types of the others; then none of the episodes is added.
+                the keys, shapes and types of the others. Then none of the episodes is added.
         """
         episodes = _by_id(data) if isinstance(data, Mapping) else [_columns(episode) for episode in data]
         if not episodes:
@@ -80,7 +80,7 @@ class EpisodeReplayBuffer(StoredBuffer):
         length = np.array([_check_episode(episode, self.config.replay_buffer_size) for episode in episodes])
         with self._lock:
             begin = self._storage.push_count + np.cumsum(length) - length
-            super().push(nested.concatenate(episodes), cur_collector_envstep)  # type: ignore[arg-type]
+            super().push(nested.concatenate_arrays(episodes), cur_collector_envstep)
             self._begin, self._length = np.append(self._begin, begin), np.append(self._length, length)
             kept = self._begin >= self._storage.push_count - self._storage.count
             self._begin, self._length = self._begin[kept], self._length[kept]
@@ -99,22 +99,22 @@ class EpisodeReplayBuffer(StoredBuffer):
         """Return a copy of uniformly drawn episodes, or of windows from them.
 
         Args:
-            batch_size: B, >= 1.
+            batch_size: Number of episodes or windows of a minibatch B, >= 1.
             cur_learner_iter: Updates so far, for the log.
-            num_batches: U minibatches drawn at once; None for a single one.
+            num_batches: Number of minibatches U drawn at once; None for a single one.
             n_step: Steps of each transition's return, >= 1.
-            discount_factor: gamma of the return.
-            replace: Allow an episode to stand in one minibatch more than once.
-            sequence: T of windows, above the burn-in; None takes the config's, and without it whole episodes, T being
-                the longest.
+            discount_factor: Discount factor gamma of the return.
+            replace: Allow an episode to occur in a minibatch more than once.
+            sequence: Steps of a window T, above the burn-in; None takes ``sequence_length``. Without either, whole
+                episodes are returned, and T is the length of the longest one.
 
         Returns:
-            A nested dict of tensors, leading axes (T, B) or (U, T, B), with ``discount``, ``mask``, True where a step
-            is real, and ``learn_mask``, where it is also behind the burn-in. Behind its end an episode repeats its last
-            step. A window begins anywhere from where it fits, and at the beginning of an episode that is shorter.
+            A nested dict of tensors, leading axes (T, B) or (U, T, B), with ``discount``, ``mask``, which is True where
+            a step is real, and ``learn_mask``, where it is also after the burn-in. After its end an episode repeats its
+            last step. A window begins at any step from which it fits; of a shorter episode, at its first step.
 
         Raises:
-            ValueError: If fewer than B episodes are kept and ``replace`` is false, or an argument is out of its range.
+            ValueError: If there are fewer than B episodes and ``replace`` is false, or an argument is out of range.
         """
         check_sizes(batch_size, num_batches, n_step)
         burn_in, window = self.config.burn_in, self.config.sequence_length if sequence is None else sequence
@@ -136,15 +136,15 @@ class EpisodeReplayBuffer(StoredBuffer):
         return batch | masks(mask, burn_in)
 
     def update(self, info: Mapping[str, Any]) -> None:
-        """Refuse: this buffer keeps no priorities.
+        """Raise, because this buffer stores no priorities.
 
         Raises:
             TypeError: Always.
         """
-        raise TypeError("EpisodeReplayBuffer keeps no priorities; set priority to False")
+        raise TypeError("EpisodeReplayBuffer stores no priorities; set priority to False")
 
     def clear(self) -> None:
-        """Forget all episodes and the form they had."""
+        """Remove all episodes and their schema."""
         with self._lock:
             super().clear()
             self._begin, self._length = self._begin[:0], self._length[:0]
@@ -157,8 +157,8 @@ class EpisodeReplayBuffer(StoredBuffer):
 
     def _rows(self, drawn: Rows) -> Rows:
         """Return the rows in which episodes begin."""
-        behind = self._storage.push_count - self._begin[drawn]  # transitions pushed since
-        return self._storage.tail - behind
+        age = self._storage.push_count - self._begin[drawn]  # number of transitions pushed since it began
+        return self._storage.tail - age
 
     def _state(self, copy: bool) -> dict[str, Any]:
         state = super()._state(copy)
@@ -170,8 +170,8 @@ class EpisodeReplayBuffer(StoredBuffer):
 
 
 def _columns(episode: Any) -> dict[str, Any]:
-    """Return an episode as columns, with an env_id, by which the storage sees that its steps follow each other."""
-    columns: Any = dict(episode) if isinstance(episode, Mapping) else nested.stack(episode)
+    """Return an episode as columns, with an ``env_id``, which marks its steps as consecutive for the storage."""
+    columns: Any = dict(episode) if isinstance(episode, Mapping) else nested.stack_arrays(episode)
     require({"terminated", "truncated"} <= columns.keys(), "data", "with terminated and truncated", sorted(columns))
     axes = np.ndim(columns["terminated"])
     require(axes == 1, "an episode", "columns with a leading axis, or a list of transitions", f"{axes} axes")
@@ -196,7 +196,7 @@ def _check_episode(episode: Mapping[str, Any], longest: int) -> int:
     """Return the length of an episode.
 
     Raises:
-        ValueError: If it does not end with its last transition, or is too long.
+        ValueError: If the episode does not end with its last transition, or is too long.
     """
     ended = np.asarray(episode["terminated"]) | np.asarray(episode["truncated"])
     at = np.flatnonzero(ended).tolist()

@@ -1,7 +1,7 @@
-"""How one leaf of the observations is kept: as it is, or as a stack of frames each of which is kept once.
+"""Storage of one leaf of the observations: as it is, or as stacks of frames that are stored once each.
 
-An *entry* is the place of one observation. Entry i of the first C belongs to row i of the ring, the others are the
-spare slots of next observations.
+An *entry* is the place of one observation. Entry i of the first C belongs to row i of the ring; the others are the
+spare slots for next observations.
 
 Shapes: E entries, n of them written or read, S frames of a stack.
 """
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_ding.worker.buffer.form import Columns, Rows
-from lightning_ding.worker.buffer.memory import Memory
+from lightning_ding.worker.buffer.files import Memory
+from lightning_ding.worker.buffer.schema import Columns, Rows
 
-ONE = np.int32(1)  # of the type that it is added to: another would be far slower
+ONE = np.int32(1)  # of the same type as the array that it is added to, because others are far slower
 
 
 class Frames(ABC):
@@ -25,19 +25,19 @@ class Frames(ABC):
 
     @abstractmethod
     def write_rows(self, where: slice | Rows, rows: Rows, obs: NDArray[Any], known: Rows, slots: Rows) -> None:
-        """Keep the observations of new rows.
+        """Store the observations of new rows.
 
         Args:
-            where: The rows, as a slice where that is possible.
+            where: The rows, as a slice if possible.
             rows: The rows, shape (n,).
-            obs: Their observations, leading axis n.
-            known: Which of the n were announced by the row before them.
-            slots: The entries where these stand; they are free from now on.
+            obs: Observations of the rows, leading axis n.
+            known: Indices of the observations that are already stored as next observation of an earlier row.
+            slots: Entries that hold these observations; they are free after the call.
         """
 
     @abstractmethod
     def write_slots(self, slots: Rows, next_obs: NDArray[Any], rows: Rows) -> None:
-        """Keep the next observations of ``rows`` in ``slots``, all of shape (n, ...)."""
+        """Store the next observations of ``rows`` in ``slots``, all of shape (n, ...)."""
 
     @abstractmethod
     def read(self, entries: Rows) -> NDArray[Any]:
@@ -45,39 +45,39 @@ class Frames(ABC):
 
     @abstractmethod
     def release(self, entries: Rows) -> None:
-        """Forget entries that nobody will read again."""
+        """Release entries that will not be read again."""
 
     @abstractmethod
     def nbytes(self, rows: int, slots: int) -> int:
-        """Return the bytes that hold observations, with so many rows and spare slots in use."""
+        """Return the bytes that hold observations if ``rows`` rows and ``slots`` spare slots are in use."""
 
     @abstractmethod
     def state(self, rows: int, slots: slice) -> Columns:
-        """Return what is in use."""
+        """Return the arrays that are in use."""
 
     @abstractmethod
     def load(self, state: Columns, rows: int, slots: slice) -> None:
-        """Take what ``state`` returned."""
+        """Restore what ``state`` returned."""
 
 
 class PlainFrames(Frames):
     """Every entry holds its observation.
 
     Args:
-        entries: E.
+        entries: Number of entries E.
         like: A batch of observations.
-        memory: Where to keep them.
+        memory: Allocator of the arrays.
     """
 
     def __init__(self, entries: int, like: NDArray[Any], memory: Memory) -> None:
         self._values = memory.zeros((entries, *like.shape[1:]), like.dtype)
 
     def write_rows(self, where: slice | Rows, rows: Rows, obs: NDArray[Any], known: Rows, slots: Rows) -> None:
-        """Keep the observations of new rows."""
+        """Store the observations of new rows."""
         self._values[where] = obs
 
     def write_slots(self, slots: Rows, next_obs: NDArray[Any], rows: Rows) -> None:
-        """Keep next observations."""
+        """Store next observations."""
         self._values[slots] = next_obs
 
     def read(self, entries: Rows) -> NDArray[Any]:
@@ -85,33 +85,33 @@ class PlainFrames(Frames):
         return self._values.take(entries, axis=0)
 
     def release(self, entries: Rows) -> None:
-        """Do nothing: an entry is simply written again."""
+        """Do nothing, because an entry can simply be overwritten."""
 
     def nbytes(self, rows: int, slots: int) -> int:
         """Return the bytes that hold observations."""
         return self._values[: rows + slots].nbytes
 
     def state(self, rows: int, slots: slice) -> Columns:
-        """Return what is in use."""
+        """Return the arrays that are in use."""
         return {"row": self._values[:rows], "slot": self._values[slots]}
 
     def load(self, state: Columns, rows: int, slots: slice) -> None:
-        """Take what ``state`` returned."""
+        """Restore what ``state`` returned."""
         self._values[:rows] = state["row"]
         self._values[slots] = state["slot"]
 
 
 class StackedFrames(Frames):
-    """An entry holds S numbers of frames in a pool; a frame is kept once, however many stacks show it.
+    """An entry holds the indices of S frames in a pool. A frame is stored once, even if several stacks contain it.
 
-    What follows is found by comparing, so whatever is written is what is read. A frame that no entry shows any more is
-    written over. The pool begins with room for a frame of every row and grows by a quarter when episodes are so short
-    that their first stacks do not fit.
+    Shared frames are found by comparison, so every observation is returned as it was written. A frame that is in no
+    entry any more is overwritten. The pool initially has space for one frame per row, and grows by a quarter when
+    episodes are so short that their first stacks do not fit.
 
     Args:
-        entries: E, twice the rows.
+        entries: Number of entries E, twice the rows.
         like: A batch of observations, shape (n, S, ...).
-        memory: Where to keep the frames.
+        memory: Allocator of the arrays.
     """
 
     def __init__(self, entries: int, like: NDArray[Any], memory: Memory) -> None:
@@ -119,13 +119,13 @@ class StackedFrames(Frames):
         self._stack = like.shape[1]
         room = entries // 2 + entries // 32 + 64 * self._stack
         self._pool = memory.zeros((room, *like.shape[2:]), like.dtype)
-        self._shown = np.zeros(room, dtype=np.int32)  # how many places of entries show a frame
+        self._shown = np.zeros(room, dtype=np.int32)  # number of places in entries that hold a frame
         self._free: Rows = np.empty(0, dtype=np.int64)
-        self._fresh = 0  # the first frame never written
+        self._fresh = 0  # index of the first frame that was never written
         self._number = memory.zeros((entries, self._stack), np.int32)
 
     def write_rows(self, where: slice | Rows, rows: Rows, obs: NDArray[Any], known: Rows, slots: Rows) -> None:
-        """Take over the announced stacks, and keep the other ones frame by frame; equal neighbours are one frame."""
+        """Copy the announced stacks, and store the other ones frame by frame; equal neighbours are one frame."""
         self._number[rows[known]] = self._number[slots]
         is_other = np.ones(len(rows), dtype=bool)
         is_other[known] = False
@@ -137,7 +137,7 @@ class StackedFrames(Frames):
             self._show(rows[is_other], numbers)
 
     def write_slots(self, slots: Rows, next_obs: NDArray[Any], rows: Rows) -> None:
-        """Keep next observations; where a frame stood one place further back in ``rows``, it is that frame."""
+        """Store next observations; a frame that was one place later in the stacks of ``rows`` is reused."""
         before = self._number[rows]
         numbers = np.roll(before, -1, axis=1)
         is_new = np.ones(numbers.shape, dtype=bool)
@@ -150,36 +150,36 @@ class StackedFrames(Frames):
         return self._pool.take(self._number.take(entries, axis=0), axis=0)
 
     def release(self, entries: Rows) -> None:
-        """Forget entries, and frames that nobody shows any more."""
+        """Release entries, and the frames that no entry uses any more."""
         numbers = self._number[entries].ravel()
         np.subtract.at(self._shown, numbers, ONE)
         unshown = np.unique(numbers[self._shown[numbers] == 0])
         self._free = np.concatenate([self._free, unshown])
 
     def nbytes(self, rows: int, slots: int) -> int:
-        """Return the bytes that hold observations, the numbers of their frames included."""
+        """Return the bytes that hold observations, including the indices of their frames."""
         return self._pool[: self._fresh].nbytes + self._number[: rows + slots].nbytes
 
     def state(self, rows: int, slots: slice) -> Columns:
-        """Return what is in use."""
+        """Return the arrays that are in use."""
         pool = {"pool": self._pool[: self._fresh], "shown": self._shown[: self._fresh], "free": self._free}
         return {"row": self._number[:rows], "slot": self._number[slots], **pool}
 
     def load(self, state: Columns, rows: int, slots: slice) -> None:
-        """Take what ``state`` returned."""
+        """Restore what ``state`` returned."""
         self._number[:rows], self._number[slots] = state["row"], state["slot"]
         self._fresh, self._free = len(state["pool"]), state["free"].astype(np.int64)
         self._grow_to(self._fresh)
         self._pool[: self._fresh], self._shown[: self._fresh] = state["pool"], state["shown"]
 
     def _put(self, frames: NDArray[Any]) -> Rows:
-        """Keep frames and return their numbers."""
+        """Store frames and return their indices."""
         numbers = self._take(len(frames))
         self._pool[numbers] = frames
         return numbers
 
     def _show(self, entries: Rows, numbers: NDArray[Any]) -> None:
-        """Let entries show the frames with these numbers, shape (n, S)."""
+        """Set the indices of the frames of entries, shape (n, S)."""
         self._number[entries] = numbers
         np.add.at(self._shown, numbers.ravel(), ONE)
 

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning_ding.registry import BUFFER_REGISTRY
-from lightning_ding.worker.buffer.drawing import draw
-from lightning_ding.worker.buffer.form import Rows
-from lightning_ding.worker.buffer.stored import StoredBuffer, check_sizes, require_enough
+from lightning_ding.worker.buffer.sampling import check_sizes, draw, require_enough
+from lightning_ding.worker.buffer.schema import Rows
+from lightning_ding.worker.buffer.stored import StoredBuffer
 
 
 @BUFFER_REGISTRY.register("naive")
 class NaiveReplayBuffer(StoredBuffer):
-    """Keeps the newest transitions and draws them uniformly; see :class:`StoredBuffer` for the arguments.
+    """Stores the newest transitions and draws them uniformly; see :class:`StoredBuffer` for the arguments.
 
     Example:
         >>> import numpy as np
@@ -25,6 +25,8 @@ class NaiveReplayBuffer(StoredBuffer):
         >>> buffer.count(), buffer.sample(2)["reward"].shape
         (5, torch.Size([2]))
     """
+
+    can_merge = True
 
     def sample(
         self,
@@ -40,21 +42,21 @@ class NaiveReplayBuffer(StoredBuffer):
         """Return a copy of uniformly drawn transitions.
 
         Args:
-            batch_size: B, >= 1.
+            batch_size: Size of a minibatch B, >= 1.
             cur_learner_iter: Updates so far, for the log.
-            num_batches: U minibatches drawn and gathered at once; None for a single one without the axis U.
-            n_step: Steps of the return, >= 1; see docs/training.md for what a window is.
-            discount_factor: gamma of the return.
-            replace: Allow a transition to stand in one minibatch more than once.
-            sample_range: Draw from these transitions only, counted by age: ``slice(-10, None)`` are the newest ten,
+            num_batches: Number of minibatches U drawn at once; None for a single one without the axis U.
+            n_step: Steps of the return, >= 1; see docs/training.md for the windows.
+            discount_factor: Discount factor gamma of the return.
+            replace: Allow a transition to occur in a minibatch more than once.
+            sample_range: Range of transitions to draw from, by age: ``slice(-10, None)`` are the newest ten,
                 ``slice(0, 10)`` the oldest. None draws from all.
 
         Returns:
-            A nested dict of tensors, leading axes (B,) or (U, B), with ``discount`` beside what was pushed.
+            A nested dict of tensors, leading axes (B,) or (U, B): the pushed entries and ``discount``.
 
         Raises:
-            ValueError: If fewer than B transitions are there to draw from and ``replace`` is false, or none at all, or
-                an argument is out of its range.
+            ValueError: If there are fewer than B transitions to draw from and ``replace`` is false, or none at all, or
+                an argument is out of range.
         """
         check_sizes(batch_size, num_batches, n_step)
         with self._lock:
@@ -66,12 +68,12 @@ class NaiveReplayBuffer(StoredBuffer):
             return self._storage.gather(rows if num_batches else rows[0], n_step, discount_factor)
 
     def update(self, info: Mapping[str, Any]) -> None:
-        """Refuse: this buffer keeps no priorities.
+        """Raise, because this buffer stores no priorities.
 
         Raises:
             TypeError: Always.
         """
-        raise TypeError("NaiveReplayBuffer keeps no priorities; use a prioritised buffer, or set priority to False")
+        raise TypeError("NaiveReplayBuffer stores no priorities; use a prioritised buffer, or set priority to False")
 
     def _draw(self, num_batches: int, batch_size: int, replace: bool) -> Rows:
         """Return rows, shape (U, B)."""
@@ -82,7 +84,7 @@ class NaiveReplayBuffer(StoredBuffer):
     def _draw_aged(self, num_batches: int, batch_size: int, replace: bool, ages: slice) -> Rows:
         """Return rows in a range of ages, shape (U, B)."""
         storage = self._storage
-        kept: Rows | range = range(storage.tail - storage.count, storage.tail)  # from the oldest on
+        kept: Rows | range = range(storage.tail - storage.count, storage.tail)  # rows, the oldest first
         if self._dropped.count:
             kept = self._drawable(storage.newest(storage.count))
         among = kept[ages]

@@ -1,4 +1,4 @@
-"""Keeping the transitions pushed and those sampled in proportion: who is too fast waits, nothing is dropped."""
+"""A limit on the ratio of pushed to sampled transitions: the faster side waits, and nothing is dropped."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from collections.abc import Callable
 from lightning_ding.worker_config import ThroughputConfig
 
 logger = logging.getLogger(__name__)
-NOTHING = 1e-3  # samples that count as none
-SLACK = 1.01  # counts fall between a push and a sample, so a bound that is just reached must not count as crossed
+NOTHING = 1e-3  # a smaller count of samples is taken as zero
+SLACK = 1.01  # counts decay between a push and a sample, so a bound that is just reached must not count as crossed
 
 
 class RateLimiter:
-    """Lets pushes and samples wait for each other.
+    """Makes pushes and samples wait for each other.
 
-    Both are counted with weights that fall to 1 % within the window. A push waits while (pushed + n) / sampled would be
-    above ``max``, unless nothing was sampled lately. A sample waits while pushed / (sampled + n) would be below
-    ``min``, or the buffer holds less than ``sample_min_limit_ratio`` minibatches.
+    Both are counted with weights that decay to 1 % within the window. A push waits while (pushed + n) / sampled would
+    be above ``max``, unless nothing was sampled recently. A sample waits while pushed / (sampled + n) would be below
+    ``min``, or while the buffer holds less than ``sample_min_limit_ratio`` minibatches.
 
     Args:
         config: The bounds, the window and the longest wait.
-        condition: Of the buffer's lock; held by whoever calls, and notified after every push and sample.
+        condition: Condition of the buffer's lock. Callers hold it, and notify it after every push and sample.
     """
 
     def __init__(self, config: ThroughputConfig, condition: threading.Condition) -> None:
@@ -33,11 +33,11 @@ class RateLimiter:
         self._sampled = 0.0
         self._since = time.monotonic()
         self.waited_seconds = 0.0
-        """Time that pushes and samples have waited."""
+        """Total time that pushes and samples have waited."""
 
     @property
     def is_active(self) -> bool:
-        """Whether anything is limited."""
+        """Whether the config sets a limit."""
         limit = self.config.push_sample_rate_limit
         return limit.max is not None or limit.min > 0 or self.config.sample_min_limit_ratio > 1
 
@@ -45,7 +45,7 @@ class RateLimiter:
         """Wait until ``amount`` transitions may be pushed.
 
         Raises:
-            TimeoutError: After ``timeout_seconds``; the message says what it waited for.
+            TimeoutError: After ``timeout_seconds``; the message names the reason of the wait.
         """
         highest = self.config.push_sample_rate_limit.max
 
@@ -66,12 +66,12 @@ class RateLimiter:
         """Wait until ``amount`` transitions may be sampled.
 
         Args:
-            amount: Transitions of all minibatches together.
-            batch_size: Of one minibatch.
-            count: Returns how many transitions there are.
+            amount: Number of transitions of all minibatches together.
+            batch_size: Number of transitions of one minibatch.
+            count: Function that returns the number of transitions in the buffer.
 
         Raises:
-            TimeoutError: After ``timeout_seconds``; the message says what it waited for.
+            TimeoutError: After ``timeout_seconds``; the message names the reason of the wait.
         """
         lowest, ratio = self.config.push_sample_rate_limit.min, self.config.sample_min_limit_ratio
 
@@ -102,7 +102,7 @@ class RateLimiter:
             if left <= 0:
                 self.waited_seconds += time.monotonic() - started
                 raise TimeoutError(f"{what} waited for {self.config.timeout_seconds} s: {why}")
-            self._condition.wait(min(left, 0.1))  # the counts fall by themselves, so look again now and then
+            self._condition.wait(min(left, 0.1))  # the counts decay with time, so check again now and then
             self._decay()
             why = reason()
         self.waited_seconds += time.monotonic() - started

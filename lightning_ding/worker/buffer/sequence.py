@@ -1,4 +1,4 @@
-"""Sequences of transitions for policies with a memory.
+"""Sequences of transitions for policies with memory.
 
 Shapes: T steps of a sequence, B sequences of a minibatch, U minibatches.
 """
@@ -13,12 +13,13 @@ import torch
 
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.registry import BUFFER_REGISTRY
-from lightning_ding.worker.buffer.form import Rows
-from lightning_ding.worker.buffer.stored import STORED_KEYS, StoredBuffer, check_sizes, require_enough
+from lightning_ding.worker.buffer.sampling import check_sizes, require_enough
+from lightning_ding.worker.buffer.schema import Rows
+from lightning_ding.worker.buffer.stored import STORED_KEYS, StoredBuffer
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT
 from lightning_ding.worker_config import ReplayBufferConfig
 
-TRIES = 64  # draws before all rows are searched for beginnings that fit
+TRIES = 64  # draws before all rows are searched for possible beginnings
 
 
 @BUFFER_REGISTRY.register("sequence")
@@ -67,20 +68,20 @@ class SequenceReplayBuffer(StoredBuffer):
         """Return a copy of sequences, drawn with replacement.
 
         Args:
-            batch_size: B, >= 1.
+            batch_size: Number of sequences of a minibatch B, >= 1.
             cur_learner_iter: Updates so far, for the log.
-            num_batches: U minibatches drawn at once; None for a single one.
+            num_batches: Number of minibatches U drawn at once; None for a single one.
             n_step: Steps of each transition's return, >= 1.
-            discount_factor: gamma of the return.
-            sequence: T, above the burn-in; None takes the config's.
+            discount_factor: Discount factor gamma of the return.
+            sequence: Steps of a sequence T, above the burn-in; None takes the config's ``sequence_length``.
 
         Returns:
             A nested dict of tensors, leading axes (T, B) or (U, T, B), with ``discount``, and two masks: ``mask`` is
-            True where a step is real, and ``learn_mask`` where it is also behind the burn-in. Behind its end a sequence
+            True where a step is real, and ``learn_mask`` where it is also after the burn-in. After its end a sequence
             repeats its last step.
 
         Raises:
-            ValueError: If no transition has enough followers, or an argument is out of its range.
+            ValueError: If no transition has enough followers, or an argument is out of range.
         """
         check_sizes(batch_size, num_batches, n_step)
         burn_in = self.config.burn_in
@@ -99,15 +100,15 @@ class SequenceReplayBuffer(StoredBuffer):
         return batch | masks(mask, burn_in)
 
     def update(self, info: Mapping[str, Any]) -> None:
-        """Refuse: this buffer keeps no priorities.
+        """Raise, because this buffer stores no priorities.
 
         Raises:
             TypeError: Always.
         """
-        raise TypeError("SequenceReplayBuffer keeps no priorities; set priority to False")
+        raise TypeError("SequenceReplayBuffer stores no priorities; set priority to False")
 
     def _beginnings(self, amount: int, followers: int) -> Rows:
-        """Return rows drawn uniformly among those that have so many followers in their episode."""
+        """Return rows drawn uniformly among those with enough followers in their episode."""
         found: Rows = np.empty(0, dtype=np.int64)
         for _ in range(TRIES):
             rows = self._rng.integers(self._storage.count, size=amount - len(found))
@@ -121,21 +122,21 @@ class SequenceReplayBuffer(StoredBuffer):
         return np.concatenate([found, self._rng.choice(rows, amount - len(found))])
 
     def _may_begin(self, rows: Rows, followers: int) -> Any:
-        dropped = self._dropped.mask  # no sequence runs into what is dropped: that was all there was of its episode
+        dropped = self._dropped.mask  # no sequence reaches dropped rows later on, because whole episodes are dropped
         is_real = np.ones(len(rows), dtype=bool) if dropped is None else ~dropped[rows]
         for _ in range(followers):
-            rows, goes_on = self._storage.follow(rows)
-            is_real &= goes_on
+            rows, continues = self._storage.follow(rows)
+            is_real &= continues
         return is_real
 
     def _follow(self, rows: Rows, length: int) -> tuple[Rows, Any]:
-        """Return the rows from some rows on, shape (length, n), the last one repeated, and where they are real."""
+        """Return sequences of rows, shape (length, n), padded with their last row, and where they are real."""
         storage = self._storage
         chain, is_real = np.empty((length, len(rows)), dtype=np.int64), np.ones((length, len(rows)), dtype=bool)
         chain[0] = rows
         for step in range(1, length):
-            chain[step], goes_on = storage.follow(chain[step - 1])
-            is_real[step] = is_real[step - 1] & goes_on
+            chain[step], continues = storage.follow(chain[step - 1])
+            is_real[step] = is_real[step - 1] & continues
         return chain, is_real
 
 

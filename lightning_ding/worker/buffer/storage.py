@@ -1,17 +1,17 @@
 """Ring storage of transitions in typed columns, with every observation kept once.
 
 The observation after a step is, most of the time, the observation before the env's next step. So a row holds its
-observation and a link: to the row that follows it in the same env, or to a spare slot when nothing follows (the
-episode ended, or the next step is not there yet). The observations of rows and slots are numbered through,
+observation and a link: to the row that follows it in the same env, or to a spare slot if no row follows (the episode
+ended, or the next step is not there yet). The observations of rows and slots are numbered consecutively:
 
     entries 0 to C - 1     observation of row i
-    entries C to 2C - 1    spare slots, given out from the front and taken back when their row is overwritten
+    entries C to 2C - 1    spare slots, used from the front and freed when their row is overwritten
 
-and memory that was never written costs nothing, because the operating system gives pages on the first write: the
-storage grows to its size without a pause, and spare slots cost what the episodes alive need.
+Memory that was never written costs nothing, because the operating system allocates pages on the first write. So the
+storage grows to its size without a pause, and spare slots cost only what the unfinished episodes need.
 
-A follower is linked only if it belongs to the same episode, where ``episode_id`` tells, and its observation equals the
-one that was announced; whatever comes in, what comes out is what was pushed.
+A following row is linked only if it belongs to the same episode, where there is an ``episode_id``, and if its
+observation equals the announced one. So the storage returns exactly what was pushed.
 
 Shapes: C capacity, K transitions pushed, n steps.
 """
@@ -27,11 +27,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.rl import n_step_return
-from lightning_ding.worker.buffer.form import Columns, Form, Rows, put_together, take_apart
+from lightning_ding.worker.buffer.files import Memory
 from lightning_ding.worker.buffer.frames import Frames, PlainFrames, StackedFrames
-from lightning_ding.worker.buffer.memory import Memory
+from lightning_ding.worker.buffer.schema import Columns, Rows, Schema, split_columns
 
 NONE: Rows = np.empty(0, dtype=np.int64)
 
@@ -40,11 +41,11 @@ class RingStorage:
     """The newest C transitions.
 
     Args:
-        capacity: C, >= 1.
-        frame_stack: Frames that observations of two or more dimensions stack along their first axis; 1 keeps them as
-            they are.
-        memory: Where the arrays lie.
-        on_evict: Called with the rows that are about to be overwritten.
+        capacity: Number of rows C, >= 1.
+        frame_stack: Frames that observations of two or more dimensions stack along their first axis; 1 stores
+            observations unchanged.
+        memory: Allocator of the arrays.
+        on_evict: Function called with the rows that are about to be overwritten.
     """
 
     def __init__(
@@ -61,25 +62,25 @@ class RingStorage:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything, the form of a transition included."""
+        """Remove everything, including the schema of a transition."""
         self.count = 0
         self.tail = 0
         self.push_count = 0
         self.columns: Columns = {}
         self.frames: dict[str, Frames] = {}
         self.link: Rows = np.empty(0, dtype=np.int64)
-        self._form: Form | None = None
+        self._schema: Schema | None = None
         self._is_stacked = False
-        self._env_key: tuple[str, bytes] | None = None  # envs of the last batch
-        self._envs_stand_once = False
+        self._env_key: tuple[str, bytes] | None = None  # type and envs of the last batch
+        self._envs_are_distinct = False
         self._last_row: Rows = np.full(0, -1, dtype=np.int64)  # the newest row of each env, -1 for none
-        self._free: Rows = np.empty(0, dtype=np.int64)  # slots taken back, the last on top
-        self._fresh = self.capacity  # the first slot never given out
+        self._free: Rows = np.empty(0, dtype=np.int64)  # freed slots, the last one on top
+        self._fresh = self.capacity  # the first slot that was never used
 
     @property
-    def form(self) -> Form | None:
-        """The form of a transition; None before the first push."""
-        return self._form
+    def schema(self) -> Schema | None:
+        """The schema of a transition; None before the first push."""
+        return self._schema
 
     @property
     def nbytes(self) -> int:
@@ -91,7 +92,7 @@ class RingStorage:
     # ------------------------------------------------------------------ writing
 
     def push(self, data: Mapping[str, Any]) -> int:
-        """Add K transitions in the order of time; of more than C, the newest C.
+        """Add K transitions in chronological order; of more than C, the newest C.
 
         Args:
             data: Nested arrays with leading axis K. With ``env_id``, followers in the same env are recognised.
@@ -102,16 +103,16 @@ class RingStorage:
         Raises:
             ValueError: If the keys, shapes, types or lengths do not fit what is here already.
         """
-        columns, obs, next_obs = take_apart(data)
-        form = self._form or Form(columns, obs)
-        size = form.check(columns, obs, next_obs)
-        if self._form is None:
+        columns, obs, next_obs = split_columns(data)
+        schema = self._schema or Schema(columns, obs)
+        size = schema.check(columns, obs, next_obs)
+        if self._schema is None:
             self._allocate(columns, obs)
-            self._form = form
+            self._schema = schema
         if size == 0:
             return 0
         if obs and "env_id" in columns:
-            self._stands_once(columns["env_id"])  # it refuses some numbers, before anything is written
+            self._is_distinct(columns["env_id"])  # it refuses negative numbers before anything is written
         pushed = size
         self.push_count += size
         if size > self.capacity:
@@ -147,9 +148,9 @@ class RingStorage:
     def _write_frames(
         self, rows: Rows, where: slice | Rows, env_id: NDArray[Any] | None, obs: Columns, next_obs: Columns
     ) -> None:
-        waiting: Rows | None = None  # whose next observation needs a slot; None for all
+        waiting: Rows | None = None  # rows whose next observation needs a slot; None for all
         known = freed = NONE
-        if env_id is not None and self._stands_once(env_id):
+        if env_id is not None and self._is_distinct(env_id):
             known, freed = self._link_to_newest(rows, env_id, obs)
             self._last_row[env_id] = rows
         elif env_id is not None:
@@ -159,16 +160,16 @@ class RingStorage:
             known = first[known]
             self._last_row[env_id[last]] = rows[last]
         slots = self._exchange(freed, len(rows) if waiting is None else len(waiting))
-        behind = rows if waiting is None else rows[waiting]
-        self.link[behind] = slots
+        unlinked = rows if waiting is None else rows[waiting]
+        self.link[unlinked] = slots
         for name, frames in self.frames.items():
             frames.write_rows(where, rows, obs[name], known, freed)
-            frames.write_slots(slots, next_obs[name] if waiting is None else next_obs[name][waiting], behind)
+            frames.write_slots(slots, next_obs[name] if waiting is None else next_obs[name][waiting], unlinked)
 
     def _link_within(
         self, rows: Rows, env_id: NDArray[Any], obs: Columns, next_obs: Columns
     ) -> tuple[Rows, Rows, Rows]:
-        """Link what follows within the batch; return the first and last of each env, and what nothing follows."""
+        """Link rows within the batch; return the first and last of each env, and those without a following row."""
         order = np.argsort(env_id, kind="stable")
         same = np.append(env_id[order][1:] == env_id[order][:-1], False)
         before, after = order[same], order[np.flatnonzero(same) + 1]
@@ -179,14 +180,14 @@ class RingStorage:
         return order[np.append(True, ~same[:-1])], order[~same], np.flatnonzero(waiting)
 
     def _link_to_newest(self, rows: Rows, env_id: NDArray[Any], obs: Columns) -> tuple[Rows, Rows]:
-        """Link the newest row of each env to the first new one if it is what was announced, and free its slot.
+        """Link the newest row of each env to the first new one if that was announced, and free its slot.
 
         Returns:
-            Which of the new ones were announced, and the slots that announced them.
+            Indices of the new rows that were announced, and the slots that announced them.
         """
         newest = self._last_row[env_id]
         follows = newest >= 0
-        slots = self.link[newest]  # of an env without a row it is that of any row
+        slots = self.link[newest]  # for an env without a row it is that of any row
         if "episode_id" in self.columns:
             follows &= self._same_episode(newest, rows)
         for name, frames in self.frames.items():
@@ -201,14 +202,14 @@ class RingStorage:
         episode_id = self.columns.get("episode_id")
         return True if episode_id is None else np.asarray(episode_id[before] == episode_id[after])
 
-    def _stands_once(self, env_id: NDArray[Any]) -> bool:
-        """Return whether no env stands twice in a batch whose envs are in order; mostly they are those of the last."""
+    def _is_distinct(self, env_id: NDArray[Any]) -> bool:
+        """Return whether a batch holds each env once, in ascending order; mostly they are those of the last batch."""
         key = (env_id.dtype.char, env_id.tobytes())
         if key != self._env_key:
             self._know_envs(env_id)
             self._env_key = key
-            self._envs_stand_once = bool((env_id[1:] > env_id[:-1]).all())
-        return self._envs_stand_once
+            self._envs_are_distinct = bool((env_id[1:] > env_id[:-1]).all())
+        return self._envs_are_distinct
 
     def _evict(self, rows: Rows) -> None:
         if self._on_evict is not None:
@@ -231,7 +232,7 @@ class RingStorage:
             self._free = np.concatenate([self._free, slots])
 
     def _exchange(self, freed: Rows, amount: int) -> Rows:
-        """Take back slots and return so many: mostly just these."""
+        """Free slots and return as many as needed, mostly the same ones."""
         if len(freed) == amount:
             return freed
         self._give_back(freed)
@@ -254,7 +255,7 @@ class RingStorage:
             self._last_row = np.concatenate([self._last_row, more])
 
     def _allocate(self, columns: Columns, obs: Columns) -> None:
-        """Make the arrays, for batches like these."""
+        """Allocate the arrays for batches like these."""
         stacked = {name for name, o in obs.items() if self.frame_stack > 1 and o.shape[1:2] == (self.frame_stack,)}
         stacked = {name for name in stacked if obs[name].ndim > 2}
         if self.frame_stack > 1 and not stacked:
@@ -276,16 +277,17 @@ class RingStorage:
         """Return a copy of the transitions in ``rows``, with the return of n steps.
 
         Args:
-            rows: Of any shape; it is the leading shape of what is returned.
-            n_step: n, >= 1. A window is shorter where its episode ends or its followers are not there.
-            discount_factor: gamma.
+            rows: Rows of the ring, of any shape, which is the leading shape of the result.
+            n_step: Number of steps n, >= 1. A window is shorter where its episode ends or the next step is missing.
+            discount_factor: Discount factor gamma.
 
         Returns:
             The columns as tensors. ``reward`` is the discounted sum over the window; ``next_obs``, ``terminated`` and
             ``truncated`` are those of its last step; ``discount`` is gamma to the power of its length.
 
         Raises:
-            ValueError: If n is above 1 and the transitions do not say which follows which and where episodes end.
+            ValueError: If n is above 1 and the transitions lack the entries that define their order and the ends of
+                episodes.
         """
         flat: dict[str, Any] = {
             name: torch.from_numpy(column.take(rows, axis=0)) for name, column in self.columns.items()
@@ -301,16 +303,16 @@ class RingStorage:
         for name, frames in self.frames.items():
             flat[name] = torch.from_numpy(frames.read(rows))
             flat[f"next_{name}"] = torch.from_numpy(frames.read(self.link[last]))
-        return put_together(flat)
+        return nested.unflatten(flat)
 
     def require_windows(self, what: str = "n_step must be 1") -> None:
-        """Raise if transitions do not say which follows which and where episodes end.
+        """Check that transitions have the entries that define their order and the ends of episodes.
 
         Args:
             what: Beginning of the message.
 
         Raises:
-            ValueError: If they do not; the message names what is missing.
+            ValueError: If an entry is missing; the message names the missing entries.
         """
         missing = [name for name in ("env_id", "reward", "terminated", "truncated") if name not in self.columns]
         missing += [] if self.frames else ["obs and next_obs"]
@@ -318,14 +320,14 @@ class RingStorage:
             raise ValueError(f"{what} for transitions without {', '.join(missing)}")
 
     def _sum_rewards(self, flat: dict[str, Tensor], rows: Rows, n_step: int, discount_factor: float) -> Rows:
-        """Replace reward, discount, terminated and truncated by those of n-step windows; return the last rows."""
+        """Replace reward, discount, terminated and truncated by those of the windows; return the last row of each."""
         last = rows.copy()
         alive = np.ones((n_step, *rows.shape), dtype=bool)
         reward = np.zeros((n_step, *rows.shape), dtype=np.float32)
         reward[0] = self.columns["reward"][rows]
         for step in range(1, n_step):
-            last, goes_on = self.follow(last)
-            alive[step] = alive[step - 1] & goes_on
+            last, continues = self.follow(last)
+            alive[step] = alive[step - 1] & continues
             reward[step] = self.columns["reward"][last]
         total, discount = n_step_return(
             torch.from_numpy(reward.reshape(n_step, -1)), torch.from_numpy(alive.reshape(n_step, -1)), discount_factor
@@ -336,16 +338,16 @@ class RingStorage:
         return last
 
     def follow(self, rows: Rows) -> tuple[Rows, NDArray[np.bool_]]:
-        """Return the next row of the episode, or the row itself where there is none, and whether there is one."""
+        """Return the next row of the episode, or the row itself if there is none, and whether there is one."""
         link = self.link[rows]
         ended = self.columns["terminated"][rows] | self.columns["truncated"][rows]
-        goes_on = ~ended & (link < self.capacity)
-        return np.where(goes_on, link, rows), goes_on
+        continues = ~ended & (link < self.capacity)
+        return np.where(continues, link, rows), continues
 
     # ------------------------------------------------------------------ state
 
     def state_dict(self, copy: bool = True) -> dict[str, Any]:
-        """Return everything as tensors and builtins, of what is in use.
+        """Return the used part of all arrays as tensors, and the counters.
 
         Args:
             copy: Whether the tensors are copies; otherwise they are the storage's own memory.
@@ -361,7 +363,7 @@ class RingStorage:
         return {"tensors": tensors, "counters": counters}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the state of another storage of the same capacity.
+        """Restore the state of a storage of the same capacity.
 
         Raises:
             ValueError: If the capacities or the frame stacks differ.
@@ -388,10 +390,10 @@ class RingStorage:
     def _load(self, counters: Mapping[str, int], columns: Columns, leaves: dict[str, Columns], own: Columns) -> None:
         like = {name: leaf["row"] for name, leaf in leaves.items()}
         for name, leaf in leaves.items():
-            if "pool" in leaf:  # the rows hold numbers of frames
+            if "pool" in leaf:  # the rows hold indices of frames
                 like[name] = np.empty((0, self.frame_stack, *leaf["pool"].shape[1:]), leaf["pool"].dtype)
         self._allocate(columns, like)
-        self._form = Form(columns, like)
+        self._schema = Schema(columns, like)
         self.count, self.tail, self._fresh = (int(counters[name]) for name in ("count", "tail", "fresh"))
         self.push_count = int(counters["push_count"])
         for name, column in self.columns.items():
@@ -414,16 +416,16 @@ def _rows_equal(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
     """Return whether arrays are equal along all axes but the first."""
     same = left == right
     if left.dtype.kind == "f" and not same.all():
-        same |= (left != left) & (right != right)  # NaN is what it was
+        same |= (left != left) & (right != right)  # NaN equals NaN here
     axes = 1 if same.ndim == 2 else tuple(range(1, same.ndim))
     equal: NDArray[np.bool_] = same.all(axis=axes) if same.ndim > 1 else same
     return equal
 
 
 def _steps(env_id: NDArray[Any]) -> Iterator[slice]:
-    """Yield consecutive parts of a batch in which no env stands twice."""
+    """Yield consecutive parts of a batch that hold each env at most once."""
     order = np.argsort(env_id, kind="stable")
-    before = np.full(len(env_id), -1)  # where the same env stood before
+    before = np.full(len(env_id), -1)  # where the same env was before
     same = np.flatnonzero(env_id[order][1:] == env_id[order][:-1])
     before[order[same + 1]] = order[same]
     start = 0

@@ -1,4 +1,4 @@
-"""What the buffers have in common: ring storage behind a lock, saving, counting.
+"""The common part of the buffers: ring storage with a lock, saving, merging and counting.
 
 Shapes: K transitions pushed, B transitions of a minibatch, U minibatches.
 """
@@ -10,23 +10,24 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
+from typing_extensions import Self
 
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.worker.buffer.base import IBuffer, Transitions
-from lightning_ding.worker.buffer.dropped import DroppedRows
-from lightning_ding.worker.buffer.form import Rows, as_columns
-from lightning_ding.worker.buffer.memory import Memory
+from lightning_ding.worker.buffer.files import Memory, write_tensors
+from lightning_ding.worker.buffer.sampling import DroppedRows
+from lightning_ding.worker.buffer.schema import Rows, as_columns
 from lightning_ding.worker.buffer.storage import RingStorage
-from lightning_ding.worker.buffer.tensor_file import write_tensors
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
 from lightning_ding.worker_config import ReplayBufferConfig
 
+PARTS = 64  # number of parts in which merged buffers take turns, so that the newest transitions of each are kept
 STORED_KEYS = frozenset({"replay_buffer_size", "frame_stack", "memmap_dir", "enable_track_used_data", "monitor_freq"})
 
 
@@ -35,11 +36,14 @@ class StoredBuffer(IBuffer):
 
     Args:
         cfg: A ``ReplayBufferConfig``, or a mapping to merge over its defaults.
-        tb_logger: Of a buffer that is used by hand, for its metrics; see ``WorkerLog``.
+        tb_logger: Logger for the metrics of a buffer that is used without a Trainer; see ``WorkerLog``.
         exp_name: Name of the experiment in the log.
-        instance_name: Tells several buffers apart in the log.
-        seed: Of the draws; None draws one.
+        instance_name: Name that distinguishes several buffers in the log.
+        seed: Seed of the draws; None draws one.
     """
+
+    can_merge: ClassVar[bool] = False
+    """Whether :meth:`load_files` takes more than one file."""
 
     config_keys = STORED_KEYS
 
@@ -65,12 +69,12 @@ class StoredBuffer(IBuffer):
 
     @property
     def replay_buffer_size(self) -> int:
-        """Transitions that fit."""
+        """Number of transitions that fit."""
         return self.config.replay_buffer_size
 
     @property
     def push_count(self) -> int:
-        """Transitions pushed since the start or the last ``clear``."""
+        """Number of transitions pushed since the start or the last ``clear``."""
         return self._storage.push_count
 
     @property
@@ -79,22 +83,22 @@ class StoredBuffer(IBuffer):
         return self._storage.nbytes
 
     def push(self, data: Transitions, cur_collector_envstep: int = -1) -> None:
-        """Add transitions; the oldest give way.
+        """Add transitions, which overwrite the oldest ones.
 
         Args:
             data: A nested dict with leading axis K, a list of K transitions, a list of such nested dicts, or one
-                transition, in the order of time. ``env_id`` lets the buffer see which transition follows which, so that
-                n-step returns are possible and an observation is stored once.
+                transition, in chronological order. With ``env_id`` the buffer can find the next transition of each one,
+                so n-step returns are possible and an observation is stored once.
             cur_collector_envstep: Environment steps so far, for the log.
 
         Raises:
-            ValueError: If keys, shapes, types or lengths do not fit what is here already, a transition has no
-                ``data_id`` although used data is tracked, or before the first push nothing tells one transition from
-                several: then push a list.
+            ValueError: If keys, shapes, types or lengths do not fit the stored transitions, a transition has no
+                ``data_id`` although used data is tracked, or one transition cannot be distinguished from several
+                before the first push; then push a list.
             TypeError: If ``data`` is neither a mapping nor a list of mappings.
         """
         with self._lock:
-            batch: Any = as_columns(data, self._storage.form)
+            batch: Any = as_columns(data, self._storage.schema)
             if not batch:
                 return
             if self.config.enable_track_used_data:
@@ -104,18 +108,18 @@ class StoredBuffer(IBuffer):
             self._lock.notify_all()
 
     def drop_episodes(self, episode_id: Sequence[int]) -> int:
-        """Never draw the transitions of some episodes again: what a fault broke off is not to be learned from.
+        """Exclude the stored transitions of some episodes, such as those that a fault ended, from all later draws.
 
-        They stay in memory until they are overwritten. What is pushed later is not concerned, whatever its episode.
+        They stay in memory until they are overwritten. Transitions pushed later are not affected.
 
         Args:
-            episode_id: As in the transitions.
+            episode_id: Values of ``episode_id`` in the transitions.
 
         Returns:
-            How many transitions left that were here.
+            The number of transitions that were excluded.
 
         Raises:
-            ValueError: If transitions do not say which episode they are of.
+            ValueError: If the transitions have no ``episode_id``.
         """
         with self._lock:
             count, columns = self._storage.count, self._storage.columns
@@ -128,18 +132,18 @@ class StoredBuffer(IBuffer):
             return len(rows)
 
     def clear(self) -> None:
-        """Forget all transitions and the form they had."""
+        """Remove all transitions and their schema."""
         with self._lock:
             if self._storage.count:
                 self._forget(np.arange(self._storage.count))
             self._storage.clear()
 
     def count(self) -> int:
-        """Return how many transitions are kept and were not dropped."""
+        """Return the number of stored transitions that were not dropped."""
         return self._storage.count - self._dropped.count
 
     def pop_used_data(self) -> NDArray[Any]:
-        """Return the ``data_id`` of the transitions that left since the last call, for whoever keeps their data.
+        """Return the ``data_id`` of the transitions that left since the last call, for the owner of their data.
 
         Raises:
             ValueError: If ``enable_track_used_data`` is false.
@@ -150,7 +154,7 @@ class StoredBuffer(IBuffer):
         return np.concatenate(used) if used else np.empty(0, dtype=np.int64)
 
     def pop_metrics(self) -> dict[str, float]:
-        """Return what is kept, and transitions pushed, sampled and removed a second since the last call."""
+        """Return the count, and the transitions pushed, sampled and removed per second since the last call."""
         with self._lock:
             seconds = max(time.perf_counter() - self._since, 1e-9)
             rates = {"pushed": self._pushed, "sampled": self._sampled, "removed": self._removed}
@@ -165,16 +169,16 @@ class StoredBuffer(IBuffer):
             return self._state(copy=True)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the state that ``state_dict`` returned.
+        """Restore the state that ``state_dict`` returned.
 
         Raises:
-            ValueError: If it is of a buffer of another type or size.
+            ValueError: If a buffer of another type or size saved it.
         """
         with self._lock:
             whole = {"tensors", "counters", "rng"} <= state.keys()
             require(whole, "state", "what state_dict returned, with tensors, counters and rng", sorted(state))
             saved = state["counters"].get("buffer")
-            require(saved == type(self).__name__, "state", f"that of a {type(self).__name__}", saved)
+            require(saved == type(self).__name__, "state", f"the state of a {type(self).__name__}", saved)
             self._storage.load_state_dict(state)
             rows = state["tensors"].get("dropped/rows")
             self._dropped.load(to_rows([] if rows is None else rows))
@@ -185,7 +189,7 @@ class StoredBuffer(IBuffer):
         """Write the state to a safetensors file, without a copy in memory.
 
         Raises:
-            OSError: If the disk does not take it.
+            OSError: If writing fails.
         """
         with self._lock:
             state = self._state(copy=False)
@@ -193,11 +197,11 @@ class StoredBuffer(IBuffer):
             write_tensors(state["tensors"], Path(file), header)
 
     def load_data(self, file: str | Path) -> None:
-        """Take the state from a file that ``save_data`` wrote.
+        """Restore the state from a file that ``save_data`` wrote.
 
         Raises:
             FileNotFoundError: If there is no such file.
-            ValueError: If it is of a buffer of another type or size, or no buffer's file.
+            ValueError: If a buffer of another type or size saved it, or not a buffer's file.
         """
         try:
             with safe_open(str(file), framework="pt") as opened:
@@ -210,6 +214,69 @@ class StoredBuffer(IBuffer):
         state = {name: json.loads(header[name]) for name in ("counters", "rng")}
         self.load_state_dict({**state, "tensors": tensors})
 
+    # ------------------------------------------------------------------ merging
+
+    def load_files(self, files: Sequence[Path], seed: np.random.SeedSequence) -> int:
+        """Fill the empty buffer with the states that several buffers saved, the oldest transitions first.
+
+        If they do not fit, the newest of each are kept. The numbers of envs and episodes of the second and later files
+        are shifted, so that no two episodes have the same number.
+
+        Args:
+            files: Files that ``save_data`` of buffers of this type and size wrote, at least one.
+            seed: Seed of the later draws, because several buffers may begin with the same file.
+
+        Returns:
+            The number of files that were taken: all if the buffer ``can_merge``, otherwise 1.
+        """
+        taken = list(files) if self.can_merge else list(files[:1])
+        if len(taken) == 1:
+            self.load_data(taken[0])
+        else:
+            self._merge([self._loaded(file) for file in taken])
+        self._rng = np.random.default_rng(seed)
+        return len(taken)
+
+    def next_episode_id(self) -> int:
+        """Return an ``episode_id`` above the ids of all stored transitions."""
+        return self._next_number("episode_id")
+
+    def _next_number(self, name: str) -> int:
+        """Return a number above those in a column; 0 without the column."""
+        column, count = self._storage.columns.get(name), self._storage.count
+        return 0 if column is None or not count else int(column[:count].max()) + 1
+
+    def _loaded(self, file: Path) -> Self:
+        buffer = type(self)(self.config)
+        buffer.load_data(file)
+        return buffer
+
+    def _merge(self, sources: Sequence[Self]) -> None:
+        rows = [one._drawable(one._storage.newest(one._storage.count)) for one in sources]
+        numbers = {name: [one._next_number(name) for one in sources] for name in ("env_id", "episode_id")}
+        offsets = {name: np.cumsum([0, *of_each]) for name, of_each in numbers.items()}
+        size = max(1, self.config.replay_buffer_size // PARTS)
+        for part in reversed(range(-(-max(map(len, rows)) // size))):  # counted from the newest
+            for number, (source, own) in enumerate(zip(sources, rows, strict=True)):
+                some = own[max(0, len(own) - (part + 1) * size) : max(0, len(own) - part * size)]
+                if len(some):
+                    self._take_from(source, some, {name: int(offset[number]) for name, offset in offsets.items()})
+
+    def _take_from(self, source: Self, rows: Rows, offsets: Mapping[str, int]) -> None:
+        """Add transitions of another buffer.
+
+        Args:
+            source: The other buffer.
+            rows: Rows of its ring.
+            offsets: Numbers to add to columns, by name.
+        """
+        batch = source._storage.gather(rows, 1, 1.0)
+        batch.pop("discount", None)
+        for name, offset in offsets.items():
+            if name in batch:
+                batch[name] = batch[name] + offset
+        StoredBuffer._push(self, batch)  # without the limits of a subclass
+
     # ------------------------------------------------------------------ for subclasses
 
     def _push(self, batch: dict[str, Any]) -> None:
@@ -217,25 +284,25 @@ class StoredBuffer(IBuffer):
         size = self._storage.push(batch)
         self._pushed += size
         too_many = size - self._storage.capacity
-        if too_many > 0:  # these left without ever standing in a row
+        if too_many > 0:  # these left without ever being stored
             self._removed += too_many
             if self.config.enable_track_used_data:
                 self._used_data.append(to_rows(batch["data_id"])[:too_many].copy())
 
     def _forget(self, rows: Rows) -> None:
-        """Note that rows leave: they are overwritten, cleared, dropped, used up or stale."""
-        rows = self._dropped.release(rows)  # these left when they were dropped
+        """Count rows that leave because they are overwritten, cleared, dropped, used up or stale."""
+        rows = self._dropped.release(rows)  # dropped rows have left before
         self._removed += len(rows)
         if self.config.enable_track_used_data:
             self._used_data.append(self._storage.columns["data_id"][rows].copy())
 
     def _take_out(self, rows: Rows) -> None:
-        """Let rows leave that stay in the ring."""
+        """Remove rows that stay in the ring from the draws."""
         self._forget(rows)
         self._dropped.add(rows)
 
     def _drawable(self, rows: Rows) -> Rows:
-        """Return those of some rows in the ring that have not left."""
+        """Return those rows of the ring that can be drawn."""
         return self._dropped.without(rows)
 
     def _state(self, copy: bool) -> dict[str, Any]:
@@ -246,41 +313,18 @@ class StoredBuffer(IBuffer):
         return {**state, "rng": self._rng.bit_generator.state}
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
-        """Take what a subclass added to the state."""
+        """Restore what a subclass added to the state."""
 
     def _note_sample(self, amount: int, train_iter: int) -> None:
-        """Count sampled transitions, and write metrics when it is time; the lock is held."""
+        """Count sampled transitions, and write metrics if they are due; the lock is held."""
         self._sampled += amount
-        if train_iter - self._reported_iter >= self.config.monitor_freq and self._log.is_listened_to:
+        if train_iter - self._reported_iter >= self.config.monitor_freq and self._log.has_reader:
             self._reported_iter = train_iter
             self._log.write(self.pop_metrics(), train_iter, self._envstep)
 
     def _begin_interval(self) -> None:
         self._since = time.perf_counter()
         self._pushed = self._sampled = self._removed = 0
-
-
-def check_sizes(batch_size: int, num_batches: int | None, n_step: int) -> None:
-    """Raise if a size that ``sample`` takes is out of its range.
-
-    Raises:
-        ValueError: If it is.
-    """
-    require(batch_size >= 1, "batch_size", ">= 1", batch_size)
-    require(num_batches is None or num_batches >= 1, "num_batches", ">= 1 or None", num_batches)
-    require(n_step >= 1, "n_step", ">= 1", n_step)
-
-
-def require_enough(
-    count: int, batch_size: int, replace: bool = False, what: str = "transitions", kept: str = "kept"
-) -> None:
-    """Raise if a buffer holds too little for a minibatch.
-
-    Raises:
-        ValueError: If it does.
-    """
-    enough = f"at most the {count} {what} {kept}, without replacement"
-    require(count > 0 if replace else count >= batch_size, "batch_size", enough, batch_size)
 
 
 def to_rows(values: Any) -> Rows:

@@ -1,8 +1,8 @@
-"""A sum tree, for drawing leaves in proportion to their weight, that also knows the smallest and the largest weight.
+"""A sum tree, for drawing leaves in proportion to their weights, that also tracks the smallest and largest weight.
 
-It is wide and flat: blocks of 8 leaves, which lie in one line of the processor's cache, groups of 8 blocks, and a
-cumulative sum over all groups. Drawing looks up the group there and goes down two levels. Without numba a level is a
-set of array operations; with it a compiled loop does the same additions and comparisons in the same order, so the
+It is wide and flat: blocks of 8 leaves, which share a line of the processor's cache, groups of 8 blocks, and a
+cumulative sum over all groups. Drawing finds the group in the sum and descends two levels. Without numba a level is a
+set of array operations. With numba a compiled loop does the same additions and comparisons in the same order, so the
 results are equal to the last bit.
 
 Shapes: n leaves written or drawn.
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_ding.worker.buffer.form import Rows
+from lightning_ding.worker.buffer.schema import Rows
 
 Floats = NDArray[np.float64]
 Write = Callable[[Floats, Floats, Floats, Floats, Floats, Floats, Floats, Rows], None]
@@ -29,8 +29,8 @@ class SumTree:
     """Weights >= 0 by leaf; a leaf of weight 0 is never drawn.
 
     Args:
-        capacity: Leaves, >= 1.
-        compiled: Whether to walk the tree by compiled loops, which needs numba; None does if numba is there.
+        capacity: Number of leaves, >= 1.
+        compiled: Whether to use compiled loops, which need numba; None does if numba is installed.
 
     Example:
         >>> tree = SumTree(5)
@@ -52,16 +52,16 @@ class SumTree:
         self._group, self._group_min, self._group_max = np.zeros((3, groups))
         self._block, self._block_min, self._block_max = np.zeros((3, blocks))
         self._leaf: Floats = np.zeros(blocks * FAN_OUT)
-        self._used = 0  # groups that were ever written; nothing looks at the others
+        self._used = 0  # groups that were ever written; the others are never read
         self._use_groups(1)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the weights that were ever written and of what is kept above them."""
+        """Bytes of the weights that were ever written, and of their sums and extremes."""
         return self._used * (3 + 3 * FAN_OUT + FAN_OUT**2) * self._leaf.itemsize
 
     def write(self, rows: Rows, weights: Floats | float) -> None:
-        """Set the weights of leaves; where a leaf stands twice, the last one counts."""
+        """Set the weights of leaves; if a leaf occurs twice, the last one counts."""
         if self._used < self._groups and len(rows):
             self._use_groups(int(rows.max()) // FAN_OUT**2 + 1)
         self._leaf[rows] = weights
@@ -89,10 +89,10 @@ class SumTree:
         return float(self._group_max[: self._used].max())
 
     def find(self, fraction: Floats) -> Rows:
-        """Return the leaves in whose share of the cumulative sum these fractions of the total fall.
+        """Return the leaves whose shares of the cumulative sum contain the given fractions of the total.
 
         Args:
-            fraction: In [0, 1), shape (n,).
+            fraction: Fractions of the total, in [0, 1), shape (n,).
 
         Raises:
             ValueError: If all weights are 0.
@@ -103,7 +103,7 @@ class SumTree:
         return rows
 
     def _use_groups(self, amount: int) -> None:
-        """Let the first groups be used, so many or as many as before."""
+        """Mark the first ``amount`` groups as used, if they are not yet."""
         if amount > self._used:
             self._group_min[self._used : amount] = np.inf
             self._block_min[self._used * FAN_OUT : amount * FAN_OUT] = np.inf
@@ -130,10 +130,10 @@ def _write(
     block_max: Floats,
     rows: Rows,
 ) -> None:
-    """Bring the blocks and groups above some leaves up to date."""
+    """Update the blocks and groups above some leaves."""
     above = rows // FAN_OUT
     weight = leaf.reshape(-1, FAN_OUT)[above]
-    block[above] = weight.cumsum(axis=1)[:, -1]  # one after the other, as a loop adds
+    block[above] = weight.cumsum(axis=1)[:, -1]  # in the order in which a loop adds
     block_min[above] = np.where(weight > 0, weight, np.inf).min(axis=1)
     block_max[above] = weight.max(axis=1)
     top = above // FAN_OUT
@@ -143,7 +143,7 @@ def _write(
 
 
 def _find(group: Floats, block: Floats, leaf: Floats, fraction: Floats) -> Rows:
-    """Return the leaves in which fractions of the total fall; none if the total is 0."""
+    """Return the leaves that contain fractions of the total; none if the total is 0."""
     cumulative = group.cumsum()
     total = cumulative[-1]
     if not total > 0:
@@ -154,9 +154,9 @@ def _find(group: Floats, block: Floats, leaf: Floats, fraction: Floats) -> Rows:
     for weights in (block, leaf):
         weight = weights.reshape(-1, FAN_OUT)[node]
         within = weight.cumsum(axis=1)
-        is_behind = within > rest[:, None]
-        last = FAN_OUT - 1 - (weight[:, ::-1] > 0).argmax(axis=1)  # rounding must not lead to a weight of 0
-        place = np.where(is_behind[:, -1], is_behind.argmax(axis=1), last)
+        is_above = within > rest[:, None]
+        last = FAN_OUT - 1 - (weight[:, ::-1] > 0).argmax(axis=1)  # rounding must not select a weight of 0
+        place = np.where(is_above[:, -1], is_above.argmax(axis=1), last)
         rest = rest - np.where(place > 0, within[np.arange(len(place)), place - 1], 0.0)
         node = node * FAN_OUT + place
     return node

@@ -1,4 +1,4 @@
-"""The loops of the sum tree, compiled; only imported where numba is there. See ``sum_tree`` for what they do."""
+"""The compiled loops of the sum tree, imported only if numba is installed. See ``sum_tree`` for their meaning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FAN_OUT = 8
 def write(
     group: Any, block: Any, leaf: Any, group_min: Any, block_min: Any, group_max: Any, block_max: Any, rows: Any
 ) -> None:
-    """Bring the blocks and groups above some leaves up to date."""
+    """Update the blocks and groups above some leaves."""
     for index in range(len(rows)):
         above = rows[index] // FAN_OUT
         total, smallest, largest = 0.0, np.inf, 0.0
@@ -35,7 +35,7 @@ def write(
 
 @njit(cache=True)  # type: ignore[untyped-decorator, unused-ignore]
 def find(group: Any, block: Any, leaf: Any, fraction: Any) -> Any:
-    """Return the leaves in which fractions of the total fall; none if the total is 0."""
+    """Return the leaves that contain fractions of the total; none if the total is 0."""
     cumulative = np.empty(len(group))
     total, last = 0.0, 0
     for index in range(len(group)):
@@ -49,7 +49,7 @@ def find(group: Any, block: Any, leaf: Any, fraction: Any) -> Any:
     top = 0
     for index in range(len(rest)):
         if index > 0 and fraction[index] < fraction[index - 1]:
-            top = 0  # they mostly rise, and then no group is looked at twice
+            top = 0  # they mostly rise, and then no group is read twice
         while top < last and cumulative[top] <= rest[index]:
             top += 1
         found[index] = top
@@ -61,7 +61,7 @@ def find(group: Any, block: Any, leaf: Any, fraction: Any) -> Any:
 
 @njit(cache=True)  # type: ignore[untyped-decorator, unused-ignore]
 def _down(weights: Any, found: Any, rest: Any) -> None:
-    """Go from nodes to the children in which numbers fall; no branch that would be mispredicted half the time."""
+    """Descend from nodes to the children that contain numbers, without branches that would often be mispredicted."""
     for index in range(len(found)):
         first = found[index] * FAN_OUT
         place, before, total = 0, 0.0, 0.0
@@ -70,7 +70,7 @@ def _down(weights: Any, found: Any, rest: Any) -> None:
             is_before = total <= rest[index]
             place += is_before
             before = total if is_before else before
-        if place == FAN_OUT:  # rounding must not lead to a weight of 0
+        if place == FAN_OUT:  # rounding must not select a weight of 0
             place, before = _last(weights, first)
         found[index] = first + place
         rest[index] -= before
@@ -78,7 +78,7 @@ def _down(weights: Any, found: Any, rest: Any) -> None:
 
 @njit(cache=True)  # type: ignore[untyped-decorator, unused-ignore]
 def _last(weights: Any, first: int) -> Any:
-    """Return the place of the last child above 0, and the sum of those before it."""
+    """Return the place of the last child above 0, and the sum of the children before it."""
     place, before, total = 0, 0.0, 0.0
     for candidate in range(FAN_OUT):
         if weights[first + candidate] > 0:

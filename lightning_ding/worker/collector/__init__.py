@@ -1,12 +1,11 @@
-"""Collectors: they act in environments and hand over transitions."""
+"""Collectors: they act in environments and return transitions."""
 
-from lightning_ding.worker.collector.base import ISerialCollector
+from lightning_ding.worker.collector.base import ISerialCollector, create_serial_collector, get_serial_collector_cls
 from lightning_ding.worker.collector.battle_episode import BattleEpisodeSerialCollector
 from lightning_ding.worker.collector.battle_sample import BattleSampleSerialCollector
 from lightning_ding.worker.collector.episode import EpisodeSerialCollector
-from lightning_ding.worker.collector.factory import create_serial_collector, get_serial_collector_cls
 from lightning_ding.worker.collector.sample import SampleSerialCollector
-from lightning_ding.worker.collector.transitions import to_tensor_transitions
+from lightning_ding.worker.collector.steps import to_tensor_transitions
 
 __all__ = [
     "BattleEpisodeSerialCollector",

@@ -1,4 +1,4 @@
-"""The contract of the collectors that run in the learner's process."""
+"""The interface of the collectors in the learner's process, and functions that make one from a config section."""
 
 from __future__ import annotations
 
@@ -9,20 +9,26 @@ from typing import Any, ClassVar
 from gymnasium.vector import VectorEnv
 
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
-from lightning_ding.worker.base import Worker
+from lightning_ding.worker.base import Worker, get_class
 from lightning_ding.worker_config import CollectorConfig
 
 
 class ISerialCollector(Worker):
     """Acts in a vector env with a policy's collect mode; a context manager that closes what it made.
 
-    Its counters are those of its own rank; who trains on several ranks adds them up.
+    Its counters cover its own rank. Under several ranks the caller adds them up.
     """
 
     config_class: ClassVar[type[CollectorConfig]] = CollectorConfig
     registry = SERIAL_COLLECTOR_REGISTRY
+    collects_whole_episodes: ClassVar[bool] = False
+    """Whether ``collect`` counts episodes, so that a step is returned only if its episode ends without a fault."""
+    has_players: ClassVar[bool] = False
+    """Whether several policies act in each env."""
     sample: int
-    """Transitions handed over by this collector, on this rank."""
+    """Transitions that this collector has returned, on this rank."""
+    dropped_episode: int = 0
+    """Episodes that a fault of their env ended; they are neither counted nor reported as episodes."""
 
     @abstractmethod
     def reset_env(self, env: VectorEnv | None = None) -> None:
@@ -30,7 +36,7 @@ class ISerialCollector(Worker):
 
     @abstractmethod
     def reset_policy(self, policy: Any = None) -> None:
-        """Reset the policy's collecting state, after taking ``policy`` if it is given.
+        """Replace the policy if one is given, and reset its collecting state.
 
         Args:
             policy: A collect mode; a sequence of them where several policies act in one env.
@@ -38,16 +44,16 @@ class ISerialCollector(Worker):
 
     @abstractmethod
     def reset(self, policy: Any = None, env: VectorEnv | None = None) -> None:
-        """Take what is given, restart it or else what is there, and set the counters to zero."""
+        """Replace policy and env where they are given, restart both, and set the counters to zero."""
 
     @abstractmethod
     def collect(self, target: int | None = None, /, *args: Any, **kwargs: Any) -> Any:
         """Return collected data.
 
         Args:
-            target: How much, in the unit of the collector, transitions or episodes; None asks the policy.
-            args: What else the collector takes.
-            kwargs: What else the collector takes; every collector knows ``train_iter``, ``random_collect`` and
+            target: Amount in the unit of the collector, transitions or episodes; None takes the policy's default.
+            args: Further arguments of the collector.
+            kwargs: Further arguments of the collector; every collector accepts ``train_iter``, ``random_collect`` and
                 ``policy_kwargs``.
         """
 
@@ -59,24 +65,27 @@ class ISerialCollector(Worker):
         """Return the ``episode_id`` of the episodes that were dropped for a fault of their env since the last call."""
         return []
 
+    def skip_episode_ids(self, first: int) -> None:
+        """Give episodes that begin from now on ids >= ``first``, so that they differ from those in a buffer."""
+
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that decides how collecting goes on but the envs' own state, as tensors and builtins.
+        """Return all state that decides what is collected next, except that of the envs, as tensors and builtins.
 
         Raises:
-            NotImplementedError: If the collector cannot say it.
+            NotImplementedError: If the collector does not support it.
         """
         raise NotImplementedError(f"a {type(self).__name__} does not give its state")
 
     def load_state_dict(self, state: Mapping[str, Any], goes_on: bool = True) -> None:
-        """Take what ``state_dict`` returned.
+        """Restore what ``state_dict`` returned.
 
         Args:
-            state: Of a collector of the same kind with as many envs; of another kind only if nothing goes on.
-            goes_on: Whether the envs are where they were then; if not, what was known of the episodes under way is left
+            state: State of a collector of the same kind with as many envs; of another kind only without ``goes_on``.
+            goes_on: Whether the envs are in the state that they had then. If not, the unfinished episodes are left
                 out, and ``reset_env`` has to begin new ones.
 
         Raises:
-            NotImplementedError: If the collector cannot take it.
+            NotImplementedError: If the collector does not support it.
         """
         raise NotImplementedError(f"a {type(self).__name__} does not take a state")
 
@@ -88,7 +97,7 @@ class ISerialCollector(Worker):
     @property
     @abstractmethod
     def envstep(self) -> int:
-        """Environment steps taken by this collector, on this rank; a run that goes on sets it."""
+        """Environment steps taken by this collector, on this rank; a resumed run sets it."""
 
     @envstep.setter
     @abstractmethod
@@ -97,3 +106,22 @@ class ISerialCollector(Worker):
     @abstractmethod
     def close(self) -> None:
         """Release what the collector made itself; env, policy and logger stay open."""
+
+
+def create_serial_collector(cfg: Any, **kwargs: Any) -> ISerialCollector:
+    """Return the collector that ``cfg.type`` names, made with ``cfg`` and ``kwargs``.
+
+    Raises:
+        KeyError: If the type is missing or not registered.
+    """
+    return get_serial_collector_cls(cfg)(cfg, **kwargs)  # type: ignore[call-arg]
+
+
+def get_serial_collector_cls(cfg: Any) -> type[ISerialCollector]:
+    """Return the class of the collector that ``cfg.type`` names.
+
+    Raises:
+        KeyError: If the type is missing or not registered.
+    """
+    found: type[ISerialCollector] = get_class(SERIAL_COLLECTOR_REGISTRY, cfg)
+    return found

@@ -1,13 +1,12 @@
-"""What the collectors with several policies have in common: acting, counting, episodes and their faults.
+"""The common part of the collectors with several policies: acting, counting, episodes, faults, and open moves.
 
-Shapes: N envs, P players.
+Shapes: N envs, P players, K moves.
 """
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -16,63 +15,60 @@ from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, require
+from lightning_ding.envs import Timestep
 from lightning_ding.envs.battle_stepper import BattleStep, BattleStepper
-from lightning_ding.policy.modes import CollectMode
+from lightning_ding.policy.base.modes import CollectMode
 from lightning_ding.worker.arguments import check_integers, check_level_seeds, check_policy_kwargs, check_switches
 from lightning_ding.worker.collector.base import ISerialCollector
-from lightning_ding.worker.collector.battle_moves import OpenMoves
-from lightning_ding.worker.collector.report import CollectReport
+from lightning_ding.worker.episodes import CollectReport, EpisodeStatistics, FaultCounter, ReportMark
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
-from lightning_ding.worker.players import Players, attribute, check_players, gather_actions, random_output
+from lightning_ding.worker.players import Output, Players, attribute, check_players, gather_actions, random_output
 from lightning_ding.worker_config import CollectorConfig
-
-MAX_FAULTS = 100  # of one env without a finished episode between them; one that never recovers would keep us for ever
 
 BoolArray = NDArray[np.bool_]
 Info = dict[str, Any]
 PolicyKwargs = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+Rows = NDArray[np.intp]
 
 
 class BattleCall(NamedTuple):
-    """What holds for all steps of one call of ``collect``."""
+    """Arguments and parts that are the same for all steps of one call of ``collect``."""
 
     stepper: BattleStepper
     players: Players[CollectMode]
     learns: BoolArray
-    """Which players' transitions are collected, shape (P,)."""
+    """Whether the transitions of each player are collected, shape (P,)."""
     train_iter: int
     random: bool
     level_seeds: NDArray[np.int64] | None
     info: list[list[Info]]
-    """Of each player, the episodes that ended."""
-    lengths: list[int]
-    """Env steps of these."""
-    began: tuple[float, int, int]
-    """Time, env steps and samples when the call began."""
+    """Episodes of each player that ended during the call."""
+    mark: ReportMark | None
 
 
 class BattleSerialCollector(ISerialCollector):
-    """Acts in N games of P players with P policies; a subclass says what becomes of the transitions.
+    """Acts in N games of P players with P policies. A subclass keeps the transitions.
 
-    A transition of a player goes from one of its turns to its next one, or to the end of its episode, so that the
-    others are part of its environment. Its reward is what the player gained meanwhile.
+    A transition of a player goes from one of its turns to its next one, or to the end of its episode, so the other
+    players are part of its environment. Its reward is the sum of the player's rewards in between.
 
-    A policy says by its attribute ``collect_data`` whether it learns; without one it does. A policy that stands in for
-    several players is called once for all of them. It sees the envs in which one of its players is active, and of
-    these the rows in the order of the envs; ``reset`` gets the envs whose episode ended.
+    The attribute ``collect_data`` of a policy determines whether it learns; the default is True. A policy that acts for
+    several players is called once for all of them. It gets the observations of the envs in which one of its players is
+    active, in the order of the envs; ``reset`` gets the envs whose episode ended.
 
-    An env step is one step of one game, however many players act in it. Counters are those of this rank.
+    An env step is one step of one game, regardless of the number of players that act in it. Counters cover this rank.
 
     Args:
         cfg: A ``CollectorConfig``, or a mapping to merge over its defaults.
         env: A vector env with an axis of players, see ``BattleStepper``; its owner closes it.
-        policy: The policies' collect modes, P of them.
-        tb_logger: Gets a report every ``collect_print_freq`` updates; see ``WorkerLog``. Its owner closes it.
+        policy: Sequence of the P collect modes of the policies.
+        tb_logger: Logger that gets a report every ``collect_print_freq`` updates; see ``WorkerLog``. Its owner closes
+            it.
         exp_name: Part of the name of the Python logger that gets the reports too.
         instance_name: Name of this collector in both.
 
     Raises:
-        TypeError: If ``policy`` is no sequence.
+        TypeError: If ``policy`` is not a sequence.
         ValueError: If there are not as many policies as players, or ``env`` has no axis of players.
     """
 
@@ -88,6 +84,7 @@ class BattleSerialCollector(ISerialCollector):
         instance_name: str = "collector",
     ) -> None:
         self.config: CollectorConfig = self.resolve_config(cfg)
+        self._statistics = EpisodeStatistics()
         self._report = CollectReport(WorkerLog(tb_logger, exp_name, instance_name), self.config.collect_print_freq)
         self._policies: Sequence[CollectMode] | None = None
         self._stepper: BattleStepper | None = None
@@ -98,30 +95,22 @@ class BattleSerialCollector(ISerialCollector):
             self.reset_policy(policy)
 
     def _clear(self) -> None:
-        self._envstep = 0
-        self.sample = 0
-        """Transitions handed over, of all players."""
-        self._episode = 0
-        self.dropped_episode = 0
-        """Episodes that a fault of their env ended; they are neither counted nor reported as episodes."""
-        self._next_episode_id = 0
-        self._returns: list[float] = []
-        self._lengths: list[int] = []
+        self._statistics.clear()
         self._report.reset()
 
     # ------------------------------------------------------------------ to implement
 
     @abstractmethod
     def _keep(self, player: int, transitions: Info) -> None:
-        """Keep transitions of a player that learns, a nested dict of tensors; each player's come in order of time."""
+        """Keep transitions of a player that learns, nested arrays; those of each player come in chronological order."""
 
     def _keep_episodes(self, env_ids: NDArray[np.intp]) -> None:
-        """Note that the episodes of these envs ended without a fault."""
+        """Record that the episodes of these envs ended without a fault."""
 
     # ------------------------------------------------------------------ life
 
     def reset_env(self, env: VectorEnv[Any, Any, Any] | None = None) -> None:
-        """Start new episodes, in ``env`` if it is given; moves whose outcome is not known yet are lost.
+        """Start new episodes, in ``env`` if it is given; open moves are lost.
 
         Raises:
             RuntimeError: If there is no env.
@@ -139,19 +128,17 @@ class BattleSerialCollector(ISerialCollector):
         self._return = np.zeros(shape)
         self._length = np.zeros(shape, dtype=np.int64)
         self._steps = np.zeros(stepper.num_envs, dtype=np.int64)
-        self._faults = np.zeros(stepper.num_envs, dtype=np.int64)
+        self._faults = FaultCounter(stepper.num_envs, self.config.env_fault, "finished episode")
         self._episode_id = np.zeros(stepper.num_envs, dtype=np.int64)
         if self._policies is not None:
             Players(self._policies).reset()
 
     def reset_policy(self, policy: Sequence[CollectMode] | None = None) -> None:
-        """Reset the policies' collecting state, after taking other policies if they are given.
-
-        Moves of the ones before whose outcome is not known yet are then lost.
+        """Replace the policies if others are given, which loses open moves, and reset their collecting state.
 
         Raises:
             RuntimeError: If there are no policies.
-            TypeError: If ``policy`` is no sequence.
+            TypeError: If ``policy`` is not a sequence.
             ValueError: If there are not as many policies as players.
         """
         if policy is not None:
@@ -161,7 +148,7 @@ class BattleSerialCollector(ISerialCollector):
         Players(self._require_policies()).reset()
 
     def reset(self, policy: Sequence[CollectMode] | None = None, env: VectorEnv[Any, Any, Any] | None = None) -> None:
-        """Start over with what is given or else is there: new episodes, counters at zero, nothing kept."""
+        """Replace policies and env where they are given; reset counters and kept data, and begin new episodes."""
         self._clear()
         if policy is not None and env is not None:
             self._stepper = None  # the number of players may change
@@ -171,7 +158,7 @@ class BattleSerialCollector(ISerialCollector):
             self.reset_env(env)
 
     def close(self) -> None:
-        """Forget env and policies; they and the logger are left open for whoever made them."""
+        """Release env and policies. Their owners close them and the logger."""
         self._stepper = None
         self._policies = None
 
@@ -179,23 +166,31 @@ class BattleSerialCollector(ISerialCollector):
 
     @property
     def envstep(self) -> int:
-        """Steps of games taken by this collector, on this rank."""
-        return self._envstep
+        """Steps of games taken by this collector, on this rank; a resumed run sets it."""
+        return self._statistics.envstep
 
     @envstep.setter
     def envstep(self, value: int) -> None:
-        """Set the counter, when a run goes on."""
-        self._envstep = value
+        self._statistics.envstep = value
 
     @property
     def episode(self) -> int:
         """Episodes finished by this collector, on this rank."""
-        return self._episode
+        return self._statistics.episode
+
+    @property
+    def sample(self) -> int:  # type: ignore[override]
+        """Transitions of all players that this collector has returned, on this rank."""
+        return self._statistics.sample
+
+    @property
+    def dropped_episode(self) -> int:  # type: ignore[override]
+        """Episodes that a fault of their env ended; they are neither counted nor reported as episodes."""
+        return self._statistics.dropped_episode
 
     def pop_episodes(self) -> tuple[list[float], list[int]]:
         """Return player 0's returns, and the env steps, of the episodes that ended since the last call."""
-        episodes, self._returns, self._lengths = (self._returns, self._lengths), [], []
-        return episodes
+        return self._statistics.pop_episodes()
 
     # ------------------------------------------------------------------ acting
 
@@ -211,46 +206,35 @@ class BattleSerialCollector(ISerialCollector):
         learns = np.array([bool(attribute(mode, "collect_data", True)) for mode in policies])
         require(bool(learns.any()), "collect_data", "true for at least one policy", learns.tolist())
         seeds = check_level_seeds(level_seeds, stepper.num_envs)
-        began = (time.perf_counter(), self._envstep, self.sample)
         info: list[list[Info]] = [[] for _ in policies]
-        players = Players(policies, policy_kwargs)
-        return BattleCall(stepper, players, learns, train_iter, random, seeds, info, [], began)
+        players, mark = Players(policies, policy_kwargs), self._report.begin(self._statistics)
+        return BattleCall(stepper, players, learns, train_iter, random, seeds, info, mark)
 
     def _finish(self, call: BattleCall) -> None:
-        """Report, if it is time and anybody reads it."""
-        if not self._report.is_on:
-            return
-        began, envstep, sample = call.began
+        """Write a report if one is due and the log has a reader."""
         returns = [[episode["eval_episode_return"] for episode in of_player] for of_player in call.info]
-        self._report.add(
-            seconds=time.perf_counter() - began,
-            envstep=self._envstep - envstep,
-            sample=self.sample - sample,
-            lengths=call.lengths,
-            returns={f"return{player}": values for player, values in enumerate(returns)},
-        )
-        totals = {"envstep": self._envstep, "train_sample": self.sample, "episode": self._episode}
-        self._report.write_if_due(call.train_iter, totals | {"dropped_episode": self.dropped_episode})
+        named = {f"return{player}": values for player, values in enumerate(returns)}
+        self._report.finish(call.mark, self._statistics, call.train_iter, named)
 
     def _step(self, call: BattleCall, wanted: BoolArray) -> None:
-        """Step all games, and begin one in every env of ``wanted``, shape (N,), in which none is under way."""
+        """Step all games, and begin a game in every env of ``wanted``, shape (N,), without a running game."""
         stepper = call.stepper
         self._start(stepper, wanted & ~stepper.is_playing)
         obs, active, is_playing = stepper.obs, stepper.active, stepper.is_playing
-        by_chance = active & call.learns & call.random
-        outputs = list(call.players.act(obs, active & ~by_chance))
-        random_outputs = [random_output(stepper.env, obs, by_chance)] if by_chance.any() else []
+        acts_randomly = active & call.learns & call.random
+        outputs = list(call.players.act(obs, active & ~acts_randomly))
+        random_outputs = [random_output(stepper.env, obs, acts_randomly)] if acts_randomly.any() else []
         action = gather_actions(stepper.env, outputs + random_outputs)
         for is_random, made in ((False, outputs), (True, random_outputs)):
             for output in made:
-                if (output.rows & call.learns).any():  # of one policy all players learn, or none
+                if (output.rows & call.learns).any():  # all players of a policy learn, or none
                     self._moves.begin(obs, output, call.train_iter, is_random)
         step = stepper.step(action)
         self._moves.add_reward(step.reward)
         self._return += step.reward
         self._length += active
         self._steps += is_playing
-        self._envstep += int(np.count_nonzero(is_playing & ~step.abnormal))
+        self._statistics.envstep += int(np.count_nonzero(is_playing & ~step.abnormal))
         self._end_moves(call, step)
         if step.over.any():
             self._end_episodes(call, np.flatnonzero(step.over))
@@ -261,8 +245,7 @@ class BattleSerialCollector(ISerialCollector):
         if envs.any():
             stepper.start(envs)
             rows = np.flatnonzero(envs)
-            self._episode_id[rows] = self._next_episode_id + np.arange(len(rows))
-            self._next_episode_id += len(rows)
+            self._episode_id[rows] = self._statistics.new_ids(len(rows))
 
     def _end_moves(self, call: BattleCall, step: BattleStep) -> None:
         moves = self._moves
@@ -277,7 +260,7 @@ class BattleSerialCollector(ISerialCollector):
                 transitions["policy_version"] = moves.version[env_ids, player]
                 if call.level_seeds is not None:
                     transitions["seed"] = call.level_seeds[env_ids]
-                self._keep(player, nested.to_tensor(transitions))  # type: ignore[arg-type]
+                self._keep(player, nested.to_array(transitions))  # type: ignore[arg-type]
         moves.is_open &= ~rows
 
     def _end_episodes(self, call: BattleCall, env_ids: NDArray[np.intp]) -> None:
@@ -292,31 +275,17 @@ class BattleSerialCollector(ISerialCollector):
                         "episode_id": int(self._episode_id[env_id]),
                     }
                 )
-        self._episode += len(env_ids)
-        self._faults[env_ids] = 0
-        self._returns += self._return[env_ids, 0].tolist()
-        self._lengths += self._steps[env_ids].tolist()
-        call.lengths.extend(self._steps[env_ids].tolist())
+        self._statistics.add(self._return[env_ids, 0].tolist(), self._steps[env_ids].tolist())
+        self._faults.count[env_ids] = 0
         self._keep_episodes(env_ids)
         self._forget(call, env_ids)
 
     def _drop_episodes(self, call: BattleCall, step: BattleStep) -> None:
-        """Drop episodes that a fault ended, unless it is not to be borne or an env had too many of them."""
+        """Drop the episodes that a fault ended, unless the config forbids faults or an env had too many of them."""
         env_ids = np.flatnonzero(step.abnormal)
-        first = int(env_ids[0])
-        if self.config.env_fault == "raise":
-            raise RuntimeError(
-                f"env {first} reported a fault: {step.fault[first]}; "
-                'with env_fault="drop" the collector drops the episode and goes on'
-            )
-        self.dropped_episode += len(env_ids)
-        self._faults[env_ids] += 1
-        worst = int(self._faults.argmax())
-        if self._faults[worst] > MAX_FAULTS:
-            raise RuntimeError(
-                f"env {worst} reported {self._faults[worst]} faults without a finished episode between, the last one: "
-                f"{step.fault[worst]}"
-            )
+        self._statistics.dropped_episode += len(env_ids)
+        self._faults.count[env_ids] += 1
+        self._faults.handle(step.abnormal, step.fault.__getitem__)
         self._forget(call, env_ids)
 
     def _forget(self, call: BattleCall, env_ids: NDArray[np.intp]) -> None:
@@ -335,3 +304,86 @@ class BattleSerialCollector(ISerialCollector):
         if self._policies is None:
             raise RuntimeError("the collector has no policies: pass policy to the constructor or call reset_policy")
         return self._policies
+
+
+class OpenMoves:
+    """At most one open move for each player of each env.
+
+    A move is open from a player's turn to its next turn, or to the end of its episode. The reward of the move is the
+    sum of the player's rewards in between, and the next observation is the one at the end.
+
+    Args:
+        num_envs: Number of envs N.
+        num_players: Number of players P.
+    """
+
+    def __init__(self, num_envs: int, num_players: int) -> None:
+        self.is_open: BoolArray = np.zeros((num_envs, num_players), dtype=bool)
+        """Shape (N, P)."""
+        self.version = np.zeros((num_envs, num_players), dtype=np.int64)
+        """Updates that the policy had made when it moved, shape (N, P)."""
+        self._reward = np.zeros((num_envs, num_players))
+        self._is_random = np.zeros((num_envs, num_players), dtype=bool)
+        self._obs: Any = None
+        self._outputs: list[dict[bool, Any]] = [{} for _ in range(num_players)]  # random outputs hold other entries
+
+    def begin(self, obs: Any, output: Output, version: int, is_random: bool) -> None:
+        """Keep the moves that a policy made.
+
+        Args:
+            obs: Observation of each player, leading axes (N, P).
+            output: Output of the policy.
+            version: Updates that the policy had made.
+            is_random: Whether the moves are random instead of chosen by the policy.
+        """
+        rows = output.rows
+        self.is_open |= rows
+        self.version[rows] = version
+        self._reward[rows] = 0
+        self._is_random[rows] = is_random
+        self._obs = _put(self._obs, obs, len(rows), rows, nested.index(obs, rows))
+        env_ids, players = np.nonzero(rows)
+        values = nested.to_array(output.values)
+        for player in np.flatnonzero(rows.any(0)).tolist():
+            chosen, known = players == player, self._outputs[player].get(is_random)
+            given = nested.index(values, chosen)
+            self._outputs[player][is_random] = _put(known, values, len(rows), env_ids[chosen], given)
+
+    def add_reward(self, reward: NDArray[np.float64]) -> None:
+        """Add the rewards of the players, shape (N, P)."""
+        self._reward += reward
+
+    def end(self, rows: BoolArray, player: int, step: BattleStep) -> Iterator[tuple[Rows, Any, Any, Timestep]]:
+        """Yield the moves of a player that end with a step, separately for random moves and moves of the policy.
+
+        Args:
+            rows: Whether the move of each player ends, shape (N, P).
+            player: Index of the player whose moves to yield.
+            step: Result of the step.
+
+        Yields:
+            The K envs, observations, outputs and outcomes of the moves, leading axis K.
+        """
+        for is_random, outputs in self._outputs[player].items():
+            env_ids = np.flatnonzero(rows[:, player] & (self._is_random[:, player] == is_random))
+            if len(env_ids):
+                timestep = Timestep(
+                    next_obs=nested.index(step.obs, (env_ids, player)),
+                    reward=self._reward[env_ids, player],
+                    terminated=step.terminated[env_ids, player],
+                    truncated=step.truncated[env_ids, player],
+                    info={},
+                    valid=np.ones(len(env_ids), dtype=bool),
+                    abnormal=np.zeros(len(env_ids), dtype=bool),
+                )
+                obs = nested.index(self._obs, (env_ids, player))
+                yield env_ids, obs, nested.index(outputs, env_ids), timestep
+
+
+def _put(arrays: Any, like: Any, length: int, rows: Any, values: Any) -> Any:
+    """Return ``arrays`` with ``values`` written to ``rows``; if there are none yet, zeros of the length and type."""
+    if isinstance(like, dict):
+        return {name: _put(arrays and arrays[name], below, length, rows, values[name]) for name, below in like.items()}
+    arrays = np.zeros((length, *like.shape[1:]), like.dtype) if arrays is None else arrays
+    arrays[rows] = values
+    return arrays

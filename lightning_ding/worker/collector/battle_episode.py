@@ -1,6 +1,6 @@
 """Collecting a number of whole episodes of several players.
 
-Shapes: N envs, P players, E episodes asked for, T moves of an episode, S moves of all of them, W windows of L moves.
+Shapes: N envs, P players, E requested episodes, T moves of an episode, S moves of all of them, W windows of L moves.
 """
 
 from __future__ import annotations
@@ -9,17 +9,15 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from lightning_ding import nested
-from lightning_ding.policy.modes import CollectMode
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
 from lightning_ding.worker.arguments import check_amount
 from lightning_ding.worker.collector.battle import BattleCall, BattleSerialCollector, Info, PolicyKwargs
-from lightning_ding.worker.collector.quota import share_out
-from lightning_ding.worker.collector.steps import cut_windows
+from lightning_ding.worker.collector.steps import train_sample
+from lightning_ding.worker.episodes import share_out
 from lightning_ding.worker.players import attribute
 
 
@@ -27,11 +25,11 @@ from lightning_ding.worker.players import attribute
 class BattleEpisodeSerialCollector(BattleSerialCollector):
     """Collects E whole episodes a call, equally many in each env.
 
-    Taking the first E episodes that end would prefer short ones. So each env has a quota, E // N and one more for the
-    envs whose turn it is, and stands still when it has delivered it.
+    The first E episodes that end would mostly be short ones. So each env has a quota, E // N and one more for the envs
+    whose turn it is, and is paused once it has delivered its quota.
 
-    With ``env_fault="drop"`` an episode in which an env reports a fault is dropped and counted in ``dropped_episode``;
-    the env owes another one for it.
+    With ``env_fault="drop"`` an episode in which an env reports a fault is dropped and counted in ``dropped_episode``,
+    and the env has to deliver another one.
     """
 
     config_keys: ClassVar[frozenset[str]] = frozenset({"collect_print_freq", "env_fault", "get_train_sample"})
@@ -42,7 +40,7 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
         self._parts: dict[int, list[Any]] = {}
 
     def reset_env(self, env: VectorEnv[Any, Any, Any] | None = None) -> None:
-        """Start new episodes, in ``env`` if it is given; those under way are lost.
+        """Start new episodes, in ``env`` if it is given; unfinished ones are lost.
 
         Raises:
             RuntimeError: If there is no env.
@@ -66,27 +64,27 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
         """Return E episodes of every player that learns.
 
         Args:
-            n_episode: E, >= 1; None asks the policy of the first player that learns.
-            train_iter: Updates done so far; each move carries it as ``policy_version``.
-            policy_kwargs: Arguments of the policies' forward, such as ``eps``: a mapping for all, or one for each.
-            random_collect: Let the players that learn take uniformly random actions, legal ones where the observation
-                has an ``action_mask``; the others act as always.
-            level_seeds: The level that each env plays, N of them; each move carries its env's as ``seed``.
+            n_episode: Number of episodes E, >= 1; None takes ``n_episode`` of the first policy that learns.
+            train_iter: Updates so far; each move carries it as ``policy_version``.
+            policy_kwargs: Arguments of the policies' ``forward``, such as ``eps``: a mapping for all, or one for each.
+            random_collect: Take uniformly random actions for the players that learn, legal ones where the observation
+                has an ``action_mask``. The other players act as usual.
+            level_seeds: Level of each of the N envs; each move carries its env's as ``seed``.
 
         Returns:
-            Two lists with an entry for each player. First None for a player that does not learn, else a list of
-            episodes in the order of their ends, without those in which the player never moved. An episode is what its
-            policy's ``process_transition`` gives, and ``env_id``, ``player``, ``episode_id`` and ``policy_version``,
-            all with leading axis T. ``env_id`` is env * P + player, so that moves of several players may go into one
-            buffer. With the config's ``get_train_sample``, what the policy's ``get_train_sample`` makes of the
-            episodes, all in one: leading axis S; or leading axes (W, L) and a ``mask`` as of :func:`cut_windows`, if
-            the policy's ``unroll_len`` L is above 1. Second all E episodes, one dict for each, in the order of their
-            ends: ``eval_episode_return``, ``episode_length`` in moves of this player, ``env_id`` (0 to N - 1),
-            ``seat`` and ``episode_id``.
+            Two lists with an entry for each player. First, the episodes in the order of their ends, without those in
+            which the player never moved, or None for a player that does not learn. An episode holds the columns that
+            the policy's ``process_transition`` gives, and ``env_id``, ``player``, ``episode_id`` and
+            ``policy_version``: nested numpy arrays with leading axis T. ``env_id`` is env * P + player, so that moves
+            of several players may go into one buffer. With the config's ``get_train_sample``, the policy's training
+            samples of all episodes together: leading axis S, or leading axes (W, L) and a ``mask`` as of
+            :func:`cut_windows` if the policy's ``unroll_len`` L is above 1. Second, a list of all E episodes, in the
+            order of their ends; each is a dict with ``eval_episode_return``, ``episode_length`` in moves of this
+            player, ``env_id`` (0 to N - 1), ``seat`` and ``episode_id``.
 
         Raises:
-            RuntimeError: If there is no env or no policy, or an env reports a fault with ``env_fault="raise"``, or one
-                after the other.
+            RuntimeError: If there is no env or no policy, or an env reports a fault with ``env_fault="raise"``, or too
+                many in a row.
             ValueError: If an argument is out of range, no policy learns, a policy gives no actions or of a wrong shape,
                 or a value is not finite.
             TypeError: If an argument is of the wrong type.
@@ -95,7 +93,7 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
         asked = call.players.modes[int(call.learns.argmax())]
         wanted = check_amount("n_episode", attribute(asked, "n_episode", None) if n_episode is None else n_episode)
         if call.stepper.is_playing.any():
-            self.reset_env()  # the last call did not come to its end
+            self.reset_env()  # the last call was interrupted
         quota = share_out(wanted, call.stepper.num_envs, self._turn)
         self._turn += wanted
         self._delivered[:] = 0
@@ -113,32 +111,24 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
         self._delivered[env_ids] += 1
 
     def _data(self, call: BattleCall, player: int) -> Any:
-        """Return what a player has of the episodes that ended."""
+        """Return the data of a player from the episodes that ended."""
         if not call.learns[player]:
             return None
         parts = self._parts.get(player, [])
         episode_ids = np.array([episode["episode_id"] for episode in call.info[player]])
-        episodes = _cut(nested.concatenate(parts), episode_ids) if parts else []
-        self.sample += sum(nested.length(episode) for episode in episodes)
-        return _train_sample(call.players.modes[player], episodes) if self.config.get_train_sample else episodes
+        episodes = _cut(nested.concatenate_arrays(parts), episode_ids) if parts else []
+        self._statistics.sample += sum(nested.length(episode) for episode in episodes)
+        return train_sample(call.players.modes[player], episodes) if self.config.get_train_sample else episodes
 
 
 def _cut(data: Any, episode_ids: NDArray[np.int64]) -> list[Any]:
-    """Return the moves of each of these episodes that has any; moves of other episodes are left out."""
-    found = data["episode_id"].numpy()
+    """Return the moves of each of these episodes; episodes without moves are left out."""
+    found = data["episode_id"]
     by_id = np.argsort(episode_ids)
     place = by_id[np.searchsorted(episode_ids, found, sorter=by_id).clip(max=len(by_id) - 1)]
-    place = np.where(episode_ids[place] == found, place, len(episode_ids))  # those of dropped episodes go to the end
+    place = np.where(episode_ids[place] == found, place, len(episode_ids))  # moves of dropped episodes go to the end
     order, sizes = np.argsort(place, kind="stable"), np.bincount(place, minlength=len(episode_ids))
     ends = np.cumsum(sizes)
-    data = nested.index(data, torch.from_numpy(order))
+    data = nested.index(data, order)
     pieces = zip(ends - sizes, ends, strict=True)
     return [nested.index(data, slice(start, end)) for start, end in list(pieces)[: len(episode_ids)] if end > start]
-
-
-def _train_sample(policy: CollectMode, episodes: Sequence[Any]) -> Any:
-    samples = [policy.get_train_sample(episode) for episode in episodes]
-    unroll_len = attribute(policy, "unroll_len", 1)
-    if unroll_len > 1:
-        samples = [cut_windows(sample, unroll_len) for sample in samples]
-    return nested.concatenate(samples) if samples else {}

@@ -1,6 +1,6 @@
 """Collecting a number of whole episodes.
 
-Shapes: N envs, E episodes asked for, T steps of an episode, S steps of all of them, W windows of L steps.
+Shapes: N envs, E requested episodes, T steps of an episode, S steps of all of them, W windows of L steps.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.envs import EnvStepper, from_plain, to_plain
-from lightning_ding.policy.modes import CollectMode
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
-from lightning_ding.worker.arguments import check_amount, check_levels_go_on
-from lightning_ding.worker.collector.quota import share_out
+from lightning_ding.worker.arguments import check_amount, check_level_switch
 from lightning_ding.worker.collector.single import SinglePolicyCollector
-from lightning_ding.worker.collector.steps import StepTable, cut_windows
+from lightning_ding.worker.collector.steps import StepTable, train_sample
+from lightning_ding.worker.episodes import share_out
 from lightning_ding.worker.players import attribute
 
 logger = logging.getLogger(__name__)
@@ -31,14 +30,14 @@ logger = logging.getLogger(__name__)
 class EpisodeSerialCollector(SinglePolicyCollector):
     """Collects E whole episodes a call, equally many in each env.
 
-    Taking the first E episodes that end would prefer short ones. So each env has a quota, E // N and one more for the
-    envs whose turn it is, and hands over its episodes without leaving one out. An env with a full quota is paused
-    while the others catch up, if all envs are ``Pausable``: then everything handed over was done with the newest
-    weights. Otherwise it goes on, and what it gives, oldest first, counts for its quota in the next calls; for a policy
-    that must learn from its own newest data, use ``Pausable`` envs.
+    The first E episodes that end would mostly be short ones. So each env has a quota, E // N and one more for the envs
+    whose turn it is, and returns all its episodes in their order. An env with a full quota is paused until the
+    others have theirs, if all envs are ``Pausable``: then all returned data were collected with the newest
+    weights. Otherwise it continues, and its further episodes, oldest first, count for its quota in the next calls. Use
+    ``Pausable`` envs for a policy that must learn from its own newest data.
 
-    With ``env_fault="drop"`` an episode in which an env reports a fault is dropped and counted in ``dropped_episode``;
-    the env owes another one for it.
+    With ``env_fault="drop"`` an episode in which an env reports a fault is dropped and counted in ``dropped_episode``,
+    and the env has to deliver another one.
     """
 
     config_keys: ClassVar[frozenset[str]] = frozenset(
@@ -56,7 +55,7 @@ class EpisodeSerialCollector(SinglePolicyCollector):
     def reset_env(self, env: VectorEnv | None = None) -> None:
         """Start new episodes, in ``env`` if it is given.
 
-        Episodes that are under way are lost. Whole ones that wait for the next call are kept, but not for another env.
+        Unfinished episodes are lost. Whole ones that wait for the next call are kept, except with another env.
 
         Raises:
             RuntimeError: If there is no env.
@@ -66,6 +65,7 @@ class EpisodeSerialCollector(SinglePolicyCollector):
             self._waiting = []
             self._turn = 0
         vector_env = self._require_env().env if env is None else env
+        # A wrapper passes on the methods of its env by __getattr__, so a runtime-checkable protocol would always match.
         if self.config.reward_shaping and not callable(getattr(vector_env, "reward_shaping", None)):
             raise TypeError(
                 f"with reward_shaping, env must have a method reward_shaping(env_id, episode), got {vector_env!r}"
@@ -85,26 +85,25 @@ class EpisodeSerialCollector(SinglePolicyCollector):
         record_random_collect: bool = True,
         level_seeds: Sequence[int] | None = None,
     ) -> list[dict[str, Any]] | dict[str, Any]:
-        """Return E episodes, env by env, each env's in the order of time.
+        """Return E episodes, env by env, those of each env in chronological order.
 
         Args:
-            n_episode: E, >= 1; None asks the policy.
-            train_iter: Updates done so far; each step carries it as ``policy_version``.
-            policy_kwargs: Arguments of the policy's forward, such as ``eps``.
+            n_episode: Number of episodes E, >= 1; None takes the policy's ``n_episode``.
+            train_iter: Updates so far; each step carries it as ``policy_version``.
+            policy_kwargs: Arguments of the policy's ``forward``, such as ``eps``.
             random_collect: Take uniformly random actions, legal ones where the observation has an ``action_mask``.
             record_random_collect: Report the episodes that end while actions are random.
-            level_seeds: The level that each env plays, N of them; each step carries its env's as ``seed``.
+            level_seeds: Level of each of the N envs; each step carries its env's as ``seed``.
 
         Returns:
-            A list of episodes. An episode is what the policy's ``process_transition`` gives, and ``env_id``,
-            ``episode_id`` and ``policy_version``; every leaf is a tensor with leading axis T. With the config's
-            ``get_train_sample``, what the policy's ``get_train_sample`` makes of the episodes, all in one: leading axis
-            S; or leading axes (W, L) and a ``mask`` as of :func:`cut_windows`, if the policy's ``unroll_len`` L is
-            above 1.
+            A list of episodes. An episode holds the columns that the policy's ``process_transition`` gives, and
+            ``env_id``, ``episode_id`` and ``policy_version``: nested numpy arrays with leading axis T. With the
+            config's ``get_train_sample``, the policy's training samples of all episodes together: leading axis S, or
+            leading axes (W, L) and a ``mask`` as of :func:`cut_windows` if the policy's ``unroll_len`` L is above 1.
 
         Raises:
-            RuntimeError: If there is no env or no policy, or an env reports a fault with ``env_fault="raise"``, or one
-                after the other.
+            RuntimeError: If there is no env or no policy, or an env reports a fault with ``env_fault="raise"``, or too
+                many in a row.
             ValueError: If an argument is out of range, the policy gives no actions or of a wrong shape, or a value is
                 not finite.
             TypeError: If an argument is of the wrong type, or the env's ``reward_shaping`` does not return an episode.
@@ -122,44 +121,44 @@ class EpisodeSerialCollector(SinglePolicyCollector):
             _wake(call.stepper)
         episodes = [queue.popleft() for queue, share in zip(self._waiting, quota, strict=True) for _ in range(share)]
         self._turn += wanted
-        self.sample += sum(nested.length(episode) for episode in episodes)
+        self._statistics.sample += sum(nested.length(episode) for episode in episodes)
         self._warn_of_old_data()
         self._finish(call)
-        return _train_sample(call.policy, episodes) if self.config.get_train_sample else episodes
+        return train_sample(call.policy, episodes) if self.config.get_train_sample else episodes
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the collector, its episodes that are whole, and the steps of those under way."""
+        """Return the state of the collector, its whole episodes, and the steps of the unfinished ones."""
         state = super().state_dict()
         counted = {"turn": self._turn, "has_warned": self._has_warned, "waiting": [list(q) for q in self._waiting]}
         under_way = {"has_levels": self._has_levels, "steps": self._table.newest(int(self._length.max()))}
         return {**state, "episodes": to_plain(counted), "steps": to_plain(under_way)}
 
     def load_state_dict(self, state: Mapping[str, Any], goes_on: bool = True) -> None:
-        """Take what ``state_dict`` returned; see :class:`ISerialCollector`."""
+        """Restore what ``state_dict`` returned; see :class:`ISerialCollector`."""
         super().load_state_dict(state, goes_on)
-        if "episodes" not in state:  # of a collector of another kind
+        if "episodes" not in state:  # a collector of another kind has none
             return
         counted = from_plain(state["episodes"])
         self._turn, self._has_warned = counted["turn"], counted["has_warned"]
-        if len(counted["waiting"]) == len(self._waiting):  # else there is no env for them
-            self._waiting = [deque(queue) for queue in counted["waiting"]]
+        if len(counted["waiting"]) == len(self._waiting):  # otherwise there is no env for them
+            self._waiting = [deque(map(nested.to_array, queue)) for queue in counted["waiting"]]  # type: ignore[arg-type]
         under_way = from_plain(state["steps"])
         self._has_levels = under_way["has_levels"]
         if goes_on:
-            self._table = StepTable.of(under_way["steps"])
+            self._table = StepTable.of(nested.to_array(under_way["steps"]) if under_way["steps"] else None)  # type: ignore[arg-type]
 
     def _check_levels(self, level_seeds: Sequence[int] | None) -> None:
         if self._length.any() or any(self._waiting):
-            check_levels_go_on("the episodes that are under way or wait", self._has_levels, level_seeds)
+            check_level_switch("the episodes that are unfinished or wait", self._has_levels, level_seeds)
         elif self._has_levels != (level_seeds is not None):
-            self._table = StepTable()  # nothing of the old one is needed any more
+            self._table = StepTable()  # the old one is not needed any more
         self._has_levels = level_seeds is not None
 
     def _keep(self, step: dict[str, Any], valid: NDArray[np.bool_] | None) -> None:
         self._table.append(step, alive=int(self._length.max()))
 
     def _keep_episodes(self, rows: NDArray[np.intp], lengths: NDArray[np.int64]) -> None:
-        # Its valid steps are the newest rows in one piece: an env is reset or paused before its first step only.
+        # The valid steps of an episode are consecutive rows: an env is reset or paused only before its first step.
         for env_id, length in zip(rows.tolist(), lengths.tolist(), strict=True):
             episode = self._table.cut(env_id, length)
             self._waiting[env_id].append(self._shaped(env_id, episode) if self.config.reward_shaping else episode)
@@ -172,26 +171,18 @@ class EpisodeSerialCollector(SinglePolicyCollector):
         return shaped
 
     def _whole(self) -> NDArray[np.int64]:
-        """Return how many whole episodes of each env are there, shape (N,)."""
+        """Return the number of whole episodes of each env, shape (N,)."""
         return np.array([len(queue) for queue in self._waiting])
 
     def _warn_of_old_data(self) -> None:
         if not self._has_warned and any(self._waiting):
             self._has_warned = True
             logger.warning(
-                "envs that cannot be paused went on behind their quota; their episodes wait for the next call and will "
-                "then be of older weights. Wrap the envs in Pausable to avoid it."
+                "envs that cannot be paused continued after their quota; these episodes wait for the next call, where "
+                "they will be older than the newest weights. Wrap the envs in Pausable to avoid this."
             )
 
 
 def _wake(stepper: EnvStepper) -> None:
-    if stepper.obs is not None:  # else the env failed and may not answer any more
+    if stepper.obs is not None:  # otherwise the env failed and may not answer any more
         stepper.pause(np.zeros(stepper.env.num_envs, dtype=bool))
-
-
-def _train_sample(policy: CollectMode, episodes: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    samples = [policy.get_train_sample(episode) for episode in episodes]
-    unroll_len = attribute(policy, "unroll_len", 1)
-    if unroll_len > 1:
-        samples = [cut_windows(sample, unroll_len) for sample in samples]
-    return nested.concatenate(samples)  # type: ignore[return-value]

@@ -1,14 +1,13 @@
-"""What the collectors with one policy have in common: acting, counting, episodes and their faults.
+"""The common part of the collectors with one policy: acting, counting, episodes and their faults.
 
 Shapes: N envs.
 """
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector import VectorEnv
@@ -17,22 +16,18 @@ from numpy.typing import NDArray
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.envs import EnvStepper, Timestep, from_plain, to_plain
-from lightning_ding.policy.modes import CollectMode
+from lightning_ding.policy.base.modes import CollectMode
 from lightning_ding.worker.actions import actions_of, random_output
 from lightning_ding.worker.arguments import check_integers, check_level_seeds, check_policy_kwargs, check_switches
 from lightning_ding.worker.collector.base import ISerialCollector
-from lightning_ding.worker.collector.report import CollectReport
+from lightning_ding.worker.episodes import CollectReport, EpisodeStatistics, FaultCounter, ReportMark
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
+from lightning_ding.worker.players import collect_mode_of
 from lightning_ding.worker_config import CollectorConfig
-
-COUNTED = ["_envstep", "sample", "_episode", "dropped_episode", "_next_episode_id", "_returns", "_lengths"]
-COUNTED += ["_dropped_ids"]
-UNDER_WAY = ("_return", "_length", "_faults", "_episode_id")  # of the episodes under way
-MAX_FAULTS = 100  # of one env without anything good between them; one that never recovers would keep us for ever
 
 
 class Call(NamedTuple):
-    """What holds for all steps of one call of ``collect``."""
+    """Arguments and parts that are the same for all steps of one call of ``collect``."""
 
     policy: CollectMode
     stepper: EnvStepper
@@ -41,24 +36,22 @@ class Call(NamedTuple):
     policy_kwargs: Mapping[str, Any]
     level_seeds: NDArray[np.int64] | None
     is_recorded: bool
-    began: tuple[float, int, int, int] | None
-    """Time, env steps, samples and recorded episodes when the call began; None if nobody wants to know."""
+    """Whether the episodes that end are reported."""
+    mark: ReportMark | None
 
 
 class SinglePolicyCollector(ISerialCollector):
-    """Acts in N envs with one policy; a subclass says what becomes of the steps, and how many are enough.
+    """Acts in N envs with one policy. A subclass keeps the steps and decides how many are enough.
 
     Args:
         cfg: A ``CollectorConfig``, or a mapping to merge over its defaults.
         env: A gymnasium vector env in any autoreset mode; its owner closes it.
         policy: A policy, or its collect mode.
-        tb_logger: Gets a report every ``collect_print_freq`` updates; see ``WorkerLog``. Its owner closes it.
+        tb_logger: Logger that gets a report every ``collect_print_freq`` updates; see ``WorkerLog``. Its owner closes
+            it.
         exp_name: Part of the name of the Python logger that gets the reports too.
         instance_name: Name of this collector in both.
     """
-
-    collects_whole_episodes: ClassVar[bool] = False
-    """Whether a step is of use only if its episode ends without a fault."""
 
     def __init__(
         self,
@@ -70,8 +63,8 @@ class SinglePolicyCollector(ISerialCollector):
         instance_name: str = "collector",
     ) -> None:
         self.config: CollectorConfig = self.resolve_config(cfg)
-        log = WorkerLog(tb_logger, exp_name, instance_name)
-        self._report = CollectReport(log, self.config.collect_print_freq)
+        self._statistics = EpisodeStatistics()
+        self._report = CollectReport(WorkerLog(tb_logger, exp_name, instance_name), self.config.collect_print_freq)
         self._policy: CollectMode | None = None
         self._stepper: EnvStepper | None = None
         self._clear()
@@ -81,16 +74,7 @@ class SinglePolicyCollector(ISerialCollector):
             self.reset_policy(policy)
 
     def _clear(self) -> None:
-        self._envstep = 0
-        self.sample = 0
-        """Transitions handed over."""
-        self._episode = 0
-        self.dropped_episode = 0
-        """Episodes that a fault of their env ended; they are neither counted nor reported as episodes."""
-        self._dropped_ids: list[int] = []
-        self._next_episode_id = 0
-        self._returns: list[float] = []
-        self._lengths: list[int] = []
+        self._statistics.clear()
         self._report.reset()
 
     # ------------------------------------------------------------------ to implement
@@ -100,22 +84,22 @@ class SinglePolicyCollector(ISerialCollector):
         """Keep a step of N envs.
 
         Args:
-            step: The columns of the transitions, leading axis N.
-            valid: Which rows are transitions, shape (N,); None if all are.
+            step: The columns of the transitions, nested arrays with leading axis N.
+            valid: Whether each row is a transition, shape (N,); None if all are.
         """
 
     def _keep_episodes(self, rows: NDArray[np.intp], lengths: NDArray[np.int64]) -> None:
-        """Keep the episodes that ended, without a fault, with the step that was kept last.
+        """Keep the episodes that ended without a fault in the step that was kept last.
 
         Args:
-            rows: Their envs.
-            lengths: Their steps, of the same shape.
+            rows: Indices of their envs.
+            lengths: Steps of each episode, of the same shape.
         """
 
     # ------------------------------------------------------------------ life
 
     def reset_env(self, env: VectorEnv | None = None) -> None:
-        """Start new episodes, in ``env`` if it is given; what was collected and not yet handed over is kept.
+        """Start new episodes, in ``env`` if it is given; collected data that are not yet returned are kept.
 
         Raises:
             RuntimeError: If there is no env.
@@ -125,27 +109,27 @@ class SinglePolicyCollector(ISerialCollector):
         stepper = self._require_env()
         num_envs = stepper.env.num_envs
         stepper.reset()
+        success = "whole episode" if self.collects_whole_episodes else "good step"
+        self._faults = FaultCounter(num_envs, self.config.env_fault, success)
         self._env_id = np.arange(num_envs)
         self._return = np.zeros(num_envs)
         self._length = np.zeros(num_envs, dtype=np.int64)
-        self._faults = np.zeros(num_envs, dtype=np.int64)
-        self._episode_id = self._next_episode_id + np.arange(num_envs)
-        self._next_episode_id += num_envs
+        self._episode_id = self._statistics.new_ids(num_envs)
         if self._policy is not None:
             self._policy.reset()
 
     def reset_policy(self, policy: CollectMode | None = None) -> None:
-        """Reset the policy's collecting state, after taking ``policy`` if it is given.
+        """Replace the policy if one is given, and reset its collecting state.
 
         Raises:
             RuntimeError: If there is no policy.
         """
         if policy is not None:
-            self._policy = getattr(policy, "collect_mode", policy)
+            self._policy = collect_mode_of(policy)
         self._require_policy().reset()
 
     def reset(self, policy: CollectMode | None = None, env: VectorEnv | None = None) -> None:
-        """Start over with what is given or else is there: new episodes, counters at zero, nothing kept."""
+        """Replace policy and env where they are given; reset counters and kept data, and begin new episodes."""
         self._clear()
         if policy is not None or self._policy is not None:
             self.reset_policy(policy)
@@ -153,7 +137,7 @@ class SinglePolicyCollector(ISerialCollector):
             self.reset_env(env)
 
     def close(self) -> None:
-        """Forget env and policy; they and the logger are left open for whoever made them."""
+        """Release env and policy. Their owners close them and the logger."""
         self._stepper = None
         self._policy = None
 
@@ -161,59 +145,71 @@ class SinglePolicyCollector(ISerialCollector):
 
     @property
     def envstep(self) -> int:
-        """Environment steps taken by this collector, on this rank."""
-        return self._envstep
+        """Environment steps taken by this collector, on this rank; a resumed run sets it."""
+        return self._statistics.envstep
 
     @envstep.setter
     def envstep(self, value: int) -> None:
-        """Set the counter, when a run goes on."""
-        self._envstep = value
+        self._statistics.envstep = value
 
     @property
     def episode(self) -> int:
         """Episodes finished by this collector, on this rank."""
-        return self._episode
+        return self._statistics.episode
+
+    @property
+    def sample(self) -> int:  # type: ignore[override]
+        """Transitions that this collector has returned, on this rank."""
+        return self._statistics.sample
+
+    @property
+    def dropped_episode(self) -> int:  # type: ignore[override]
+        """Episodes that a fault of their env ended; they are neither counted nor reported as episodes."""
+        return self._statistics.dropped_episode
 
     def pop_episodes(self) -> tuple[list[float], list[int]]:
         """Return the returns and lengths of the episodes that ended since the last call."""
-        episodes, self._returns, self._lengths = (self._returns, self._lengths), [], []
-        return episodes
+        return self._statistics.pop_episodes()
 
     def pop_dropped_episodes(self) -> list[int]:
         """Return the ``episode_id`` of the episodes that were dropped for a fault of their env since the last call."""
-        dropped, self._dropped_ids = self._dropped_ids, []
-        return dropped
+        return self._statistics.pop_dropped_ids()
 
     def skip_episode_ids(self, first: int) -> None:
-        """Let episodes that begin from now on have ids from ``first`` on, or later ones if those are taken."""
-        self._next_episode_id = max(first, self._next_episode_id)
+        """Give episodes that begin from now on ids >= ``first``, so that they differ from those in a buffer."""
+        self._statistics.next_episode_id = max(first, self._statistics.next_episode_id)
 
     # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return counters, what is not yet handed over, and what is known of the episodes under way."""
+        """Return the counters, the data that are not yet returned, and the state of the unfinished episodes."""
         stepper = self._require_env()
-        under_way = {name: getattr(self, name) for name in UNDER_WAY} | {"stepper": stepper.state_dict()}
-        counted = {name: getattr(self, name) for name in COUNTED}
+        under_way = {
+            "_return": self._return,
+            "_length": self._length,
+            "_faults": self._faults.count,
+            "_episode_id": self._episode_id,
+            "stepper": stepper.state_dict(),
+        }
+        counted = self._statistics.state_dict()
         return {"class": type(self).__name__, "counted": to_plain(counted), "under_way": to_plain(under_way)}
 
     def load_state_dict(self, state: Mapping[str, Any], goes_on: bool = True) -> None:
-        """Take what ``state_dict`` returned; see :class:`ISerialCollector`.
+        """Restore what ``state_dict`` returned; see :class:`ISerialCollector`.
 
         Raises:
             RuntimeError: If there is no env.
-            ValueError: If it is of another number of envs, which are to go on.
+            ValueError: If the unfinished episodes should continue in another number of envs.
         """
         stepper = self._require_env()
         under_way = from_plain(state["under_way"])
         saved, now = len(under_way["_length"]), stepper.env.num_envs
         require(saved == now or not goes_on, "num_envs", f"{saved}, as saved", now)
-        for name, value in from_plain(state["counted"]).items():
-            setattr(self, name, value)
+        self._statistics.load_state_dict(from_plain(state["counted"]))
         if goes_on:
-            stepper.load_state_dict(under_way.pop("stepper"))
-            for name, value in under_way.items():
-                setattr(self, name, value)
+            stepper.load_state_dict(under_way["stepper"])
+            self._return, self._length = under_way["_return"], under_way["_length"]
+            self._faults.count, self._episode_id = under_way["_faults"], under_way["_episode_id"]
 
     # ------------------------------------------------------------------ acting
 
@@ -232,26 +228,13 @@ class SinglePolicyCollector(ISerialCollector):
         if stepper.obs is None:
             raise RuntimeError("the last step of the env failed: call reset_env() to start new episodes")
         is_recorded = record_random_collect or not random_collect
-        began = None
-        if is_recorded and self._report.is_on:
-            began = (time.perf_counter(), self._envstep, self.sample, len(self._returns))
+        mark = self._report.begin(self._statistics) if is_recorded else None
         seeds = check_level_seeds(level_seeds, stepper.env.num_envs)
-        return Call(policy, stepper, train_iter, random_collect, policy_kwargs or {}, seeds, is_recorded, began)
+        return Call(policy, stepper, train_iter, random_collect, policy_kwargs or {}, seeds, is_recorded, mark)
 
     def _finish(self, call: Call) -> None:
-        """Report, if it is time and anybody reads it."""
-        if call.began is None:
-            return
-        began, envstep, sample, episodes = call.began
-        self._report.add(
-            seconds=time.perf_counter() - began,
-            envstep=self._envstep - envstep,
-            sample=self.sample - sample,
-            lengths=self._lengths[episodes:],
-            returns={"return": self._returns[episodes:]},
-        )
-        totals = {"envstep": self._envstep, "train_sample": self.sample, "episode": self._episode}
-        self._report.write_if_due(call.train_iter, totals | {"dropped_episode": self.dropped_episode})
+        """Write a report if one is due and the log has a reader."""
+        self._report.finish(call.mark, self._statistics, call.train_iter)
 
     def _step(self, call: Call) -> None:
         policy, stepper = call.policy, call.stepper
@@ -261,10 +244,10 @@ class SinglePolicyCollector(ISerialCollector):
         try:
             self._take_in(call, obs, output, timestep)
         except BaseException:
-            stepper.obs = None  # the step is lost; going on behind it would leave a gap
+            stepper.obs = None  # the step is lost, and continuing after it would leave a gap
             raise
         if timestep.valid is not stepper.all_valid and timestep.abnormal.any():
-            self._bear(timestep)
+            self._faults.handle(timestep.abnormal, timestep.fault)
 
     def _take_in(self, call: Call, obs: Any, output: Any, timestep: Timestep) -> None:
         policy = call.policy
@@ -274,61 +257,40 @@ class SinglePolicyCollector(ISerialCollector):
         transition["policy_version"] = np.full(len(self._env_id), call.train_iter)
         if call.level_seeds is not None:
             transition["seed"] = call.level_seeds.copy()
-        columns: dict[str, Any] = nested.to_tensor(transition)  # type: ignore[assignment]
+        columns: dict[str, Any] = nested.to_array(transition)  # type: ignore[assignment]
         valid = None if timestep.valid is call.stepper.all_valid else timestep.valid
         self._keep(columns, valid)
         self._count(timestep, valid)
         if valid is not None:
-            policy.reset(np.flatnonzero(~valid).tolist())  # it saw the last observation once more
+            policy.reset(np.flatnonzero(~valid).tolist())  # there it acted on a last observation again
         ended = timestep.terminated | timestep.truncated
         if ended.any():
             self._end_episodes(call, np.flatnonzero(ended), timestep.abnormal)
 
     def _count(self, timestep: Timestep, valid: NDArray[np.bool_] | None) -> None:
-        reward = timestep.info.get("raw_reward", timestep.reward)  # of an env that normalises rewards
+        reward = timestep.info.get("raw_reward", timestep.reward)  # set by an env that normalises rewards
         if valid is None:
-            self._envstep += len(self._length)
+            self._statistics.envstep += len(self._length)
             self._return += reward
             self._length += 1
         else:
-            self._envstep += int(np.count_nonzero(valid))
-            self._return += np.where(valid, reward, 0.0)  # a raw reward of a fault may be anything
+            self._statistics.envstep += int(np.count_nonzero(valid))
+            self._return += np.where(valid, reward, 0.0)  # the raw reward of a fault may be anything
             self._length += valid
 
     def _end_episodes(self, call: Call, rows: NDArray[np.intp], abnormal: NDArray[np.bool_]) -> None:
         whole, broken = rows[~abnormal[rows]], rows[abnormal[rows]]
         self._keep_episodes(whole, self._length[whole])
-        self._episode += len(whole)
-        if call.is_recorded:
-            self._returns += self._return[whole].tolist()
-            self._lengths += self._length[whole].tolist()
+        self._statistics.add(self._return[whole].tolist(), self._length[whole].tolist(), call.is_recorded)
+        self._faults.count[whole] = 0
         if len(broken):
-            self.dropped_episode += len(broken)
-            self._dropped_ids += self._episode_id[broken].tolist()
-        self._faults[whole] = 0
-        is_stuck = (self._length[broken] == 0) | self.collects_whole_episodes
-        self._faults[broken] = np.where(is_stuck, self._faults[broken] + 1, 1)
+            self._statistics.drop(self._episode_id[broken].tolist())
+            is_stuck = (self._length[broken] == 0) | self.collects_whole_episodes
+            self._faults.count[broken] = np.where(is_stuck, self._faults.count[broken] + 1, 1)
         self._return[rows] = 0
         self._length[rows] = 0
-        self._episode_id[rows] = self._next_episode_id + np.arange(len(rows))
-        self._next_episode_id += len(rows)
+        self._episode_id[rows] = self._statistics.new_ids(len(rows))
         call.policy.reset(rows.tolist())
-
-    def _bear(self, timestep: Timestep) -> None:
-        """Raise if a fault is not to be borne, or an env had too many of them."""
-        env_id = int(timestep.abnormal.argmax())
-        if self.config.env_fault == "raise":
-            raise RuntimeError(
-                f"env {env_id} reported a fault: {timestep.fault(env_id)}; "
-                'with env_fault="drop" the collector drops the episode and goes on'
-            )
-        env_id = int((self._faults * timestep.abnormal).argmax())
-        if self._faults[env_id] > MAX_FAULTS:
-            good = "whole episode" if self.collects_whole_episodes else "good step"
-            raise RuntimeError(
-                f"env {env_id} reported {self._faults[env_id]} faults without a {good} between, the last one: "
-                f"{timestep.fault(env_id)}"
-            )
 
     def _require_env(self) -> EnvStepper:
         if self._stepper is None:

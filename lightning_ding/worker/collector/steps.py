@@ -1,31 +1,83 @@
-"""Steps of N envs side by side, and cutting them: into episodes, and episodes into windows.
+"""Collected steps: queues of transitions, cutting steps into episodes and windows, and lists of transitions.
 
 Shapes: N envs, T steps of an episode, L steps of a window, W windows.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.config import require
+from lightning_ding.policy.base.modes import CollectMode
+from lightning_ding.worker.arguments import check_level_switch
+from lightning_ding.worker.players import attribute
+
+
+class TransitionQueue:
+    """Transitions that were collected and not returned yet.
+
+    Args:
+        parts: Nested arrays with a leading axis of transitions, the oldest first.
+
+    Example:
+        >>> queue = TransitionQueue()
+        >>> queue.append({"reward": np.array([1.0, 2.0])})
+        >>> queue.append({"reward": np.array([3.0, 4.0])})
+        >>> queue.take(3)["reward"].tolist(), queue.count
+        ([1.0, 2.0, 3.0], 1)
+    """
+
+    def __init__(self, parts: Sequence[Any] = ()) -> None:
+        self.parts: list[Any] = list(parts)
+        self.count = sum(nested.length(part) for part in parts)
+        """Number of transitions."""
+
+    def append(self, part: Any) -> None:
+        """Add transitions."""
+        self.parts.append(part)
+        self.count += nested.length(part)
+
+    def take(self, amount: int) -> Any:
+        """Remove and return the oldest transitions; there must be at least ``amount`` of them."""
+        data = nested.concatenate_arrays(self.parts)
+        self.count -= amount
+        self.parts = [nested.index(data, slice(amount, None))] if self.count else []
+        return nested.index(data, slice(amount)) if self.count else data
+
+    def check_levels(self, waiting: str, level_seeds: Sequence[int] | None) -> None:
+        """Check that the next transitions have a level if and only if these have one.
+
+        Args:
+            waiting: Description of these transitions for the message.
+            level_seeds: Levels of the next transitions; None for no levels.
+
+        Raises:
+            ValueError: If only these or only the next transitions have a level.
+        """
+        if self.parts:
+            check_level_switch(waiting, "seed" in self.parts[0], level_seeds)
 
 
 class StepTable:
-    """The newest steps of N envs in columns with the leading axes (time, N), from which episodes are cut in one piece.
+    """The newest steps of N envs in columns with the leading axes (time, N).
 
     Args:
-        capacity: Steps that there is room for at first, >= 1; there is more when an episode is longer.
+        capacity: Steps that fit at first, >= 1. The table grows when an episode is longer.
 
     Example:
         >>> table = StepTable()
         >>> for reward in ([1.0, 2.0], [3.0, 4.0], [5.0, 6.0]):
-        ...     table.append({"reward": torch.tensor(reward)}, alive=2)
+        ...     table.append({"reward": np.array(reward)}, alive=2)
         >>> table.cut(env_id=1, length=2)
-        {'reward': tensor([4., 6.])}
+        {'reward': array([4., 6.])}
     """
 
     def __init__(self, capacity: int = 64) -> None:
@@ -37,14 +89,14 @@ class StepTable:
         """Add a step.
 
         Args:
-            step: Nested tensors with leading axis N.
-            alive: How many of the newest steps, before this one, may still be asked for; older ones may go.
+            step: Nested arrays with leading axis N.
+            alive: Number of the newest steps, before this one, that are still needed; older ones may be overwritten.
 
         Raises:
             ValueError: If the step has other entries than the ones before.
         """
         if self._columns is None:
-            self._columns = nested.apply(lambda x: x.new_empty((self._capacity, *x.shape)), step)
+            self._columns = nested.apply(lambda x: np.empty((self._capacity, *x.shape), x.dtype), step)
         if self._size == self._capacity:
             self._make_room(alive)
         _write(self._columns, self._size, step, "")
@@ -54,11 +106,11 @@ class StepTable:
         """Return a copy of the newest steps of an env.
 
         Args:
-            env_id: Which env, in [0, N).
-            length: How many steps, T.
+            env_id: Index of the env, in [0, N).
+            length: Number of steps T.
         """
         steps = slice(self._size - length, self._size)
-        episode: dict[str, Any] = nested.apply(lambda x: x[steps, env_id].clone(), self._columns)
+        episode: dict[str, Any] = nested.apply(lambda x: x[steps, env_id].copy(), self._columns)
         return episode
 
     def newest(self, amount: int) -> dict[str, Any] | None:
@@ -70,10 +122,10 @@ class StepTable:
 
     @classmethod
     def of(cls, steps: dict[str, Any] | None) -> StepTable:
-        """Return a table of steps that ``newest`` returned."""
+        """Return a table of the steps that ``newest`` returned."""
         table = cls()
-        for number, step in enumerate(nested.unbind(steps) if steps is not None else ()):
-            table.append(cast("dict[str, Any]", step), alive=number)
+        for number in range(0 if steps is None else nested.length(steps)):
+            table.append(nested.index(steps, number), alive=number)
         return table
 
     def _make_room(self, alive: int) -> None:
@@ -81,40 +133,119 @@ class StepTable:
         if alive > self._capacity // 2:
             self._capacity *= 2
 
-        def move(column: Tensor) -> Tensor:
-            moved = column if len(column) == self._capacity else column.new_empty((self._capacity, *column.shape[1:]))
-            moved[:alive] = column[newest]  # within one column the two do not overlap
+        def move(column: NDArray[Any]) -> NDArray[Any]:
+            is_large = len(column) == self._capacity
+            moved = column if is_large else np.empty((self._capacity, *column.shape[1:]), column.dtype)
+            moved[:alive] = column[newest]  # within one column the two ranges do not overlap
             return moved
 
         self._columns = nested.apply(move, self._columns)
         self._size = alive
 
 
+def train_sample(policy: CollectMode, episodes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Apply a policy's ``get_train_sample`` to each episode, and return the results in one nested dict.
+
+    Args:
+        policy: The collect mode of the policy.
+        episodes: Nested arrays with leading axis T.
+
+    Returns:
+        Nested arrays whose leading axis is that of all steps; an empty dict without episodes. If the policy's
+        ``unroll_len`` L is above 1, the leading axes are (W, L), and :func:`cut_windows` adds a ``mask``.
+    """
+    samples = [policy.get_train_sample(episode) for episode in episodes]
+    unroll_len = attribute(policy, "unroll_len", 1)
+    if unroll_len > 1:
+        samples = [cut_windows(sample, unroll_len) for sample in samples]
+    return nested.concatenate_arrays(samples) if samples else {}
+
+
 def cut_windows(episode: dict[str, Any], length: int) -> dict[str, Any]:
     """Return an episode in windows of equal length.
 
     Args:
-        episode: Nested tensors with leading axis T >= 1.
-        length: L, >= 1.
+        episode: Nested arrays with leading axis T >= 1.
+        length: Steps of a window L, >= 1.
 
     Returns:
-        The same entries with the leading axes (W, L), where W = ceil(T / L), and ``mask`` (W, L): false where the last
-        window was filled up with copies of the episode's last step.
+        The same entries with the leading axes (W, L), where W = ceil(T / L), and ``mask`` (W, L), which is false where
+        copies of the episode's last step fill up the last window.
 
     Raises:
-        ValueError: If ``length`` is out of range, or the episode has a ``mask`` of its own.
+        ValueError: If ``length`` is out of range, or the episode has an entry ``mask``.
 
     Example:
-        >>> windows = cut_windows({"reward": torch.tensor([1.0, 2.0, 3.0])}, length=2)
+        >>> windows = cut_windows({"reward": np.array([1.0, 2.0, 3.0])}, length=2)
         >>> windows["reward"].tolist(), windows["mask"].tolist()
         ([[1.0, 2.0], [3.0, 3.0]], [[True, True], [True, False]])
     """
     require(length >= 1, "length", ">= 1", length)
     require("mask" not in episode, "episode", "without an entry 'mask', which windows need themselves", sorted(episode))
     steps = nested.length(episode)
-    place = torch.arange(-(-steps // length) * length).view(-1, length)
-    windows: dict[str, Any] = nested.index(episode, place.clamp(max=steps - 1))
+    place = np.arange(-(-steps // length) * length).reshape(-1, length)
+    windows: dict[str, Any] = nested.index(episode, np.minimum(place, steps - 1))
     return windows | {"mask": place < steps}
+
+
+def to_tensor_transitions(
+    data: Sequence[Mapping[str, Any]], shallow_copy_next_obs: bool = True
+) -> list[dict[str, Any]]:
+    """Return a list of transitions with tensors in place of arrays; the tensors are copies.
+
+    Args:
+        data: Transitions. Arrays and tensors may be nested in mappings, lists and tuples. Scalars, strings and None
+            stay as they are; numpy's scalars become Python's.
+        shallow_copy_next_obs: Use the ``obs`` of the following transition as ``next_obs`` where the two are equal,
+            which saves memory. Changing one of them in place then changes the other. At an episode's end or before a
+            gap they differ, and ``next_obs`` stays separate.
+
+    Returns:
+        As many transitions; float64 arrays have become float32.
+
+    Raises:
+        TypeError: If a value has another type; the message names its place.
+
+    Example:
+        >>> first = {"obs": np.zeros(2), "next_obs": np.ones(2), "terminated": False}
+        >>> second = {"obs": np.ones(2), "next_obs": np.full(2, 2.0), "terminated": True}
+        >>> one, two = to_tensor_transitions([first, second])
+        >>> one["next_obs"] is two["obs"], two["next_obs"], two["terminated"]
+        (True, tensor([2., 2.]), True)
+    """
+    transitions = [_to_tensor(transition, "") for transition in data]
+    if shallow_copy_next_obs:
+        for transition, following in itertools.pairwise(transitions):
+            if "next_obs" in transition and "obs" in following and _equal(transition["next_obs"], following["obs"]):
+                transition["next_obs"] = following["obs"]
+    return transitions
+
+
+def _to_tensor(value: Any, path: str) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _to_tensor(below, f"{path}.{key}" if path else str(key)) for key, below in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_to_tensor(below, f"{path}[{place}]") for place, below in enumerate(value)]
+    if value is None or isinstance(value, (bool, int, float, complex, str)):
+        return value.item() if isinstance(value, np.generic) else value  # np.float64 is a float, np.str_ a str
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        return torch.tensor(value.astype(np.float32) if value.dtype == np.float64 else value)
+    kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+    raise TypeError(f"{path} must be an array, a tensor, a number, a string or None, got {kind}")
+
+
+def _equal(left: Any, right: Any) -> bool:
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(_equal(left[key], right[key]) for key in left)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(_equal, left, right))
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        return left.dtype == right.dtype and torch.equal(left, right)
+    return type(left) is type(right) and bool(left == right)
 
 
 def _write(columns: Any, row: int, step: Any, path: str) -> None:

@@ -1,11 +1,9 @@
 """Evaluators: they measure a policy."""
 
-from lightning_ding.worker.evaluator.base import ISerialEvaluator
+from lightning_ding.worker.evaluator.base import ISerialEvaluator, create_serial_evaluator, get_serial_evaluator_cls
 from lightning_ding.worker.evaluator.battle import BattleInteractionSerialEvaluator
-from lightning_ding.worker.evaluator.factory import create_serial_evaluator, get_serial_evaluator_cls
 from lightning_ding.worker.evaluator.interaction import InteractionSerialEvaluator
-from lightning_ding.worker.evaluator.metric import MetricSerialEvaluator
-from lightning_ding.worker.evaluator.metric_protocol import IMetric
+from lightning_ding.worker.evaluator.metric import IMetric, MetricSerialEvaluator
 from lightning_ding.worker.evaluator.monitor import VectorEvalMonitor
 
 __all__ = [

@@ -5,21 +5,21 @@ Shapes: N envs, P players, E episodes.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from time import perf_counter
 from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from lightning_ding.config import ConfigLike, require
+from lightning_ding.config import ConfigLike
 from lightning_ding.envs.battle_stepper import BattleStep, BattleStepper
-from lightning_ding.policy.modes import EvalMode
+from lightning_ding.policy.base.modes import EvalMode
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
-from lightning_ding.worker.evaluator.base import ISerialEvaluator, SaveFunction
-from lightning_ding.worker.evaluator.plan import episode_seeds
-from lightning_ding.worker.evaluator.sharding import run_sharded
+from lightning_ding.worker.episodes import summary
+from lightning_ding.worker.evaluator.base import ISerialEvaluator, SaveFunction, run_sharded
+from lightning_ding.worker.evaluator.monitor import EpisodePlan
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
 from lightning_ding.worker.players import Players, check_players, gather_actions
 from lightning_ding.worker_config import EvaluatorConfig
@@ -27,23 +27,24 @@ from lightning_ding.worker_config import EvaluatorConfig
 
 @SERIAL_EVALUATOR_REGISTRY.register("battle_interaction")
 class BattleInteractionSerialEvaluator(ISerialEvaluator):
-    """Lets P policies play a fixed quota of episodes in each env; player 0 is the one that is measured.
+    """Lets P policies play a fixed quota of episodes in each env, and measures player 0.
 
-    The number of an episode gives its seed and, with an env that rotates seats, its seating, so that it does not matter
-    how many envs or ranks share the work. An episode that a fault of its env cuts short is played again.
+    The number of an episode determines its seed and, with an env that rotates seats, its seating. So the result
+    does not depend on the number of envs or ranks that share the work. An episode that a fault of its
+    env cuts short is played again.
 
     Args:
         cfg: An ``EvaluatorConfig``, or a mapping to merge over its defaults.
         env: A vector env with an axis of players, see ``BattleStepper``; its owner closes it.
-        policy: The policies' eval modes, P of them.
+        policy: Sequence of the P eval modes of the policies.
         tb_logger: A TensorBoard ``SummaryWriter`` or a Lightning logger; or None.
         exp_name: Part of the name of the logger of Python's logging.
-        instance_name: Tells several evaluators apart.
-        seed: Of the episodes, together with the number of the evaluation, which counts the calls of :meth:`run`; with
-            ``fixed_starts`` each evaluation has the same episodes.
+        instance_name: Name that distinguishes several evaluators in logs.
+        seed: Seed of the episodes, together with the number of the evaluation, which counts the calls of :meth:`run`.
+            With ``fixed_starts`` each evaluation has the same episodes.
 
     Raises:
-        TypeError: If ``policy`` is no sequence.
+        TypeError: If ``policy`` is not a sequence.
         ValueError: If there are not as many policies as players, or ``env`` has no axis of players.
     """
 
@@ -63,7 +64,6 @@ class BattleInteractionSerialEvaluator(ISerialEvaluator):
     ) -> None:
         self.config: EvaluatorConfig = self.resolve_config(cfg)
         self.seed = seed
-        self.best_return = -np.inf
         self._log = WorkerLog(tb_logger, exp_name, instance_name)
         self._stepper: BattleStepper | None = None
         self._policies: Sequence[EvalMode] | None = None
@@ -83,7 +83,7 @@ class BattleInteractionSerialEvaluator(ISerialEvaluator):
         return self._policies
 
     def reset_env(self, env: VectorEnv[Any, Any, Any] | None = None) -> None:
-        """Take ``env`` if it is given; episodes begin with the next evaluation.
+        """Replace the env if one is given; episodes begin with the next evaluation.
 
         Raises:
             ValueError: If ``env`` has no axis of players, or another number of them than there are policies.
@@ -95,10 +95,10 @@ class BattleInteractionSerialEvaluator(ISerialEvaluator):
             self._stepper = stepper
 
     def reset_policy(self, policy: Sequence[EvalMode] | None = None) -> None:  # type: ignore[override]
-        """Reset the policies' evaluating state, after taking other policies if they are given.
+        """Replace the policies if others are given, and reset their evaluating state.
 
         Raises:
-            TypeError: If ``policy`` is no sequence.
+            TypeError: If ``policy`` is not a sequence.
             ValueError: If there are not as many policies as players.
         """
         if policy is not None:
@@ -109,7 +109,7 @@ class BattleInteractionSerialEvaluator(ISerialEvaluator):
     def reset(  # type: ignore[override]
         self, policy: Sequence[EvalMode] | None = None, env: VectorEnv[Any, Any, Any] | None = None
     ) -> None:
-        """Take what is given and forget the best return and all evaluations."""
+        """Replace policies and env where they are given; reset the best return and all evaluations."""
         self.evaluations = 0
         self.best_return = -np.inf
         self._last_eval_iter = None
@@ -125,16 +125,16 @@ class BattleInteractionSerialEvaluator(ISerialEvaluator):
         envstep: int = -1,
         n_episode: int | None = None,
     ) -> tuple[bool, dict[str, Any]]:
-        """Evaluate, remember when and how well, and write it to the loggers.
+        """Evaluate, store the update and the score of the evaluation, and write the results to the loggers.
 
         If ``torch.distributed`` is initialised, every rank has to call this and runs its share of the episodes; all of
-        them get the same answer.
+        them get the same result.
 
         Args:
-            save_ckpt_fn: Called with a file name when player 0's mean return is the best so far; on every rank.
-            train_iter: Updates done; a negative number says nothing of when it was.
-            envstep: Environment steps done.
-            n_episode: Episodes over all ranks; None takes the config's.
+            save_ckpt_fn: Function called on every rank with a file name when player 0's mean return is the best so far.
+            train_iter: Updates so far; negative if not known.
+            envstep: Environment steps so far.
+            n_episode: Number of episodes over all ranks; None takes the config's ``n_episode``.
 
         Returns:
             Whether player 0's mean return reached ``stop_value`` after at least one update, and plain Python numbers:
@@ -149,28 +149,23 @@ class BattleInteractionSerialEvaluator(ISerialEvaluator):
             RuntimeError: If there is no env or no policy, or the envs report more faults than there are episodes.
         """
         self._check_eval_arguments(save_ckpt_fn, train_iter, envstep, n_episode)
-        started = time.perf_counter()
-        total = self.config.n_episode if n_episode is None else n_episode
-        table = run_sharded(self._run_rows, total)
+        started = perf_counter()
+        table = run_sharded(self._run_rows, self.config.n_episode if n_episode is None else n_episode)
+        seconds = perf_counter() - started
         returns, lengths = table[:-1], table[-1].astype(int).tolist()
-        summary = _summary(returns)
-        self._write(summary, returns, lengths, time.perf_counter() - started, train_iter, envstep)
-        self._note_eval(train_iter)
-        mean = summary["return_mean"]
-        if mean > self.best_return:
-            self.best_return = mean
-            if save_ckpt_fn is not None:
-                save_ckpt_fn("ckpt_best.ckpt")
-        stop = self.config.stop_value is not None and mean >= self.config.stop_value and train_iter > 0
+        values = summary(returns[0]) | {"win_rate": float(np.mean(returns[0] > returns[1:].max(0)))}
+        of_players = {f"return{player}_mean": float(of_player.mean()) for player, of_player in enumerate(returns)}
+        logged = values | of_players
+        stop = self._conclude(self._log, logged, lengths, seconds, train_iter, envstep, save_ckpt_fn)
         episodes = {"eval_episode_return": returns[0].tolist(), "eval_episode_return_by_player": returns.tolist()}
-        info = {**episodes, "eval_episode_length": lengths, **summary}
+        info = {**episodes, "eval_episode_length": lengths, **values}
         return stop, {**info, "train_iter": train_iter, "envstep": envstep}
 
     def run(self, episodes: Sequence[int]) -> tuple[list[list[float]], list[int]]:
         """Run episodes and return their returns and lengths.
 
         Args:
-            episodes: Their numbers, from which their seeds and seatings come; E >= 1 of them.
+            episodes: Numbers of the episodes, E >= 1; they determine seeds and seatings.
 
         Returns:
             For each player E returns, and E lengths in env steps, in the order of ``episodes``.
@@ -179,47 +174,45 @@ class BattleInteractionSerialEvaluator(ISerialEvaluator):
             RuntimeError: If there is no env or no policy, or the envs report more faults than there are episodes.
             ValueError: If ``episodes`` is empty.
         """
-        require(len(episodes) >= 1, "n_episode", ">= 1", len(episodes))
         if self._stepper is None or self._policies is None:
             raise RuntimeError("the evaluator needs an env and policies: pass them to the constructor or to reset")
         stepper, players = self._stepper, Players(self._policies)
+        plan = EpisodePlan(episodes, stepper.num_envs, self.seed, self._number())
+        numbers = np.array(episodes, dtype=np.int64)
+        returns, lengths = np.zeros((len(episodes), stepper.num_players)), np.zeros(len(episodes), dtype=np.int64)
         players.reset()
         stepper.stop()
-        queue = _Queue(episodes, stepper.num_envs, episode_seeds(episodes, self.seed, self._number()))
-        returns, lengths = np.zeros((len(episodes), stepper.num_players)), np.zeros(len(episodes), dtype=np.int64)
-        everywhere = np.ones(stepper.num_envs, dtype=bool)
-        queue.start(stepper, everywhere, again=~everywhere)
+        place = _start(stepper, plan, np.ones(stepper.num_envs, dtype=bool), numbers)
         while (is_playing := stepper.is_playing).any():
             self.steps_made += 1
             rows = np.flatnonzero(is_playing)
             step = stepper.step(gather_actions(stepper.env, players.act(stepper.obs, stepper.active)))
-            returns[queue.place[rows]] += step.reward[rows]
-            lengths[queue.place[rows]] += 1
-            if step.abnormal.any():
-                queue.bear(step)
-                returns[queue.place[step.abnormal]] = lengths[queue.place[step.abnormal]] = 0
+            returns[place[rows]] += step.reward[rows]
+            lengths[place[rows]] += 1
             ended = step.over | step.abnormal
             cut = np.zeros_like(ended)
-            cut[rows] = self._is_too_long(lengths[queue.place[rows]]) & ~ended[rows]
+            cut[rows] = self._is_too_long(lengths[place[rows]]) & ~ended[rows]
             if cut.any():
                 stepper.stop(cut)
                 ended |= cut
             if ended.any():
+                returns[place[step.abnormal]] = lengths[place[step.abnormal]] = 0
+                _end(plan, ended, step)
                 players.reset(np.flatnonzero(ended).tolist())
-                queue.start(stepper, ended, again=step.abnormal)
+                place = _start(stepper, plan, ended, numbers)
         return returns.T.tolist(), lengths.tolist()
 
     def close(self) -> None:
-        """Forget env and policies; the env is left open for whoever made it."""
+        """Release env and policies. The owner of the env closes it."""
         self._stepper = None
         self._policies = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what survives a checkpoint: the evaluations so far and their best return."""
+        """Return the state that a checkpoint holds: the counters and the best return."""
         return {**super().state_dict(), "best_return": float(self.best_return), "evaluations": self.evaluations}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what survives a checkpoint."""
+        """Restore the state of a checkpoint."""
         super().load_state_dict(state_dict)
         self.best_return = state_dict["best_return"]
         self.evaluations = state_dict["evaluations"]
@@ -228,64 +221,32 @@ class BattleInteractionSerialEvaluator(ISerialEvaluator):
         returns, lengths = self.run(episodes)
         return [*returns, [float(length) for length in lengths]]
 
-    def _write(
-        self,
-        summary: dict[str, float],
-        returns: NDArray[np.float64],
-        lengths: list[int],
-        seconds: float,
-        train_iter: int,
-        envstep: int,
-    ) -> None:
-        n_episode, n_envstep = len(lengths), sum(lengths)
-        values = {
-            "episode_count": n_episode,
-            "envstep_count": n_envstep,
-            "avg_envstep_per_episode": n_envstep / n_episode,
-            "evaluate_time": seconds,
-            "avg_time_per_episode": seconds / n_episode,
-            "avg_envstep_per_sec": n_envstep / seconds,
-        }
-        of_players = {f"return{player}_mean": float(of_player.mean()) for player, of_player in enumerate(returns)}
-        self._log.write({**values, **summary, **of_players}, train_iter, envstep)
+
+def _start(
+    stepper: BattleStepper, plan: EpisodePlan, envs: NDArray[np.bool_], numbers: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Begin the next episode of some envs, where there is one left.
+
+    Args:
+        stepper: Stepper of the envs.
+        plan: The episodes that the envs run.
+        envs: Whether each env begins an episode, shape (N,).
+        numbers: Numbers of the episodes, shape (E,).
+
+    Returns:
+        Position of the episode that each env runs, shape (N,); -1 for an env without an episode.
+    """
+    place = np.array([-1 if position is None else position for position in plan.running])
+    mask = envs & (place >= 0)
+    if mask.any():
+        stepper.start(mask, plan.first_seeds(), numbers[place])
+    return place
 
 
-class _Queue:
-    """Which episodes each env plays: i, i + N, ... of those given, in this order."""
-
-    def __init__(self, episodes: Sequence[int], num_envs: int, seeds: list[int]) -> None:
-        self.place = np.arange(num_envs) - num_envs
-        """Place of the episode that each env plays among those given, shape (N,)."""
-        self._numbers = np.array(episodes, dtype=np.int64)
-        self._faults = 0
-        self._seeds = seeds
-
-    def bear(self, step: BattleStep) -> None:
-        """Count faults.
-
-        Raises:
-            RuntimeError: If there were more of them than there are episodes.
-        """
-        self._faults += int(np.count_nonzero(step.abnormal))
-        if self._faults > len(self._numbers):
-            env_id = int(step.abnormal.argmax())
-            raise RuntimeError(
-                f"the envs reported {self._faults} faults in {len(self._numbers)} episodes, the last one env {env_id}: "
-                f"{step.fault[env_id]}"
-            )
-
-    def start(self, stepper: BattleStepper, envs: NDArray[np.bool_], again: NDArray[np.bool_]) -> None:
-        """Begin the next episode of some envs, shape (N,), where there is one left; or the last one ``again``."""
-        self.place[envs & ~again] += len(self.place)
-        mask = envs & (self.place < len(self._numbers))
-        if mask.any():
-            place = np.where(mask, self.place, 0)
-            stepper.start(mask, [self._seeds[i] for i in place.tolist()], self._numbers[place])
-
-
-def _summary(returns: NDArray[np.float64]) -> dict[str, float]:
-    """Return what player 0 reached; returns of shape (P, E)."""
-    own, best_other = returns[0], returns[1:].max(0)
-    numbers = {"mean": own.mean(), "std": own.std(), "min": own.min(), "max": own.max()}
-    named = {f"return_{name}": float(value) for name, value in numbers.items()}
-    return {**named, "win_rate": float(np.mean(own > best_other))}
+def _end(plan: EpisodePlan, ended: NDArray[np.bool_], step: BattleStep) -> None:
+    """Record the episodes that ended with a step, in the envs of ``ended``, shape (N,)."""
+    for env_id in np.flatnonzero(ended).tolist():
+        if step.abnormal[env_id]:
+            plan.fail(env_id, step.fault[env_id])
+        else:
+            plan.end(env_id)

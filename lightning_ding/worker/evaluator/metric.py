@@ -1,37 +1,41 @@
-"""Evaluating on a data set, as in supervised learning.
+"""Evaluating on a data set, as in supervised learning, and the metrics that this takes.
 
 Shapes: B examples of a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from time import perf_counter
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 from torch.utils.data import DistributedSampler, RandomSampler
 from torchmetrics import Metric, MetricCollection
 
 from lightning_ding import nested
-from lightning_ding.config import ConfigLike
-from lightning_ding.policy.modes import EvalMode
+from lightning_ding.config import ConfigLike, require
+from lightning_ding.policy.base.modes import EvalMode
+from lightning_ding.ranks import rank_and_world_size, sum_over_ranks
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
 from lightning_ding.worker.evaluator.base import ISerialEvaluator, SaveFunction
-from lightning_ding.worker.evaluator.metric_protocol import IMetric, MeanMeter, TorchMeter, Values
-from lightning_ding.worker.evaluator.sharding import rank_and_world_size, sum_over_ranks
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
+from lightning_ding.worker.players import eval_mode_of
 from lightning_ding.worker_config import EvaluatorConfig
+
+Values = dict[str, float]
 
 
 @SERIAL_EVALUATOR_REGISTRY.register("metric")
 class MetricSerialEvaluator(ISerialEvaluator):
-    """Measures what a policy makes of a data set.
+    """Measures the outputs of a policy for a data set.
 
-    An :class:`IMetric` gets what the policy's ``forward`` returns, and its values are averaged weighted by the sizes of
-    the batches. A metric of torchmetrics gets the ``logit`` of it, else the ``action``, and averages itself. The
-    first value of a torchmetrics collection says what is better.
+    An :class:`IMetric` gets the output of the policy's ``forward``, and its values are averaged with the sizes of the
+    batches as weights. A metric of torchmetrics gets the ``logit`` of the output, or the ``action`` if there is none,
+    and computes its own average. The first value of a torchmetrics collection decides which of two is better.
 
     Args:
         cfg: An ``EvaluatorConfig``, or a mapping to merge over its defaults.
@@ -39,10 +43,10 @@ class MetricSerialEvaluator(ISerialEvaluator):
         policy: A policy, or its eval mode.
         tb_logger: A TensorBoard ``SummaryWriter`` or a Lightning logger; or None.
         exp_name: Part of the name of the logger of Python's logging.
-        instance_name: Tells several evaluators apart in logs.
+        instance_name: Name that distinguishes several evaluators in logs.
 
     Raises:
-        ValueError: If a config key is unknown or does nothing here, or a value is out of range.
+        ValueError: If a config key is unknown or has no effect here, or a value is out of range.
         TypeError: If ``env`` is something else.
     """
 
@@ -71,7 +75,7 @@ class MetricSerialEvaluator(ISerialEvaluator):
         return None if self._meter is None else (self._loader, self._meter.metric)
 
     def reset_env(self, env: tuple[Iterable[Any], IMetric | Metric | MetricCollection] | None = None) -> None:
-        """Take a data loader and a metric if they are given.
+        """Replace the data loader and the metric if others are given.
 
         Raises:
             TypeError: If ``env`` is something else.
@@ -85,9 +89,9 @@ class MetricSerialEvaluator(ISerialEvaluator):
         self._meter = TorchMeter(metric) if isinstance(metric, (Metric, MetricCollection)) else MeanMeter(metric)
 
     def reset_policy(self, policy: EvalMode | None = None) -> None:
-        """Reset the policy's evaluating state, after taking ``policy`` if it is given."""
+        """Replace the policy if one is given, and reset its evaluating state."""
         if policy is not None:
-            self._policy = getattr(policy, "eval_mode", policy)
+            self._policy = eval_mode_of(policy)
         if self._policy is not None:
             self._policy.reset()
 
@@ -96,7 +100,7 @@ class MetricSerialEvaluator(ISerialEvaluator):
         policy: EvalMode | None = None,
         env: tuple[Iterable[Any], IMetric | Metric | MetricCollection] | None = None,
     ) -> None:
-        """Take what is given and forget the best metric and the last evaluation."""
+        """Replace policy and env where they are given; reset the best metric and the last evaluation."""
         self.best_metric = None
         self._last_eval_iter = None
         self.reset_env(env)
@@ -109,21 +113,21 @@ class MetricSerialEvaluator(ISerialEvaluator):
         envstep: int = -1,
         n_episode: int | None = None,
     ) -> tuple[bool, Values]:
-        """Evaluate, remember when and how well, and write it to the loggers.
+        """Evaluate, store the update and the score of the evaluation, and write the results to the loggers.
 
-        If ``torch.distributed`` is initialised, every rank has to call this; all of them get the same answer.
+        If ``torch.distributed`` is initialised, every rank has to call this; all of them get the same result.
 
         Args:
-            save_ckpt_fn: Called with a file name when the metric is better than ever; on every rank, because saving
-                may need all of them, as ``Trainer.save_checkpoint`` does.
-            train_iter: Updates done; a negative number says nothing of when it was.
-            envstep: Environment steps done.
-            n_episode: None; there are no episodes here.
+            save_ckpt_fn: Function called with a file name when the metric is the best so far. It is called on every
+                rank, because saving may need all of them, as ``Trainer.save_checkpoint`` does.
+            train_iter: Updates so far; negative if not known.
+            envstep: Environment steps so far.
+            n_episode: None, because there are no episodes.
 
         Returns:
             Whether the metric is at least as good as ``stop_value`` after at least one update, and its values by name.
-            ``stop_value`` stands for every name when it is compared, so :meth:`IMetric.gt` decides whether all or some
-            of them have to reach it.
+            Every value is compared with the same ``stop_value``, and :meth:`IMetric.gt` decides whether all or some of
+            them have to reach it.
 
         Raises:
             ValueError: If ``n_episode`` is given, or see :meth:`run`.
@@ -145,8 +149,8 @@ class MetricSerialEvaluator(ISerialEvaluator):
     def run(self) -> Values:
         """Return the metric's values by name, over the data of all ranks.
 
-        Rank r of W takes the batches r, r + W, ... of the data loader; or all of them, if a ``DistributedSampler``
-        shares the examples out, which repeats some of them if they are not divisible by W.
+        Rank r of W takes the batches r, r + W, ... of the data loader. If a ``DistributedSampler`` distributes the
+        examples, each rank takes all its batches; the sampler repeats some examples if W does not divide their number.
 
         Raises:
             ValueError: If a rank has no batch, or each rank would shuffle the examples in its own way.
@@ -155,20 +159,20 @@ class MetricSerialEvaluator(ISerialEvaluator):
         return self._measure()[0]
 
     def close(self) -> None:
-        """Forget data loader, metric and policy."""
+        """Release data loader, metric and policy."""
         self._loader = self._meter = self._policy = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what survives a checkpoint: the best metric and when the last evaluation was."""
+        """Return the state that a checkpoint holds: the best metric and the update of the last evaluation."""
         return {**super().state_dict(), "best_metric": self.best_metric}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what survives a checkpoint."""
+        """Restore the state of a checkpoint."""
         super().load_state_dict(state_dict)
         self.best_metric = state_dict["best_metric"]
 
     def _measure(self) -> tuple[Values, int]:
-        """Return the metric's values, and how many batches all ranks measured."""
+        """Return the metric's values and the number of batches over all ranks."""
         if self._meter is None or self._policy is None:
             raise RuntimeError("the evaluator needs (data loader, metric) and a policy: pass them to reset")
         self._policy.reset()
@@ -209,3 +213,133 @@ class MetricSerialEvaluator(ISerialEvaluator):
         threshold = self.config.stop_value
         assert self._meter is not None
         return threshold is not None and self._meter.gt(values, dict.fromkeys(values, threshold))
+
+
+class IMetric(ABC):
+    """A measure of a batch that can be averaged over batches and compared.
+
+    Every ``torchmetrics.Metric`` and ``MetricCollection`` counts as an ``IMetric`` too.
+
+    Example:
+        >>> class Accuracy(IMetric):
+        ...     def eval(self, inputs, label):
+        ...         return {"accuracy": (inputs == label).float().mean().item()}
+        ...     def gt(self, metric1, metric2):
+        ...         return metric2 is None or metric1["accuracy"] >= metric2["accuracy"]
+        >>> accuracy = Accuracy()
+        >>> accuracy.eval(torch.tensor([1, 2]), torch.tensor([1, 1]))
+        {'accuracy': 0.5}
+        >>> accuracy.reduce_mean([{"accuracy": 0.5}, {"accuracy": 1.0}], weights=[3, 1])
+        {'accuracy': 0.625}
+    """
+
+    @abstractmethod
+    def eval(self, inputs: Any, label: Any) -> Values:
+        """Return the means over one batch by name.
+
+        Args:
+            inputs: Output of the policy's ``forward`` for the batch.
+            label: Labels of the batch, leading axis B, on the same device.
+        """
+
+    def reduce_mean(self, inputs: Sequence[Mapping[str, float]], weights: Sequence[float] | None = None) -> Values:
+        """Return the weighted mean of the results of :meth:`eval` for several batches.
+
+        Args:
+            inputs: Results of the batches, at least one, all with the same names.
+            weights: Weight of each batch; a metric evaluator passes the sizes. None weighs them equally.
+        """
+        given = [1.0] * len(inputs) if weights is None else weights
+        total = sum(given)
+        return {
+            name: sum(float(values[name]) * weight for values, weight in zip(inputs, given, strict=True)) / total
+            for name in inputs[0]
+        }
+
+    @abstractmethod
+    def gt(self, metric1: Mapping[str, float], metric2: Mapping[str, float] | None) -> bool:
+        """Return whether ``metric1`` is at least as good as ``metric2``; true if ``metric2`` is None."""
+
+
+IMetric.register(Metric)  # type: ignore[type-abstract]
+IMetric.register(MetricCollection)
+
+
+class MeanMeter:
+    """Measures with an :class:`IMetric`: the mean over all batches of all ranks, weighted by their sizes."""
+
+    def __init__(self, metric: IMetric) -> None:
+        self.metric = metric
+        self.reset()
+
+    def reset(self) -> None:
+        """Delete the values of all batches."""
+        self._values: list[Values] = []
+        self._sizes: list[float] = []
+
+    def update(self, output: Any, label: Any) -> None:
+        """Measure a batch."""
+        self._values.append(self.metric.eval(output, label))
+        self._sizes.append(float(nested.length(label)))
+
+    def compute(self) -> Values:
+        """Return the means by name, the same on every rank."""
+        means = self.metric.reduce_mean(self._values, weights=self._sizes)
+        names, size = sorted(means), sum(self._sizes)
+        sums = torch.tensor([*(float(means[name]) * size for name in names), size], dtype=torch.float64)
+        *totals, total = sum_over_ranks(sums).tolist()
+        by_name = {name: value / total for name, value in zip(names, totals, strict=True)}
+        return {name: by_name[name] for name in means}
+
+    def gt(self, metric1: Values, metric2: Values | None) -> bool:
+        """Return whether ``metric1`` is at least as good as ``metric2``."""
+        return bool(self.metric.gt(metric1, metric2))
+
+
+class TorchMeter:
+    """Measures with a metric of torchmetrics, which combines the ranks itself.
+
+    If the policy returns a dict, the metric gets its ``logit``, or its ``action`` if there is none. Larger values are
+    better unless the metric's ``higher_is_better`` is False. The first metric of a collection decides which of two
+    values is better.
+    """
+
+    def __init__(self, metric: Metric | MetricCollection) -> None:
+        self.metric = metric
+
+    def reset(self) -> None:
+        """Delete the values of all batches."""
+        self.metric.reset()
+
+    def update(self, output: Any, label: Any) -> None:
+        """Measure a batch.
+
+        Raises:
+            KeyError: If the output is a dict with neither ``logit`` nor ``action``.
+        """
+        if isinstance(output, Mapping):
+            output = output["logit" if "logit" in output else "action"]
+        self.metric.to(output.device)
+        self.metric.update(output, label)
+
+    def compute(self) -> Values:
+        """Return the values by name, the same on every rank; a single metric is named after its class.
+
+        Raises:
+            ValueError: If a value is not a single number.
+        """
+        computed = self.metric.compute()
+        values = computed if isinstance(computed, Mapping) else {type(self.metric).__name__: computed}
+        for name, value in values.items():
+            is_number = not isinstance(value, Tensor) or value.numel() == 1
+            require(is_number, f"metric {name!r}", "a single number", value)
+        return {str(name): float(value) for name, value in values.items()}
+
+    def gt(self, metric1: Values, metric2: Values | None) -> bool:
+        """Return whether the first value of ``metric1`` is at least as good as that of ``metric2``."""
+        if metric2 is None:
+            return True
+        name = next(iter(metric1))
+        first = self.metric if isinstance(self.metric, Metric) else next(iter(self.metric.values()))
+        sign = -1.0 if first.higher_is_better is False else 1.0
+        return sign * metric1[name] >= sign * metric2[name]

@@ -1,29 +1,34 @@
-"""A quota of episodes for each env, so that short episodes do not count more often than long ones.
+"""The episodes that each env runs in an evaluation, and their records.
 
-Taking the first E episodes that end in any env prefers short ones: an env whose episodes are short delivers more of
-them. With a quota fixed beforehand, every env delivers the same number, however long they take.
+The first E episodes that end in any env would mostly be short ones, because an env whose episodes are short delivers
+more of them. With a quota fixed beforehand, every env delivers the same number, however long they take.
+
+Shapes: N envs, E episodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.worker.evaluator.film import Film
+from lightning_ding.worker.episodes import share_out
+from lightning_ding.worker.evaluator.video import EpisodeVideo
 
 
 class VectorEvalMonitor:
-    """Records the first episodes of each env, up to its quota, and ignores what comes after.
+    """Records the first episodes of each env, up to its quota, and ignores the later ones.
 
     The quota of env i is ``n_episode // env_num``, and one more for the first ``n_episode % env_num`` envs.
 
-    Which episodes are the medians is known at the end only, so the frames of all of them are kept, compressed without
-    loss; a drawn frame shrinks to about a hundredth. A frame of a camera hardly shrinks.
+    The median episodes are known only at the end, so the frames of all episodes are kept, compressed without loss. A
+    drawn frame shrinks to about a hundredth; a frame of a camera hardly shrinks.
 
     Args:
         env_num: Number of envs, >= 1.
@@ -39,11 +44,10 @@ class VectorEvalMonitor:
 
     def __init__(self, env_num: int, n_episode: int) -> None:
         require(env_num >= 1, "env_num", ">= 1", env_num)
-        require(n_episode >= 1, "n_episode", ">= 1", n_episode)
-        self.quota = n_episode // env_num + (np.arange(env_num) < n_episode % env_num)
+        self.quota = share_out(n_episode, env_num)
         self._returns: list[list[float]] = [[] for _ in range(env_num)]
         self._infos: list[list[Mapping[str, Any]]] = [[] for _ in range(env_num)]
-        self._films: list[list[Film]] = [[Film()] for _ in range(env_num)]  # the last one is still running
+        self._videos: list[list[EpisodeVideo]] = [[EpisodeVideo()] for _ in range(env_num)]  # the last is unfinished
 
     def is_finished(self) -> bool:
         """Return whether every env has delivered its quota."""
@@ -57,10 +61,10 @@ class VectorEvalMonitor:
         """Record the return of an episode, which ends it, unless the env's quota is full."""
         if self.wants(env_id):
             self._returns[env_id].append(float(reward))
-            self._films[env_id].append(Film())
+            self._videos[env_id].append(EpisodeVideo())
 
     def update_info(self, env_id: int, info: Mapping[str, Any]) -> None:
-        """Record what else is known of an episode, unless the env's quota is full; call it before ``update_reward``.
+        """Record further values of an episode, unless the env's quota is full; call it before ``update_reward``.
 
         Tensors and arrays are kept as plain Python.
         """
@@ -71,39 +75,39 @@ class VectorEvalMonitor:
         """Append a frame to the running episode of each of some envs, unless the env's quota is full.
 
         Args:
-            frames: By env, each uint8 of shape (H, W, C), the same for all.
+            frames: Frame of each of some envs, by its index; each uint8 of shape (H, W, C), the same for all.
 
         Raises:
             ValueError: If a frame is something else.
         """
         for env_id, frame in frames.items():
             if self.wants(env_id):
-                self._films[env_id][-1].append(frame)
+                self._videos[env_id][-1].append(frame)
 
     def drop_video(self, env_id: int) -> None:
-        """Forget the frames of an env's running episode, which will not be recorded."""
-        self._films[env_id][-1] = Film()
+        """Delete the frames of an env's running episode, which will not be recorded."""
+        self._videos[env_id][-1] = EpisodeVideo()
 
     def get_episode_return(self) -> list[float]:
-        """Return the returns recorded, env after env."""
+        """Return the recorded returns, env after env."""
         return [value for returns in self._returns for value in returns]
 
     def get_latest_reward(self, env_id: int) -> float:
         """Return the newest return of an env.
 
         Raises:
-            IndexError: If it has none.
+            IndexError: If the env has no recorded return.
         """
         return self._returns[env_id][-1]
 
     def get_current_episode(self) -> int:
-        """Return the number of episodes recorded."""
+        """Return the number of recorded episodes."""
         return sum(len(returns) for returns in self._returns)
 
     def get_episode_info(self) -> dict[str, Any] | None:
-        """Return lists of what was recorded beside the returns, and ``<name>_mean`` of numbers; None if nothing was.
+        """Return lists of the further values, and ``<name>_mean`` of numbers; None if nothing was recorded.
 
-        An entry that only some episodes have counts for these.
+        An entry that only some episodes have counts only for these.
         """
         infos = [info for kept in self._infos for info in kept]
         if not infos:
@@ -118,16 +122,17 @@ class VectorEvalMonitor:
         return lists | {f"{name}_mean": float(np.mean(values)) for name, values in numbers.items()}
 
     def get_video(self, max_frames: int | None = None) -> NDArray[np.uint8] | None:
-        """Return the films of the worst, the median and the best episode among those that have frames.
+        """Return the videos of the worst, the median and the best episode among those that have frames.
 
-        Four and more episodes give four films, with both medians; of an odd number these are the median and the one
-        below it. Up to three episodes give a film of each.
+        Four and more episodes give four videos, with two medians; of an odd number these are the median and the one
+        below it. Up to three episodes give a video of each.
 
         Args:
-            max_frames: Longest film, >= 1; of longer ones every n-th frame is returned, the same n for all.
+            max_frames: Frames of the longest video, >= 1. Of longer ones every n-th frame is returned, the same n for
+                all.
 
         Returns:
-            Shape (V, T, C, H, W), from the worst to the best, short films padded with their last frame; None if no
+            Shape (V, T, C, H, W), from the worst to the best, short videos padded with their last frame; None if no
             recorded episode has frames.
 
         Raises:
@@ -135,20 +140,89 @@ class VectorEvalMonitor:
         """
         require(max_frames is None or max_frames >= 1, "max_frames", ">= 1 or None", max_frames)
         recorded = [
-            (episode_return, film)
-            for returns, films in zip(self._returns, self._films, strict=True)
-            for episode_return, film in zip(returns, films, strict=False)  # the running one has no return
-            if len(film)
+            (episode_return, video)
+            for returns, videos in zip(self._returns, self._videos, strict=True)
+            for episode_return, video in zip(returns, videos, strict=False)  # the unfinished one has no return
+            if len(video)
         ]
         if not recorded:
             return None
-        films = [film for _, film in sorted(recorded, key=lambda pair: pair[0])]
-        if len(films) > 4:
-            films = [films[0], films[len(films) // 2 - 1], films[len(films) // 2], films[-1]]
-        longest = max(map(len, films))
+        videos = [video for _, video in sorted(recorded, key=lambda pair: pair[0])]
+        if len(videos) > 4:
+            videos = [videos[0], videos[len(videos) // 2 - 1], videos[len(videos) // 2], videos[-1]]
+        longest = max(map(len, videos))
         stride = 1 if max_frames is None else -(-longest // max_frames)
-        return np.stack([film.frames(stride, -(-longest // stride)) for film in films])
+        return np.stack([video.frames(stride, -(-longest // stride)) for video in videos])
+
+
+class EpisodePlan:
+    """Deals E episodes out to N envs.
+
+    Env i runs the episodes at the positions i, i + N, ... An episode that a fault of its env cut short is run again
+    after the env's other ones, with the same seed.
+
+    Args:
+        episodes: Numbers of the episodes, E >= 1; they determine the seeds.
+        num_envs: Number of envs N.
+        seed: Seed of the evaluator.
+        number: Number of the evaluation, from 0.
+
+    Raises:
+        ValueError: If ``episodes`` is empty.
+    """
+
+    def __init__(self, episodes: Sequence[int], num_envs: int, seed: int, number: int = 0) -> None:
+        require(len(episodes) >= 1, "n_episode", ">= 1", len(episodes))
+        self.seeds = [int(np.random.SeedSequence([seed, episode, number]).generate_state(1)[0]) for episode in episodes]
+        """Seeds of the E episodes."""
+        self._waiting = [deque(range(env_id, len(episodes), num_envs)) for env_id in range(num_envs)]
+        self.running: list[int | None] = [waiting.popleft() if waiting else None for waiting in self._waiting]
+        """Position of the episode that each env runs; None after its last one."""
+        self._faults = 0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all episodes were run."""
+        return all(position is None for position in self.running)
+
+    def first_seeds(self) -> list[int | None]:
+        """Return the seed of the episode that each env runs; None for an env without an episode."""
+        return [None if running is None else self.seeds[running] for running in self.running]
+
+    def next_seeds(self) -> list[int | None]:
+        """Return the seed of the episode that each env runs next, after an end or a fault; None after its last one."""
+        following = [
+            waiting[0] if waiting else running  # after its last episode only that one, and only if it had a fault
+            for waiting, running in zip(self._waiting, self.running, strict=True)
+        ]
+        return [None if position is None else self.seeds[position] for position in following]
+
+    def end(self, env_id: int) -> None:
+        """Record that the episode of an env ended, and give the env its next one."""
+        waiting = self._waiting[env_id]
+        self.running[env_id] = waiting.popleft() if waiting else None
+
+    def fail(self, env_id: int, fault: str | None) -> None:
+        """Record that a fault cut the episode of an env short, so that it is run again.
+
+        Args:
+            env_id: Index of the env.
+            fault: Description of the fault.
+
+        Raises:
+            RuntimeError: After more than E faults.
+        """
+        self._faults += 1
+        if self._faults > len(self.seeds):
+            raise RuntimeError(
+                f"the envs reported {self._faults} faults in an evaluation of {len(self.seeds)} episodes, "
+                f"the last one in env {env_id}: {fault}"
+            )
+        running = self.running[env_id]
+        if running is not None:
+            self._waiting[env_id].append(running)
+        self.end(env_id)
 
 
 def _plain(value: Any) -> Any:
-    return nested.apply(lambda leaf: leaf.tolist() if hasattr(leaf, "tolist") else leaf, value)
+    return nested.apply(lambda x: x.tolist() if isinstance(x, (Tensor, np.ndarray, np.generic)) else x, value)

@@ -1,23 +1,95 @@
-"""Filming an evaluation.
+"""Videos and figures of evaluations: when they are due, how they are made, and where they are written.
 
-Shapes: V films, T frames, C channels, H height, W width.
+Shapes: V videos, T frames, C channels, H height, W width.
 """
 
 from __future__ import annotations
 
+import importlib
 import io
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from lightning_ding.worker.evaluator.extra import import_extra
+from lightning_ding.config import require
+from lightning_ding.ranks import rank_and_world_size
+from lightning_ding.worker.log import FigureWriter, VideoWriter, WorkerLog
+from lightning_ding.worker_config import EvaluatorConfig
 
 MAX_SIDE = 320
 """Pixels of a frame's longer side; larger ones are shrunk by a whole factor."""
 MAX_FRAMES = 300
-"""Frames of a film; of longer ones every n-th frame is kept, so that they run faster."""
+"""Frames of a video; of longer ones every n-th frame is kept, so they run faster."""
+
+
+class Rendering:
+    """Videos and figures of evaluations, which rank zero writes.
+
+    Args:
+        config: Config with ``render``, the times of videos, and ``figure_path``, the folder of figures.
+        log: Log to which videos and figures go; figures also go to files.
+
+    Raises:
+        ImportError: If there is a ``figure_path`` and the extra ``video`` is not installed.
+    """
+
+    def __init__(self, config: EvaluatorConfig, log: WorkerLog) -> None:
+        if config.figure_path is not None:
+            import_extra("matplotlib.figure")  # now, rather than after the first evaluation
+        self.config = config
+        self.log = log
+        self.last_video: int | None = None
+        """Value of the counter of ``render.mode`` when the last video was made."""
+
+    def is_video_due(self, envstep: int, train_iter: int) -> bool:
+        """Return whether ``render_freq`` has passed since the last video, or there was none."""
+        render = self.config.render
+        now = self._now(envstep, train_iter)
+        return render.render_freq > 0 and (self.last_video is None or now - self.last_video >= render.render_freq)
+
+    def check(self, env: VectorEnv) -> None:
+        """Raise before an evaluation whose video could not be made or written.
+
+        Raises:
+            ValueError: If the envs give no frames, or the logger takes no videos.
+            ImportError: If the extra ``video`` is not installed.
+        """
+        check_can_render(env)
+        import_extra("PIL.Image")
+        if rank_and_world_size()[0] == 0 and not isinstance(self.log.writer, VideoWriter):
+            given = type(self.log.tb_logger).__name__
+            raise ValueError(
+                f"a video needs a SummaryWriter or Lightning's TensorBoardLogger as tb_logger, got {given}"
+            )
+
+    def write_video(self, video: NDArray[np.uint8] | None, env: VectorEnv, envstep: int, train_iter: int) -> None:
+        """Write videos, shape (V, T, C, H, W), if this rank has any, and store the time on all ranks."""
+        self.last_video = self._now(envstep, train_iter)
+        if video is None:
+            return
+        name, step = self.log.tag("video", train_iter, envstep)
+        fps = float((env.metadata or {}).get("render_fps", 30))
+        write_video(self.log.writer, name, video, step, fps)
+
+    def write_figure(self, returns: Sequence[float], envstep: int, train_iter: int) -> None:
+        """Write a figure of the returns into ``figure_path`` and to the logger, if there is a path."""
+        if self.config.figure_path is None or rank_and_world_size()[0] > 0:
+            return
+        folder = Path(self.config.figure_path)
+        folder.mkdir(parents=True, exist_ok=True)
+        figure = returns_figure(returns, f"{self.log.instance_name} at update {train_iter}, env step {envstep}")
+        figure.savefig(folder / f"{self.log.instance_name}_{train_iter}.png")
+        if isinstance(self.log.writer, FigureWriter):
+            name, step = self.log.tag("returns", train_iter, envstep)
+            self.log.writer.add_figure(name, figure, step, close=False)  # pyplot did not make it
+
+    def _now(self, envstep: int, train_iter: int) -> int:
+        return train_iter if self.config.render.mode == "train_iter" else envstep
 
 
 def check_can_render(env: VectorEnv) -> None:
@@ -28,7 +100,7 @@ def check_can_render(env: VectorEnv) -> None:
     """
     if env.render_mode != "rgb_array":
         raise ValueError(
-            'a film needs envs made with render_mode="rgb_array" (in a datamodule: '
+            'a video needs envs made with render_mode="rgb_array" (in a datamodule: '
             f'env_kwargs={{"render_mode": "rgb_array"}}), got render_mode={env.render_mode!r}'
         )
 
@@ -47,16 +119,16 @@ def frames_of(env: VectorEnv) -> list[NDArray[np.uint8]]:
 
 
 def write_video(writer: Any, tag: str, video: NDArray[np.uint8], step: int, fps: float) -> None:
-    """Write films side by side as one animation.
+    """Write videos side by side as one animation.
 
     A ``SummaryWriter`` of PyTorch gets a GIF made here, because its own ``add_video`` takes eleven times the memory of
-    the films and does not work with moviepy 2. Any other writer's ``add_video(tag, video, step, fps=fps)`` is called.
+    the videos and does not work with moviepy 2. Any other writer's ``add_video(tag, video, step, fps=fps)`` is called.
 
     Args:
-        writer: A ``SummaryWriter``, or what has its ``add_video``.
+        writer: A ``SummaryWriter``, or an object with its ``add_video``.
         tag: Name of the animation.
-        video: Shape (V, T, C, H, W).
-        step: Where on the x axis.
+        video: Videos, shape (V, T, C, H, W).
+        step: Position on the x axis.
         fps: Frames per second.
 
     Raises:
@@ -76,14 +148,14 @@ def write_video(writer: Any, tag: str, video: NDArray[np.uint8], step: int, fps:
     file_writer.add_summary(Summary(value=[Summary.Value(tag=tag, image=image)]), step)
 
 
-def gif(film: NDArray[np.uint8], fps: float) -> bytes:
-    """Return a film, shape (T, C, H, W) with C 1, 3 or 4, as an animated GIF that repeats.
+def gif(video: NDArray[np.uint8], fps: float) -> bytes:
+    """Return a video, shape (T, C, H, W) with C 1, 3 or 4, as an animated GIF that repeats.
 
     Raises:
         ImportError: If the extra ``video`` is not installed.
     """
     image = import_extra("PIL.Image")
-    pixels = film[:, 0] if film.shape[1] == 1 else film.transpose(0, 2, 3, 1)  # Pillow wants grey as (H, W)
+    pixels = video[:, 0] if video.shape[1] == 1 else video.transpose(0, 2, 3, 1)  # Pillow wants grey as (H, W)
     images = (image.fromarray(np.ascontiguousarray(frame)) for frame in pixels)
     file = io.BytesIO()
     next(images).save(file, format="GIF", save_all=True, append_images=images, duration=1000 / fps, loop=0)
@@ -91,11 +163,89 @@ def gif(film: NDArray[np.uint8], fps: float) -> bytes:
 
 
 def _shrunk(frame: NDArray[Any]) -> NDArray[Any]:
-    """Return the means of square blocks, so that thin lines stay to be seen."""
+    """Return a smaller frame of the means of square blocks, so that thin lines stay visible."""
     size = -(-max(frame.shape[:2]) // MAX_SIDE)
-    if size == 1 or frame.ndim != 3 or frame.dtype != np.uint8:  # the monitor refuses what is no image
+    if size == 1 or frame.ndim != 3 or frame.dtype != np.uint8:  # the monitor refuses what is not an image
         return frame
     height, width, _ = frame.shape
     whole = np.pad(frame, ((0, -height % size), (0, -width % size), (0, 0)), mode="edge")
     total = sum(whole[row::size, column::size].astype(np.uint32) for row in range(size) for column in range(size))
     return np.asarray(total // size**2, dtype=np.uint8)
+
+
+class EpisodeVideo:
+    """Frames of one shape, compressed without loss, which takes a tenth of the time of drawing them.
+
+    Example:
+        >>> video = EpisodeVideo()
+        >>> video.append(np.zeros((2, 3, 1), dtype=np.uint8))
+        >>> video.frames(stride=1, length=4).shape
+        (4, 1, 2, 3)
+    """
+
+    def __init__(self) -> None:
+        self._shape: tuple[int, ...] = ()
+        self._frames: list[bytes] = []
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def append(self, frame: Any) -> None:
+        """Keep a frame, uint8 of shape (H, W, C).
+
+        Raises:
+            ValueError: If the frame has another form, or another shape than the first frame.
+        """
+        is_image = isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3
+        got = (str(frame.dtype), frame.shape) if isinstance(frame, np.ndarray) else type(frame).__name__
+        require(is_image, "frame", "a uint8 array of shape (H, W, C)", got)
+        require(not self._frames or frame.shape == self._shape, "frame", f"of shape {self._shape}", frame.shape)
+        self._shape = frame.shape
+        self._frames.append(zlib.compress(np.ascontiguousarray(frame).data, level=1))
+
+    def frames(self, stride: int, length: int) -> NDArray[np.uint8]:
+        """Return every ``stride``-th frame, padded with the last of them to ``length``, shape (length, C, H, W).
+
+        Raises:
+            IndexError: If there are no frames.
+        """
+        kept = self._frames[::stride]
+        kept += [kept[-1]] * (length - len(kept))
+        height, width, channels = self._shape
+        video = np.empty((length, channels, height, width), dtype=np.uint8)
+        for number, frame in enumerate(kept):
+            video[number] = np.frombuffer(zlib.decompress(frame), np.uint8).reshape(self._shape).transpose(2, 0, 1)
+        return video
+
+
+def returns_figure(returns: Sequence[float], title: str) -> Any:
+    """Return a matplotlib ``Figure`` with a bar for each episode and a line at their mean; pyplot is not used.
+
+    Args:
+        returns: Returns in the order of the episodes.
+        title: Title of the figure.
+
+    Raises:
+        ImportError: If the extra ``video`` is not installed.
+    """
+    figure = import_extra("matplotlib.figure").Figure(figsize=(6, 4), layout="constrained")
+    mean = sum(returns) / len(returns)
+    axes = figure.add_subplot()
+    axes.bar(range(len(returns)), returns)
+    axes.axhline(mean, color="black", linestyle="--", label=f"mean {mean:.6g}")
+    axes.set(title=title, xlabel="episode", ylabel="return")
+    axes.legend()
+    return figure
+
+
+def import_extra(module: str) -> Any:
+    """Return a module of the extra ``video``.
+
+    Raises:
+        ImportError: If the extra is not installed; the message explains how to install it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise ImportError(f"this needs {package}: pip install 'lightning_ding[video]'") from error

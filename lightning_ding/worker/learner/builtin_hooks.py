@@ -1,4 +1,4 @@
-"""The hooks that learners bring along: loading, saving, reporting, averaging over ranks."""
+"""The built-in hooks of learners: loading, saving, reporting, averaging over ranks."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from lightning_ding.config import nearest, require
+from lightning_ding.ranks import (
+    communication_device,
+    gather_bytes,
+    max_over_ranks,
+    min_over_ranks,
+    rank_and_world_size,
+    sum_over_ranks,
+)
 from lightning_ding.registry import LEARNER_HOOK_REGISTRY
 from lightning_ding.worker.learner.engine import LearnerEngine
-from lightning_ding.worker.learner.hook import LearnerHook, Position
+from lightning_ding.worker.learner.hooks import LearnerHook, Position
 from lightning_ding.worker.learner.log_buffer import LogBuffer, Scalar
-from lightning_ding.worker.learner.ranks import device_of, gather_bytes
 
 NO_REDUCE = "noreduce_"
 
@@ -26,7 +32,7 @@ class LoadCkptHook(LearnerHook):
 
     Args:
         name: Name of the hook.
-        priority: Lower comes first.
+        priority: Order among the hooks of a position, lower first; >= 0.
         position: ``before_run``.
         ext_args: ``load_path``, the file.
 
@@ -55,16 +61,16 @@ class LoadCkptHook(LearnerHook):
 
 @LEARNER_HOOK_REGISTRY.register("save_ckpt")
 class SaveCkptHook(LearnerHook):
-    """Writes a checkpoint behind every so many completed updates, or at the end of the run.
+    """Writes a checkpoint every ``freq`` completed updates, or at the end of the run.
 
-    It is a snapshot of the policy and the counters. A whole run, with buffers and random number generators, is saved
-    by ``RunCheckpoint``.
+    It is a snapshot of the policy and the counters. ``RunCheckpoint`` saves a whole run, with buffers and random number
+    generators.
 
     Args:
         name: Name of the hook.
-        priority: Lower comes first.
+        priority: Order among the hooks of a position, lower first; >= 0.
         position: ``after_iter`` or ``after_run``.
-        ext_args: With ``after_iter``, ``freq``: updates between two checkpoints, >= 1, 1 by default.
+        ext_args: ``freq``, only with ``after_iter``: updates between two checkpoints, >= 1, 1 by default.
 
     Raises:
         ValueError: If ``freq`` is out of range or does nothing, or the position is another.
@@ -83,22 +89,22 @@ class SaveCkptHook(LearnerHook):
         self.freq = _freq(self)
 
     def __call__(self, engine: LearnerEngine) -> None:
-        """Write the checkpoint when it is due."""
+        """Write a checkpoint if one is due."""
         if self.position == "after_run" or engine.crossed(self.freq):
             engine.save_checkpoint()
 
 
 @LEARNER_HOOK_REGISTRY.register("log_show")
 class LogShowHook(LearnerHook):
-    """Reports, behind every so many completed updates, the means over all updates since the last report.
+    """Reports, every ``freq`` completed updates, the means over all updates since the last report.
 
-    Reported are ``{name}_avg`` of the policy's ``monitor_vars``, those of all ``[scalars]``, and the histograms of the
-    last iteration. A name that an iteration does not report does not count in it. An iteration counts as often as it
-    made updates. Nothing is brought to the host in between.
+    It reports ``{name}_avg`` of the policy's ``monitor_vars`` and of all ``[scalars]``, and the histograms of the last
+    iteration. The weight of an iteration is its number of updates; an iteration that does not report a name does not
+    count for it. Values stay on their device between two reports.
 
     Args:
         name: Name of the hook.
-        priority: Lower comes first.
+        priority: Order among the hooks of a position, lower first; >= 0.
         position: ``after_iter``.
         ext_args: ``freq``: updates between two reports, >= 1, 1 by default.
 
@@ -121,7 +127,7 @@ class LogShowHook(LearnerHook):
         self._updates: dict[str, int] = {}
 
     def __call__(self, engine: LearnerEngine) -> None:
-        """Add up the iteration, and report when it is due."""
+        """Add the values of the iteration to the sums, and report the means if a report is due."""
         if engine.updates == 0:
             return
         for name, value in _monitored(engine).items():
@@ -135,15 +141,15 @@ class LogShowHook(LearnerHook):
 
 @LEARNER_HOOK_REGISTRY.register("log_reduce")
 class LogReduceHook(LearnerHook):
-    """Averages over ranks what the iteration reported, in one all-reduce; on the CPU with gloo.
+    """Averages the reports of an iteration over the ranks, in one all-reduce; on the CPU with gloo.
 
-    Histograms, and names that begin with ``noreduce_``, stay what they are on each rank.
+    Histograms, and names that begin with ``noreduce_``, are not averaged.
 
     Args:
         name: Name of the hook.
-        priority: Lower comes first; before what reports.
+        priority: Order among the hooks, lower first; below the priority of the hooks that report.
         position: ``after_iter``.
-        ext_args: Nothing.
+        ext_args: Must be empty.
 
     Raises:
         ValueError: If there are ``ext_args``, or the position is another.
@@ -169,19 +175,19 @@ class LogReduceHook(LearnerHook):
         """
         if engine.world_size == 1:
             return
-        if not (dist.is_available() and dist.is_initialized()):
+        if rank_and_world_size()[1] == 1:
             raise RuntimeError(f"averaging over {engine.world_size} ranks needs an initialised torch.distributed")
         places = _places(engine.log_buffer)
         names = "\n".join(sorted(places))
         _require_same_on_all_ranks(names)
         if not places:
             return
-        ordered, device = [places[name] for name in sorted(places)], device_of()
+        ordered, device = [places[name] for name in sorted(places)], communication_device()
         flat = torch.stack(
             [torch.as_tensor(values[key], dtype=torch.float64, device=device) for values, key in ordered]
         )
-        dist.all_reduce(flat)
-        for (values, key), mean in zip(ordered, (flat / dist.get_world_size()).unbind(), strict=True):
+        means = sum_over_ranks(flat) / rank_and_world_size()[1]
+        for (values, key), mean in zip(ordered, means.unbind(), strict=True):
             values[key] = mean
 
 
@@ -193,7 +199,7 @@ def _monitored(engine: LearnerEngine) -> dict[str, Scalar]:
 
 
 def _places(buffer: LogBuffer) -> dict[str, tuple[dict[str, Any], str]]:
-    """Return where each value stands that is averaged: a dict and a key in it."""
+    """Return the dict and the key of each value that is averaged."""
     groups = {"scalar": buffer["scalar"], **{f"scalars/{name}": below for name, below in buffer["scalars"].items()}}
     return {
         f"{group}/{key}": (values, key)
@@ -205,10 +211,7 @@ def _places(buffer: LogBuffer) -> dict[str, tuple[dict[str, Any], str]]:
 
 def _require_same_on_all_ranks(names: str) -> None:
     number = zlib.crc32(names.encode())
-    extremes = torch.tensor([number, -number], dtype=torch.int64, device=device_of())
-    dist.all_reduce(extremes, op=dist.ReduceOp.MAX)
-    largest, smallest = extremes.tolist()
-    if largest == -smallest:
+    if min_over_ranks(number) == max_over_ranks(number):
         return
     of_ranks = [set(part.decode().split("\n")) for part in gather_bytes(names.encode())]
     on_all = of_ranks[0].intersection(*of_ranks)

@@ -1,4 +1,4 @@
-"""What the hooks of a learner see: the policy, how far the run is, and what the last iteration reported.
+"""The engine of a learner, which its hooks see: the policy, the counters, and the reports of the last iteration.
 
 Shapes: B transitions of a batch.
 """
@@ -6,44 +6,61 @@ Shapes: B transitions of a batch.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-import torch.distributed as dist
+import numpy as np
+import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from lightning_ding.nested import length
-from lightning_ding.policy.modes import LearnMode
+from lightning_ding.policy.base.modes import LearnMode
 from lightning_ding.progress import Progress
-from lightning_ding.worker.learner.checkpoint import read_checkpoint, write_checkpoint
-from lightning_ding.worker.learner.counter import Counter
+from lightning_ding.ranks import rank_and_world_size
 from lightning_ding.worker.learner.log_buffer import LogBuffer, empty_log_buffer, sort_outputs, to_scalar
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
+from lightning_ding.worker.players import attribute, learn_mode_of
 
 COUNTERS = {"last_iter": "train_iter", "last_step": "env_step", "last_episode": "episode", "last_sample": "sample"}
+
+
 DEFAULT_INSTANCE = "learner"
+
+
 IDS = ("replay_buffer_idx", "replay_unique_id")
 
 
-class LearnerEngine:
-    """A policy that is being trained, as its hooks see it: by hand, or in a Trainer, of which it is a face.
+@runtime_checkable
+class _Learns(Protocol):
+    """The part of a learn mode that every learner needs."""
 
-    An *iteration* is one call of ``train``, or a round of a Trainer; it makes one update, or several.
+    @property
+    def forward(self) -> Any: ...
+
+    @property
+    def monitor_vars(self) -> Any: ...
+
+
+class LearnerEngine:
+    """A policy that is being trained, as its hooks see it, with a Trainer or without one.
+
+    An *iteration* is one call of ``train``, or a round of a Trainer. It makes one update or several.
 
     Args:
         policy: A policy, or its learn mode.
         tb_logger: See :class:`~lightning_ding.worker.log.WorkerLog`.
-        dist_info: Rank and number of ranks; None asks torch.distributed.
-        exp_name: Experiment; also the folder of the checkpoints, unless ``folder`` is given.
-        instance_name: Tells several learners apart.
-        folder: Where ``ckpt`` lies, or ``ckpt_{instance_name}`` if the name is not the default.
+        dist_info: Rank and number of ranks; None takes those of ``torch.distributed``.
+        exp_name: Name of the experiment; also the folder of the checkpoints, unless ``folder`` is given.
+        instance_name: Name that distinguishes several learners.
+        folder: Folder of the folder ``ckpt``, which is ``ckpt_{instance_name}`` if the name is not the default.
         log_policy: Describe a policy in Python's logging when it is set.
-        only_monitor_rank0: Report on the first rank only.
+        only_monitor_rank0: Report only on the first rank.
 
     Raises:
-        TypeError: If ``policy`` has no learn mode and is none.
+        TypeError: If ``policy`` is neither a policy nor a learn mode.
     """
 
     def __init__(
@@ -57,13 +74,13 @@ class LearnerEngine:
         log_policy: bool = True,
         only_monitor_rank0: bool = True,
     ) -> None:
-        self.rank, self.world_size = dist_info or _rank_and_world_size()
+        self.rank, self.world_size = dist_info or rank_and_world_size()
         self.exp_name = exp_name
         self.instance_name = instance_name
         self.ckpt_name: str | None = None
         """File name of the next checkpoint; None for ``iteration_{updates}.pth.tar``."""
         self.monitor: dict[str, float] = {}
-        """What was reported last: means over an interval."""
+        """Values of the last report, means over an interval."""
         self.updates = 0
         """Updates that the last iteration made."""
         self._folder = folder or Path(exp_name)
@@ -84,30 +101,24 @@ class LearnerEngine:
             self.policy = policy
 
     @classmethod
-    def of(cls, trainer: Trainer) -> LearnerEngine:
-        """Return the face of a Trainer, the same for all its hooks; every rank has to call it.
+    def for_trainer(cls, trainer: Trainer) -> LearnerEngine:
+        """Return an engine that is the interface to a Trainer; every rank has to call it.
 
         Raises:
-            TypeError: If what the Trainer trains is no policy.
+            TypeError: If the Trainer's module is not a policy.
         """
-        found: LearnerEngine | None = getattr(trainer, "learner", None)
-        if found is not None and found._module is trainer.lightning_module:
-            return found
-        folder = Path(trainer.log_dir or trainer.default_root_dir)
-        engine = cls(
-            trainer.lightning_module,
-            trainer.logger,
-            (trainer.global_rank, trainer.world_size),
-            folder=folder,
-            log_policy=False,
-        )
-        engine.attach(trainer, trainer.lightning_module)
+        ranks, folder = (trainer.global_rank, trainer.world_size), Path(trainer.log_dir or trainer.default_root_dir)
+        engine = cls(trainer.lightning_module, trainer.logger, ranks, folder=folder, log_policy=False)
+        engine.attach(trainer.lightning_module)
         return engine
 
-    def attach(self, trainer: Trainer, module: LightningModule) -> None:
-        """Become the face of a Trainer that trains this module."""
+    def attach(self, module: LightningModule) -> None:
+        """Become the interface to the training of this module."""
         self._module = module
-        trainer.learner = self  # type: ignore[attr-defined]
+
+    def trains(self, module: Any) -> bool:
+        """Return whether this is the interface to the training of a module."""
+        return self._module is module
 
     # ------------------------------------------------------------------ what hooks read
 
@@ -116,7 +127,7 @@ class LearnerEngine:
         """The policy's learn mode.
 
         Raises:
-            RuntimeError: If there is none yet.
+            RuntimeError: If no policy has been set yet.
         """
         if self._policy is None:
             raise RuntimeError("the learner needs a policy: pass it to the constructor, or set learner.policy")
@@ -124,11 +135,11 @@ class LearnerEngine:
 
     @policy.setter
     def policy(self, policy: Any) -> None:
-        mode = getattr(policy, "learn_mode", policy)
-        if not hasattr(mode, "forward") or not hasattr(mode, "monitor_vars"):
+        mode = learn_mode_of(policy)
+        if not isinstance(mode, _Learns):
             raise TypeError(f"policy must be a policy or its learn mode, got {type(policy).__name__}")
         self._policy = mode
-        found = self._attribute("progress")
+        found = attribute(mode, "progress", None)
         self._counts_itself = found is None
         self._progress = found or Progress()
         if self._log_policy:
@@ -155,18 +166,18 @@ class LearnerEngine:
 
     @property
     def priority_info(self) -> dict[str, Any]:
-        """What a buffer's ``update`` takes for the last batch; empty if its update gave no priorities."""
+        """Priorities of the last batch, as a buffer's ``update`` takes them; empty if the update gave none."""
         return self._priority_info
 
     @property
     def learn_info(self) -> dict[str, Any]:
-        """How far the learner is: ``learner_step``, ``priority_info`` and ``learner_done``."""
+        """State of the learner: ``learner_step``, ``priority_info`` and ``learner_done``."""
         info = {"learner_step": self.train_iter, "priority_info": self.priority_info}
         return {**info, "learner_done": self._learner_done}
 
     @property
     def log_buffer(self) -> LogBuffer:
-        """What the last iteration reported: ``scalar``, ``scalars`` and ``histogram``."""
+        """Values that the last iteration reported: ``scalar``, ``scalars`` and ``histogram``."""
         return self._log_buffer
 
     def crossed(self, every: int) -> bool:
@@ -176,22 +187,22 @@ class LearnerEngine:
     # ------------------------------------------------------------------ what happens
 
     def begin_run(self) -> None:
-        """Note that a run begins."""
+        """Record that a run begins."""
         self._learner_done = False
 
     def end_run(self) -> None:
-        """Note that a run is over."""
+        """Record that a run is over."""
         self._learner_done = True
 
     def begin_iteration(self) -> None:
-        """Forget the last iteration; in a Trainer each hook calls it."""
+        """Reset the values of the last iteration; in a Trainer every hook calls this method."""
         self._in_iteration = True
         self._iter_before = self.train_iter
         self._priority_info = {}
         self._log_buffer = empty_log_buffer()
 
     def finish_iteration(self, outputs: Sequence[Mapping[str, Any]]) -> None:
-        """Take the reports of the iteration's updates, once; in a Trainer each hook calls it."""
+        """Take the reports of the iteration's updates; in a Trainer every hook calls this; the first counts."""
         if not self._in_iteration:
             return
         self._in_iteration = False
@@ -201,7 +212,7 @@ class LearnerEngine:
         self._log_buffer = sort_outputs(outputs)
         scalar = self._log_buffer["scalar"]
         for name in self.policy.monitor_vars():
-            value = None if name in scalar else self._attribute(name)
+            value = None if name in scalar else attribute(self.policy, name, None)
             if value is not None:
                 scalar[name] = to_scalar(name, value)
 
@@ -237,13 +248,14 @@ class LearnerEngine:
         """Write the policy's learning state and the counters; only the first rank writes.
 
         Args:
-            ckpt_name: File name; None takes the ``ckpt_name`` that was set, and else ``iteration_{updates}.pth.tar``.
+            ckpt_name: File name; None takes the attribute ``ckpt_name``, or ``iteration_{updates}.pth.tar`` if that is
+                None.
 
         Returns:
             The file, in ``{exp_name}/ckpt``, or ``{exp_name}/ckpt_{instance_name}`` if that is not the default.
 
         Raises:
-            TypeError: If the policy's state holds something else than tensors and builtins.
+            TypeError: If the policy's state holds anything but tensors and builtins.
         """
         name = ckpt_name or self.ckpt_name or f"iteration_{self.train_iter}.pth.tar"
         self.ckpt_name = None
@@ -256,7 +268,7 @@ class LearnerEngine:
         return file
 
     def load_checkpoint(self, file: str | Path) -> None:
-        """Take the state that ``save_checkpoint`` wrote; counters that the file lacks stay as they are."""
+        """Restore the state that ``save_checkpoint`` wrote; counters that the file lacks keep their values."""
         state = read_checkpoint(file)
         counters = {counter: state.pop(key) for key, counter in COUNTERS.items() if key in state}
         self.policy.load_state_dict(state)
@@ -272,14 +284,81 @@ class LearnerEngine:
         """Write a line for debugging to Python's logging, with the rank."""
         self._text.debug("[RANK%d] %s", self.rank, text)
 
-    def _attribute(self, name: str) -> Any:
-        try:
-            return self.policy.get_attribute(name)
-        except NotImplementedError:  # what a policy raises for an attribute that it does not have
-            return None
+
+class Counter:
+    """One counter of a ``Progress``, which is read and set through ``val``.
+
+    Example:
+        >>> progress = Progress()
+        >>> last_iter = Counter(progress, "train_iter")
+        >>> last_iter.add(3)
+        >>> progress.train_iter, last_iter.val
+        (3, 3)
+    """
+
+    def __init__(self, progress: Progress, name: str) -> None:
+        self._progress = progress
+        self._name = name
+
+    @property
+    def val(self) -> int:
+        """The count."""
+        return int(getattr(self._progress, self._name))
+
+    def update(self, val: int) -> None:
+        """Set the count."""
+        setattr(self._progress, self._name, int(val))
+
+    def add(self, add_num: int) -> None:
+        """Add to the count."""
+        self.update(self.val + int(add_num))
 
 
-def _rank_and_world_size() -> tuple[int, int]:
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    return 0, 1
+def write_checkpoint(file: Path, state: Mapping[str, Any]) -> None:
+    """Write ``state`` under a temporary name and rename it.
+
+    Args:
+        file: Path of the file; its folder is made.
+        state: Nested mappings, lists and tuples of tensors, numpy values and builtins.
+
+    Raises:
+        TypeError: If ``state`` contains another type, which could not be read back safely. Then nothing is written.
+    """
+    plain = _plain(state, "the state")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.tmp")
+    try:
+        torch.save(plain, temporary)
+        os.replace(temporary, file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_checkpoint(file: str | Path) -> dict[str, Any]:
+    """Return what ``write_checkpoint`` wrote, on the CPU.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        TypeError: If the file does not hold a state.
+    """
+    state = torch.load(file, map_location="cpu", weights_only=True)
+    if not isinstance(state, dict):
+        raise TypeError(f"{file} must hold a dict, the state of a learner, got {type(state).__name__}")
+    return state
+
+
+def _plain(value: Any, path: str) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(below, f"{path}[{key!r}]") for key, below in value.items()}
+    if isinstance(value, (list, tuple)):
+        parts = [_plain(below, f"{path}[{number}]") for number, below in enumerate(value)]
+        return parts if isinstance(value, list) else tuple(parts)
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        return torch.from_numpy(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        return value
+    raise TypeError(f"{path} must be a tensor or a builtin to be saved, got {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""What updates report, sorted into groups of plain numbers, so that hooks need not ask what a value is."""
+"""The reports of updates, sorted into groups of plain numbers, so that hooks need not check types."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ LogBuffer = dict[str, dict[str, Any]]
 
 
 def empty_log_buffer() -> LogBuffer:
-    """Return the groups with nothing in them: ``scalar``, ``scalars`` and ``histogram``."""
+    """Return the empty groups ``scalar``, ``scalars`` and ``histogram``."""
     return {"scalar": {}, "scalars": {}, "histogram": {}}
 
 
 def sort_outputs(outputs: Sequence[Mapping[str, Any]]) -> LogBuffer:
-    """Return what some updates reported, by groups.
+    """Return the reports of some updates by groups.
 
-    The group of ``[scalars]name`` and ``[histogram]name`` stands in the brackets; everything else is a ``scalar``. A
-    name that several updates report has the mean over them; histograms are joined.
+    The names ``[scalars]name`` and ``[histogram]name`` contain their group in brackets; other values are ``scalar``.
+    The value of a name is the mean over the updates that report it; histograms are joined.
 
     Args:
-        outputs: A report for each update: numbers, numpy or torch values of any shape, whose mean counts; mappings of
-            these in ``[scalars]``.
+        outputs: The report of each update: numbers, or numpy or torch values of any shape, which are averaged; mappings
+            of these in ``[scalars]``.
 
     Returns:
-        ``scalar``: floats, or tensors of shape () on their own device, so that nothing waits for it; ``scalars``:
+        ``scalar``: floats, or tensors of shape () that stay on their device, so nothing waits for it; ``scalars``:
         mappings of these; ``histogram``: tensors of shape (values,).
 
     Raises:
-        TypeError: If a value is no number; the message names it.
+        TypeError: If a value is not a number; the message names it.
     """
     values: dict[tuple[str, str], list[Any]] = {}
     for output in outputs:
@@ -49,7 +49,7 @@ def to_scalar(name: str, value: Any) -> Scalar:
     """Return a number, or the mean of many; a tensor stays one, of shape ().
 
     Raises:
-        TypeError: If ``value`` is no number.
+        TypeError: If ``value`` is not a number.
     """
     if isinstance(value, Tensor) and not value.is_complex() and value.numel():
         return value.detach().float().mean()

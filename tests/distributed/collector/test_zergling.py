@@ -12,8 +12,8 @@ from lightning_ding.distributed.collector import (
     create_parallel_collector,
     get_parallel_collector_cls,
 )
-from lightning_ding.distributed.collector import weights as weights_module
-from lightning_ding.distributed.errors import LeaseLostError
+from lightning_ding.distributed.collector import base as weights_module
+from lightning_ding.distributed.protocol import LeaseLostError
 from tests.distributed.weight_policy import ENV, POLICY, WeightEnv, WeightPolicy
 
 
@@ -203,7 +203,7 @@ def test_weights_are_waited_for_and_not_for_ever(monkeypatch: pytest.MonkeyPatch
     assert len(around.data) == 1
     around = Around(1)
     around.version = -1
-    monkeypatch.setattr(weights_module.Weights.wait_for_first, "__defaults__", (0.05,))
+    monkeypatch.setattr(weights_module.PolicyWeights.wait_for_first, "__defaults__", (0.05,))
     with pytest.raises(TimeoutError, match="no weights of 'mine'"):
         make(around).start()
 
@@ -271,7 +271,7 @@ def test_collecting_and_evaluating_have_wrappers_and_arguments_of_their_own() ->
     def steps_of_an_evaluation(**changes: Any) -> int:
         evaluation = make(Around(), eval_flag=True, n_episode=2, **changes)
         evaluation.start()
-        return int(evaluation._tally.step)
+        return int(evaluation._statistics.step)
 
     own = {"train_wrappers": [limit(2)], "eval_wrappers": [limit(3)]}
     around = Around(num_messages=1)

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from lightning_ding.config import resolve
-from lightning_ding.distributed.collector.config import CollectorTaskConfig
 from lightning_ding.distributed.commander import (
     BaseParallelCommander,
     NaiveParallelCommander,
@@ -16,6 +15,7 @@ from lightning_ding.distributed.commander import (
     get_parallel_commander_cls,
 )
 from lightning_ding.distributed.commander import solo as solo_module
+from lightning_ding.distributed.config import CollectorTaskConfig
 
 EPISODES = {"n_sample": None, "n_episode": 3, "collector": {"type": "episode"}}
 POLICY = {"type": "dqn", "collect": {"n_sample": 12}, "other": {"eps": {"start": 1.0, "end": 0.0, "decay": 100}}}

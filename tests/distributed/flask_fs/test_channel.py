@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_ding.distributed.channel import Handler, Message
-from lightning_ding.distributed.errors import CoordinatorGoneError, LeaseLostError, Refusal
 from lightning_ding.distributed.flask_fs.channel import FlaskChannel
 from lightning_ding.distributed.flask_fs.server import FlaskServer
 from lightning_ding.distributed.flask_fs.store import FileStore
+from lightning_ding.distributed.protocol import CoordinatorGoneError, Handler, LeaseLostError, Message, Refusal
 from tests.processes import run
 
 TOKEN = "0123456789abcdef"

@@ -46,7 +46,7 @@ WORKER = """
 import socket, sys
 from pathlib import Path
 import torch
-from lightning_ding.distributed.errors import Refusal
+from lightning_ding.distributed.protocol import Refusal
 from lightning_ding.distributed.flask_fs.channel import FlaskChannel
 folder = Path(sys.argv[1])
 channel = FlaskChannel(folder, token="0123456789abcdef", reconnect_timeout=60)

@@ -16,9 +16,8 @@ import requests
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_ding.distributed.channel import Message
-from lightning_ding.distributed.errors import LeaseLostError, Refusal
 from lightning_ding.distributed.flask_fs.server import FlaskServer
+from lightning_ding.distributed.protocol import LeaseLostError, Message, Refusal
 
 FUZZ = settings(max_examples=150, deadline=None, derandomize=True)
 TOKEN = "0123456789abcdef"
@@ -184,7 +183,7 @@ def test_an_exception_of_the_handler_is_logged_and_answered_without_its_text(
 ) -> None:
     with caplog.at_level(logging.ERROR):
         assert_refused(response := send(server, "break"), 500, server)
-    assert response.json()["message"] == "RuntimeError in the coordinator; its log says more"
+    assert response.json()["message"] == "RuntimeError in the coordinator; see its log"
     assert "the secret of the coordinator" in caplog.text
     assert "Traceback" in caplog.text
     assert_refused(send(server, "nan"), 500, server)

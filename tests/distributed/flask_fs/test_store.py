@@ -13,9 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_ding.distributed.channel import KINDS
-from lightning_ding.distributed.errors import Refusal
 from lightning_ding.distributed.flask_fs.store import FileStore, is_marked
+from lightning_ding.distributed.protocol import KINDS, Refusal
 from lightning_ding.distributed.wire import read_block
 from tests.processes import start
 

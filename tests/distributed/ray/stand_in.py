@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from lightning_ding.distributed.channel import KINDS
-from lightning_ding.distributed.errors import Refusal
-from lightning_ding.distributed.ray.actors import Door
+from lightning_ding.distributed.protocol import KINDS, Refusal
 from lightning_ding.distributed.ray.store import RayStore
+from lightning_ding.distributed.ray.workers import RayServer
 
 
 class StandIn:
@@ -20,7 +19,7 @@ class StandIn:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = RayStore(folder)
-        self.door = Door(self.said, self.store)
+        self.door = RayServer(self.said, self.store)
         self.weights: Any = None
 
     def handle(self, name: str, message: Any, parcel: Any) -> Any:

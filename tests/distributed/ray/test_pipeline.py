@@ -15,9 +15,9 @@ import pytest
 from lightning_ding.config import resolve
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.ray import namespace_of
-from lightning_ding.distributed.ray.actors import WorkerActor
 from lightning_ding.distributed.ray.channel import RayChannel
 from lightning_ding.distributed.ray.pipeline import _Run, run_on_ray
+from lightning_ding.distributed.ray.workers import WorkerActor
 from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY
 
 
@@ -46,7 +46,7 @@ def test_import_needs_no_ray_and_what_needs_it_says_how_to_get_it() -> None:
 import sys
 sys.modules["ray"] = None
 import lightning_ding.distributed
-import lightning_ding.distributed.ray.workers
+import lightning_ding.distributed.ray.transport
 from lightning_ding.distributed.ray.channel import RayChannel
 from lightning_ding.distributed.ray.pipeline import run_on_ray
 from lightning_ding.distributed.ray.store import RayStore
@@ -81,9 +81,9 @@ def test_folder_that_does_not_take_the_run_stays_as_it_is(tmp_path: Path) -> Non
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "result.json").write_text("{}")
 
-    with pytest.raises(ValueError, match="holds a run that is over: name another folder"):
+    with pytest.raises(ValueError, match="holds a run that is over: choose another folder"):
         run_on_ray(tiny(tmp_path / "old"))
-    with pytest.raises(ValueError, match="holds no run to go on with"):
+    with pytest.raises(ValueError, match="holds no run to resume"):
         run_on_ray(tiny(tmp_path / "new"), resume=True)
 
     assert [file.relative_to(tmp_path) for file in tmp_path.rglob("*")] == [Path("old"), Path("old/result.json")]
@@ -92,11 +92,11 @@ def test_folder_that_does_not_take_the_run_stays_as_it_is(tmp_path: Path) -> Non
 def test_worker_that_cannot_be_made_says_why_and_is_not_started_again(
     ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(cfg: ParallelConfig) -> None:
+    def refuse(*args: Any) -> None:
         raise ValueError("system.learner.trainer is wrong")
 
     cfg = resolve(ParallelConfig, tiny(tmp_path))
-    monkeypatch.setattr("lightning_ding.distributed.ray.workers.RayLearner", refuse)
+    monkeypatch.setattr("lightning_ding.distributed.worker.learner.BaseCommLearner", refuse)
     answer = WorkerActor(cfg, "learner").run()
     run = _Run.__new__(_Run)
     run._ray, run._cfg = ray, cfg

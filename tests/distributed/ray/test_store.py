@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_ding.distributed.errors import Refusal
-from lightning_ding.distributed.ray.block import pack
-from lightning_ding.distributed.ray.store import KEPT, RayStore
+from lightning_ding.distributed.protocol import Refusal
+from lightning_ding.distributed.ray.store import KEPT, RayStore, pack
 from lightning_ding.distributed.wire import read_block
 
 NAME = "0" * 32

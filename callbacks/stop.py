@@ -1,0 +1,142 @@
+"""Stop a run: at a number of env steps or updates, or at a mean return; and evaluate once more at its end."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from typing_extensions import override
+
+from lightning_ding.config import require
+
+logger = logging.getLogger(__name__)
+
+
+def stop_run(trainer: Trainer, reason: str) -> None:
+    """Make the Trainer stop after the current round, and log the reason once."""
+    if not trainer.should_stop and trainer.is_global_zero:
+        logger.info("the run ends: %s", reason)
+    trainer.should_stop = True
+
+
+def lift_default_epochs(trainer: Trainer) -> None:
+    """Remove the limit of 1000 epochs that Lightning sets when no other limit is given.
+
+    For a run that has its own limit, such as ``max_env_step``. Call it before Lightning sets the limit and logs it.
+    """
+    if trainer.max_epochs is None:
+        trainer.fit_loop.max_epochs = -1
+
+
+class StopAt(Callback):
+    """Stop the run at the end of the round in which a counter of ``Progress`` reaches a limit.
+
+    Args:
+        counter: Name of the counter, such as ``"env_step"``.
+        limit: Value of the counter at which the run stops, >= 1.
+    """
+
+    def __init__(self, counter: str, limit: int) -> None:
+        require(limit >= 1, f"max_{counter}", ">= 1", limit)
+        self.counter = counter
+        self.limit = limit
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Stop a resumed run whose limit was reached before it was saved."""
+        self._check(trainer, pl_module)
+
+    @override
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Stop once the limit is reached."""
+        self._check(trainer, pl_module)
+
+    def _check(self, trainer: Trainer, pl_module: Any) -> None:
+        if getattr(pl_module.progress, self.counter) >= self.limit:
+            stop_run(trainer, f"max_{self.counter}={self.limit} is reached")
+
+
+class StopAtEnvStep(StopAt):
+    """Stop the run at the end of the round in which the env steps of all ranks reach a limit.
+
+    Args:
+        max_env_step: Env steps over all ranks, >= 1.
+    """
+
+    def __init__(self, max_env_step: int) -> None:
+        super().__init__("env_step", max_env_step)
+
+
+class StopAtTrainIter(StopAt):
+    """Stop the run at the end of the round in which the updates reach a limit.
+
+    Args:
+        max_train_iter: Updates, >= 1.
+    """
+
+    def __init__(self, max_train_iter: int) -> None:
+        super().__init__("train_iter", max_train_iter)
+
+
+class StopAtReturn(Callback):
+    """Stop the run when the mean return of an evaluation reaches a value, after at least one update.
+
+    Args:
+        stop_value: Mean return at which the run stops.
+
+    Raises:
+        ValueError: When a run starts whose Trainer does not validate, so that it would never stop.
+    """
+
+    def __init__(self, stop_value: float) -> None:
+        self.stop_value = stop_value
+
+    @override
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuse a Trainer that does not validate."""
+        if not trainer.enable_validation:
+            raise ValueError(f"stop_value={self.stop_value} needs evaluations, but this Trainer's validation is off")
+
+    @override
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Stop if the mean return is high enough."""
+        mean = trainer.callback_metrics.get("eval/return_mean")
+        if mean is not None and pl_module.progress.train_iter > 0 and float(mean) >= self.stop_value:
+            stop_run(trainer, f"the mean return {float(mean):.1f} reached stop_value={self.stop_value}")
+
+
+class FinalEvaluation(Callback):
+    """Make Lightning evaluate after the last round, even where the Trainer would not.
+
+    It would not with ``check_val_every_n_epoch`` > 1, or with a ``val_check_interval`` that is a time or counts batches
+    across epochs. This callback must come after all callbacks that stop the run.
+    """
+
+    def __init__(self) -> None:
+        self._every_n_epochs: int | None = None
+
+    @override
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Schedule the evaluation if this round was the last."""
+        is_last = trainer.is_last_batch and trainer.current_epoch + 1 == trainer.max_epochs
+        # Lightning does not set val_check_interval if it is a time
+        is_off_epoch = trainer.check_val_every_n_epoch is None or not hasattr(trainer, "val_check_interval")
+        if is_last and is_off_epoch:
+            trainer.should_stop = True  # Lightning evaluates a run that is stopped
+        if (trainer.should_stop or is_last) and (trainer.check_val_every_n_epoch or 1) > 1:
+            self._every_n_epochs, trainer.check_val_every_n_epoch = trainer.check_val_every_n_epoch, 1
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Restore the Trainer's own interval."""
+        self._restore(trainer)
+
+    @override
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
+        """Restore the Trainer's own interval."""
+        self._restore(trainer)
+
+    def _restore(self, trainer: Trainer) -> None:
+        if self._every_n_epochs is not None:
+            trainer.check_val_every_n_epoch, self._every_n_epochs = self._every_n_epochs, None

@@ -1,0 +1,84 @@
+"""Evaluations of a policy during a run, with the episodes distributed over the ranks.
+
+Shapes: E episodes of an evaluation over all ranks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from gymnasium.vector import VectorEnv
+from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch import Tensor
+
+from lightning_ding.config import require
+from lightning_ding.datamodules.rng import Seeds
+from lightning_ding.ranks import sum_over_ranks
+from lightning_ding.worker import InteractionSerialEvaluator, create_serial_evaluator, get_serial_evaluator_cls
+
+Stage = Literal["validate", "test"]
+
+
+class Evaluation:
+    """Runs this rank's share of the episodes of each evaluation.
+
+    Args:
+        trainer: The Trainer.
+        policy: The policy to evaluate.
+        n_episode: Number of episodes over all ranks, at least one for each rank; None takes the policy's
+            ``eval.evaluator.n_episode``.
+
+    Raises:
+        ValueError: If there are fewer episodes than ranks, or the evaluator cannot distribute its episodes over ranks.
+    """
+
+    def __init__(self, trainer: Trainer, policy: Any, n_episode: int | None) -> None:
+        self.config = policy.config.eval.evaluator
+        self.n_episode: int = n_episode or self.config.n_episode
+        ranks = trainer.world_size
+        require(self.n_episode >= ranks, "n_episode", f"at least one for each of {ranks} ranks", self.n_episode)
+        self.episodes = range(self.n_episode)[trainer.global_rank :: ranks]
+        """Numbers of the episodes that this rank runs."""
+        is_known = issubclass(get_serial_evaluator_cls(self.config), InteractionSerialEvaluator)
+        require(is_known, "eval.evaluator.type", "an InteractionSerialEvaluator", self.config.type)
+        self._trainer = trainer
+        self._policy = policy
+
+    def make_evaluator(self, env: VectorEnv, seed: int, stage: Stage) -> InteractionSerialEvaluator:
+        """Make the evaluator. The policy must already have the env's spaces.
+
+        Args:
+            env: Vector env of the evaluation.
+            seed: Seed of the run, >= 0.
+            stage: Stage of the Trainer; a test has other episodes than a validation.
+        """
+        loggers = self._trainer.loggers
+        video_logger = next((one for one in loggers if isinstance(one, TensorBoardLogger)), self._trainer.logger)
+        self.evaluator: InteractionSerialEvaluator = create_serial_evaluator(  # type: ignore[assignment]
+            self.config,
+            env=env,
+            policy=self._policy.eval_mode,
+            tb_logger=video_logger,
+            seed=Seeds(seed).evaluation(stage),
+            instance_name="test" if stage == "test" else "eval",
+        )
+        if self.config.render.render_freq > 0:
+            self.evaluator.check_can_render()
+        return self.evaluator
+
+    def run(self) -> dict[str, Tensor]:
+        """Return ``episode_return`` and ``episode_length``, shape (E,), zero for the episodes of other ranks."""
+        evaluator, progress = self.evaluator, self._policy.progress
+        now = {"envstep": progress.env_step, "train_iter": progress.train_iter}
+        renders = evaluator.should_render(**now)
+        number = 0 if self._trainer.testing else progress.train_iter
+        table = torch.zeros(2, self.n_episode)
+        results = evaluator.run(self.episodes, video=renders and self._trainer.is_global_zero, number=number)
+        table[:, self.episodes] = torch.tensor(results)
+        if renders:
+            evaluator.write_video(**now)
+        if evaluator.config.figure_path is not None:
+            evaluator.write_figure(sum_over_ranks(table[0]).tolist(), **now)
+        return {"episode_return": table[0], "episode_length": table[1]}

@@ -1,0 +1,267 @@
+"""Stop a run and resume it exactly: what a rank saves of itself, and where a resumed run starts."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from gymnasium.vector import VectorEnv
+from lightning.pytorch import LightningDataModule, Trainer
+
+from lightning_ding.checkpoints import find_rank_folder, save_object
+from lightning_ding.config import require
+from lightning_ding.datamodules.epoch import EpochPosition, LoaderWarnings
+from lightning_ding.datamodules.rng import Seeds, rng_state, set_rng_state
+from lightning_ding.envs import NotPlainError, env_state, load_env_state
+from lightning_ding.envs.vector import seed_envs
+from lightning_ding.protocols import RunData
+from lightning_ding.worker import InteractionSerialEvaluator, ISerialCollector
+
+logger = logging.getLogger(__name__)
+
+State = dict[str, Any]
+
+SCHEMA = 4
+"""Version of the datamodule's part of a checkpoint."""
+
+
+class ResumableDataModule(RunData, LightningDataModule):
+    """A datamodule that starts collecting when Lightning requests the first round of a fit.
+
+    Collecting then starts with new episodes, or continues where the checkpoint of a resumed run was written.
+    """
+
+    has_rank_state = True
+    seed: int
+    norm_obs: bool
+    norm_reward: bool
+    _collector_env: VectorEnv
+    _rng: dict[str, Any] | None
+    """Random number generators' states of a checkpoint, until the first round."""
+    _collecting: dict[str, Any] | None
+    """State of collecting of a checkpoint, until the first round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.collector: ISerialCollector | None = None
+        self.evaluator: InteractionSerialEvaluator | None = None
+        self._policy: Any = None
+        self._loader_warnings = LoaderWarnings()
+        self._reset()
+
+    # ------------------------------------------------------------------ to implement
+
+    @abstractmethod
+    def _next_round(self) -> Any:
+        """Collect with the newest weights, and return what ``training_step`` learns from."""
+
+    def _begin(self) -> None:
+        """Prepare the first round of a fit, after the envs were reset; a subclass may fill its buffer here."""
+
+    # ------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that all ranks share (Lightning hook).
+
+        The state of each rank is too large for the ``.ckpt`` file; this contains the name of the folder that holds it.
+        """
+        evaluator = self.evaluator.state_dict() if self.evaluator is not None else None
+        ranks = {"rank_folder": self.rank_folder, "world_size": cast(Trainer, self.trainer).world_size}
+        own = {"norm_obs": self.norm_obs, "norm_reward": self.norm_reward, "evaluator": evaluator}
+        where = {"round": self._epoch.round, "env_step": self._policy.progress.env_step}
+        return {"schema": SCHEMA, **own, **where, **ranks}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state of the run if training is resumed (Lightning hook).
+
+        Raises:
+            ValueError: If the state has another version, or ``norm_obs`` or ``norm_reward`` have changed.
+        """
+        got = state.get("schema")
+        if got != SCHEMA:
+            raise ValueError(
+                f"the checkpoint's datamodule state must have schema {SCHEMA}, got {got!r}: it was written by another "
+                "version; load its weights with load_from_checkpoint and start a new run"
+            )
+        trainer = cast(Trainer, self.trainer)
+        if not trainer.training and trainer.state.fn != "fit":
+            return
+        for name in ("norm_obs", "norm_reward"):
+            then = state[name]
+            require(
+                getattr(self, name) == then, name, f"{then}, as when the checkpoint was written", getattr(self, name)
+            )
+        if self.evaluator is not None and state["evaluator"] is not None:
+            self.evaluator.load_state_dict(state["evaluator"])
+        self._epoch.resume(state["round"])
+        folder = None
+        if state["rank_folder"] is not None:
+            folder = find_rank_folder(Path(str(trainer.ckpt_path)), state["rank_folder"])
+        if folder is None:
+            self._without_rank_state(str(trainer.ckpt_path))
+        elif state["world_size"] == trainer.world_size:
+            self.load_rank_state(folder / f"rank_{trainer.global_rank}")
+        else:
+            self._redistribute(folder, state["world_size"], state["env_step"])
+
+    def _redistribute(self, folder: Path, saved: int, env_step: int) -> None:
+        """Load the state of a run with a different number of ranks, from one saved rank or from several.
+
+        Args:
+            folder: The checkpoint's folder, with a subfolder for each saved rank.
+            saved: Number of ranks that wrote it.
+            env_step: Env steps made when it was written.
+        """
+        trainer = cast(Trainer, self.trainer)
+        rank, now = trainer.global_rank, trainer.world_size
+        if trainer.is_global_zero:
+            logger.warning(
+                "%s was written by %d ranks and is resumed by %d: counters continue, buffers are distributed among the "
+                "ranks, and episodes and random numbers start new", folder, saved, now,
+            )  # fmt: skip
+        shares = range(rank, saved, now) if now < saved else [rank % saved]
+        self._take_over([folder / f"rank_{share}" for share in shares], Seeds(self.seed, rank, env_step))
+
+    def _take_over(self, folders: Sequence[Path], seeds: Seeds) -> None:
+        """Take over the state that other ranks saved in these folders."""
+
+    def _without_rank_state(self, checkpoint: str) -> None:
+        """Handle a checkpoint without the state of the ranks."""
+
+    def save_rank_state(self, folder: Path, with_buffer: bool = True) -> None:
+        """Write the state of this rank: where collecting is, random numbers, and the state that a subclass adds.
+
+        Args:
+            folder: Folder of this rank.
+            with_buffer: Whether to write the replay buffer.
+
+        Raises:
+            OSError: If a file cannot be written.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        save_object(rng_state(self._policy.rng), folder / "rng.pt")
+        save_object(self._collecting or read_collecting(*self._collecting_parts()), folder / "collecting.pt")
+
+    def load_rank_state(self, folder: Path) -> None:
+        """Read what ``save_rank_state`` wrote; envs and collector are restored when collecting starts."""
+        rng: dict[str, Any] = torch.load(folder / "rng.pt", weights_only=True)
+        self._rng, self._collecting = rng, torch.load(folder / "collecting.pt", weights_only=True)
+        set_rng_state(rng, self._policy.rng)
+
+    def _reset(self) -> None:
+        """Make the next round the first one of a fit."""
+        self._starts = True
+        self._epoch = EpochPosition()
+        self._clear_rank_state()
+
+    def _clear_rank_state(self) -> None:
+        self._rng = self._collecting = None
+        self._first_episode_id = 0
+
+    def _collecting_parts(self) -> tuple[Any, ISerialCollector, VectorEnv, VectorEnv]:
+        evaluation_env = cast(VectorEnv, cast(InteractionSerialEvaluator, self.evaluator).env)
+        return self._policy, cast(ISerialCollector, self.collector), self._collector_env, evaluation_env
+
+    # ------------------------------------------------------------------ starting
+
+    def _started_round(self) -> Any:
+        self._loader_warnings.restore()
+        if self._starts:
+            self._start()
+        self._epoch.count()
+        return self._next_round()
+
+    def _start(self) -> None:
+        """Start collecting: where a checkpoint was written, or else with new seeds of envs and exploration."""
+        self._starts = False
+        gc.freeze()  # these objects live as long as the run, and scanning them repeatedly took 3 % of the time
+        if self._collecting is None:
+            self._policy.seed(self._seeds().exploration)
+            self._begin_episodes()
+        else:
+            self._resume_collecting(self._collecting)
+        if self._rng is not None:  # last, because starting has drawn random numbers
+            set_rng_state(self._rng, self._policy.rng)
+        self._clear_rank_state()
+        self._begin()
+
+    def _begin_episodes(self) -> None:
+        collector = cast(ISerialCollector, self.collector)
+        if self._first_episode_id:
+            collector.skip_episode_ids(self._first_episode_id)
+        seed_envs(self._collector_env, self._seeds().collector_envs)
+        collector.reset_env()
+
+    def _resume_collecting(self, state: dict[str, Any]) -> None:
+        """Restore the envs, the collector and the policy to where a checkpoint was written."""
+        self._begin_episodes()
+        missing = restore_collecting(state, *self._collecting_parts())
+        if missing is not None:
+            if cast(Trainer, self.trainer).is_global_zero:
+                logger.warning("the envs start new episodes, because their state is not in the checkpoint: %s", missing)
+            self._begin_episodes()
+
+    def _seeds(self) -> Seeds:
+        return Seeds(self.seed, cast(Trainer, self.trainer).global_rank, self._policy.progress.env_step)
+
+
+def read_collecting(policy: Any, collector: ISerialCollector, env: VectorEnv, evaluation_env: VectorEnv) -> State:
+    """Return everything that determines what is collected next, apart from random number generators and weights.
+
+    Args:
+        policy: The policy; its memory of episodes and its pending metrics are read.
+        collector: The collector; its counters, episodes and pending transitions are read.
+        env: Vector env of the collector.
+        evaluation_env: Vector env of the evaluator.
+
+    Returns:
+        The state for ``restore_collecting``. Its entry ``missing`` gives the reason if an env or the collector cannot
+        return its state, and is None otherwise.
+    """
+    state: State = {"memory": policy.collect_memory(), "metrics": policy.metrics.state_dict(), "missing": None}
+    state |= {"returns": policy.normaliser.episode_state()}
+    state |= {"collector": None, "envs": None, "evaluation_envs": None}
+    try:
+        state["collector"] = collector.state_dict()
+        state["envs"] = env_state(env)
+        state["evaluation_envs"] = env_state(evaluation_env)
+    except (NotPlainError, NotImplementedError) as error:
+        state["missing"] = str(error)
+    return state
+
+
+def restore_collecting(
+    state: Mapping[str, Any], policy: Any, collector: ISerialCollector, env: VectorEnv, evaluation_env: VectorEnv
+) -> str | None:
+    """Restore the state that ``read_collecting`` returned, after the envs were reset.
+
+    Returns:
+        None, or the reason why the episodes cannot be continued. Everything else is restored then, and the caller must
+        start new episodes with ``collector.reset_env``.
+    """
+    missing: str | None = state["missing"] or _other_collector(state["collector"], collector)
+    policy.metrics.load_state_dict(state["metrics"], policy.device)
+    if missing is None:
+        try:
+            load_env_state(env, state["envs"])
+            load_env_state(evaluation_env, state["evaluation_envs"])
+        except NotPlainError as error:
+            missing = str(error)
+    if state["collector"] is not None:
+        collector.load_state_dict(state["collector"], goes_on=missing is None)
+    if missing is None:
+        policy.load_collect_memory(state["memory"])
+        policy.normaliser.load_episode_state(state["returns"])
+    return missing
+
+
+def _other_collector(saved: Mapping[str, Any] | None, collector: ISerialCollector) -> str | None:
+    """Return a message if the state is from another class of collector; None if not, or without a class in it."""
+    name = type(collector).__name__
+    was = name if saved is None else saved.get("class", name)
+    return None if was == name else f"the collector was a {was}, now it is a {name}"

@@ -1,0 +1,74 @@
+"""Prepare a Trainer for a run with a datamodule that collects, and read a datamodule's arguments as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from lightning.pytorch import Trainer
+
+from lightning_ding.callbacks import StopAtReturn
+from lightning_ding.callbacks.defaults import add_checkpoint_callbacks
+from lightning_ding.callbacks.stop import StopAt, lift_default_epochs
+
+
+@runtime_checkable
+class ChecksCallbacks(Protocol):
+    """A policy that can check whether the callbacks of a Trainer work with it."""
+
+    def check_callbacks(self, trainer: Trainer) -> None:
+        """Raise for the first callback that cannot work."""
+        ...
+
+
+def set_up_trainer(trainer: Trainer, has_limit: bool) -> None:
+    """Prepare a Trainer for a run with a datamodule that collects.
+
+    Refuse callbacks that cannot work, add our checkpoint callbacks, so that ``ckpt_path="last"`` finds them, and remove
+    Lightning's default limit of 1000 epochs if the run has its own limit.
+
+    Args:
+        trainer: The Trainer; its module is attached already.
+        has_limit: Whether the datamodule or the policy's config limits the run.
+
+    Raises:
+        ValueError: For ``trainer.predict``, or a callback that cannot work.
+    """
+    if trainer.state.fn == "predict":
+        raise ValueError(
+            "trainer.predict cannot work with an env, which gives no data set: trainer.test measures the policy, "
+            "policy(observations) returns its actions, and predict takes a DataLoader of observations"
+        )
+    policy = trainer.lightning_module
+    if isinstance(policy, ChecksCallbacks):
+        policy.check_callbacks(trainer)
+    add_checkpoint_callbacks(trainer)
+    if has_limit or any(isinstance(one, (StopAt, StopAtReturn)) for one in trainer.callbacks):  # type: ignore[attr-defined]
+        lift_default_epochs(trainer)
+
+
+def plain(value: Any) -> Any:
+    """Return an argument as None, booleans, numbers, strings, lists and dicts; callables are given by their names.
+
+    Example:
+        >>> plain({"env_id": partial(dict, a=1), "wrappers": (plain,), "seed": np.int64(3)})
+        {'env_id': 'builtins.dict', 'wrappers': ['lightning_ding.datamodules.trainer_setup.plain'], 'seed': 3}
+    """
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {str(key): plain(below) for key, below in value.items()}
+    if isinstance(value, partial):
+        return plain(value.func)
+    if callable(value):
+        named = value if hasattr(value, "__qualname__") else type(value)
+        return f"{named.__module__}.{named.__qualname__}"
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Iterable):
+        return [plain(below) for below in value]
+    return getattr(value, "id", None) or str(value)  # an EnvSpec has an id

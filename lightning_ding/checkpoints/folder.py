@@ -1,0 +1,169 @@
+"""The folder of one checkpoint: write it, find the newest one, and find the ranks' data in it."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from lightning_ding.checkpoints.files import replace_by_link, sync, sync_tree
+from lightning_ding.checkpoints.manifest import (
+    MANIFEST,
+    TornCheckpointError,
+    forget_files,
+    read_manifest,
+    verify,
+    write_manifest,
+)
+
+logger = logging.getLogger(__name__)
+
+SaveBuffer = Literal["never", "last", "always"]
+BUFFER_FILES = "rank_*/buffer*"
+RUN_FILE = "run.ckpt"
+"""Name of Lightning's part of a checkpoint, in the checkpoint's folder."""
+SEARCH_DEPTH = 5  # levels below the searched folder, as in name/version_0/checkpoints/last-64
+FOLDER_NAME = re.compile(r".+-\d+(-\d+)?")
+
+
+class RunFolder:
+    """Write a checkpoint to a hidden folder, and rename it to ``<filename>-<env_step>`` once all of it is on the disk.
+
+    Args:
+        parent: Folder of all checkpoints of a run.
+        filename: Prefix of the names of its checkpoints; ``<filename>.ckpt`` is a link to the newest ``run.ckpt``.
+        name: Name of this checkpoint's folder, from :meth:`free_name`.
+    """
+
+    def __init__(self, parent: Path, filename: str, name: str) -> None:
+        self.parent, self.filename, self.name = parent, filename, name
+        self.temporary = parent / f".{name}.tmp"
+
+    @staticmethod
+    def free_name(parent: Path, filename: str, env_step: int) -> str:
+        """Return ``<filename>-<env_step>``, followed by a number if that name is in use."""
+        names = (f"{filename}-{env_step}{suffix}" for suffix in ("", *(f"-{number}" for number in range(2, 1000))))
+        return next(name for name in names if not (parent / name).exists())
+
+    def begin(self) -> None:
+        """Make the folder, and remove incomplete folders of runs that were killed."""
+        self.parent.mkdir(parents=True, exist_ok=True)
+        for folder in self.parent.glob(f".{self.filename}-*.tmp"):
+            shutil.rmtree(folder)
+        self.temporary.mkdir()
+
+    def publish(self, facts: Mapping[str, Any]) -> Path:
+        """Write the manifest, check that all files can be read back, rename the folder and return its path.
+
+        Args:
+            facts: Entries of the manifest; ``world_size`` is the number of ranks.
+
+        Raises:
+            OSError: If a file cannot be written, has changed since it was written, or the data of a rank are missing.
+        """
+        ranks, world_size = len(list(self.temporary.glob("rank_*"))), facts["world_size"]
+        if ranks not in (0, world_size):
+            raise OSError(f"{self.parent} must be on a disk that all ranks share, got data of {ranks} of {world_size}")
+        saved_at = max([time.time(), *(_saved_at(folder) + 1e-3 for folder in self._all())])
+        write_manifest(self.temporary, {**facts, "saved_at": saved_at})
+        sync_tree(self.temporary)
+        try:
+            verify(self.temporary)
+        except TornCheckpointError as error:
+            raise OSError(str(error)) from error
+        folder = self.temporary.rename(self.parent / self.name)
+        sync(self.parent)
+        replace_by_link(self.parent / f"{self.filename}.ckpt", folder / RUN_FILE)
+        return folder
+
+    def discard(self) -> None:
+        """Remove the hidden folder."""
+        shutil.rmtree(self.temporary, ignore_errors=True)
+
+    def retire_older(self, keep_last: int, save_buffer: SaveBuffer) -> None:
+        """Remove older checkpoints, and the replay buffers of those that are kept.
+
+        Args:
+            keep_last: Number of checkpoints to keep, including this one, >= 1.
+            save_buffer: With ``"always"``, replay buffers are kept.
+        """
+        older = sorted((folder for folder in self._all() if folder.name != self.name), key=_saved_at, reverse=True)
+        for folder in older[keep_last - 1 :]:
+            shutil.rmtree(folder.rename(self.parent / f".{folder.name}.tmp"))
+        for folder in older[: keep_last - 1]:
+            if save_buffer != "always" and (folder / MANIFEST).is_file():
+                forget_files(folder, BUFFER_FILES)
+
+    def _all(self) -> list[Path]:
+        """Return the folders of this run's checkpoints."""
+        own = re.compile(rf"{re.escape(self.filename)}-\d+(-\d+)?")
+        return [folder for folder in self.parent.iterdir() if folder.is_dir() and own.fullmatch(folder.name)]
+
+
+def _saved_at(folder: Path) -> float:
+    """Return when a checkpoint was written, in seconds since 1970; 0 without a manifest."""
+    try:
+        return float(read_manifest(folder).get("saved_at", 0.0))
+    except TornCheckpointError:
+        return 0.0
+
+
+def last_checkpoint(folder: str | Path) -> Path | None:
+    """Return ``run.ckpt`` of the newest complete checkpoint, or None if there is none.
+
+    Every byte is read. A newer checkpoint that is not complete is skipped with a warning that gives the reason.
+
+    Args:
+        folder: Folder with checkpoints, or any folder above it, such as the folder with all versions of a logger.
+
+    Example:
+        >>> last_checkpoint("nowhere") is None
+        True
+    """
+    candidates = sorted(((_written_at(one), one) for one in _candidates(Path(folder))), reverse=True)
+    for _, candidate in candidates:
+        try:
+            verify(candidate)
+        except (TornCheckpointError, OSError) as error:
+            logger.warning("skipping an incomplete checkpoint: %s", error)
+            continue
+        return candidate / RUN_FILE
+    return None
+
+
+def _candidates(folder: Path) -> set[Path]:
+    return {path.parent for path in _named(folder, RUN_FILE)} | {
+        path.parent for path in _named(folder, MANIFEST) if FOLDER_NAME.fullmatch(path.parent.name)
+    }
+
+
+def _named(folder: Path, name: str) -> Iterator[Path]:
+    """Yield the files of a name, except those in hidden folders, which are not complete."""
+    for depth in range(SEARCH_DEPTH + 1):
+        for path in folder.glob("*/" * depth + name):
+            if not any(part.startswith(".") for part in path.relative_to(folder).parts):
+                yield path
+
+
+def _written_at(folder: Path) -> float:
+    """Return when a checkpoint was written, in seconds since 1970; without a manifest, when its folder changed."""
+    try:
+        return float(read_manifest(folder)["saved_at"])
+    except (TornCheckpointError, OSError, KeyError):
+        return folder.stat().st_mtime
+
+
+def find_rank_folder(checkpoint: Path, rank_folder: str) -> Path | None:
+    """Return the folder that contains ``rank_0`` and so on of a checkpoint, or None if there is none.
+
+    Args:
+        checkpoint: ``last.ckpt`` next to the folder, or ``run.ckpt`` in it; the folder may have been renamed since.
+        rank_folder: Name of the folder when it was written, which the checkpoint contains.
+    """
+    inside, beside = checkpoint.parent, checkpoint.parent / rank_folder
+    candidates = [inside, beside] if checkpoint.name == RUN_FILE else [beside]
+    return next((folder for folder in candidates if (folder / "rank_0").is_dir()), None)

@@ -1,0 +1,1 @@
+"""The coordinator: hands out tasks, keeps the data, and publishes the weights."""

@@ -1,0 +1,245 @@
+"""The coordinator: keeps the data of a run and hands out its tasks.
+
+It writes every change to the disk before it answers. After a crash, a restarted coordinator therefore resumes the run,
+and workers only notice a delay.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lightning_ding.config import ConfigLike, resolve
+from lightning_ding.distributed import messages
+from lightning_ding.distributed.commander import BaseParallelCommander, create_parallel_commander
+from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.coordinator.collector_endpoint import CollectorEndpoint
+from lightning_ding.distributed.coordinator.intake import ReplaySettings
+from lightning_ding.distributed.coordinator.learner_endpoint import LearnerEndpoint
+from lightning_ding.distributed.coordinator.run_state import RunState
+from lightning_ding.distributed.coordinator.worker_endpoint import WorkerEndpoint
+from lightning_ding.distributed.protocol import Message, Refusal, Store
+
+logger = logging.getLogger(__name__)
+
+SWEEPS = 20  # checks of the leases during one lease
+MAX_TASKS = 1000  # concurrent collecting tasks that messages may request
+
+
+class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
+    """Answers the messages of all workers through :meth:`handle`; may be used from several threads.
+
+    Args:
+        cfg: Config of the run.
+        store: Store for blocks of tensors that workers and this process exchange.
+        resume: Whether to resume the run in ``main.exp_name``, if there is one.
+        commander: Commander that decides on tasks; None makes the one in the config.
+        clock: Function that returns the time in seconds, for leases.
+
+    Raises:
+        ValueError: If the config does not fit, or the folder holds an unfinished run and ``resume`` is false.
+    """
+
+    def __init__(
+        self,
+        cfg: ConfigLike[ParallelConfig],
+        store: Store,
+        resume: bool = False,
+        *,
+        commander: BaseParallelCommander | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config: ParallelConfig = resolve(ParallelConfig, cfg)
+        settings = ReplaySettings.of(self.config)
+        made = commander if commander is not None else create_parallel_commander(self.config)
+        super().__init__(RunState(self.config, settings, made, store, resume, clock))
+        self._is_closed = False
+        section = self.config.system.coordinator
+        self._threads = [
+            Periodic("leases", min(0.5, section.lease / SWEEPS), self.sweep, self.give_up),
+            Periodic("snapshots", section.snapshot_interval, self.save, self.give_up),
+        ]
+        self._methods: dict[str, Callable[[Message], Message]] = {
+            "connect": self.deal_with_connect,
+            "heartbeat": self.deal_with_heartbeat,
+            "task": self.deal_with_task,
+            "collector_data_task": self.deal_with_collector_send_data,
+            "collector_close_task": self.deal_with_collector_finish_task,
+            "get_policy": self.deal_with_get_policy,
+            "learner_get_data_task": self.deal_with_learner_get_data,
+            "learner_learn_task": self.deal_with_learner_send_info,
+            "learner_send_policy": self.deal_with_learner_send_policy,
+            "learner_close_task": self.deal_with_learner_finish_task,
+            "fail": self.deal_with_fail,
+            "disconnect": self.deal_with_disconnect,
+            "status": lambda message: self.status(),
+            "increase_collector": self.deal_with_increase_collector,
+            "decrease_collector": self.deal_with_decrease_collector,
+            "shutdown": self.deal_with_shutdown,
+        }
+
+    def handle(self, name: str, message: Message) -> Message:
+        """Return the answer to a message.
+
+        Raises:
+            Refusal: If the message is refused; then nothing has changed.
+        """
+        method = self._methods.get(name)
+        if method is None:
+            raise Refusal(404, f"there is no message {name[:100]!r}; known: {', '.join(self._methods)}")
+        if not isinstance(message, Mapping):
+            raise Refusal(400, f"a message must be an object, got {type(message).__name__}")
+        return method(message)
+
+    # ------------------------------------------------------------------ start and end
+
+    @property
+    def system_shutdown_flag(self) -> bool:
+        """Whether the run is over or was given up."""
+        return self.scheduler.is_over
+
+    @property
+    def error(self) -> str | None:
+        """The reason why the run was given up; None if it was not."""
+        return self.scheduler.error
+
+    def start(self) -> None:
+        """Make the first tasks, and start checking leases and writing snapshots."""
+        self.sweep()
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the run is over and each worker has been notified or has lost its lease; return False on timeout.
+
+        Args:
+            timeout: Longest time to wait, in seconds; None for no limit.
+        """
+        with self.run.lock:
+            return self.run.lock.wait_for(self.scheduler.is_known_to_all, timeout)
+
+    def close(self) -> None:
+        """Stop. If the run is over, write the result and delete other files; otherwise save it for a later start."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for thread in self._threads:
+            thread.stop()
+        if self.scheduler.is_over:
+            self.run.write_result()
+        if self.scheduler.is_over and self.error is None:
+            self.run.remove()
+        else:
+            self.save()
+
+    def sweep(self) -> None:
+        """Release the tasks of workers whose lease has expired, and look for new tasks."""
+        with self.run.lock:
+            before = self._owners()
+            self.scheduler.sweep()
+            if self._owners() != before:
+                self.run.changed()
+
+    def save(self) -> None:
+        """Write buffers and tasks to the disk."""
+        self.run.save()
+
+    def give_up(self, why: str) -> None:
+        """End the run with an error."""
+        with self.run.lock:
+            self.scheduler.give_up(why)
+            self.run.changed()
+
+    def status(self) -> dict[str, Any]:
+        """Return the progress of the run."""
+        return self.run.status()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return tasks, owners, results and the state of the commander as builtins; data are in the folder."""
+        return self.run.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state that ``state_dict`` returned."""
+        self.run.load_state_dict(state)
+
+    # ------------------------------------------------------------------ messages of any sender
+
+    def deal_with_increase_collector(self, message: Message) -> Message:
+        """Allow ``n`` more concurrent collecting tasks."""
+        return self._change_space(messages.whole({"n": 1, **message}, "n", least=1))
+
+    def deal_with_decrease_collector(self, message: Message) -> Message:
+        """Allow ``n`` fewer concurrent collecting tasks, and close the surplus."""
+        return self._change_space(-messages.whole({"n": 1, **message}, "n", least=1))
+
+    def deal_with_shutdown(self, message: Message) -> Message:
+        """End the run."""
+        with self.run.lock:
+            self.scheduler.end()
+            self.run.changed()
+        return {}
+
+    # ------------------------------------------------------------------ helpers
+
+    def _change_space(self, amount: int) -> Message:
+        with self.run.lock:
+            space = self.scheduler.commander.collector_task_space.size
+            if amount > 0 and space + amount > MAX_TASKS:
+                raise Refusal(400, f"at most {MAX_TASKS} collecting tasks are allowed, got {space} + {amount}")
+            space = self.scheduler.change_space(amount)
+            self.run.changed()
+        return {"collector_task_space": space}
+
+
+LARGEST_SHARE = 0.05  # share of the time that the function may take
+
+
+class Periodic:
+    """Calls a function regularly in a thread, and less often if the function takes long.
+
+    After an ``OSError``, for example because the disk is full, the function is called again at the usual time. After
+    any other error, ``on_error`` is called once and the thread ends.
+
+    Args:
+        name: Name of the thread.
+        seconds: Seconds between two calls, > 0.
+        function: Function to call.
+        on_error: Function that is called with the description of an error.
+    """
+
+    def __init__(
+        self, name: str, seconds: float, function: Callable[[], None], on_error: Callable[[str], None]
+    ) -> None:
+        self._name = name
+        self._seconds = seconds
+        self._function = function
+        self._on_error = on_error
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; the first call is after ``seconds``."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 60.0) -> None:
+        """Stop after the current call; may be called repeatedly."""
+        self._stopping.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        pause = self._seconds
+        while not self._stopping.wait(pause):
+            began = time.monotonic()
+            try:
+                self._function()
+            except OSError as error:
+                logger.error("%s: %s; trying again later", self._name, error)
+            except Exception as error:
+                logger.exception("%s failed", self._name)
+                self._on_error(f"{self._name} failed: {error!r}")
+                return
+            pause = max(self._seconds, (time.monotonic() - began) / LARGEST_SHARE)

@@ -1,0 +1,248 @@
+"""Processing of collectors' messages: changes of a buffer and its counts, and the settings of the buffer.
+
+A message has the same effect when it arrives and when it is read from the journal after a restart.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lightning_ding import nested
+from lightning_ding.config import require, resolve, to_dict
+from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.coordinator.journal import STATE_FILE, Entry, renamed
+from lightning_ding.distributed.coordinator.sample_ratio import SampleRatio
+from lightning_ding.distributed.coordinator.schema import check_rows, episode_of_attempt, renumber
+from lightning_ding.policy import create_policy, get_policy_cls
+from lightning_ding.worker import create_buffer, get_buffer_cls
+from lightning_ding.worker_config import ReplayBufferConfig
+
+BUFFER_FILE = "buffer.safetensors"
+KEPT_EPISODES = 10_000  # episodes that wait for the learner to log them
+
+
+class Intake:
+    """A buffer, its sample ratio and its counts; must not be used from several threads at once.
+
+    Args:
+        cfg: Config of the buffer; empty to use the buffer config of the policy.
+        settings: Settings for filling and reading the buffer.
+    """
+
+    def __init__(self, cfg: Mapping[str, Any], settings: ReplaySettings) -> None:
+        self.settings = settings
+        self.buffer = create_buffer(dict(cfg) or settings.buffer, seed=settings.seed)
+        self.buffer.budget = settings.budget
+        self.ratio = SampleRatio(settings.samples_per_insert, settings.warm_up, settings.tolerance, settings.round_size)
+        self.counts = Counts()
+        self.is_starved = False
+        """Whether the buffer could not give a minibatch although it holds enough transitions, and got none since."""
+        self._episodes: deque[tuple[float, int]] = deque(maxlen=KEPT_EPISODES)
+        self._dropped = 0  # episodes
+
+    def read(self, tensors: dict[str, Any], entry: Entry) -> dict[str, Any]:
+        """Return the transitions of a block with the env and episode ids that they have in the buffer.
+
+        Raises:
+            Refusal: 422, if the block does not have the form of transitions.
+        """
+        check_rows(tensors, self.settings.envs)
+        return renumber(tensors, entry.slot, entry.run_number, self.settings.envs)
+
+    def apply(self, entry: Entry, rows: dict[str, Any] | None) -> None:
+        """Push transitions, drop episodes and update the counts.
+
+        Raises:
+            ValueError: If the buffer does not accept the transitions; then nothing has changed.
+        """
+        counts, about = self.counts, entry.metadata
+        env_step = counts.env_step + about["env_step"]
+        if rows is not None:
+            self._push(rows, entry, env_step)
+        if about["dropped_episodes"]:
+            dropped = [episode_of_attempt(local, entry.run_number) for local in about["dropped_episodes"]]
+            self.buffer.drop_episodes(dropped)
+            self._dropped += len(dropped)
+            counts.dropped_episodes += len(dropped)
+        counts.env_step = env_step
+        counts.episode += len(about["returns"])
+        counts.collector_wait += about["wait_time"]
+        self._episodes.extend(zip(about["returns"], about["lengths"], strict=True))
+        counts.accepted = entry.number
+        counts.next_seq[entry.run_id] = entry.seq + 1
+
+    def lacks_data(self, policy_version: int, batch_size: int) -> bool:
+        """Return whether there are too few or too old data for a round, regardless of the sample ratio.
+
+        After resuming from a checkpoint, data produced by newer weights are treated as if produced by the current ones.
+
+        Args:
+            policy_version: Version of the newest weights.
+            batch_size: Transitions of a minibatch.
+        """
+        limit = self.settings.max_policy_lag
+        waits = limit is not None and not self.settings.drops_old
+        newest = min(self.counts.data_version, policy_version)
+        self.counts.data_version = newest
+        is_old = waits and policy_version - newest > (limit or 0)
+        return self.is_starved or is_old or self.buffer.count() < batch_size
+
+    def pop_episodes(self) -> dict[str, Any]:
+        """Return the returns and lengths of episodes that ended since the last call, and the number of dropped ones."""
+        episodes, dropped = list(self._episodes), self._dropped
+        self._episodes.clear()
+        self._dropped = 0
+        return {"returns": [one[0] for one in episodes], "lengths": [one[1] for one in episodes], "dropped": dropped}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counts as builtins."""
+        return {"counts": asdict(self.counts), "ratio": self.ratio.state_dict()}
+
+    def save_buffer(self, folder: Path) -> None:
+        """Write the buffer into a folder."""
+        self.buffer.save_data(folder / BUFFER_FILE)
+
+    def load(self, folder: Path) -> None:
+        """Load a snapshot of the journal."""
+        state = json.loads((folder / STATE_FILE).read_text())
+        self.counts = Counts(**renamed(state["counts"], newest_version="data_version"))
+        self.ratio.load_state_dict(state["ratio"])
+        self.buffer.load_data(folder / BUFFER_FILE)
+
+    def _push(self, rows: dict[str, Any], entry: Entry, env_step: int) -> None:
+        """Push the transitions that are not too old, and count all of them."""
+        counts, lag, limit = self.counts, entry.policy_version - rows["policy_version"], self.settings.max_policy_lag
+        size, newest = len(lag), min(int(rows["policy_version"].max()), entry.policy_version)
+        if limit is not None and self.settings.drops_old:
+            rows = nested.index(rows, lag <= limit)
+        kept = nested.length(rows)
+        if kept:
+            self.buffer.push(rows, env_step)
+        self.ratio.insert(kept)
+        self.is_starved = False
+        counts.sample += size
+        counts.too_old += size - kept
+        counts.lag_sum += int(lag.clamp(min=0).sum())
+        counts.lag_max = max(counts.lag_max, int(lag.max()))
+        counts.data_version = max(counts.data_version, newest)
+
+
+class Sender(NamedTuple):
+    """The attempt at a task that sent a message."""
+
+    run_id: str
+    slot: int
+    run_number: int
+
+
+@dataclass
+class Counts:
+    """Counts of the data that a buffer received."""
+
+    env_step: int = 0
+    episode: int = 0
+    sample: int = 0
+    """Accepted transitions, including those that were too old."""
+    too_old: int = 0
+    """Transitions that were not pushed because they were too old."""
+    dropped_episodes: int = 0
+    lag_sum: int = 0
+    """Updates between the weights that collected a transition and the newest ones, summed over ``sample``."""
+    lag_max: int = 0
+    data_version: int = 0
+    """Version of the newest weights that data were collected with."""
+    accepted: int = 0
+    """Number of the newest entry of the journal."""
+    refused: int = 0
+    collector_wait: float = 0.0
+    learner_wait: float = 0.0
+    next_seq: dict[str, int] = field(default_factory=dict)
+    """Expected number of the next message, by the id of each current attempt."""
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """Settings for filling and reading a buffer, from the configs of the run and the policy."""
+
+    buffer: dict[str, Any]
+    """The buffer's section of the policy's config."""
+    warm_up: int
+    """Transitions that are collected before the first round."""
+    random: int
+    """Transitions that are collected with random actions."""
+    batch_size: int
+    round_size: int
+    """Transitions of a round: all its minibatches together."""
+    samples_per_insert: float
+    tolerance: float
+    envs: int
+    """Number of env ids of each collector."""
+    seed: int
+    max_policy_lag: int | None = None
+    drops_old: bool = True
+    """Whether transitions that are too old are left out; if not, the learner waits."""
+    budget: int | None = None
+    """Env steps of the whole run, for schedules; None if unlimited."""
+
+    @classmethod
+    def of(cls, config: ParallelConfig) -> ReplaySettings:
+        """Return the settings of a run.
+
+        Raises:
+            ValueError: If the policy does not learn from replay, or its buffer does not fit it or a distributed run.
+        """
+        on_policy, name = get_policy_cls(config.main.policy).on_policy, str(config.main.policy["type"])
+        require(not on_policy, "main.policy", "one that learns from replay", name)
+        policy = create_policy(config.main.policy, enable_field=["command"])
+        buffer = policy.config.other.replay_buffer
+        check_buffer(buffer, bool(policy.get_attribute("priority")))
+        coordinator, batch_size = config.system.coordinator, policy.get_attribute("batch_size")
+        size, fits = buffer.replay_buffer_size, f"at least learn.batch_size ({batch_size})"
+        require(size >= batch_size, "other.replay_buffer.replay_buffer_size", fits, size)
+        random, round_size = policy.get_attribute("random_collect_size"), policy.get_attribute("update_per_collect")
+        round_size *= batch_size
+        players = 2 if config.system.collector.type == "marine" else 1
+        return cls(
+            buffer=to_dict(buffer),
+            warm_up=max(batch_size, random),
+            random=random,
+            batch_size=batch_size,
+            round_size=round_size,
+            samples_per_insert=coordinator.samples_per_insert or round_size / policy.get_attribute("n_sample"),
+            tolerance=coordinator.tolerance,
+            envs=config.main.env.collector_env_num * players,
+            seed=config.main.seed,
+            max_policy_lag=coordinator.max_policy_lag,
+            drops_old=coordinator.on_policy_lag == "drop",
+            budget=config.main.max_env_step,
+        )
+
+
+def check_buffer(cfg: ReplayBufferConfig | Mapping[str, Any], priority: bool) -> None:
+    """Check that a buffer can be used in a distributed run.
+
+    Args:
+        cfg: Config of the buffer.
+        priority: Whether the policy computes priorities.
+
+    Raises:
+        ValueError: If the buffer cannot be used.
+    """
+    config = resolve(ReplayBufferConfig, cfg)
+    found, path = get_buffer_cls(config), "other.replay_buffer"
+    transitions = "one whose samples are transitions, such as 'naive'"
+    require(not found.gives_sequences, f"{path}.type", transitions, config.type)
+    allowed = "a prioritised one, such as 'advanced', with priority"
+    require(found.is_prioritised or not priority, f"{path}.type", allowed, config.type)
+    throughput = config.thruput_controller
+    limit = throughput.push_sample_rate_limit
+    free = limit.max is None and limit.min == 0 and throughput.sample_min_limit_ratio == 1
+    instead = "left at its default: use coordinator.samples_per_insert and tolerance in a distributed run"
+    require(free, f"{path}.thruput_controller", instead, to_dict(throughput))
+    tracks = config.enable_track_used_data
+    require(not tracks, f"{path}.enable_track_used_data", "False in a distributed run", tracks)

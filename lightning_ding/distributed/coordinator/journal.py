@@ -1,0 +1,169 @@
+"""The journal of a buffer: accepted messages are on the disk before they are acknowledged.
+
+An entry is a JSON file and, if it has data, a safetensors file that is written after it. The entry is valid as soon as
+all its files exist. A snapshot is a folder with the state up to some entry. It is written under a hidden name and
+renamed when it is complete and on the disk; only then the entries that it contains are deleted. Entries are not synced:
+they survive the death of the process, but possibly not a power failure.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lightning_ding.checkpoints.files import replace_text, sync, sync_tree
+
+logger = logging.getLogger(__name__)
+
+STATE_FILE = "state.json"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An accepted message, with everything that its effect depends on."""
+
+    number: int
+    """Number of the entry, counted per buffer from 1."""
+    run_id: str
+    seq: int
+    slot: int
+    run_number: int
+    policy_version: int
+    """Version of the newest published weights when the message was accepted."""
+    sampled: int
+    """Transitions that the learner had drawn when the message was accepted."""
+    has_data: bool
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Name of its files without the suffix."""
+        return f"{self.number:012d}_{self.run_id}_{self.seq}"
+
+
+class Journal:
+    """The entries of one buffer, and its snapshot.
+
+    Args:
+        entries: Folder of the entries, made if missing.
+        snapshots: Folder of the snapshots, made if missing.
+    """
+
+    def __init__(self, entries: Path, snapshots: Path) -> None:
+        self._entries = entries
+        self._snapshots = snapshots
+        self.depth = 0
+        """Number of entries that are not in a snapshot yet."""
+        for folder in (entries, snapshots):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def write(self, entry: Entry, take_data: Callable[[Path], None]) -> None:
+        """Write an entry.
+
+        Args:
+            entry: The entry.
+            take_data: Moves the data to a file, which appears when it is complete; called if the entry has data.
+
+        Raises:
+            OSError: If a file cannot be written; then there is no such entry.
+        """
+        about = self._entries / f"{entry.name}.json"
+        try:
+            replace_text(about, json.dumps(asdict(entry)), is_synced=False)
+            if entry.has_data:
+                take_data(self.data_file(entry))
+        except BaseException:
+            self.discard(entry)
+            raise
+        self.depth += 1
+
+    def discard(self, entry: Entry) -> None:
+        """Delete an entry, its data first, because the entry is not valid without them."""
+        self.data_file(entry).unlink(missing_ok=True)
+        (self._entries / f"{entry.name}.json").unlink(missing_ok=True)
+
+    def data_file(self, entry: Entry) -> Path:
+        """Return the file for the data of an entry."""
+        return self._entries / f"{entry.name}.safetensors"
+
+    def after(self, number: int) -> Iterator[Entry]:
+        """Yield the entries after a number, in order; delete earlier and incomplete ones."""
+        self.depth = 0
+        for entry in self._all():
+            if entry.number <= number or (entry.has_data and not self.data_file(entry).exists()):
+                self.discard(entry)
+            else:
+                self.depth += 1
+                yield entry
+
+    def snapshot(self, number: int, state: dict[str, Any], save: Callable[[Path], None]) -> None:
+        """Write a snapshot of the state up to an entry, and delete older snapshots and the entries in it.
+
+        Args:
+            number: Number of the newest entry in the snapshot.
+            state: State as builtins.
+            save: Writes the remaining files into a folder.
+
+        Raises:
+            OSError: If a file cannot be written; then nothing has changed.
+        """
+        hidden = self._snapshots / ".new"
+        shutil.rmtree(hidden, ignore_errors=True)
+        hidden.mkdir()
+        save(hidden)
+        (hidden / STATE_FILE).write_text(json.dumps(state))
+        sync_tree(hidden)
+        older = list(self._whole())
+        os.replace(hidden, self._snapshots / f"{max(map(_number, older), default=0) + 1:012d}")
+        sync(self._snapshots)
+        for folder in older:
+            shutil.rmtree(folder, ignore_errors=True)
+        for entry in self._all():
+            if entry.number <= number:
+                self.discard(entry)
+        self.depth = 0
+
+    def newest_snapshot(self) -> Path | None:
+        """Return the folder of the newest snapshot; None if there is none."""
+        return max(self._whole(), key=_number, default=None)
+
+    def _all(self) -> list[Entry]:
+        found = map(self._read, sorted(self._entries.glob("[0-9]*.json")))
+        return sorted((entry for entry in found if entry is not None), key=lambda entry: entry.number)
+
+    def _read(self, file: Path) -> Entry | None:
+        """Return an entry; if a power failure has truncated it, delete it and return None."""
+        try:
+            return Entry(**renamed(json.loads(file.read_text()), newest_version="policy_version"))
+        except (ValueError, TypeError) as error:
+            logger.error("skipping the journal entry %s, which cannot be read: %s", file.stem, error)
+            file.with_suffix(".safetensors").unlink(missing_ok=True)
+            file.unlink()
+            return None
+
+    def _whole(self) -> Iterator[Path]:
+        return (folder for folder in self._snapshots.iterdir() if folder.name.isdigit())
+
+
+def renamed(saved: Mapping[str, Any], **names: str) -> dict[str, Any]:
+    """Return a saved mapping with the current names of its keys.
+
+    Args:
+        saved: Mapping from a file that an earlier version may have written.
+        names: Current name of each key by its earlier name.
+
+    Example:
+        >>> renamed({"newest_version": 3, "seq": 0}, newest_version="policy_version")
+        {'policy_version': 3, 'seq': 0}
+    """
+    return {names.get(key, key): value for key, value in dict(saved).items()}
+
+
+def _number(folder: Path) -> int:
+    return int(folder.name)

@@ -1,0 +1,117 @@
+"""The weights that learners publish, and which of them are kept."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning_ding.checkpoints.files import replace_text
+from lightning_ding.distributed.coordinator.journal import renamed
+from lightning_ding.distributed.protocol import Message, Store
+
+logger = logging.getLogger(__name__)
+
+KEPT = 2  # publications of a policy, so that a worker can still read the previous one
+
+
+@dataclass
+class Publication:
+    """Weights of a policy after some number of updates."""
+
+    serial: int
+    """Number of this publication of the policy, from 1."""
+    policy_version: int
+    """Updates that produced the weights."""
+    handle: Any
+
+
+class PublishedWeights:
+    """The newest publications of each policy, indexed in a file; must not be used from several threads at once.
+
+    The file is only synced when a snapshot is added or removed. Otherwise syncing would take longer than the rest of a
+    publication, and after a power failure the learner publishes again anyway.
+
+    Args:
+        file: Index of the publications, without the weights.
+        store: Store of the weights.
+    """
+
+    def __init__(self, file: Path, store: Store) -> None:
+        self._file = file
+        self._store = store
+        self._published: dict[str, list[Publication]] = {}
+        self._snapshots: set[str] = set()
+
+    def publish(self, policy_id: str, policy_version: int, handle: Any, snapshot: str | None = None) -> int:
+        """Publish weights as the newest ones of a policy, and return their serial number.
+
+        Args:
+            policy_id: Id of the policy.
+            policy_version: Updates that produced the weights.
+            handle: Handle of a block of the kind "policy".
+            snapshot: Policy id under which the weights are also kept, until :meth:`keep_only` removes them.
+        """
+        known = self._published.setdefault(policy_id, [])
+        serial = known[-1].serial + 1 if known else 1
+        known.append(Publication(serial, policy_version, handle))
+        if snapshot is not None:
+            self._published[snapshot] = [Publication(1, policy_version, handle)]
+            self._snapshots.add(snapshot)
+        gone = known[:-KEPT]
+        del known[:-KEPT]
+        self._remove(gone, is_synced=snapshot is not None)
+        return serial
+
+    def is_newest(self, policy_id: str, handle: Any) -> bool:
+        """Return whether these weights are already the newest ones of a policy."""
+        known = self._published.get(policy_id, [])
+        return bool(known) and known[-1].handle == handle
+
+    def newer(self, policy_id: str, serial: int) -> Message:
+        """Return the newest weights of a policy; ``handle`` is None if their serial is ``serial`` or there are none."""
+        known = self._published.get(policy_id)
+        if not known:
+            return {"handle": None, "serial": -1, "version": 0}
+        newest = known[-1]
+        handle = newest.handle if newest.serial != serial else None
+        return {"handle": handle, "serial": newest.serial, "version": newest.policy_version}
+
+    def serials(self) -> dict[str, int]:
+        """Return the newest serial number of each policy."""
+        return {policy_id: known[-1].serial for policy_id, known in self._published.items()}
+
+    def policy_version(self, policy_id: str) -> int:
+        """Return the version of the newest weights of a policy; 0 if there are none."""
+        known = self._published.get(policy_id)
+        return known[-1].policy_version if known else 0
+
+    def keep_only(self, needed: set[str]) -> None:
+        """Remove the snapshots that are not among some policies."""
+        for name in self._snapshots - needed:
+            self._snapshots.remove(name)
+            self._remove(self._published.pop(name))
+
+    def load(self) -> None:
+        """Read the file, if there is one."""
+        if self._file.exists():
+            try:
+                content = json.loads(self._file.read_text())
+            except ValueError as error:  # after a power failure
+                logger.error("%s is truncated, and the weights in it are lost: %s", self._file, error)
+                return
+            self._snapshots = set(content["snapshots"])
+            for name, known in content["policies"].items():
+                self._published[name] = [Publication(**renamed(one, version="policy_version")) for one in known]
+
+    def _remove(self, gone: list[Publication], is_synced: bool = True) -> None:
+        """Write the index, and only then delete the blocks that are not in it any more."""
+        policies = {name: [asdict(one) for one in known] for name, known in self._published.items()}
+        text = json.dumps({"policies": policies, "snapshots": sorted(self._snapshots)})
+        replace_text(self._file, text, is_synced)
+        kept = [one.handle for known in self._published.values() for one in known]
+        for one in gone:
+            if one.handle not in kept:
+                self._store.delete(one.handle)

@@ -1,0 +1,253 @@
+"""A replay buffer that several collectors fill and one learner reads, with its journal and counts.
+
+Shapes: B transitions of a minibatch, U minibatches.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from lightning_ding.distributed.coordinator.intake import Counts, Intake, ReplaySettings, Sender
+from lightning_ding.distributed.coordinator.journal import Entry, Journal
+from lightning_ding.distributed.coordinator.sample_ratio import PollInterval
+from lightning_ding.distributed.protocol import Refusal, Store
+from lightning_ding.distributed.wire import read_block
+
+logger = logging.getLogger(__name__)
+
+Verdict = Literal["accepted", "duplicate", "wait"]
+
+
+class Replay:
+    """One buffer with its journal, its sample ratio and its counts; may be used from several threads.
+
+    Args:
+        buffer_id: Id of the buffer.
+        cfg: Config of the buffer; empty to use the buffer config of the policy.
+        settings: Settings for filling and reading the buffer.
+        folder: Folder of the coordinator's files.
+        store: Store from which blocks are read.
+    """
+
+    def __init__(
+        self, buffer_id: str, cfg: Mapping[str, Any], settings: ReplaySettings, folder: Path, store: Store
+    ) -> None:
+        self.buffer_id = buffer_id
+        self.settings = settings
+        self.intake = Intake(cfg, settings)
+        self.buffer = self.intake.buffer
+        self.ratio = self.intake.ratio
+        self.journal = Journal(folder / "journal" / buffer_id, folder / "snapshots" / buffer_id)
+        self._store = store
+        self._lock = threading.RLock()
+        self._batch_size = settings.batch_size
+        self._waits_since: float | None = None
+        self._blocks, self._rounds = PollInterval(), PollInterval()
+        self._saved_at = (0, 0)
+        self._restore()
+
+    # ------------------------------------------------------------------ collectors
+
+    @property
+    def counts(self) -> Counts:
+        """Counts of the collected data."""
+        return self.intake.counts
+
+    def accept(
+        self,
+        sender: Sender,
+        seq: int,
+        data_id: Any,
+        metadata: dict[str, Any],
+        policy_version: int,
+        forced: bool = False,
+    ) -> Verdict:
+        """Accept a message of a collector and write it to the journal, or return why it is not accepted.
+
+        Args:
+            sender: The attempt that sent the message.
+            seq: Number of the message in its attempt, from 0.
+            data_id: Handle of the transitions; None if there are none.
+            metadata: Metadata, already checked.
+            policy_version: Version of the newest weights.
+            forced: Whether to accept it even if the collector is ahead of the learner.
+
+        Raises:
+            Refusal: 400 for a gap in ``seq``; 422 or the status of the store for invalid data.
+            OSError: If the journal cannot be written; then nothing has changed.
+        """
+        is_free = data_id is None or forced
+        with self._lock:
+            verdict = self._judge(sender, seq, policy_version, is_free)
+        if verdict is not None:
+            return verdict
+        tensors, problem = self._fetch(data_id)  # without the lock, because it may take long
+        with self._lock:
+            verdict = self._judge(sender, seq, policy_version, is_free)  # the same message may have arrived twice
+            if verdict is not None:
+                return verdict
+            counted = (self.counts.accepted + 1, *sender[:1], seq, *sender[1:], policy_version, self.ratio.sampled)
+            entry = Entry(*counted, has_data=data_id is not None, metadata=metadata)
+            try:
+                if problem is not None:
+                    raise problem
+                rows = None if tensors is None else self.intake.read(tensors, entry)
+                self.journal.write(entry, lambda file: self._store.move(data_id, file))
+                self._apply_or_discard(entry, rows)
+            except Refusal:
+                self.counts.refused += 1
+                if data_id is not None:
+                    self._store.delete(data_id)
+                raise
+            self._blocks.note()
+            return "accepted"
+
+    def collector_wait(self) -> float:
+        """Return the seconds after which a waiting collector should send its message again."""
+        return self._rounds.wait(2.0)  # shorter than the tolerance, so that learning does not wait for data
+
+    def wants_random(self) -> bool:
+        """Return whether collectors should take random actions."""
+        return self.counts.sample < self.settings.random
+
+    # ------------------------------------------------------------------ learner
+
+    def draw(
+        self, batch_size: int, num_batches: int, train_iter: int, options: Mapping[str, Any], policy_version: int
+    ) -> dict[str, Any] | None:
+        """Return a round of minibatches, or None if the learner has to wait.
+
+        Args:
+            batch_size: Transitions of a minibatch, B.
+            num_batches: Minibatches of the round, U.
+            train_iter: Updates made so far.
+            options: Further arguments of the buffer's ``sample``.
+            policy_version: Version of the newest weights.
+
+        Returns:
+            A nested dict of tensors, leading axes (U, B).
+        """
+        with self._lock:
+            self._batch_size, self.ratio.round_size = batch_size, batch_size * num_batches
+            batch = None
+            if self.ratio.may_sample() and not self.intake.lacks_data(policy_version, self._batch_size):
+                batch = self._sample(batch_size, num_batches, train_iter, options)
+            self._note_wait(batch is None)
+            if batch is not None:
+                self._rounds.note()
+            return batch
+
+    def learner_wait(self) -> float:
+        """Return the seconds after which a waiting learner should request a round again."""
+        return self._blocks.wait(0.5)
+
+    def update(self, priorities: Mapping[str, Any]) -> None:
+        """Set the priorities of sampled transitions.
+
+        Raises:
+            Refusal: 422, if the buffer does not accept them.
+        """
+        try:
+            self.buffer.update(priorities)
+        except (ValueError, KeyError, TypeError) as error:
+            raise Refusal(422, f"the buffer does not accept these priorities: {error}") from error
+
+    def pop_episodes(self) -> dict[str, Any]:
+        """Return the returns and lengths of episodes that ended since the last call, and the number of dropped ones."""
+        with self._lock:
+            return self.intake.pop_episodes()
+
+    def stats(self) -> dict[str, float]:
+        """Return the policy lag of the data, the sizes of buffer and journal, and the seconds spent waiting."""
+        counts = self.counts
+        return {
+            "policy_lag": counts.lag_sum / max(1, counts.sample),
+            "policy_lag_max": float(counts.lag_max),
+            "samples_per_insert": self.ratio.so_far,
+            "buffer_count": float(self.buffer.count()),
+            "journal_depth": float(self.journal.depth),
+            "learner_wait": counts.learner_wait,
+            "collector_wait": counts.collector_wait,
+        }
+
+    # ------------------------------------------------------------------ snapshots
+
+    def snapshot(self, over: set[str]) -> None:
+        """Write buffer and counts, and empty the journal, if anything has changed.
+
+        Args:
+            over: Ids of attempts that have ended.
+
+        Raises:
+            OSError: If a file cannot be written.
+        """
+        with self._lock:
+            now = (self.counts.accepted, self.ratio.sampled)
+            if now == self._saved_at:
+                return
+            self.counts.next_seq = {run: seq for run, seq in self.counts.next_seq.items() if run not in over}
+            self.journal.snapshot(self.counts.accepted, self.intake.state_dict(), self.intake.save_buffer)
+            self._saved_at = now
+
+    def _restore(self) -> None:
+        folder = self.journal.newest_snapshot()
+        if folder is not None:
+            self.intake.load(folder)
+            self._saved_at = (self.counts.accepted, self.ratio.sampled)
+        for entry in self.journal.after(self.counts.accepted):
+            self.ratio.sampled = max(self.ratio.sampled, entry.sampled)
+            try:
+                data = read_block(self.journal.data_file(entry), 2**62) if entry.has_data else None
+                self._apply_or_discard(entry, None if data is None else self.intake.read(data.tensors, entry))
+            except Refusal as refusal:  # it was not acknowledged, or truncated by a power failure
+                logger.error("skipping the journal entry %s: %s", entry.name, refusal)
+                self.journal.discard(entry)
+
+    # ------------------------------------------------------------------ helpers
+
+    def _judge(self, sender: Sender, seq: int, policy_version: int, is_free: bool) -> Verdict | None:
+        """Return the verdict on a message if it does not depend on its data, else None."""
+        expected = self.counts.next_seq.get(sender.run_id, 0)
+        if seq < expected:
+            return "duplicate"
+        if seq > expected:
+            raise Refusal(400, f"seq must be {expected}, the next one of this attempt, got {seq}")
+        waits = self.intake.lacks_data(policy_version, self._batch_size)
+        return None if is_free or self.ratio.may_insert(learner_waits=waits) else "wait"
+
+    def _fetch(self, data_id: Any) -> tuple[dict[str, Any] | None, Refusal | None]:
+        """Return the transitions of a message, or the refusal of the store."""
+        try:
+            return (None if data_id is None else self._store.get(data_id).tensors), None
+        except Refusal as refusal:
+            return None, refusal
+
+    def _apply_or_discard(self, entry: Entry, rows: dict[str, Any] | None) -> None:
+        try:
+            self.intake.apply(entry, rows)
+        except Exception as error:  # otherwise the next start would fail, too
+            self.journal.discard(entry)
+            raise Refusal(422, f"the buffer does not accept the data: {error!r}") from error
+
+    def _sample(self, batch_size: int, num_batches: int, train_iter: int, options: Any) -> dict[str, Any] | None:
+        try:
+            batch = self.buffer.sample(batch_size, train_iter, num_batches=num_batches, **options)
+        except ValueError as error:  # too few transitions are within the buffer's limits on use or age
+            logger.warning("the learner has to wait: %s", error)
+            self.intake.is_starved = True
+            return None
+        self.ratio.sample(batch_size * num_batches)
+        return batch
+
+    def _note_wait(self, waits: bool) -> None:
+        now = time.monotonic()
+        if waits and self._waits_since is None:
+            self._waits_since = now
+        elif not waits and self._waits_since is not None:
+            self.counts.learner_wait += now - self._waits_since
+            self._waits_since = None

@@ -1,0 +1,82 @@
+"""Checks before a run is started or resumed: its folder, and the parts of its config that cannot change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning_ding.config import to_dict
+from lightning_ding.distributed.config import ParallelConfig, resolve_policy
+from lightning_ding.distributed.coordinator.tasks import Task
+
+
+def fixed_part(config: ParallelConfig) -> dict[str, Any]:
+    """Return the settings that cannot change during a run, with defaults: policy, env, and kinds of roles."""
+    policy, system = config.main.policy, config.system
+    whole = to_dict(resolve_policy(policy))
+    env: dict[str, Any] = {"env_id": config.main.env.env_id}
+    env |= {"wrappers": config.main.env.wrappers} if config.main.env.wrappers else {}
+    env |= {"train_wrappers": config.main.env.train_wrappers} if config.main.env.train_wrappers else {}
+    main = {"policy": {"type": policy["type"], **whole}, "env": env}
+    kinds = {"coordinator": {"commander": {"type": system.coordinator.commander.type}}}
+    system_part = {**kinds, "collector": {"type": system.collector.type}}
+    part: dict[str, Any] = json.loads(json.dumps({"main": main, "system": system_part}))
+    return part
+
+
+def check_fixed_part(saved: Mapping[str, Any], config: ParallelConfig) -> None:
+    """Check that a run can be resumed with a config.
+
+    Args:
+        saved: ``fixed_part`` of the config with which the run was started.
+        config: Config with which it is resumed.
+
+    Raises:
+        ValueError: If the config would change what is learned; the message names the key.
+    """
+    path, was, got = next(_differences("", saved, fixed_part(config)), ("", None, None))
+    if path:
+        raise ValueError(f"{path} must be {was!r}, as in the run that is resumed, got {got!r}")
+
+
+def renew_learning(tasks: Iterable[Task], config: ParallelConfig) -> None:
+    """Update the contents of learning tasks to a config, which may have changed since they were made."""
+    for task in tasks:
+        if task.role == "learner":
+            about = {"learner_cfg": to_dict(config.system.learner), "main": to_dict(config.main)}
+            task.info |= {**about, "policy": dict(config.main.policy)}
+
+
+def _differences(path: str, was: Any, got: Any) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(was, Mapping) and isinstance(got, Mapping):
+        for name in [*was, *(new for new in got if new not in was)]:
+            yield from _differences(f"{path}.{name}" if path else name, was.get(name), got.get(name))
+    elif was != got:
+        yield path, was, got
+
+
+def holds_run(folder: Path) -> bool:
+    """Return whether a folder holds a run that can be resumed."""
+    return (folder / "coordinator" / "state.json").exists()
+
+
+def check_folder(folder: Path, resume: bool) -> None:
+    """Check that a run can be started or resumed in a folder, before anything in it is deleted.
+
+    Args:
+        folder: ``main.exp_name`` of the run.
+        resume: Whether a run is to be resumed.
+
+    Raises:
+        ValueError: If the folder holds a run and ``resume`` is false, or no unfinished run and ``resume`` is true.
+    """
+    name = f"main.exp_name={str(folder)!r}"
+    if holds_run(folder):
+        if not resume:
+            raise ValueError(f"{name} holds a run: --resume continues it, or choose another folder")
+    elif (folder / "result.json").exists() or (not resume and (folder / "learner").exists()):
+        raise ValueError(f"{name} holds a run that is over: choose another folder")
+    elif resume:
+        raise ValueError(f"{name} holds no run to resume")

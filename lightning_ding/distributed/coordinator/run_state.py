@@ -1,0 +1,237 @@
+"""The state of a run in the coordinator, and its files.
+
+Data are in journals and snapshots, see :mod:`lightning_ding.distributed.coordinator.journal`. Tasks and owners are in
+``state.json``, which is written before a worker is informed of a change. Published weights are in ``policies.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning_ding.checkpoints.files import replace_text
+from lightning_ding.distributed.commander import BaseParallelCommander
+from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.coordinator.intake import ReplaySettings
+from lightning_ding.distributed.coordinator.journal import STATE_FILE
+from lightning_ding.distributed.coordinator.published_weights import PublishedWeights
+from lightning_ding.distributed.coordinator.replay import Replay
+from lightning_ding.distributed.coordinator.resume_config import check_fixed_part, fixed_part
+from lightning_ding.distributed.coordinator.scheduler import Scheduler
+from lightning_ding.distributed.coordinator.tasks import ROLES
+from lightning_ding.distributed.protocol import KINDS, Refusal, Store
+
+logger = logging.getLogger(__name__)
+
+
+class RunState:
+    """Tasks, buffers, weights and results of a run.
+
+    Args:
+        config: Config of the run.
+        settings: Settings of the buffers.
+        commander: Commander that decides on tasks.
+        store: Store for blocks of tensors.
+        resume: Whether to resume the run in the folder.
+        clock: Function that returns the time in seconds, for leases.
+
+    Raises:
+        ValueError: If the folder holds an unfinished run and ``resume`` is false, a finished run and ``resume`` is
+            true, or a run that cannot be resumed with this config.
+    """
+
+    def __init__(
+        self,
+        config: ParallelConfig,
+        settings: ReplaySettings,
+        commander: BaseParallelCommander,
+        store: Store,
+        resume: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.folder = Path(config.main.exp_name)
+        self.files = self.folder / "coordinator"
+        state_file = self.files / STATE_FILE
+        if state_file.exists() and not resume:
+            raise ValueError(
+                f"{str(self.folder)!r} holds a run that is not over: continue it with --resume (resume=True), "
+                "or choose another main.exp_name"
+            )
+        if resume and not state_file.exists() and (self.folder / "result.json").exists():
+            raise ValueError(f"the run in {str(self.folder)!r} is over: choose another main.exp_name")
+        self.settings = settings
+        self.config = config
+        self.store = store
+        self.scheduler = Scheduler(commander, config.system.coordinator, clock)
+        self.weights = PublishedWeights(self.files / "policies.json", store)
+        self.results = Results()
+        self.replays: dict[str, Replay] = {}
+        self.lock = threading.Condition(threading.RLock())
+        """Lock of everything except the buffers, whose separate locks must not be held while acquiring this one."""
+        self._buffers: dict[str, dict[str, Any]] = {}
+        self._fixed = fixed_part(config)
+        self._is_removed = False
+        if not state_file.exists():
+            shutil.rmtree(self.files, ignore_errors=True)
+        self.files.mkdir(parents=True, exist_ok=True)
+        if state_file.exists():
+            self.load_state_dict(json.loads(state_file.read_text()))
+            self.weights.load()
+
+    # ------------------------------------------------------------------ buffers
+
+    def replay(self, buffer_id: str) -> Replay:
+        """Return the replay of a buffer.
+
+        Raises:
+            Refusal: 404, if there is no such buffer.
+        """
+        found = self.replays.get(buffer_id)
+        if found is None:
+            raise Refusal(404, f"there is no buffer {buffer_id[:100]!r}")
+        return found
+
+    def policy_version(self, buffer_id: str) -> int:
+        """Return the version of the newest weights of the policy that learns from a buffer: its number of updates."""
+        return self.weights.policy_version(self._buffers[buffer_id]["policy_id"])
+
+    def env_step(self) -> int:
+        """Return the env steps of all collectors together."""
+        return sum(replay.counts.env_step for replay in self.replays.values())
+
+    # ------------------------------------------------------------------ state
+
+    def changed(self) -> None:
+        """Write the state after a change of tasks or policies, make new buffers, and wake requests for a task."""
+        with self.lock:
+            for task in self.scheduler.book.tasks.values():
+                if task.role == "learner":
+                    cfg = task.info.get("replay_buffer_cfg") or {}
+                    self._buffers.setdefault(task.buffer_id, {"policy_id": task.info["policy_id"], "cfg": cfg})
+            self._make_buffers()
+            if not self._is_removed:
+                replace_text(self.files / STATE_FILE, json.dumps(self.state_dict()))
+            self.lock.notify_all()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything but data and weights as builtins."""
+        with self.lock:
+            parts = {"scheduler": self.scheduler.state_dict(), "results": self.results.state_dict()}
+            return {**parts, "buffers": self._buffers, "fixed": self._fixed}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state that ``state_dict`` returned; data are read from the folder.
+
+        Raises:
+            ValueError: If the run cannot be resumed with this config.
+        """
+        with self.lock:
+            check_fixed_part(state["fixed"], self.config)
+            self.scheduler.load_state_dict(state["scheduler"])
+            self.results.load_state_dict(state["results"])
+            self._buffers = dict(state["buffers"])
+            self._make_buffers()
+
+    def save(self) -> None:
+        """Write the state, and snapshots of the buffers, which make the next start faster.
+
+        Raises:
+            OSError: If a file cannot be written.
+        """
+        with self.lock:
+            over = self.scheduler.book.runs_over()
+            replays = list(self.replays.values())
+        for replay in replays:
+            replay.snapshot(over)
+        self.changed()
+
+    def status(self) -> dict[str, Any]:
+        """Return the progress of the run as builtins."""
+        with self.lock:
+            book, counts = self.scheduler.book, [replay.counts for replay in self.replays.values()]
+            names = ("env_step", "episode", "sample", "too_old", "dropped_episodes", "refused")
+            status: dict[str, Any] = {name: sum(getattr(one, name) for one in counts) for name in names}
+            for role in ROLES:
+                workers = sum(worker.role == role for worker in book.workers.values())
+                status[f"{role}s"] = workers
+                status[f"{role}_tasks"] = {"running": len(book.running(role)), "waiting": len(book.waiting(role))}
+            for replay in self.replays.values():
+                status |= replay.stats()
+            run = {"train_iter": self.results.train_iter, "seconds": round(self.results.seconds, 3)}
+            return {**status, **run, "is_over": self.scheduler.is_over, "error": self.scheduler.error}
+
+    # ------------------------------------------------------------------ the end
+
+    def write_result(self) -> None:
+        """Write ``result.json``."""
+        with self.lock:
+            counters = self.status()
+            told = {"env_step": counters["env_step"], "episodes": counters["episode"]}
+            found = self.results.state_dict()
+            named = {"results": found.pop("learner"), "error": self.scheduler.error, "counters": counters}
+            replace_text(self.folder / "result.json", json.dumps({**told, **found, **named}))
+
+    def remove(self) -> None:
+        """Delete the files that are not needed after the run."""
+        with self.lock:
+            self._is_removed = True
+            shutil.rmtree(self.files, ignore_errors=True)
+            for kind in KINDS:
+                shutil.rmtree(self.folder / "data" / kind, ignore_errors=True)
+
+    def _make_buffers(self) -> None:
+        for buffer_id, known in self._buffers.items():
+            if buffer_id not in self.replays:
+                made = (known["cfg"], self.settings, self.files, self.store)
+                self.replays[buffer_id] = Replay(buffer_id, *made)
+
+
+EVALUATION_KEYS = ("train_iter", "reward_mean", "reward_std", "reward_raw", "real_episode_count", "opponent", "result")
+KEPT_EVALUATIONS = 10_000
+
+
+class Results:
+    """Evaluations, reports of learners, and the duration of a run."""
+
+    def __init__(self) -> None:
+        self.train_iter = 0
+        self.evaluations: list[dict[str, Any]] = []
+        self.learner: dict[str, float] = {}
+        """The final results of the learner."""
+        self._seconds_before = 0.0
+        self._since = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the run in seconds, without the time between a stop and a restart of the coordinator."""
+        return self._seconds_before + time.monotonic() - self._since
+
+    def note_learner(self, info: Mapping[str, Any]) -> None:
+        """Record a report of a learner."""
+        self.train_iter = max(self.train_iter, int(info.get("learner_step", 0)))
+        self.learner |= info.get("results", {})
+
+    def note_evaluation(self, info: Mapping[str, Any], env_step: int) -> None:
+        """Record the finish info of an evaluation, and the env steps at that time."""
+        told = {name: info[name] for name in EVALUATION_KEYS if name in info}
+        self.evaluations = [*self.evaluations, {"env_step": env_step, **told}][-KEPT_EVALUATIONS:]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything as builtins."""
+        return {
+            "train_iter": self.train_iter,
+            "evaluations": self.evaluations,
+            "learner": self.learner,
+            "seconds": self.seconds,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state that ``state_dict`` returned."""
+        self.train_iter, self.evaluations = state["train_iter"], list(state["evaluations"])
+        self.learner, self._seconds_before = dict(state["learner"]), state["seconds"]

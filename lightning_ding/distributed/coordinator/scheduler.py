@@ -1,0 +1,237 @@
+"""The scheduler: assigns the commander's tasks to workers, reassigns them after failures, and ends the run."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lightning_ding.distributed.commander import BaseParallelCommander
+from lightning_ding.distributed.config import CoordinatorConfig
+from lightning_ding.distributed.coordinator.resume_config import renew_learning
+from lightning_ding.distributed.coordinator.tasks import ROLES, Role, Task, TaskBook, WorkerRecord
+
+logger = logging.getLogger(__name__)
+
+
+class Scheduler:
+    """Assigns tasks to workers; must not be used from several threads at once.
+
+    Args:
+        commander: Commander that decides on tasks.
+        config: Leases and limits.
+        clock: Function that returns the time in seconds.
+    """
+
+    def __init__(self, commander: BaseParallelCommander, config: CoordinatorConfig, clock: Callable[[], float]) -> None:
+        self.commander = commander
+        self.book = TaskBook(config.lease, clock)
+        self.is_over = False
+        self.error: str | None = None
+        """The reason why the run was given up."""
+        self._config = config
+        self._space = self._asked_space = commander.collector_task_space.size
+        self._failures: dict[Role, int] = dict.fromkeys(ROLES, 0)
+        self._clock = clock
+        self._swept_at = clock()
+        self._silence_counted_at: dict[Role, float] = dict.fromkeys(ROLES, -math.inf)
+        self._warned: set[str] = set()
+
+    # ------------------------------------------------------------------ assigning tasks
+
+    def produce(self) -> None:
+        """Get new tasks from the commander, and close a collecting task if an evaluation waits."""
+        if self.is_over:
+            return
+        while (info := self.commander.get_learner_task()) is not None:
+            self.book.add("learner", info)
+        while (info := self.commander.get_collector_task()) is not None:
+            self.book.add("collector", info)
+        self._make_room_for_evaluation()
+
+    def next_task(self, worker: WorkerRecord) -> Task | None:
+        """Return a task for a worker, if there is one.
+
+        A worker that has sent no message about its task has not received it, and gets it again. A worker that has sent
+        a message and requests another task has abandoned the first one.
+        """
+        if worker.task_id is not None:
+            task = self.book.tasks[worker.task_id]
+            if not task.is_touched:
+                return task
+            self.fail(task, f"the {task.role} requested another task")
+        self.produce()
+        return None if self.is_over else self.book.hand_out(worker)
+
+    # ------------------------------------------------------------------ ends of tasks
+
+    def fail(self, task: Task, why: str) -> None:
+        """Take a task away from an owner that failed; too many failures in a row end the run."""
+        logger.warning("the task %s failed: %s", task.task_id, why)
+        self.release(task)
+        self._count_failure(task.role, why)
+
+    def release(self, task: Task) -> None:
+        """Take a task from its owner: another worker continues a learner's task; a collector's task is replaced."""
+        if task.role == "learner" and not self.is_over:
+            task.info["resume"] = True
+            self.book.release(task)
+            return
+        self.book.end(task)
+        if task.role == "learner" and self.error is None:
+            self.error = "the learner was lost after the end of the run, before it could report its results"
+            logger.error(self.error)
+        if task.role == "collector":
+            self.commander.notify_fail_collector_task(task.task_id)
+        else:
+            self.commander.notify_fail_learner_task(task.task_id)
+
+    def finish(self, task: Task, info: Mapping[str, Any]) -> None:
+        """Record that a task is done."""
+        commander, is_collector = self.commander, task.role == "collector"
+        finish = commander.finish_collector_task if is_collector else commander.finish_learner_task
+        is_over = finish(task.task_id, info)
+        self.note_progress(task)
+        self.book.end(task)
+        if is_over:
+            self.end()
+
+    def note_progress(self, task: Task) -> None:
+        """Record progress, after which earlier failures do not count any more."""
+        self._failures[task.role] = 0
+        task.has_progressed = True
+
+    def disconnect(self, worker_id: str) -> None:
+        """Remove a worker that disconnects, and release its task."""
+        task = self.book.remove(worker_id)
+        if task is not None:
+            self.release(task)
+
+    def sweep(self) -> None:
+        """Release the tasks of silent workers, and look for new tasks.
+
+        If the last call was more than a lease ago, for example because this process was suspended, messages could not
+        be received. Then all leases start again.
+        """
+        now = self._clock()
+        if now - self._swept_at > self.book.lease:
+            self.book.renew_all()
+        self._swept_at = now
+        for worker in self.book.silent():
+            logger.warning("the %s %s was silent for %s s", worker.role, worker.worker_id, self.book.lease)
+            task = self.book.remove(worker.worker_id)
+            if task is not None:
+                self._lose(task, now)
+        self.produce()
+        self._warn_of_long_waits()
+
+    # ------------------------------------------------------------------ the run
+
+    def end(self) -> None:
+        """End the run: close all tasks."""
+        self.is_over = True
+        for task in self.book.tasks.values():
+            task.is_closing = True
+
+    def give_up(self, why: str) -> None:
+        """End the run with an error."""
+        if self.error is None and not self.is_over:
+            self.error = why
+            logger.error("giving the run up: %s", why)
+        self.end()
+
+    def is_known_to_all(self) -> bool:
+        """Return whether the run is over and every worker with a valid lease has been notified."""
+        silent = self.book.silent()
+        return self.is_over and all(one.knows_end or one in silent for one in self.book.workers.values())
+
+    def change_space(self, amount: int) -> int:
+        """Change the number of concurrent collecting tasks, close the surplus, and return the new number."""
+        if amount > 0:
+            self._space = self.commander.increase_collector_task_space(amount)
+        elif amount < 0:
+            self._space = self.commander.decrease_collector_task_space(-amount)
+        self._close_surplus()
+        self.produce()
+        return self._space
+
+    # ------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything as builtins."""
+        return {
+            "book": self.book.state_dict(),
+            "commander": self.commander.state_dict(),
+            "space": self._space,
+            "asked_space": self._asked_space,
+            "is_over": self.is_over and self.error is None,  # a run that was given up may be resumed
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state that ``state_dict`` returned; new tasks follow the current config.
+
+        The number of collecting tasks follows it too, if it is different from that of the previous config.
+        """
+        self.book.load_state_dict(state["book"])
+        self.commander.load_state_dict(state["commander"])
+        self._space = state["space"]
+        renew_learning(self.book.tasks.values(), self.commander.config)
+        for task in self.book.waiting("collector"):
+            self.release(task)  # the commander makes a new one
+        if state["is_over"]:
+            self.end()
+        else:
+            for task in self.book.tasks.values():  # tasks of a run that was given up were being closed
+                task.is_closing = False
+            if state["asked_space"] != self._asked_space:
+                self._space = self.commander.collector_task_space.change(self._asked_space - self._space)
+                self._close_surplus()
+
+    # ------------------------------------------------------------------ helpers
+
+    def _lose(self, task: Task, now: float) -> None:
+        """Release the task of a silent worker.
+
+        Several silent workers at the same time count as one failure, and workers that have made progress do not count.
+        """
+        self.release(task)
+        if not task.has_progressed and now - self._silence_counted_at[task.role] >= self.book.lease:
+            self._silence_counted_at[task.role] = now
+            self._count_failure(task.role, f"the {task.role} of {task.task_id} was silent for {self.book.lease} s")
+
+    def _count_failure(self, role: Role, why: str) -> None:
+        self._failures[role] += 1
+        if self._failures[role] > self._config.max_failures:
+            allowed = f"max_failures is {self._config.max_failures}"
+            self.give_up(f"{self._failures[role]} {role} tasks in a row failed ({allowed}), the last: {why}")
+
+    def _collecting(self) -> list[Task]:
+        """Return the running collecting tasks that are not being closed, the newest last."""
+        running = [task for task in self.book.running("collector") if not task.is_evaluation and not task.is_closing]
+        return sorted(running, key=lambda task: task.run_number)
+
+    def _make_room_for_evaluation(self) -> None:
+        """Close a collecting task if an evaluation waits and no collector is free or about to be free."""
+        waits = any(task.is_evaluation for task in self.book.waiting("collector"))
+        closing = any(task.is_closing for task in self.book.running("collector"))
+        if waits and not closing and not self.book.idle("collector") and (running := self._collecting()):
+            running[-1].is_closing = True
+
+    def _close_surplus(self) -> None:
+        waiting = [task for task in self.book.waiting("collector") if not task.is_evaluation]
+        running = self._collecting()
+        surplus = max(0, len(waiting) + len(running) - self._space)
+        for task in waiting[:surplus]:
+            self.release(task)
+        for task in running[: max(0, surplus - len(waiting))]:
+            task.is_closing = True
+
+    def _warn_of_long_waits(self) -> None:
+        limits = {"collector": self._config.collector_task_timeout, "learner": self._config.learner_task_timeout}
+        for role in ROLES:
+            for task in self.book.waiting(role):
+                waited = self.book.seconds_waited(task)
+                if waited > limits[role] and task.task_id not in self._warned:
+                    self._warned.add(task.task_id)
+                    logger.warning("the task %s has waited %.0f s for a %s", task.task_id, waited, role)

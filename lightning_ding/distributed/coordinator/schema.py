@@ -1,0 +1,79 @@
+"""The form of a block of transitions, and ids that distinguish the collectors of one buffer.
+
+Shapes: K transitions of a block.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_ding import nested
+from lightning_ding.distributed.protocol import Refusal
+
+COLUMNS = ("obs", "action", "reward", "terminated", "env_id", "episode_id", "policy_version")
+"""Columns that every block has; the first block may add others."""
+EPISODES = 2**32  # number of episode ids of one attempt at a task
+NUMBERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+"""Types of the columns with ids."""
+DTYPES = (*NUMBERS, torch.bool, torch.uint16, torch.uint32, torch.uint64, torch.float16, torch.float32, torch.float64)
+"""Types of the columns that every buffer accepts."""
+
+
+def check_rows(tensors: dict[str, Any], envs: int) -> int:
+    """Check a block and return its number of transitions, K.
+
+    Args:
+        tensors: Tensors of the block, leading axis K.
+        envs: Number of env ids of a collector; ``env_id`` must be in [0, envs).
+
+    Raises:
+        Refusal: 422, if a column is missing, has another type or length, or has non-finite values or values out of
+            range.
+    """
+    _require(not (missing := [name for name in COLUMNS if name not in tensors]), f"transitions need {missing}")
+    leaves = nested.leaves(tensors)
+    other = {str(leaf.dtype) for leaf in leaves} - {str(dtype) for dtype in DTYPES}
+    _require(not other, f"columns must have a type that buffers accept, got {sorted(other)}")
+    sizes = {len(leaf) if leaf.ndim else -1 for leaf in leaves}
+    _require(len(sizes) == 1 and min(sizes) > 0, f"all columns must have one leading axis >= 1, got {sorted(sizes)}")
+    size = sizes.pop()
+    for name in ("env_id", "episode_id", "policy_version"):
+        column = tensors[name]
+        good = isinstance(column, Tensor) and column.shape == (size,) and column.dtype in NUMBERS
+        _require(good, f"{name} must be an integer for each transition")
+        limit = {"env_id": envs, "episode_id": EPISODES}.get(name)
+        _require(_is_within(column, limit), f"{name} must be in [0, {limit or 'infinity'}), got {column.tolist()[:5]}")
+    for name, column in tensors.items():
+        good = all(bool(torch.isfinite(leaf).all()) for leaf in nested.leaves(column) if leaf.is_floating_point())
+        _require(good, f"{name} must be finite")
+    return size
+
+
+def renumber(tensors: dict[str, Any], slot: int, run_number: int, envs: int) -> dict[str, Any]:
+    """Return a block whose env and episode ids are unique among all collectors.
+
+    Args:
+        tensors: Tensors of a block that ``check_rows`` accepts.
+        slot: Index of the collecting task, from 0.
+        run_number: Number of the attempt at the task.
+        envs: Number of env ids of a collector.
+    """
+    env_id = tensors["env_id"].long() + slot * envs
+    return {**tensors, "env_id": env_id, "episode_id": tensors["episode_id"].long() + run_number * EPISODES}
+
+
+def episode_of_attempt(local: int, run_number: int) -> int:
+    """Return the id that an episode of an attempt has in the buffer."""
+    return run_number * EPISODES + local
+
+
+def _is_within(column: Tensor, limit: int | None) -> bool:
+    return int(column.min()) >= 0 and (limit is None or int(column.max()) < limit)
+
+
+def _require(condition: bool, reason: str) -> None:
+    if not condition:
+        raise Refusal(422, reason)

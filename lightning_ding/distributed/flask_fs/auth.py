@@ -1,0 +1,98 @@
+"""The token that every message must carry, and the addresses that need one."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import secrets
+import socket
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from lightning_ding.config import require
+
+VARIABLE = "LIGHTNING_DING_TOKEN"
+MIN_LENGTH = 16
+TOKEN_FILE = "token"
+"""Name of the file in the folder of a run that contains the token of the run."""
+
+logger = logging.getLogger(__name__)
+
+
+def read_token(token_file: str | None, folder: Path | None = None) -> str | None:
+    """Return the token of a run. It is never a command-line argument, because every user of a machine can read those.
+
+    Args:
+        token_file: File that holds the token and nothing else, as ``openssl rand -hex 32 > token`` writes it; None
+            takes ``LIGHTNING_DING_TOKEN`` from the environment.
+        folder: Folder of the run; without a file and a variable, its file ``token`` is read, see :func:`make_token`.
+
+    Returns:
+        The token, or None if there is none.
+
+    Raises:
+        OSError: If the file cannot be read.
+        ValueError: If the token is shorter than 16 characters, or has characters that an HTTP header cannot carry. The
+            message does not contain the token.
+    """
+    if token_file is not None:
+        return _checked(_read(Path(token_file)), f"the token in {token_file}")
+    token = os.environ.get(VARIABLE)
+    if token is not None:
+        return _checked(token.strip(), f"the token in {VARIABLE}")
+    if folder is not None and (folder / TOKEN_FILE).exists():
+        return read_token(str(folder / TOKEN_FILE))
+    return None
+
+
+def make_token(folder: Path) -> None:
+    """Write a random token, readable by its owner alone, into the folder of a run, unless there is one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        file = os.open(folder / TOKEN_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(file, "w") as output:
+            output.write(secrets.token_hex(32))
+
+
+def leads_to_one_machine(host: str) -> bool:
+    """Return whether an address to listen at leads all other machines to the same machine."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host not in ("", "localhost")
+    return not (address.is_unspecified or address.is_loopback)
+
+
+def callable_name(host: str) -> str:
+    """Return the address by which workers can call a coordinator that listens at ``host``.
+
+    If it listens at all addresses of this machine, this is the name of the machine if that can be resolved, else the
+    loopback address, with a warning.
+    """
+    try:
+        if not ipaddress.ip_address(host).is_unspecified:
+            return host
+    except ValueError:
+        return host
+    name = socket.getfqdn()
+    try:
+        socket.getaddrinfo(name, None)
+    except (OSError, UnicodeError) as error:
+        logger.warning("this machine's name %r cannot be resolved: workers elsewhere need --host: %s", name, error)
+        return "::1" if ":" in host else "127.0.0.1"
+    return name
+
+
+def _read(file: Path) -> str:
+    if file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        logger.warning("%s can be read by other users than its owner; chmod 600 keeps the token secret", file)
+    return file.read_text(errors="replace").strip()
+
+
+def _checked(token: str, name: str) -> str:
+    good = len(token) >= MIN_LENGTH and all("!" <= character <= "~" for character in token)
+    got = f"{len(token)} characters"
+    require(good, name, f"at least {MIN_LENGTH} visible ASCII characters without spaces", got)
+    return token

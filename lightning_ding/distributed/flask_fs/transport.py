@@ -1,0 +1,87 @@
+"""The transport over HTTP and a shared folder: messages go to a Flask server, tensors into files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import ClassVar
+
+from typing_extensions import override
+
+from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.flask_fs.auth import VARIABLE, leads_to_one_machine, make_token, read_token
+from lightning_ding.distributed.flask_fs.store import FileStore
+from lightning_ding.distributed.protocol import Channel, Handler, Server, Store, Transport
+from lightning_ding.distributed.worker.collector import BaseCommCollector
+from lightning_ding.distributed.worker.learner import BaseCommLearner
+from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY
+
+STALE = 600.0
+"""Seconds after which half-written files and unread rounds of an earlier coordinator are deleted."""
+
+
+class FlaskTransport(Transport):
+    """HTTP and files in a folder that all machines share.
+
+    ``system.coordinator`` configures the address, the token and the limits on sizes. The server and the channel need
+    the extra ``flask``.
+    """
+
+    @override
+    def check(self, config: ParallelConfig) -> None:
+        read_token(config.system.coordinator.token_file)
+
+    @override
+    def make_secret(self, config: ParallelConfig) -> None:
+        if config.system.coordinator.token_file is None and VARIABLE not in os.environ:
+            make_token(Path(config.main.exp_name))  # otherwise every user of this machine could send messages
+
+    @override
+    def make_store(self, config: ParallelConfig) -> Store:
+        store = FileStore(Path(config.main.exp_name) / "data", config.system.coordinator.max_block)
+        store.sweep(STALE)
+        return store
+
+    @override
+    def serve(self, config: ParallelConfig, handler: Handler, store: Store) -> Server:
+        from lightning_ding.distributed.flask_fs.server import FlaskServer  # needs an extra
+
+        section = config.system.coordinator
+        token = read_token(section.token_file, Path(config.main.exp_name))
+        mark = store.mark() if isinstance(store, FileStore) else None
+        options = (section.host, section.port, token, section.channel, section.max_message, mark)
+        return FlaskServer(handler, *options)
+
+    @override
+    def connect(self, config: ParallelConfig, host: str | None = None, port: int | None = None) -> Channel:
+        """Return a channel to the coordinator.
+
+        Without ``host`` and ``port``, the address in the config is used if it has a port and other machines can call
+        it; otherwise the address that the coordinator has written into the folder of the run.
+
+        Raises:
+            ImportError: If a package of this transport is missing; the message explains how to install it.
+            ValueError: If the token is too short.
+            OSError: If the file of the token cannot be read.
+        """
+        from lightning_ding.distributed.flask_fs.channel import FlaskChannel  # needs an extra
+
+        section, folder = config.system.coordinator, Path(config.main.exp_name)
+        if host is None and port is None and section.port != 0 and leads_to_one_machine(section.host):
+            host, port = section.host, section.port
+        token, timeout = read_token(section.token_file, folder), config.system.reconnect_timeout
+        return FlaskChannel(folder, host, port, token, section.channel, timeout, section.max_block)
+
+
+@COMM_LEARNER_REGISTRY.register("flask_fs")
+class FlaskFileSystemLearner(BaseCommLearner):
+    """A comm learner over HTTP and a shared folder. See the base class for the arguments."""
+
+    transport: ClassVar[str | None] = "flask_fs"
+
+
+@COMM_COLLECTOR_REGISTRY.register("flask_fs")
+class FlaskFileSystemCollector(BaseCommCollector):
+    """A comm collector over HTTP and a shared folder. See the base class for the arguments."""
+
+    transport: ClassVar[str | None] = "flask_fs"

@@ -1,0 +1,187 @@
+"""Reading messages: each field has its type and is in its range, or the message is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from lightning_ding.distributed.coordinator.schema import EPISODES
+from lightning_ding.distributed.protocol import Kind, Refusal
+
+LARGEST = 2**53  # largest integer that every JSON reader keeps exact
+LONGEST = 10_000  # characters of a text
+
+
+def text(message: Mapping[str, Any], name: str) -> str:
+    """Return a field that is a non-empty string of at most 10,000 characters.
+
+    Raises:
+        Refusal: 400, if the field has another value.
+    """
+    value = message.get(name)
+    _require(isinstance(value, str) and 0 < len(value) <= LONGEST, name, "a non-empty string", value)
+    return str(value)
+
+
+def whole(message: Mapping[str, Any], name: str, least: int = 0) -> int:
+    """Return a field that is an integer >= ``least``.
+
+    Raises:
+        Refusal: 400, if the field has another value.
+    """
+    value = message.get(name)
+    good = isinstance(value, int) and not isinstance(value, bool) and least <= value <= LARGEST
+    _require(good, name, f"an integer >= {least}", value)
+    return int(value)  # type: ignore[arg-type]
+
+
+def number(message: Mapping[str, Any], name: str) -> float:
+    """Return a field that is a finite number.
+
+    Raises:
+        Refusal: 400, if the field has another value.
+    """
+    value = message.get(name)
+    _require(_is_number(value), name, "a finite number", value)
+    return float(value)  # type: ignore[arg-type]
+
+
+def flag(message: Mapping[str, Any], name: str) -> bool:
+    """Return a field that is true or false.
+
+    Raises:
+        Refusal: 400, if the field has another value.
+    """
+    value = message.get(name)
+    _require(isinstance(value, bool), name, "true or false", value)
+    return bool(value)
+
+
+def handle(message: Mapping[str, Any], name: str, kind: Kind) -> Any:
+    """Return a field that is the handle of a block of a kind, or None; senders may not consume other kinds.
+
+    Raises:
+        Refusal: 400, if the field has another value.
+    """
+    value = message.get(name)
+    good = value is None or (isinstance(value, Mapping) and value.get("kind") == kind)
+    _require(good, name, f"the handle of a {kind} block or null", value)
+    return value
+
+
+def mapping(message: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a field that is a dict with string keys.
+
+    Raises:
+        Refusal: 400, if the field has another value.
+    """
+    value = message.get(name)
+    good = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+    _require(good, name, "an object", value)
+    return dict(value)  # type: ignore[arg-type]
+
+
+def numbers(message: Mapping[str, Any], name: str) -> list[float]:
+    """Return a field that is a list of finite numbers; an empty list if the field is missing.
+
+    Raises:
+        Refusal: 400, if the field has another value.
+    """
+    value = message.get(name, [])
+    _require(isinstance(value, list) and all(map(_is_number, value)), name, "a list of finite numbers", value)
+    return [float(item) for item in value]
+
+
+def wholes(message: Mapping[str, Any], name: str, limit: int = LARGEST) -> list[int]:
+    """Return a field that is a list of integers in [0, limit); an empty list if the field is missing.
+
+    Raises:
+        Refusal: 400, if the field has another value.
+    """
+    value = message.get(name, [])
+    good = isinstance(value, list) and all(_is_whole(item) and 0 <= item < limit for item in value)
+    _require(good, name, f"a list of integers in [0, {limit})", value)
+    return list(value)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) <= LARGEST
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _require(condition: bool, name: str, allowed: str, got: Any) -> None:
+    if not condition:
+        raise Refusal(400, f"{name} must be {allowed}, got {str(got)[:100]!r}")
+
+
+LONGEST_RETURN = 1000  # largest n_step
+
+
+def read_metadata(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a collector's metadata that the coordinator uses, as builtins.
+
+    Raises:
+        Refusal: 400, if a field is missing or has another type or length.
+    """
+    metadata = mapping(message, "metadata")
+    returns, lengths = numbers(metadata, "returns"), wholes(metadata, "lengths")
+    if len(returns) != len(lengths):
+        raise Refusal(400, f"returns and lengths must have the same length, got {len(returns)} and {len(lengths)}")
+    wait_time = number(metadata, "wait_time") if "wait_time" in metadata else 0.0
+    return {
+        "env_step": whole(metadata, "env_step"),
+        "returns": returns,
+        "lengths": lengths,
+        "dropped_episodes": wholes(metadata, "dropped_episodes", EPISODES),
+        "wait_time": max(0.0, wait_time),
+    }
+
+
+def read_sample_options(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the buffer's ``sample`` that a learner may set.
+
+    Raises:
+        Refusal: 400, if an option is unknown or out of range.
+    """
+    given = mapping(message, "options") if message.get("options") is not None else {}
+    unknown = sorted(given.keys() - {"n_step", "discount_factor"})
+    if unknown:
+        raise Refusal(400, f"options must be among n_step and discount_factor, got {unknown}")
+    options: dict[str, Any] = {}
+    if "n_step" in given:
+        options["n_step"] = whole(given, "n_step", least=1)
+        if options["n_step"] > LONGEST_RETURN:
+            raise Refusal(400, f"n_step must be at most {LONGEST_RETURN}, got {options['n_step']}")
+    if "discount_factor" in given:
+        options["discount_factor"] = number(given, "discount_factor")
+    return options
+
+
+def read_info(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a learner's info, with None in place of non-finite numbers, which JSON cannot represent.
+
+    Raises:
+        Refusal: 400, if there is no info, or its ``learner_step``, ``learner_done`` or ``results`` has another type.
+    """
+    info: dict[str, Any] = _finite(mapping(message, "info"))
+    whole(info, "learner_step")
+    flag({"learner_done": False, **info}, "learner_done")
+    results = mapping({"results": {}, **info}, "results")
+    for name, value in results.items():
+        if value is not None:
+            number(results, name)
+    return info
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(below) for key, below in value.items()}
+    if isinstance(value, list):
+        return [_finite(below) for below in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

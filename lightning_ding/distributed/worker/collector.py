@@ -1,0 +1,223 @@
+"""A collecting worker: does the tasks of the coordinator with a parallel collector, over any transport."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+
+from lightning_ding.config import ConfigLike
+from lightning_ding.distributed.collector.base import BaseParallelCollector, create_parallel_collector
+from lightning_ding.distributed.config import ParallelConfig, resolve_run
+from lightning_ding.distributed.protocol import DISK_WAIT, Channel, Message, Refusal
+from lightning_ding.distributed.worker.loop import AssignedTask, CommWorker, Connector
+
+logger = logging.getLogger(__name__)
+
+LONGEST_WAIT = 1.0  # seconds between two attempts to send data, short enough to renew the lease
+
+
+class BaseCommCollector:
+    """Collects and evaluates for a coordinator until the run is over.
+
+    Args:
+        cfg: Config of the whole run.
+        channel: Channel to the coordinator, which the caller closes; None makes one with the transport of the run.
+        host: Address of the coordinator; None takes it from the config or the folder of the run.
+        port: Port of the coordinator, given if and only if ``host`` is.
+
+    Raises:
+        ValueError: If only one of ``host`` and ``port`` is given, or a setting of the transport is wrong.
+        OSError: If a file that the transport needs cannot be read.
+    """
+
+    transport: ClassVar[str | None] = None
+    """Name of the transport; None takes ``system.transport``."""
+
+    def __init__(
+        self,
+        cfg: ConfigLike[ParallelConfig] = None,
+        channel: Channel | None = None,
+        *,
+        host: str | None = None,
+        port: int | None = None,
+    ) -> None:
+        self.config: ParallelConfig = resolve_run(cfg)
+        self.on_stall: Callable[[float], None] | None = None
+        """Function that is called with the seconds without progress once the task is lost; None calls nothing."""
+        self._connector = Connector(self.config, self.transport, host, port)
+        self._channel = channel
+        self._owns_channel = channel is None
+        self._worker: CommWorker | None = None
+        self._is_closed = False
+        self._collector: BaseParallelCollector | None = None
+        self._seq = 0
+        self._waited = 0.0
+
+    def _make_channel(self) -> Channel:
+        """Return a channel to the coordinator."""
+        return self._connector.connect()
+
+    @property
+    def collector_uid(self) -> str | None:
+        """Random id of this worker; None before ``start``."""
+        return None if self._worker is None else self._worker.worker_id
+
+    # ------------------------------------------------------------------ start and end
+
+    def start(self) -> int:
+        """Do tasks until the run is over, SIGTERM arrives, the coordinator is gone, or ``close`` is called.
+
+        Returns:
+            The exit code of the process, see :meth:`CommWorker.run`.
+
+        Raises:
+            Refusal: If the coordinator refuses this worker, for example because of its version.
+        """
+        section = self.config.system.collector
+        if section.num_threads is not None:
+            torch.set_num_threads(section.num_threads)
+        if self._channel is None:
+            self._channel = self._make_channel()
+        self._worker = worker = CommWorker(self._channel, "collector", section.stall_timeout)
+        worker.on_stall = self.on_stall
+        if self._is_closed:
+            worker.leave()
+        try:
+            return worker.run(self._work)
+        finally:
+            if self._owns_channel:
+                self._channel.close()
+                self._channel = None
+
+    def close(self) -> None:
+        """Stop the task and make ``start`` return; may be called from any thread and repeatedly."""
+        self._is_closed = True
+        if self._worker is not None:
+            self._worker.leave()
+        if self._collector is not None:
+            self._collector.close()
+
+    # ------------------------------------------------------------------ callbacks of the parallel collector
+
+    def get_policy_update_info(self, path: str, serial: int = -1) -> Message | None:
+        """Return the newest weights of a policy.
+
+        Args:
+            path: Policy id.
+            serial: Number of the newest publication that the caller has; -1 for none.
+
+        Returns:
+            A mapping with ``model`` (a state dict), ``iter`` (number of updates that produced it), ``serial`` (number
+            of the publication) and, if observations are normalised, ``normaliser`` (a state dict). None if there are no
+            newer weights, or they have just been replaced.
+
+        Raises:
+            LeaseLostError: If another worker has the task now.
+        """
+        worker = self._connected()
+        try:
+            answer = worker.call("get_policy", policy_id=path, serial=serial)
+            if answer["handle"] is None:
+                return None
+            tensors = worker.channel.store.get(answer["handle"]).tensors
+        except Refusal as refusal:
+            if refusal.status != 404:
+                raise
+            return None  # nothing is published yet, or these weights have just been replaced
+        state = tensors if "model" in tensors else {"model": tensors}
+        return {**state, "iter": answer["version"], "serial": answer["serial"]}
+
+    def send_stepdata(self, data: Any) -> Any:
+        """Store transitions and return their handle; wait while there is no space for them.
+
+        Args:
+            data: Nested dict of tensors, leading axis of transitions.
+
+        Raises:
+            LeaseLostError: If another worker got the task during the wait.
+        """
+        worker = self._connected()
+        while True:
+            try:
+                return worker.channel.store.put("data", data)
+            except OSError as error:
+                logger.error("transitions cannot be written, trying again: %s", error)
+            worker.tick()
+            time.sleep(DISK_WAIT)
+
+    def send_metadata(self, metadata: Mapping[str, Any]) -> Message:
+        """Send the metadata of collected transitions, and wait until the coordinator accepts them.
+
+        Args:
+            metadata: Metadata of a ``BaseParallelCollector``; ``data_id`` is the handle of the transitions, or None.
+
+        Returns:
+            The coordinator's answer. If it closes the task without accepting, the transitions are deleted.
+
+        Raises:
+            LeaseLostError: If another worker has the task now.
+            Refusal: If the message is malformed.
+        """
+        worker = self._connected()
+        about = {name: value for name, value in metadata.items() if name != "data_id"}
+        about["wait_time"], self._waited = self._waited, 0.0
+        fields = {"seq": self._seq, "data_id": metadata["data_id"], "metadata": about}
+        try:
+            while True:
+                answer = worker.call("collector_data_task", **fields)
+                if answer["accepted"]:
+                    self._seq += 1
+                    return answer
+                if answer["close"]:
+                    break
+                self._wait(float(answer["wait"]))
+        except Refusal:
+            self._delete(metadata["data_id"])
+            raise
+        self._delete(metadata["data_id"])
+        return answer
+
+    def _wait(self, seconds: float) -> None:
+        pause = min(max(seconds, 0.001), LONGEST_WAIT)
+        self._connected().tick()
+        time.sleep(pause)
+        self._waited += pause
+
+    def _delete(self, handle: Any) -> None:
+        if handle is not None:
+            self._connected().channel.store.delete(handle)
+
+    # ------------------------------------------------------------------ tasks
+
+    def _create_collector(self, task_info: Mapping[str, Any]) -> BaseParallelCollector:
+        """Return the parallel collector for a task."""
+        return create_parallel_collector(
+            task_info["collector_cfg"],
+            get_policy_update_info=self.get_policy_update_info,
+            send_stepdata=self.send_stepdata,
+            send_metadata=self.send_metadata,
+            tick=self._connected().tick,
+        )
+
+    def _work(self, task: AssignedTask) -> None:
+        """Do a task and report its end."""
+        worker = self._connected()
+        self._seq, self._waited = 0, 0.0
+        self._collector = collector = self._create_collector(task.task_info)
+        worker.on_close = collector.close
+        if self._is_closed:
+            collector.close()
+        try:
+            collector.start()
+            worker.call("collector_close_task", info=collector.get_finish_info())
+        finally:
+            self._collector = None
+
+    def _connected(self) -> CommWorker:
+        if self._worker is None:
+            raise RuntimeError("the comm collector is not started: call start()")
+        return self._worker

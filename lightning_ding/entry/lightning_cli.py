@@ -1,0 +1,226 @@
+"""The command ``lightning-ding``: LightningCLI for a policy chosen by name.
+
+    lightning-ding fit --config recipes/configs/dqn_cartpole.yaml
+    lightning-ding validate --config recipes/configs/dqn_cartpole.yaml --ckpt_path best.ckpt
+    lightning-ding fit --config recipes/configs/dqn_cartpole.yaml --ckpt_path last
+    lightning-ding fit --policy dqn --help
+    lightning-ding parallel --config recipes/configs/parallel_dqn_cartpole.yaml
+
+``policy`` names the algorithm, ``model.cfg`` is its config, ``data`` the datamodule, ``trainer`` Lightning's Trainer.
+``parallel``, ``coordinator``, ``learner``, ``collector`` and ``ask`` are in :mod:`lightning_ding.entry.parallel`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn, cast
+
+import yaml
+from jsonargparse import set_parsing_settings
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+
+from lightning_ding.callbacks import RunCheckpoint
+from lightning_ding.config import moved_to, nearest
+from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
+from lightning_ding.envs.process.errors import CHECKS, is_check_error
+from lightning_ding.policy import Policy
+from lightning_ding.registry import POLICY_REGISTRY
+
+DEFAULT_POLICY = "dqn"
+DEBUG = "LIGHTNING_DING_DEBUG"
+"""Environment variable that makes every error show its traceback."""
+KINDS = (*CHECKS, MisconfigurationException)
+LOOPS = "lightning.pytorch.loops"  # package whose method `run` trains or evaluates
+UNKNOWN_OPTION = re.compile(
+    r"unrecognized arguments: --([\w.]+)|(?:[Gg]roup '([\w.]+)' )?does not accept option '([\w.]+)'"
+)
+
+
+class DingParser(LightningArgumentParser):
+    """A parser without abbreviations that suggests the most similar option for an unknown one."""
+
+    made: ClassVar[list[DingParser]] = []
+    """Parsers of all commands, since the parser that finds an error may not have all options."""
+    config_class: ClassVar[type | None] = None
+    """Config class of the chosen policy."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "allow_abbrev": False})
+        self.made.append(self)
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Print the message, with a hint for an unknown option, and end with exit code 2."""
+        unknown = UNKNOWN_OPTION.search(message)
+        if unknown is not None:
+            name = unknown[1] or ".".join(part for part in (unknown[2], unknown[3]) if part)
+            known = [key for parser in self.made for key in vars(parser.get_defaults(skip_validation=True).as_flat())]
+            near = nearest(name, known)
+            hint = self._moved_to(name) or (near if near.startswith("did") else "see --help")
+            message = f"unknown option {name!r}; {hint}"
+        print("error:", " ".join(message.split()), file=sys.stderr)  # jsonargparse breaks some messages into lines
+        raise SystemExit(2)
+
+    def _moved_to(self, name: str) -> str | None:
+        path = name.removeprefix("model.cfg.")
+        return None if self.config_class is None or path == name else moved_to(self.config_class, path)
+
+
+class DingCLI(LightningCLI):
+    """A LightningCLI that reports an error in one line."""
+
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        """Return the parser of a (sub)command."""
+        parser = DingParser(**kwargs)
+        parser.add_argument(
+            "-c", "--config", action="config", help="Path to a configuration file in json or yaml format."
+        )
+        return parser
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Return the commands; there is none for prediction."""
+        commands = LightningCLI.subcommands()
+        return {name: commands[name] for name in ("fit", "validate", "test")}
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add the option for the policy, which is read before the other options are known."""
+        known = ", ".join(POLICY_REGISTRY)
+        parser.add_argument(
+            "--policy", default=DEFAULT_POLICY, help=f"Registered name ({known}) or dotted path of a class."
+        )
+        arguments = inspect.signature(cast(type, self.datamodule_class)).parameters.values()
+        empty: dict[str, list[Any]] = {f"data.{one.name}": [] for one in arguments if one.default == ()}
+        parser.set_defaults(empty)  # `--data.wrappers+=NAME` can only append to a list
+
+    def _parse_ckpt_path(self) -> None:
+        """Keep the settings of the command line.
+
+        Lightning 2.6 overrides them with the hyperparameters in a checkpoint and has no public switch for this. Options
+        on the command line must take precedence.
+        """
+
+    def before_fit(self) -> None:
+        """Find the checkpoint for ``--ckpt_path last``; fail if there is none."""
+        settings = self.config_init[str(self.subcommand)]
+        if settings.ckpt_path != "last":
+            return
+        savers = [callback for callback in self.trainer.callbacks if isinstance(callback, RunCheckpoint)]  # type: ignore[attr-defined]
+        try:
+            settings.ckpt_path = str((savers or [RunCheckpoint()])[0].find_last(self.trainer))
+        except ValueError as error:
+            self.parser.error(str(error))
+
+    before_validate = before_test = before_fit
+
+
+def policy_class(name: str) -> type[Policy[Any]]:
+    """Return the class of a policy by its registered name or dotted path.
+
+    Raises:
+        KeyError: If the name is not registered.
+        TypeError: If the dotted path does not lead to a policy.
+    """
+    module, _, attribute = name.rpartition(".")
+    found = getattr(import_module(module), attribute, None) if module else POLICY_REGISTRY.get(name)
+    if not (isinstance(found, type) and issubclass(found, Policy)):
+        raise TypeError(f"policy must name a Policy, got {name!r}, which is {found!r}")
+    return found
+
+
+@functools.cache  # Lightning makes a class from the function and stores it by the function's name
+def policy_maker(made: type[Policy[Any]]) -> Callable[..., Policy[Any]]:
+    """Return a function that makes a policy from its config, typed so that the CLI lists every field."""
+
+    def make(cfg: Any = made.config_class()) -> Policy[Any]:  # noqa: B008 - a frozen dataclass
+        return made(cfg)
+
+    make.__annotations__ = {"cfg": made.config_class, "return": made}
+    make.__qualname__ = f"make.{made.__module__}.{made.__qualname__}"
+    make.__doc__ = f"Make a {made.__name__}.\n\nArgs:\n    cfg: Config of the policy.\n"
+    return make
+
+
+def chosen_policy(arguments: Sequence[str]) -> str:
+    """Return the policy in the command line, or in the last config file that contains one."""
+    chosen = DEFAULT_POLICY
+    options = {"-c": "config", "--config": "config", "--policy": "policy"}
+    pairs = [argument.partition("=") for argument in arguments]
+    for number, (name, equals, value) in enumerate(pairs):
+        option = options.get(name)
+        text = value if equals else (arguments[number + 1] if number + 1 < len(arguments) else "")
+        if option == "policy":
+            return text
+        if option == "config" and Path(text).is_file():
+            content = _content(Path(text))
+            chosen = str(content.get("policy", chosen)) if isinstance(content, dict) else chosen
+    return chosen
+
+
+def _content(file: Path) -> Any:
+    try:
+        return yaml.safe_load(file.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError):
+        return None  # the parser reports the error
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line.
+
+    Args:
+        arguments: Command-line arguments without the program's name; None takes ``sys.argv``.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    DingParser.made.clear()
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    try:
+        made = policy_class(chosen_policy(given))
+    except (KeyError, TypeError, ImportError) as error:
+        print(f"error: {error.args[0]}", file=sys.stderr)
+        raise SystemExit(2) from error
+    DingParser.config_class = made.config_class
+    os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # the warnings concern calls by Lightning
+    try:
+        _run(made, arguments, given)
+    except Exception as error:
+        if not is_refusal(error):
+            raise
+        print("error:", line_of(error), file=sys.stderr)
+        raise SystemExit(2) from error
+
+
+def _run(made: type[Policy[Any]], arguments: Sequence[str] | None, given: list[str]) -> None:
+    DingCLI(
+        cast(Any, policy_maker)(made),
+        RolloutDataModule if made.on_policy else ReplayDataModule,
+        args=None if arguments is None else given,
+        parser_kwargs={"prog": "lightning-ding"},  # also under python -m
+        auto_configure_optimizers=False,
+        save_config_kwargs={"overwrite": True},  # a resumed run writes into its folder again
+    )
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Return whether a check of the settings raised an error: not in the user's code, and before the run.
+
+    With ``LIGHTNING_DING_DEBUG`` in the environment this is always false.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    runs = any(
+        frame.f_code.co_name == "run" and frame.f_globals.get("__name__", "").startswith(LOOPS) for frame in frames
+    )
+    return is_check_error(error, KINDS) and not runs and not os.environ.get(DEBUG)
+
+
+def line_of(error: BaseException) -> str:
+    """Return the message of an error in one line."""
+    text = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
+    return " ".join((text or type(error).__name__).split())

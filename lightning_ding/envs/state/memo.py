@@ -1,0 +1,112 @@
+"""Memo of the objects in a state: an object that is referenced several times is saved and restored once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+Coded = Any
+"""None, a bool, a number, a string, or a dict with ``kind``; only tensors and builtins."""
+TRIES = 10_000
+
+
+class NotPlainError(TypeError):
+    """An object is not plain data; the message names the object and its type."""
+
+
+class MemoryRange(NamedTuple):
+    """The range of addresses of an array or tensor."""
+
+    low: int
+    high: int
+    path: str
+    array: Any
+
+
+class Memo:
+    """The objects that were found while a state is read.
+
+    Args:
+        layers: Envs and wrappers whose state is read; methods bound to them are constants.
+    """
+
+    def __init__(self, layers: Iterable[Any] = ()) -> None:
+        self.layers = tuple(layers)
+        self._coded: dict[int, tuple[Any, Coded]] = {}  # keeps the objects alive, so that no id is reused
+        self._memory: list[MemoryRange] = []
+        self._numbers = 0
+
+    def once(self, value: Any, path: str, read: Callable[[], Coded]) -> Coded:
+        """Return the encoding of an object: its content the first time, and a reference to that afterwards.
+
+        Args:
+            value: The object.
+            path: Name of the object in errors.
+            read: Function that encodes the object.
+
+        Raises:
+            NotPlainError: If the object contains itself.
+        """
+        if id(value) not in self._coded:
+            self._coded[id(value)] = (value, None)
+            coded = read()
+            self._coded[id(value)] = (value, coded)
+            if isinstance(value, (np.ndarray, torch.Tensor)):
+                self._memory.append(_memory_of(value, path))
+            return coded
+        coded = self._coded[id(value)][1]
+        if coded is None:
+            raise NotPlainError(f"{path} contains itself")
+        if "number" not in coded:
+            coded["number"] = self._numbers
+            self._numbers += 1
+        return {"kind": "same", "as": coded["number"]}
+
+    @contextmanager
+    def copies(self) -> Iterator[None]:
+        """Allow objects that are read within the context to share memory with others."""
+        before = len(self._memory)
+        yield
+        del self._memory[before:]
+
+    def check_memory(self) -> None:
+        """Check that no two arrays or tensors share memory, which their restored copies would not do.
+
+        Raises:
+            NotPlainError: If two of them share memory; the message names both.
+        """
+        ordered = sorted((one for one in self._memory if one.high > one.low), key=lambda one: one.low)
+        for place, one in enumerate(ordered):
+            for later in ordered[place + 1 :]:
+                if later.low >= one.high:
+                    break
+                if _overlap(one, later):
+                    raise NotPlainError(f"{later.path} shares memory with {one.path}")
+
+
+def _memory_of(value: Any, path: str) -> MemoryRange:
+    if isinstance(value, torch.Tensor):
+        size, start = value.element_size(), value.data_ptr()
+        strides = [step * size for step in value.stride()]
+    else:
+        size, start, strides = value.itemsize, value.__array_interface__["data"][0], value.strides
+    ends = [(length - 1) * step for length, step in zip(value.shape, strides, strict=True)]
+    low, high = start + sum(end for end in ends if end < 0), start + sum(end for end in ends if end > 0) + size
+    is_empty = 0 in value.shape
+    return MemoryRange(low, low if is_empty else high, path, value)
+
+
+def _overlap(one: MemoryRange, other: MemoryRange) -> bool:
+    """Return whether a change of one may change the other, for overlapping ranges of addresses."""
+    if not (isinstance(one.array, np.ndarray) and isinstance(other.array, np.ndarray)):
+        return True
+    if not (one.array.flags.writeable or other.array.flags.writeable):
+        return False
+    try:
+        return np.shares_memory(one.array, other.array, max_work=TRIES)  # type: ignore[arg-type]  # any number
+    except np.exceptions.TooHardError:
+        return True

@@ -1,0 +1,66 @@
+"""Conversion of Tuple observations to dicts, so that the rest of the package handles one kind of nesting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector.utils import batch_space
+
+from lightning_ding.nested import as_dicts
+
+
+class TuplesAsDicts(VectorWrapper[Any, Any, Any, Any, Any]):
+    """Converts each Tuple in the observations to a dict with the keys "0", "1" and so on.
+
+    Args:
+        env: A vector env; see :func:`without_tuples`.
+    """
+
+    def __init__(self, env: VectorEnv) -> None:
+        super().__init__(env)
+        self.single_observation_space = _as_dict_space(env.single_observation_space)
+        self.observation_space = batch_space(self.single_observation_space, env.num_envs)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset all envs, or those where ``options["reset_mask"]`` is true."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        return as_dicts(obs), info
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step the envs."""
+        obs, reward, terminated, truncated, info = self.env.step(actions)
+        if "final_obs" in info:
+            final_obs = np.full(self.num_envs, None, dtype=object)
+            for row, one in enumerate(info["final_obs"]):
+                final_obs[row] = as_dicts(one)
+            info = {**info, "final_obs": final_obs}
+        return as_dicts(obs), reward, terminated, truncated, info
+
+    def episode_state(self) -> dict[str, Any]:
+        """Return the state of the running episodes, which is empty; see ``envs.state``."""
+        return {}
+
+    def load_episode_state(self, state: dict[str, Any]) -> None:
+        """Restore what ``episode_state`` returned."""
+
+
+def without_tuples(env: VectorEnv) -> VectorEnv:
+    """Wrap a vector env if its observations contain tuples; otherwise return it unchanged."""
+    return TuplesAsDicts(env) if _has_tuple(env.single_observation_space) else env
+
+
+def _has_tuple(space: spaces.Space[Any]) -> bool:
+    if isinstance(space, spaces.Dict):
+        return any(map(_has_tuple, space.spaces.values()))
+    return isinstance(space, spaces.Tuple)
+
+
+def _as_dict_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({name: _as_dict_space(below) for name, below in space.spaces.items()})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Dict({str(place): _as_dict_space(below) for place, below in enumerate(space.spaces)})
+    return space

@@ -1,0 +1,152 @@
+"""Wrappers of single envs: ``FaultBarrier`` handles faults of an env, and ``Pausable`` allows an env to be paused."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from lightning_ding.config import require
+from lightning_ding.envs.checks import check_finite
+from lightning_ding.envs.vector import SEPARATE_ENVS
+
+Info = dict[str, Any]
+
+
+class FaultBarrier(gym.Wrapper[Any, Any, Any, Any]):
+    """Ends the episode when a fault occurs in an env, instead of raising.
+
+    A fault is an exception, or an observation or reward that is not finite or too large for float32. A step with a
+    fault returns the last valid observation, reward 0, ``truncated`` and the info ``{"abnormal": True, "fault":
+    "<ExceptionType>: <message>"}``. A reset with a fault is repeated. Exceptions that end a process, such as
+    KeyboardInterrupt, are no faults.
+
+    Args:
+        env: Any env.
+        max_faults: Largest number of consecutive faults, without a valid step between them, >= 1. The next fault is
+            raised.
+
+    Raises:
+        ValueError: If ``max_faults`` is out of range.
+
+    Example:
+        >>> env = FaultBarrier(gym.make("CartPole-v1"))
+        >>> _ = env.reset(seed=0)
+        >>> _, reward, terminated, truncated, info = env.step("left")
+        >>> reward, terminated, truncated, info["fault"].split(":")[0]
+        (0.0, False, True, 'AssertionError')
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], max_faults: int = 10) -> None:
+        super().__init__(env)
+        require(max_faults >= 1, "max_faults", ">= 1", max_faults)
+        self.max_faults = max_faults
+        self._faults = 0
+        self._obs: Any = None
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
+        """Start a new episode, if necessary with several attempts.
+
+        Raises:
+            RuntimeError: After more than ``max_faults`` consecutive faults; the last one is its cause.
+        """
+        while True:
+            try:
+                obs, info = self.env.reset(seed=seed, options=options)
+                check_finite("observation", obs)
+            except Exception as error:
+                self._handle_fault(error)
+                seed = None if seed is None else seed + 1  # the same seed would probably fail again
+            else:
+                self._obs = copy.deepcopy(obs)
+                return obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Info]:
+        """Step the env.
+
+        Raises:
+            RuntimeError: After more than ``max_faults`` consecutive faults; the last one is its cause.
+        """
+        try:
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            check_finite("observation", obs)
+            check_finite("reward", reward)
+        except Exception as error:
+            if self._obs is None:  # before the first reset
+                raise
+            self._handle_fault(error)
+            fault = f"{type(error).__name__}: {error}"
+            return self._obs, 0.0, False, True, {"abnormal": True, "fault": fault}
+        self._faults = 0
+        self._obs = copy.deepcopy(obs)  # the env may overwrite this memory with an invalid observation
+        return obs, reward, terminated, truncated, info
+
+    def _handle_fault(self, error: Exception) -> None:
+        self._faults += 1
+        if self._faults > self.max_faults:
+            raise RuntimeError(
+                f"{self.env} failed {self._faults} times without a valid step in between, the last time with "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+
+class Pausable(gym.Wrapper[Any, Any, Any, Any]):
+    """Allows an env to be paused: while ``paused`` is true, a step has no effect.
+
+    A paused step returns the last observation, reward 0, no end of the episode, and the info ``{"paused": True}``. A
+    reset is not affected, so an env that is paused at the end of an episode waits at the first observation of the next
+    one. This must be the outermost wrapper, so that no other wrapper counts paused steps. ``EnvStepper.pause`` sets
+    ``paused`` in the envs of a vector env.
+
+    Args:
+        env: Any env.
+
+    Example:
+        >>> env = Pausable(gym.make("CartPole-v1"))
+        >>> observation, _ = env.reset(seed=0)
+        >>> env.paused = True
+        >>> bool((env.step(0)[0] == observation).all()), env.step(0)[1:]
+        (True, (0.0, False, False, {'paused': True}))
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.paused = False
+        self._obs: Any = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start a new episode, paused or not."""
+        self._obs, info = self.env.reset(seed=seed, options=options)
+        return self._obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the env unless it is paused."""
+        if self.paused:
+            return self._obs, 0.0, False, False, {"paused": True}
+        self._obs, reward, terminated, truncated, info = self.env.step(action)
+        return self._obs, reward, terminated, truncated, info
+
+
+def can_pause(env: VectorEnv) -> bool:
+    """Return whether all envs of a vector env are ``Pausable``."""
+    envs: Any = env.unwrapped
+    return isinstance(envs, SEPARATE_ENVS) and all(envs.call("has_wrapper_attr", "paused"))
+
+
+def check_paused(paused: NDArray[np.bool_], ended: NDArray[np.bool_]) -> None:
+    """Check that no paused env ended an episode.
+
+    Args:
+        paused: Whether an env is paused, shape (N,).
+        ended: Whether an env ended an episode in this step, shape (N,).
+
+    Raises:
+        RuntimeError: If a paused env ended an episode.
+    """
+    if (paused & ended).any():
+        env_id = int((paused & ended).argmax())
+        raise RuntimeError(f"env {env_id} ended an episode while it was paused: Pausable must be its outermost wrapper")

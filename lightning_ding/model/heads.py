@@ -1,0 +1,194 @@
+"""Heads that map features to action values or to distributions of returns.
+
+Shapes: B batch, F features, A actions, N atoms of a support, or quantiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from lightning_ding.config import require
+from lightning_ding.model.encoder import MLP
+
+HALF_PRECISION = (torch.bfloat16, torch.float16)
+
+
+def full_precision(x: Tensor) -> Tensor:
+    """Convert a 16-bit output of a layer under mixed precision to 32 bits; return other tensors unchanged.
+
+    Probabilities and temporal differences need more precision than the three digits of bfloat16.
+    """
+    return x.float() if x.dtype in HALF_PRECISION else x
+
+
+class DiscreteHead(MLP):
+    """Hidden layers of equal width and a linear output layer for action values.
+
+    The values are 32-bit also under mixed precision.
+
+    Args:
+        input_size: Number of features F.
+        action_size: Number of actions A.
+        hidden_size: Width of the hidden layers.
+        layer_num: Number of hidden layers, >= 0.
+        activation: Activation of the hidden layers.
+        layer_norm: Apply layer normalisation before each activation.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        action_size: int,
+        hidden_size: int,
+        layer_num: int = 0,
+        activation: str = "relu",
+        layer_norm: bool = False,
+    ) -> None:
+        sizes = [input_size, *[hidden_size] * layer_num, action_size]
+        super().__init__(sizes, activation, activate_last=False, layer_norm=layer_norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return action values, shape (B, A), for features, shape (B, F)."""
+        return full_precision(super().forward(x))
+
+
+class DuelingHead(nn.Module):
+    """Sum of a state value and the actions' advantages (Wang et al. 2016, eq. 9, https://arxiv.org/abs/1511.06581).
+
+    Args:
+        input_size: Number of features F.
+        action_size: Number of actions A.
+        hidden_size: Width of the hidden layers of both streams.
+        layer_num: Number of hidden layers of each stream.
+        activation: Activation of the hidden layers.
+        layer_norm: Apply layer normalisation before each activation.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        action_size: int,
+        hidden_size: int,
+        layer_num: int = 1,
+        activation: str = "relu",
+        layer_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        self.advantage = DiscreteHead(input_size, action_size, hidden_size, layer_num, activation, layer_norm)
+        self.value = DiscreteHead(input_size, 1, hidden_size, layer_num, activation, layer_norm)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return V + A - mean(A), shape (B, A), for features, shape (B, F)."""
+        advantage = self.advantage(features)
+        return cast(Tensor, self.value(features) + advantage - advantage.mean(1, keepdim=True))
+
+
+class MultiHead(nn.Module):
+    """One head for each dimension of a multi-discrete action.
+
+    Args:
+        heads: Heads in the order of the action's dimensions.
+    """
+
+    def __init__(self, heads: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(heads)
+
+    def forward(self, features: Tensor) -> list[Tensor]:
+        """Return the action values of each dimension, shapes (B, A_i), for features, shape (B, F)."""
+        return [head(features) for head in self.heads]
+
+
+def check_action_shape(action_shape: Any) -> None:
+    """Raise if the action has several dimensions.
+
+    Raises:
+        TypeError: If ``action_shape`` is not an integer.
+    """
+    if not isinstance(action_shape, int):
+        raise TypeError(f"action_shape must be a number of discrete actions, got {action_shape!r}")
+
+
+def head_size(features: int, hidden_size: int | None, layer_num: int | None, dueling: bool) -> tuple[int, int]:
+    """Return the width and the number of hidden layers of a Q-network's head.
+
+    Args:
+        features: Number of features F.
+        hidden_size: Width; None means F.
+        layer_num: Number of layers; None means 1 with ``dueling``, otherwise 0.
+        dueling: Whether the head has two streams.
+
+    Raises:
+        ValueError: If a size is out of its range, or ``hidden_size`` is given to a head without hidden layers.
+    """
+    layers = int(dueling) if layer_num is None else layer_num
+    return head_width("head", features, hidden_size, layers), layers
+
+
+def head_width(name: str, input_size: int, hidden_size: int | None, layer_num: int) -> int:
+    """Return the width of a head's hidden layers.
+
+    Args:
+        name: Name of the head in the config, for errors.
+        input_size: Number of features F.
+        hidden_size: Width; None means F.
+        layer_num: Number of hidden layers, >= 0.
+
+    Raises:
+        ValueError: If a size is out of its range, or ``hidden_size`` is given to a head without hidden layers.
+    """
+    require(layer_num >= 0, f"{name}_layer_num", ">= 0", layer_num)
+    no_width = "None when the head has no hidden layers"
+    require(hidden_size is None or layer_num > 0, f"{name}_hidden_size", no_width, hidden_size)
+    width = input_size if hidden_size is None else hidden_size
+    require(width >= 1, f"{name}_hidden_size", ">= 1", width)
+    return width
+
+
+class DistributionHead(nn.Module):
+    """Head with N outputs, atoms or quantiles, for each action.
+
+    With ``dueling`` the two streams are added as in ``DuelingHead``, separately for each of the N outputs (Hessel et
+    al. 2018, https://arxiv.org/abs/1710.02298).
+
+    Args:
+        input_size: Number of features F.
+        action_size: Number of actions A.
+        atom_size: Number of atoms or quantiles N.
+        hidden_size: Width of the hidden layers.
+        layer_num: Number of hidden layers, with ``dueling`` of each stream.
+        activation: Activation of the hidden layers.
+        dueling: Add a stream for the state.
+        layer_norm: Apply layer normalisation before each activation.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        action_size: int,
+        atom_size: int,
+        hidden_size: int,
+        layer_num: int = 0,
+        activation: str = "relu",
+        dueling: bool = False,
+        layer_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        self.shape = (action_size, atom_size)
+        options = (hidden_size, layer_num, activation, layer_norm)
+        self.advantage = DiscreteHead(input_size, action_size * atom_size, *options)
+        self.value = DiscreteHead(input_size, atom_size, *options) if dueling else None
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return outputs, shape (B, A, N), for features, shape (B, F)."""
+        advantage = self.advantage(features).unflatten(1, self.shape)
+        return cast(Tensor, advantage if self.value is None else duel(self.value(features), advantage))
+
+
+def duel(value: Tensor, advantage: Tensor) -> Tensor:
+    """Return V + A - mean(A), shape (B, A, N), for ``value`` (B, N) and ``advantage`` (B, A, N)."""
+    return value.unsqueeze(1) + advantage - advantage.mean(1, keepdim=True)

@@ -1,0 +1,95 @@
+"""How a policy acts: its network runs on the envs' observations, normalised, in evaluation mode, without gradient.
+
+Shapes: B batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lightning_ding import nested
+from lightning_ding.policy.base.normaliser import Normaliser
+
+
+class ActionSelector:
+    """Calls ``_forward_collect`` or ``_forward_eval`` of a policy.
+
+    Args:
+        normaliser: Normalises the observations.
+    """
+
+    def __init__(self, normaliser: Normaliser) -> None:
+        self.precision: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Makes the context in which the network runs; see :func:`trainer.acting_precision`."""
+        self._normaliser = normaliser
+
+    def use(self, model: nn.Module) -> None:
+        """Switch this network to evaluation while acting."""
+        self._in_eval_mode = InEvalMode(model)
+
+    def __call__(self, function: Callable[..., Any], obs: Any, device: torch.device | str, /, **kwargs: Any) -> Any:
+        """Return what ``function`` returns for observations.
+
+        Args:
+            function: Takes B observations as tensors, and ``kwargs``.
+            obs: B observations, as arrays or tensors, or ``{env_id: observation}``; the latter gives
+                ``{env_id: output}``.
+            device: Device of the network.
+            kwargs: Further arguments of ``function``.
+        """
+        ids = list(obs) if isinstance(obs, dict) and obs and isinstance(next(iter(obs)), int) else None
+        obs = obs if isinstance(obs, (Tensor, np.ndarray)) else nested.as_dicts(obs)  # of a Tuple space
+        batch = nested.to_tensor(obs) if ids is None else nested.stack([obs[i] for i in ids])
+        if torch.device(device).type != "cpu":
+            batch = nested.to(batch, device)
+        with torch.no_grad(), self._in_eval_mode, self.precision():
+            output = function(self._normaliser.normalise_obs(batch), **kwargs)
+        return output if ids is None else {env_id: nested.index(output, row) for row, env_id in enumerate(ids)}
+
+
+class InEvalMode:
+    """A reusable context manager that switches a network to evaluation and back.
+
+    ``nn.Module.train`` sets an attribute of each module through a slow path, twice for each step of the envs; on a
+    small network that took a fifth of the time of collecting. ``train`` is only called on modules that override it.
+
+    Args:
+        model: The network; modules that are added to it later are not switched.
+
+    Example:
+        >>> model = nn.Sequential(nn.Dropout())
+        >>> with InEvalMode(model):
+        ...     model[0].training
+        False
+        >>> model[0].training
+        True
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        modules = list(model.modules())
+        self._plain = [module for module in modules if type(module).train is nn.Module.train]
+        self._others = [module for module in modules if type(module).train is not nn.Module.train]
+        self._switched: list[nn.Module] = []
+
+    def __enter__(self) -> None:
+        self._switched = [module for module in self._plain if module.training]
+        for module in self._switched:
+            module.__dict__["training"] = False
+        self._others_were = [module.training for module in self._others]
+        for module in self._others:
+            module.train(False)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for module in self._switched:
+            module.__dict__["training"] = True
+        for module, was_training in zip(self._others, self._others_were, strict=True):
+            module.train(was_training)

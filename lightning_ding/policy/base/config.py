@@ -1,0 +1,106 @@
+"""The sections of a config that every algorithm has: the optimizer, clipping, compiling and evaluation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from lightning_ding.config import moved, require
+from lightning_ding.policy.base.scheduled_values import ScheduleConfig
+from lightning_ding.policy.base.update.clipping import GradClip
+from lightning_ding.worker_config import EvaluatorConfig
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """The class of the optimizers and their shared arguments; step sizes have separate fields."""
+
+    type: Literal["adam", "adamw", "rmsprop", "sgd"] = "adam"
+    """Class in torch.optim. compile makes updates with adam and adamw only."""
+    eps: float = 1e-8
+    """Added to the denominator of the step, > 0; not for sgd."""
+    weight_decay: float = 0.0
+    """Share of the weights, >= 0, that adamw subtracts in each step, times the step size; the other classes add it to
+    the gradient. Temperatures do not decay."""
+    momentum: float = 0.0
+    """Share of the previous step that is added, in [0, 1); for sgd and rmsprop."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require(self.eps > 0, "learn.optimizer.eps", "> 0", self.eps)
+        require(self.weight_decay >= 0, "learn.optimizer.weight_decay", ">= 0", self.weight_decay)
+        require(0 <= self.momentum < 1, "learn.optimizer.momentum", "in [0, 1)", self.momentum)
+        has_eps = self.type != "sgd" or self.eps == type(self).eps
+        require(has_eps, "learn.optimizer.eps", "left alone with sgd", self.eps)
+        has_momentum = self.type in ("sgd", "rmsprop") or self.momentum == 0
+        require(has_momentum, "learn.optimizer.momentum", f"0 with {self.type}", self.momentum)
+
+
+@dataclass(frozen=True)
+class LearnConfig:
+    """How updates are made, in every algorithm."""
+
+    MOVED: ClassVar[dict[str, str]] = moved(
+        eps="set optimizer.eps",
+        weight_decay="set optimizer.weight_decay",
+        momentum="set optimizer.momentum",
+        optim="set optimizer.type, eps, weight_decay and momentum",
+        grad_clip_type="set grad_clip_norm to clip by the norm, or grad_clip_value to clip each entry",
+        grad_norm="set grad_clip_norm",
+        clip_value="set grad_clip_value",
+    )
+
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """The class of the optimizers."""
+    lr_scheduler: ScheduleConfig = field(default_factory=ScheduleConfig)
+    """A factor of all step sizes that changes during the run."""
+    grad_clip_norm: float | None = None
+    """Largest norm of the gradient that an optimizer steps with, > 0; None for no limit."""
+    grad_clip_value: float | None = None
+    """Largest absolute value of each entry of the gradient, > 0; None for no limit. Needs grad_clip_norm None."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("grad_clip_norm", "grad_clip_value"):
+            clip = getattr(self, name)
+            require(clip is None or clip > 0, f"learn.{name}", "> 0 or None", clip)
+        one = self.grad_clip_norm is None or self.grad_clip_value is None
+        allowed = f"None beside grad_clip_norm ({self.grad_clip_norm}); set that one to None to clip by value"
+        require(one, "learn.grad_clip_value", allowed, self.grad_clip_value)
+        self.lr_scheduler.check("learn.lr_scheduler")
+
+    @property
+    def grad_clip(self) -> GradClip:
+        """How gradients are clipped."""
+        return GradClip(self.grad_clip_norm, self.grad_clip_value)
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """How the policy is evaluated."""
+
+    evaluator: EvaluatorConfig = field(default_factory=EvaluatorConfig)
+    """The evaluator."""
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """Base of every policy's config; an algorithm adds its sections."""
+
+    MOVED: ClassVar[dict[str, str]] = moved(
+        cuda="choose the device with Trainer(accelerator=..., devices=...)",
+        multi_gpu='use Trainer(strategy="ddp", devices=...)',
+        bp_update_sync="gradients are always synchronised before the optimizer steps",
+        on_policy="it is a property of the algorithm",
+        traj_len_inf="collecting in pieces never cuts an n-step return",
+    )
+
+    compile: bool = False
+    """Compile loss, gradient, clipping and optimizer of an update with torch.compile; eager where that fails."""
+    on_non_finite: Literal["raise", "warn", "skip_update"] = "raise"
+    """How an update whose loss or gradient is NaN or infinite is treated: it raises an error and is not made; it is
+    made with a warning; or it is skipped, up to 100 times in a row. Files that reproduce the first one are written."""
+    learn: LearnConfig = field(default_factory=LearnConfig)
+    """How updates are made."""
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    """How the policy is evaluated."""

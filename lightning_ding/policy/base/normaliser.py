@@ -1,0 +1,299 @@
+"""Observations and rewards, normalised by the running statistics of what was collected.
+
+Data stay raw everywhere: in envs, collectors, buffers and messages. A policy normalises observations before they reach
+its network, when acting and when learning, and rewards when learning, with the newest statistics. Those are buffers of
+the policy, so that whatever holds its weights holds them too.
+
+Shapes: S transitions in the order in which they were collected, T steps, N envs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from lightning_ding.policy.base.rank_statistics import merge_over_ranks
+from lightning_ding.rl import RunningMeanStd, time_major
+from lightning_ding.rl.running import Moments, moments
+
+CLIP = 10.0  # normalised numbers stay in [-CLIP, CLIP]
+EPSILON = 1e-8  # is added to a variance
+OBS, REWARD = "obs", "reward"  # names of the statistics; those of an entry of a Dict are called obs:entry
+
+
+class Normaliser(nn.Module):
+    """Shifts and scales observations to mean 0 and standard deviation 1, and scales rewards.
+
+    Without statistics it changes nothing. :meth:`begin` sets what to normalise, and loading a state dict adds the
+    statistics that it contains. In a Dict space, ``action_mask`` and entries that are no floats stay as they are.
+    Rewards are divided by the standard deviation of the discounted return ``G_t = discount_factor * G_{t-1} + r_t``
+    from the start of its episode, as in OpenAI Baselines' VecNormalize; no mean is taken off.
+
+    Example:
+        >>> normaliser = Normaliser()
+        >>> normaliser.begin(spaces.Box(-1, 1, (2,)), norm_obs=True)
+        >>> normaliser.update({"obs": torch.tensor([[1.0, 3.0], [3.0, 7.0]])})
+        >>> normaliser.normalise_obs(torch.tensor([[3.0, 5.0]]))
+        tensor([[1., 0.]])
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paths: dict[str, tuple[str, ...]] = {}
+        """By name of the statistics, the keys that lead to the normalised entries of an observation."""
+        self.discount_factor = 1.0
+        self._episodes = _Returns()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is normalised."""
+        return bool(self._modules)
+
+    @property
+    def has_seen_obs(self) -> bool:
+        """Whether there are statistics of observations, of at least one."""
+        return bool(self.paths) and all(int(self._part(name).count) > 0 for name in self.paths)
+
+    def begin(
+        self,
+        observation_space: spaces.Space[Any],
+        norm_obs: bool = False,
+        norm_reward: bool = False,
+        discount_factor: float = 1.0,
+    ) -> None:
+        """Set what is normalised from now on, in new episodes; existing statistics are kept.
+
+        Args:
+            observation_space: Observation space of one env.
+            norm_obs: Normalise observations.
+            norm_reward: Normalise rewards.
+            discount_factor: gamma of the return, in [0, 1].
+
+        Raises:
+            ValueError: If there is nothing in the observations to normalise, or there are statistics of what is not to
+                be normalised.
+        """
+        for name, is_asked, has in (("norm_obs", norm_obs, self.paths), ("norm_reward", norm_reward, self._has_reward)):
+            if has and not is_asked:
+                raise ValueError(f"{name} must be True for a policy that was trained with it, got False")
+        found = _float_entries(observation_space) if norm_obs else {}
+        if norm_obs and not found:
+            allowed = "a Box of floats, or a Dict with one that is not called action_mask, with norm_obs"
+            raise ValueError(f"the observation space must be {allowed}, got {observation_space}")
+        for path, shape in found.items():
+            self._add(_name(path), shape)
+        if norm_reward:
+            self._add(REWARD, ())
+        self.discount_factor = discount_factor
+        self._episodes = _Returns()
+
+    # ------------------------------------------------------------------ normalising
+
+    def normalise_obs(self, obs: Any) -> Any:
+        """Return normalised observations with any leading axes; entries without statistics are unchanged."""
+        for name, path in self.paths.items():
+            obs = _replaced(obs, path, self._part(name))
+        return obs
+
+    def normalise_batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return transitions with any leading axes, ``obs``, ``next_obs`` and ``reward`` of which are normalised.
+
+        The reward may be that of several steps, summed.
+        """
+        if not self.is_on:
+            return cast("dict[str, Any]", batch)
+        normal = {name: self.normalise_obs(batch[name]) for name in ("obs", "next_obs") if name in batch}
+        if self._has_reward:
+            normal["reward"] = self._part(REWARD).scaled(batch["reward"])
+        return {**batch, **normal}
+
+    # ------------------------------------------------------------------ learning what to normalise by
+
+    @torch.no_grad()
+    def update(self, transitions: Mapping[str, Any]) -> None:
+        """Add collected transitions to the statistics; all ranks must call it, and get the same statistics.
+
+        Args:
+            transitions: Raw ``obs``, leading axis S; and with rewards to be normalised ``reward``, ``env_id`` and
+                ``episode_id``, (S,), those of an env in chronological order. An episode that was unfinished in the
+                last call continues.
+        """
+        parts, found = [], []
+        for name, path in self.paths.items():
+            parts.append(self._part(name))
+            found.append(_finite_moments(_entry(transitions["obs"], path)))
+        if self._has_reward:
+            parts.append(self._part(REWARD))
+            reward, env_id, episode_id = (transitions[name] for name in ("reward", "env_id", "episode_id"))
+            found.append(_finite_moments(self._episodes.follow(reward, env_id, episode_id, self.discount_factor)))
+        merge_over_ranks(parts, found)
+
+    def episode_state(self) -> dict[str, Tensor]:
+        """Return the discounted returns of this rank's unfinished episodes."""
+        return {"value": torch.tensor(self._episodes.value), "episode": torch.tensor(self._episodes.episode)}
+
+    def load_episode_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what ``episode_state`` returned."""
+        self._episodes.value, self._episodes.episode = (state[name].numpy().copy() for name in ("value", "episode"))
+
+    # ------------------------------------------------------------------ parts
+
+    @property
+    def _has_reward(self) -> bool:
+        return REWARD in self._modules
+
+    def _part(self, name: str) -> _Part:
+        return cast(_Part, self._modules[name])
+
+    def _add(self, name: str, shape: tuple[int, ...]) -> None:
+        if name not in self._modules:
+            self.add_module(name, _Part(shape))
+            if name != REWARD:
+                self.paths[name] = _path(name)
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any) -> None:
+        """Make what the state dict has statistics of and begin has not made, for ``nn.Module.load_state_dict``."""
+        for key, value in state_dict.items():
+            if key.startswith(prefix) and key.endswith(".mean"):
+                name = key.removeprefix(prefix).removesuffix(".mean")
+                self._add(name, tuple(value.shape))
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+class _Part(RunningMeanStd):
+    """Statistics of one kind of numbers, and what they are shifted and scaled by, in single precision."""
+
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__(shape)
+        self.register_buffer("shift", torch.zeros(shape), persistent=False)
+        self.register_buffer("scale", torch.ones(shape), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return numbers with mean 0 and standard deviation 1."""
+        self._follow(x)
+        return ((x - self.shift) * self.scale).clamp(-CLIP, CLIP)
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """Return numbers divided by the standard deviation."""
+        self._follow(x)
+        return (x * self.scale).clamp(-CLIP, CLIP)
+
+    @torch.no_grad()
+    def merge(self, count: Tensor, mean: Tensor, m2: Tensor) -> None:
+        """Add numbers of which only the moments are known."""
+        super().merge(*(moment.to(self.count.device) for moment in (count, mean, m2)))
+        self._renew()
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self._renew()
+
+    def _follow(self, x: Tensor) -> None:
+        """Move to the device of the data, which may differ if statistics were loaded after the policy was moved."""
+        if self.shift.device != x.device:
+            self.to(x.device)
+
+    @torch.no_grad()
+    def _renew(self) -> None:
+        variance = self.m2 / self.count.clamp(min=1)
+        scale = torch.where(self.count > 0, (variance + EPSILON).rsqrt(), 1.0)
+        self.shift.copy_(self.mean)
+        self.scale.copy_(scale)
+
+
+class _Returns:
+    """The discounted return so far of the current episode of each env."""
+
+    def __init__(self) -> None:
+        self.value = np.zeros(0)
+        self.episode = np.zeros(0, dtype=np.int64)  # of which it is the return
+
+    def follow(self, reward: Tensor, env_id: Tensor, episode_id: Tensor, discount_factor: float) -> Tensor:
+        """Return the discounted return so far at each of S transitions, shape (S,), and keep the last of each env."""
+        env_id, episode_id = env_id.long().cpu(), episode_id.long().cpu()
+        sequences = time_major(env_id, episode_id)
+        columns = (sequences.lay_out(x).numpy() for x in (reward.double().cpu(), episode_id, env_id))
+        rewards, episodes, (envs, *_) = columns
+        self._make_room(int(envs.max()) + 1)
+        value, before, table = self.value[envs], self.episode[envs], np.empty_like(rewards)
+        for step, valid in enumerate(sequences.valid.numpy()):  # a step of few envs takes torch five times as long
+            so_far = np.where(episodes[step] == before, value, 0.0)  # a product would keep a non-finite value forever
+            table[step] = value = np.where(valid, discount_factor * so_far + rewards[step], value)
+            before = np.where(valid, episodes[step], before)
+        self.value[envs], self.episode[envs] = value, before
+        return sequences.flatten(torch.from_numpy(table))
+
+    def _make_room(self, num_envs: int) -> None:
+        missing = num_envs - len(self.value)
+        if missing > 0:
+            self.value = np.append(self.value, np.zeros(missing))
+            self.episode = np.append(self.episode, np.full(missing, -1))
+
+
+def check_holds_statistics(checkpoint: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint of an older version, which kept the statistics outside the policy.
+
+    Raises:
+        ValueError: If it has.
+    """
+    for state in checkpoint.values():
+        statistics = state.get("normalisers") if isinstance(state, Mapping) else None
+        if statistics:
+            raise ValueError(
+                "the checkpoint must hold the statistics of observations and rewards in the policy, got them in the "
+                f"state of its datamodule ({', '.join(statistics)}): it was written by an older version, train again"
+            )
+
+
+def _finite_moments(x: Tensor) -> Moments:
+    """Return the moments of the finite items, leading axis S; a NaN or infinite number would stay forever."""
+    found = moments(x)
+    if bool(found[2].isfinite().all()):
+        return found
+    return moments(x[x.isfinite().reshape(len(x), -1).all(1)])
+
+
+def _float_entries(space: spaces.Space[Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], tuple[int, ...]]:
+    """Return the shapes of what can be normalised in a space, by the keys that lead there."""
+    if isinstance(space, spaces.Tuple):
+        space = spaces.Dict({str(place): part for place, part in enumerate(space.spaces)})  # as policies see it
+    if isinstance(space, spaces.Dict):
+        below = [_float_entries(part, (*path, name)) for name, part in space.spaces.items()]
+        return {found: shape for entries in below for found, shape in entries.items()}
+    is_float = isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)
+    is_mask = bool(path) and path[-1] == "action_mask"
+    return {path: tuple(cast(spaces.Box, space).shape)} if is_float and not is_mask else {}
+
+
+def _entry(obs: Any, path: tuple[str, ...]) -> Tensor:
+    for key in path:
+        obs = obs[key]
+    return cast(Tensor, obs)
+
+
+def _replaced(obs: Any, path: tuple[str, ...], function: nn.Module) -> Any:
+    if not path:
+        return function(obs)
+    return {**obs, path[0]: _replaced(obs[path[0]], path[1:], function)}
+
+
+def _name(path: tuple[str, ...]) -> str:
+    """Return the name of a submodule for keys that may hold anything: ``obs:camera:depth``."""
+    escapes = {"%": "%25", ":": "%3A", ".": "%2E", "/": "%2F"}
+    return ":".join([OBS, *("".join(escapes.get(letter, letter) for letter in key) for key in path)])
+
+
+def _path(name: str) -> tuple[str, ...]:
+    """Return the keys that ``_name`` was given."""
+    keys = name.split(":")[1:]
+    for letter, escape in ((":", "%3A"), (".", "%2E"), ("/", "%2F"), ("%", "%25")):
+        keys = [key.replace(escape, letter) for key in keys]
+    return tuple(keys)

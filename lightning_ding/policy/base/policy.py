@@ -1,0 +1,435 @@
+"""The base of every policy: a LightningModule with a learn, a collect, an eval and a command mode.
+
+Shapes: B batch (transitions when learning, envs when acting), U minibatches of a round.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, ClassVar, Generic, TypeVar, cast
+
+import numpy as np
+from easydict import EasyDict
+from gymnasium import spaces
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor, nn
+
+from lightning_ding.config import ConfigLike, nearest, resolve, to_dict, to_easydict
+from lightning_ding.model import create_model
+from lightning_ding.policy.base import attributes
+from lightning_ding.policy.base.acting import ActionSelector
+from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
+from lightning_ding.policy.base.modes import (
+    CollectMode,
+    CommandMode,
+    EvalMode,
+    LearnMode,
+    enabled_fields,
+    not_implemented,
+)
+from lightning_ding.policy.base.normaliser import Normaliser, check_holds_statistics
+from lightning_ding.policy.base.round import Batch, Round, RoundLearner
+from lightning_ding.policy.base.spaces import ActionStart, missing_shapes, network_section
+from lightning_ding.policy.base.trainer import (
+    HANDED_OVER,
+    acting_precision,
+    attached_trainer,
+    check_callbacks,
+    is_forked,
+    prepare_trainer,
+    spaces_of,
+)
+from lightning_ding.policy.base.update.updater import Updater
+from lightning_ding.progress import Progress
+
+ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
+
+
+class Policy(LightningModule, Generic[ConfigT]):
+    """An algorithm: how it acts, what a transition contains, and how it learns.
+
+    A subclass sets ``config_class`` and implements ``_init_learn``, ``_forward_learn``, ``_forward_collect``,
+    ``_forward_eval``, ``default_model`` and ``_shapes_of``. A mode whose method is missing raises
+    ``NotImplementedError`` when it is used. Workers only use the modes.
+
+    The constructor makes the network if ``model`` or the shapes in the config are given. Otherwise :meth:`build` makes
+    it from the env's spaces, which a Trainer takes from its datamodule.
+
+    Args:
+        cfg: The policy's config dataclass, or a mapping to merge over its defaults.
+        model: A network to use instead of the one that the config describes.
+        enable_field: The modes to initialise, among learn, collect, eval and command; None means all.
+
+    Raises:
+        ValueError: If a config key is unknown or a value out of range, or if ``enable_field`` has an unknown mode.
+        TypeError: If ``model`` is not an ``nn.Module``, or a config value has the wrong type.
+    """
+
+    config_class: ClassVar[type[PolicyConfig]]
+    on_policy: ClassVar[bool] = False
+    shape_names: ClassVar[tuple[str, ...]] = ("obs_shape", "action_shape")
+    """Entries of the config's ``model`` section that must be known before the network can be made."""
+    total_field: ClassVar[tuple[str, ...]] = ("learn", "collect", "eval", "command")
+    _collect_data: bool = True  # collectors of several policies read it: False if this one's data are not kept
+
+    def __init__(
+        self,
+        cfg: ConfigLike[ConfigT] = None,
+        model: nn.Module | None = None,
+        enable_field: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        if isinstance(cfg, Mapping):
+            cfg = {key: value for key, value in cfg.items() if key != "cfg_type"}  # default_config() writes it
+        self.config: ConfigT = resolve(cast(type[ConfigT], self.config_class), cfg)
+        if model is not None and not isinstance(model, nn.Module):
+            raise TypeError(f"model must be an nn.Module or None, got {type(model).__name__}")
+        self.enable_field = enabled_fields(self.total_field, enable_field)
+        self.progress = Progress()
+        self.metrics = MeanMetrics()
+        self.normaliser = Normaliser()  # switched on by norm_obs and norm_reward of a datamodule
+        self.rng = np.random.default_rng()
+        self.model: nn.Module = nn.Identity()
+        self.updater = Updater(self, self.config, self.progress)
+        self.learner = RoundLearner(self)
+        self.action_start = ActionStart()
+        self._action_selector = ActionSelector(self.normaliser)
+        self._is_built = self._hands_over = False
+        self.save_hyperparameters({"cfg": to_dict(self.config)})
+        section = self._model_section()
+        if model is not None or not self._needs_model() or all(section[name] is not None for name in self.shape_names):
+            self._initialise(model)
+
+    def _init_learn(self) -> None:
+        """Make what learning needs: target networks, and one optimizer for each loss in ``self.updater.optimizers``."""
+
+    def _init_spaces(self) -> None:
+        """Read from ``config.model`` what depends on the env's spaces, apart from the network.
+
+        Called when the network is made, and again when an env provides values that the config leaves open.
+        """
+        self.action_start = ActionStart(self._model_section().get("action_start"))
+
+    def _init_collect(self) -> None:
+        """Make what collecting needs in addition to the model."""
+
+    def _init_eval(self) -> None:
+        """Make what evaluating needs in addition to the model."""
+
+    def _init_command(self) -> None:
+        """Make what the command mode needs."""
+
+    def _forward_learn(self, batch: Batch) -> dict[str, Any]:
+        """Make one update from a minibatch with leading axis B; return detached tensors to report.
+
+        A ``priority``, shape (B,), is returned to a prioritised buffer; the means of the others are logged.
+        """
+        raise not_implemented(self, "_forward_learn")
+
+    def _forward_collect(self, obs: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Return an exploring ``action`` for each of B observations, and what else a transition stores."""
+        raise not_implemented(self, "_forward_collect")
+
+    def _forward_eval(self, obs: Any) -> dict[str, Tensor]:
+        """Return the greedy ``action`` for each of B observations; a subclass may take more arguments."""
+        raise not_implemented(self, "_forward_eval")
+
+    def default_model(self) -> tuple[str, list[str]]:
+        """Return the registered name of the network, and the modules to import first."""
+        raise not_implemented(self, "default_model")
+
+    def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
+        """Return the entries of ``config.model`` that an env's spaces determine; raise TypeError for unfit spaces."""
+        raise not_implemented(self, "_shapes_of")
+
+    def _process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
+        """Return the columns of B transitions; discrete actions count from 0.
+
+        ``output`` is what ``_forward_collect`` returned for the observations, and ``timestep`` the result of the envs'
+        step, whose ``next_obs`` is the final observation at an episode's end.
+        """
+        names = ("reward", "next_obs", "terminated", "truncated")
+        action = self.action_start.from_env(output["action"])
+        return {"obs": obs, "action": action, **{name: getattr(timestep, name) for name in names}}
+
+    def _get_train_sample(self, transitions: Any) -> Any:
+        """Return the samples to store for collected transitions; here the transitions themselves."""
+        return transitions
+
+    def _prepare_round(self, data: Batch) -> Batch:
+        """Return the minibatches of a round, leading axes (U, B), with what can be computed for all of them at once."""
+        return data
+
+    def _forward_round(self, data: Batch) -> dict[str, Any] | None:
+        """Make all updates of a round, leading axes (U, B), in compiled code; return None to make them one by one."""
+        return None
+
+    def _reset_learn(self, data_id: Sequence[int] | None = None) -> None:
+        """Reset the learner's state of these slots (None: all)."""
+
+    def _reset_collect(self, data_id: Sequence[int] | None = None) -> None:
+        """Reset the collecting state of these envs (None: all), such as that of an RNN."""
+
+    def _reset_eval(self, data_id: Sequence[int] | None = None) -> None:
+        """Reset the evaluating state of these envs (None: all)."""
+
+    def collect_memory(self) -> dict[str, Any]:
+        """Return this rank's collecting state of unfinished episodes, as tensors and builtins."""
+        return {}
+
+    def load_collect_memory(self, memory: Mapping[str, Any]) -> None:
+        """Restore what ``collect_memory`` returned."""
+
+    def _monitor_vars_learn(self) -> list[str]:
+        return ["cur_lr", "total_loss"]
+
+    def check_means(self, means: Mapping[str, float]) -> None:
+        """Warn if the mean metrics of updates since the last log, over all ranks, show an unsuitable setting."""
+
+    def _get_setting_learn(self, command_info: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
+    def _get_setting_collect(self, command_info: dict[str, Any]) -> dict[str, Any]:
+        """Return keyword arguments of the collect mode's ``forward``, from ``envstep`` and ``learner_step``."""
+        return {}
+
+    def _get_setting_eval(self, command_info: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def default_config(cls) -> EasyDict:
+        """Return the defaults as a new ``EasyDict``; raise RuntimeError on a base class, which has none."""
+        if not hasattr(cls, "config_class"):
+            raise RuntimeError(f"{cls.__name__} is a base class and has no default config")
+        return EasyDict(to_easydict(cls.config_class()), cfg_type=f"{cls.__name__}Dict")
+
+    @property
+    def cfg(self) -> EasyDict:
+        """A copy of the config as an ``EasyDict``; the policy itself reads ``config``."""
+        return to_easydict(self.config)
+
+    @property
+    def is_built(self) -> bool:
+        """Whether the network exists."""
+        return self._is_built
+
+    def build(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> Policy[ConfigT]:
+        """Make the network for the spaces of one env, or check that the existing one fits; return the policy itself.
+
+        Raises:
+            TypeError: If the algorithm does not support such a space.
+            ValueError: If the config has other shapes.
+        """
+        known, section = self._model_section(), cast(Any, self.config).model
+        missing = missing_shapes(known, self._shapes_of(observation_space, action_space), action_space)
+        if missing:
+            section = resolve(type(section), {**known, **missing})
+            self.config = dataclasses.replace(self.config, model=section)  # type: ignore[call-arg]
+            self.hparams["cfg"] = to_dict(self.config)
+            if self._is_built:
+                self._init_spaces()
+        if not self._is_built:
+            self._initialise(None)
+        return self
+
+    def configure_model(self) -> None:
+        """Build the network from the spaces of the Trainer's datamodule (Lightning hook).
+
+        Raises:
+            RuntimeError: If neither the config nor a datamodule provides the spaces.
+        """
+        trainer = attached_trainer(self)
+        self._action_selector.precision = acting_precision(trainer)
+        env_spaces = spaces_of(trainer)
+        if env_spaces is not None:
+            self.build(*env_spaces)
+        elif not self._is_built:
+            raise RuntimeError(
+                f"{type(self).__name__} does not know its spaces: set model.obs_shape and model.action_shape in its "
+                "config, call build(observation_space, action_space), or use a datamodule that has an env"
+            )
+
+    def _initialise(self, model: nn.Module | None) -> None:
+        if self._needs_model():
+            self.model = create_model(self._model_cfg()) if model is None else model
+            self._init_spaces()
+        self._action_selector.use(self.model)
+        for field in self.enable_field:
+            getattr(self, f"_init_{field}")()
+        self._is_built = True
+
+    def _model_cfg(self) -> dict[str, Any]:
+        name, import_names = self.default_model()
+        return {"type": name, "import_names": import_names, **network_section(self._model_section())}
+
+    def _model_section(self) -> dict[str, Any]:
+        return to_dict(cast(Any, self.config).model)
+
+    def _needs_model(self) -> bool:
+        return any(field != "command" for field in self.enable_field)
+
+    @property
+    def learn_mode(self) -> LearnMode:
+        """The methods that a learner uses."""
+        first = (self.learner.update_and_check, self._reset_learn, self.__repr__, self._monitor_vars_learn)
+        state = (self._state_dict_learn, self._load_state_dict_learn)
+        return LearnMode(*first, self.get_attribute, self.set_attribute, *state)
+
+    @property
+    def collect_mode(self) -> CollectMode:
+        """The methods that a collector uses."""
+        first = (self._collect, self._process_transition, self._get_train_sample, self._reset_collect)
+        state = (self._state_dict_collect, self._load_state_dict_collect)
+        return CollectMode(*first, self.get_attribute, self.set_attribute, *state)
+
+    @property
+    def eval_mode(self) -> EvalMode:
+        """The methods that an evaluator uses."""
+        state = (self._network_state, self._load_network_state)
+        return EvalMode(self._evaluate, self._reset_eval, self.get_attribute, self.set_attribute, *state)
+
+    @property
+    def command_mode(self) -> CommandMode:
+        """The methods that a commander uses; a policy with this mode alone has no network."""
+        return CommandMode(self._get_setting_learn, self._get_setting_collect, self._get_setting_eval)
+
+    def get_attribute(self, name: str) -> Any:
+        """Return what workers read by name; see :func:`attributes.get`."""
+        return attributes.get(self, name)
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Set ``_<name>``; see :func:`attributes.set_`."""
+        attributes.set_(self, name, value)
+
+    def cur_lr(self) -> float:
+        """Return the current learning rate of the first optimizer."""
+        return float(self.updater.optimizers[0].param_groups[0]["lr"])
+
+    def _collect(self, obs: Any, **kwargs: Any) -> Any:
+        """Act with exploration on B observations, or on ``{env_id: observation}``."""
+        self._require_field("collect")
+        return self._action_selector(self._forward_collect, obs, self.device, **kwargs)
+
+    def _evaluate(self, obs: Any, **kwargs: Any) -> Any:
+        """Act greedily on B observations, or on ``{env_id: observation}``."""
+        self._require_field("eval")
+        return self._action_selector(self._forward_eval, obs, self.device, **kwargs)
+
+    def forward(self, obs: Any) -> Tensor:
+        """Return the greedy action for each of B observations."""
+        return self._forward_eval(self.normaliser.normalise_obs(obs))["action"]
+
+    def seed(self, seed: int | np.random.SeedSequence) -> None:
+        """Seed the exploration; every rank needs a different seed."""
+        self.rng = np.random.default_rng(seed)
+
+    def _require_field(self, field: str) -> None:
+        if field not in self.enable_field:
+            raise RuntimeError(f"the field {field!r} is not enabled, enable_field is {self.enable_field}")
+        if not self._is_built:
+            self.configure_model()
+
+    def _network_state(self) -> dict[str, Any]:
+        """Return what acting needs: the network, and the statistics that observations are normalised by, if any."""
+        state: dict[str, Any] = {"model": self.model.state_dict()}
+        return state | ({"normaliser": self.normaliser.state_dict()} if self.normaliser.is_on else {})
+
+    def _load_network_state(self, state: Mapping[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.normaliser.load_state_dict(state.get("normaliser", {}))
+
+    _state_dict_collect, _load_state_dict_collect = _network_state, _load_network_state
+
+    def _state_dict_learn(self) -> dict[str, Any]:
+        self._require_field("learn")
+        return self._network_state() | self.updater.state_dict()
+
+    def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
+        self._require_field("learn")
+        self._load_network_state(state)
+        self.updater.load_state_dict(state)
+
+    def configure_callbacks(self) -> list[Callback]:
+        """Refuse what cannot work, and return the callbacks that the datamodule needs (Lightning hook)."""
+        return prepare_trainer(self.trainer)
+
+    def check_callbacks(self, trainer: Trainer) -> None:
+        """Raise for a callback that cannot work; called before the datamodule adds its own."""
+        check_callbacks(trainer)
+
+    def configure_optimizers(self) -> Any:
+        """Return the optimizers and schedulers that ``_init_learn`` made (Lightning hook).
+
+        A subclass may return others in any form that Lightning takes: one optimizer for each loss, in the same order.
+        Updates step them with and without a Trainer. A scheduler is stepped after each update of its optimizer with
+        ``interval="step"``, and after the last round of each epoch with ``interval="epoch"``.
+        """
+        return self.updater.made
+
+    def on_train_start(self) -> None:
+        """Take over the Trainer's optimizers, and set the scheduled values (Lightning hook)."""
+        self.updater.begin_fit(self.trainer)
+        self.learner.begin_fit()
+
+    def training_step(self, batch: Round | Batch | Sequence[Mapping[str, Any]], batch_idx: int) -> dict[str, Any]:
+        """Make one update for each minibatch of a round, and return the last one's report (Lightning hook)."""
+        return self.learner.learn(batch, batch_idx)
+
+    def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> None:
+        """Log the episodes of an evaluation (Lightning hook); see :func:`log_episodes`."""
+        log_episodes(self, "eval", batch)
+
+    def test_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> None:
+        """Log the episodes of a test (Lightning hook); see :func:`log_episodes`."""
+        log_episodes(self, "test", batch)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the counters (Lightning hook)."""
+        checkpoint["progress"] = self.progress.state_dict()
+        checkpoint["non_finite"] = self.updater.guard.state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore the counters (Lightning hook)."""
+        if "progress" not in checkpoint:
+            raise KeyError(f"the checkpoint holds no progress; {nearest('progress', checkpoint)}")
+        check_holds_statistics(checkpoint)
+        self.progress.load_state_dict(checkpoint["progress"])
+        if "non_finite" in checkpoint:  # checkpoints of older versions lack it
+            self.updater.guard.load_state_dict(checkpoint["non_finite"])
+
+    def teardown(self, stage: str) -> None:
+        """Act in full precision again, and let a forked rank hand over its state (Lightning hook)."""
+        trainer = attached_trainer(self)
+        self._hands_over = stage == "fit" and trainer is not None and is_forked(trainer)
+        self._action_selector.precision = nullcontext
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+        """Return parameters and buffers by name; at the end of a forked rank also what the main process needs."""
+        state: dict[str, Any] = super().state_dict(*args, **kwargs)
+        if self._hands_over:
+            state[HANDED_OVER] = {"cfg": to_dict(self.config)}
+            self.on_save_checkpoint(state[HANDED_OVER])
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Restore what ``state_dict`` returned; a handed-over state makes the network if there is none."""
+        weights = {name: value for name, value in state_dict.items() if name != HANDED_OVER}
+        if HANDED_OVER in state_dict:
+            self.config = resolve(type(self.config), state_dict[HANDED_OVER]["cfg"])
+            self.hparams["cfg"] = to_dict(self.config)
+            if not self._is_built:
+                self._initialise(None)
+            self.on_load_checkpoint(state_dict[HANDED_OVER])
+        return super().load_state_dict(weights, strict=strict, assign=assign)
+
+    def scheduled_values(self) -> dict[str, float]:
+        """Return the current scheduled weights of the loss, by their names in ``learn``."""
+        return self.updater.schedules.values
+
+
+CommandModePolicy = Policy
+"""DI-engine's name for a policy with a command mode; here every policy has one."""

@@ -1,0 +1,84 @@
+"""Statistics over the data of all ranks together.
+
+Shapes: M minibatches, B transitions of a minibatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lightning_ding.ranks import gather_rows, sum_over_ranks, world_size
+from lightning_ding.rl import RunningMeanStd
+from lightning_ding.rl.running import Moments, combine_moments, moments
+
+
+def standardise_over_ranks(tables: Sequence[Tensor], eps: float = 1e-8) -> list[Tensor]:
+    """Return each row of each table minus its mean, divided by its standard deviation plus ``eps``.
+
+    A row stands for the minibatch that all ranks together learn from, so that two ranks with half of it each do what
+    one does with the whole. The sizes of minibatches may differ between ranks, their number may not.
+
+    Args:
+        tables: Rows of one length each, shapes (M_i, B_i); all M_i together are M, the same on every rank.
+        eps: Keeps rows of equal numbers at 0.
+    """
+    if world_size() == 1:
+        return [_standardised(table, eps) for table in tables]
+    sums = torch.cat([_sums(table.double()) for table in tables], dim=1)  # (3, M)
+    count, total, squares = sum_over_ranks(sums)  # once for all tables: the ranks may have one or two of them
+    mean = total / count
+    std = ((squares - total * mean) / (count - 1).clamp(min=1)).clamp(min=0).sqrt()
+    sizes = [len(table) for table in tables]
+    rows = zip(tables, mean.split(sizes), std.split(sizes), strict=True)
+    return [((table - mu[:, None]) / (sigma[:, None] + eps)).to(table.dtype) for table, mu, sigma in rows]
+
+
+def _standardised(table: Tensor, eps: float) -> Tensor:
+    if table.shape[1] < 2:
+        return torch.zeros_like(table)
+    std, mean = torch.std_mean(table, dim=1, keepdim=True)
+    return (table - mean) / (std + eps)
+
+
+def _sums(table: Tensor) -> Tensor:
+    return torch.stack([torch.full_like(table[:, 0], table.shape[1]), table.sum(1), table.square().sum(1)])
+
+
+def update_over_ranks(running: RunningMeanStd, x: Tensor) -> None:
+    """Take items of all ranks, shape (B,) on each and B not the same, into running statistics; in the same order.
+
+    Items that are not finite are left out: they would stay in the statistics for ever.
+    """
+    merge_over_ranks([running], [moments(x[x.isfinite()])])
+
+
+def merge_over_ranks(running: Sequence[RunningMeanStd], found: Sequence[Moments]) -> None:
+    """Take the moments of new items of all ranks into running statistics; all ranks end with the same bits.
+
+    Args:
+        running: The statistics, the same on every rank.
+        found: For each of them, the moments of this rank's items.
+    """
+    if world_size() > 1 and found:
+        device = running[0].count.device
+        rows = gather_rows(torch.cat([moment.reshape(-1).to(device) for moments_ in found for moment in moments_]))
+        found = _combined([_like(found, row) for row in rows])
+    for statistics, new in zip(running, found, strict=True):
+        statistics.merge(*new)
+
+
+def _like(found: Sequence[Moments], row: Tensor) -> list[Moments]:
+    """Return the moments that a rank has sent as a row."""
+    parts = iter(row.split([moment.numel() for moments_ in found for moment in moments_]))
+    return [(next(parts).view(()), next(parts).view_as(mean), next(parts).view_as(m2)) for _, mean, m2 in found]
+
+
+def _combined(ranks: Sequence[Sequence[Moments]]) -> list[Moments]:
+    """Return the moments over all ranks, combined in the order of the ranks."""
+    together = list(ranks[0])
+    for rank in ranks[1:]:
+        together = [combine_moments(*one, *other) for one, other in zip(together, rank, strict=True)]
+    return together

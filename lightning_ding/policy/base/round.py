@@ -1,0 +1,148 @@
+"""A round of training: the minibatches that a policy learns from, and how it learns from them.
+
+Shapes: B batch, U minibatches of a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from lightning_ding import nested
+from lightning_ding.policy.base.metrics import MeanMetrics
+from lightning_ding.policy.base.normaliser import Normaliser
+from lightning_ding.policy.base.update.updater import Updater
+from lightning_ding.progress import Progress
+
+Batch = dict[str, Any]
+
+
+class Round(Protocol):
+    """The minibatches that ``training_step`` learns from, and a way to return their priorities."""
+
+    @property
+    def drawn(self) -> Batch | None:
+        """All minibatches, leading axes (U, B), if they are drawn already."""
+        ...
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield minibatches."""
+        ...
+
+    def prepare(self, function: Callable[[Batch], Batch]) -> None:
+        """Apply ``function`` to all minibatches at once, leading axes (U, B), if they are drawn already."""
+        ...
+
+    def update_priority(self, batch: Batch, priority: Tensor) -> None:
+        """Store the priorities, shape (B,), of the minibatch of the last update."""
+        ...
+
+
+class Learns(Protocol):
+    """The parts of a policy that learning from a round needs; :class:`Policy` describes the methods."""
+
+    on_policy: ClassVar[bool]
+    training: bool
+    progress: Progress
+    metrics: MeanMetrics
+    normaliser: Normaliser
+    updater: Updater
+
+    def train(self, mode: bool = True) -> Any: ...  # noqa: D102
+    def _require_field(self, field: str) -> None: ...
+    def _forward_learn(self, batch: Batch) -> dict[str, Any]: ...
+    def _prepare_round(self, data: Batch) -> Batch: ...
+    def _forward_round(self, data: Batch) -> dict[str, Any] | None: ...
+
+
+class RoundLearner:
+    """Makes the updates of a policy from rounds of minibatches, or from single minibatches.
+
+    Args:
+        policy: The policy that learns.
+    """
+
+    def __init__(self, policy: Learns) -> None:
+        self._policy = policy
+        self._env_step = 0  # env steps before the round; schedules are evaluated there
+
+    def begin_fit(self) -> None:
+        """Set the scheduled values; an invalid schedule raises here, before any data are collected."""
+        self._env_step = self._policy.progress.env_step
+        self._policy.updater.apply_schedules(self._env_step)
+
+    def learn(self, batch: Round | Batch | Sequence[Mapping[str, Any]], batch_idx: int) -> dict[str, Any]:
+        """Make one update for each minibatch of a round; see :meth:`Policy.training_step`."""
+        policy, guard = self._policy, self._policy.updater.guard
+        skipped_before = guard.skipped_updates
+        policy.updater.apply_schedules(self._env_step)
+        if isinstance(batch, (Mapping, Sequence)):
+            output = self.update(batch)
+            output.pop("priority", None)
+        else:
+            batch.prepare(lambda data: policy._prepare_round(policy.normaliser.normalise_batch(data)))
+            output = self._update_together(batch) or self._update_in_turn(batch)
+        if guard.look() or guard.mode == "warn":
+            policy.metrics.add(output)
+        if guard.mode == "skip_update":
+            policy.metrics.add({"skipped_updates": torch.tensor(float(guard.skipped_updates - skipped_before))})
+        self._env_step = policy.progress.env_step
+        policy.updater.end_round(batch_idx)
+        return output
+
+    def _update_together(self, batch: Round) -> dict[str, Any] | None:
+        """Make all updates of a round in compiled code; return the last report, or None if that is not possible."""
+        updater = self._policy.updater
+        if not updater.can_join_updates or batch.drawn is None:
+            return None
+        updater.guard.begin(batch.drawn)
+        output = self._policy._forward_round(batch.drawn)
+        updater.guard.end()
+        return output
+
+    def _update_in_turn(self, batch: Round) -> dict[str, Any]:
+        is_raw = batch.drawn is None  # otherwise it was normalised when it was prepared
+        for minibatch in batch:
+            output = self.update(minibatch, is_raw)
+            priority = output.pop("priority", None)
+            if priority is not None:
+                batch.update_priority(minibatch, priority)
+        return output
+
+    def update(self, data: Batch | Sequence[Mapping[str, Any]], is_raw: bool = True) -> dict[str, Any]:
+        """Make one update, and return what the algorithm reports.
+
+        A rollout is added to the statistics of observations after the update, because the policy acted without it.
+
+        Args:
+            data: A minibatch, or on-policy a whole rollout, with leading axis B, or a list of B transitions.
+            is_raw: Whether the data still have to be normalised.
+
+        Raises:
+            NonFiniteError: If the loss or the gradient is not finite, and ``on_non_finite`` is "raise".
+        """
+        policy, guard = self._policy, self._policy.updater.guard
+        policy._require_field("learn")
+        batch = cast(Batch, data if isinstance(data, dict) else nested.stack(cast("Sequence[Any]", data)))
+        if not policy.training:
+            policy.train()
+        normal = policy.normaliser.normalise_batch(batch) if is_raw else batch
+        guard.begin(normal)
+        output = policy._forward_learn(normal)
+        guard.end()
+        if policy.on_policy and policy.normaliser.is_on:
+            policy.normaliser.update(batch)
+        policy.progress.train_iter += not policy.on_policy  # on-policy algorithms count their minibatches themselves
+        if "priority" in output and not guard.look():  # the buffer waits for the device anyway
+            del output["priority"]  # it is not finite either; the transitions keep their priorities
+        return output
+
+    def update_and_check(self, data: Batch | Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Make one update, and check at once whether it was finite, which waits for the device; see :meth:`update`."""
+        self._policy.updater.apply_schedules(self._policy.progress.env_step)
+        output = self.update(data)
+        self._policy.updater.guard.look()
+        return output

@@ -1,0 +1,282 @@
+"""Lightning's Trainer: flags and callbacks that cannot work, hooks that can be skipped, and forked ranks.
+
+docs/lightning.md has the table of flags and callbacks.
+
+Inside a fit, ``manual_backward`` and a wrapped optimizer's ``step`` call six hooks of every callback and of the module.
+That took 0.15 ms of an update of 1.2 ms (Lightning 2.6.6, CPU, three callbacks), in most runs without one of them being
+there. When nothing implements them, the backward and the step are done directly and only ``global_step`` is counted,
+which no public method of Lightning does.
+
+With ``strategy="ddp_notebook"``, Lightning 2.6 saves ``state_dict()`` of the module in rank zero when a fit is over,
+and loads it in the process that called ``fit``. The network may not exist there yet, because the ranks make it from the
+env's spaces, and the counters are still at 0. The state of a policy in such a rank therefore holds its config and
+counters as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from gymnasium import spaces
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
+    BasePredictionWriter,
+    BatchSizeFinder,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    ModelCheckpoint,
+    ModelPruning,
+    OnExceptionCheckpoint,
+    SpikeDetection,
+    StochasticWeightAveraging,
+)
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from lightning.pytorch.profilers import PassThroughProfiler
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher  # 2.6 has no public name for it
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch.optim import Optimizer
+
+from lightning_ding.protocols import HasSpaces, run_data
+
+CHECKPOINT_DEFAULTS: dict[str, Any] = {"every_n_train_steps": 0, "train_time_interval": None}
+CHECKPOINT_TIMES = "Lightning counts no rounds and no time here; use every_n_epochs, and rounds_per_epoch of the data"
+
+
+REFUSED_CALLBACKS: dict[type[Callback], str] = {
+    BackboneFinetuning: "a policy has no backbone; subclass BaseFinetuning and freeze parts of policy.model",
+    BasePredictionWriter: "there is no data set to predict on; call policy(observations), or trainer.test",
+    BatchSizeFinder: "an update is one minibatch of the buffer; set learn.batch_size in the policy's config",
+    GradientAccumulationScheduler: "an update is one minibatch; raise learn.batch_size in the policy's config",
+    LearningRateFinder: "the loss of a few updates says nothing about the return; set learn.learning_rate in the "
+    "policy's config and compare eval/return_mean",
+    ModelPruning: "target networks would not be pruned; use torch.nn.utils.prune on the trained policy.model",
+    OnExceptionCheckpoint: "the run's last.ckpt is there after an exception; continue with ckpt_path='last'",
+    SpikeDetection: "the loss follows moving targets, and a batch is never seen again; see on_non_finite of the "
+    "policy's config",
+    StochasticWeightAveraging: "the policy steps its learning-rate schedules itself; use WeightAveraging or "
+    "EMAWeightAveraging",
+}
+
+
+def prepare_trainer(trainer: Trainer) -> list[Callback]:
+    """Refuse what cannot work, and return the callbacks that the datamodule needs.
+
+    Raises:
+        ValueError: See :func:`check_trainer`.
+    """
+    check_trainer(trainer)
+    connected: Any = trainer  # connectors set some of its attributes
+    if connected.fast_dev_run:
+        trainer.fit_loop.epoch_loop.max_steps = -1  # it counts rounds, each of which makes several steps
+    return run_data(trainer).default_callbacks(trainer)
+
+
+def spaces_of(trainer: Trainer | None) -> tuple[spaces.Space[Any], spaces.Space[Any]] | None:
+    """Return the observation and action space of one env of a Trainer's datamodule, if it has envs."""
+    datamodule = trainer.datamodule if trainer is not None else None  # type: ignore[attr-defined]
+    if not isinstance(datamodule, HasSpaces):
+        return None
+    return datamodule.single_observation_space, datamodule.single_action_space
+
+
+def check_trainer(trainer: Trainer) -> None:
+    """Raise for the first callback, and in a fit for the first flag, that cannot work.
+
+    Raises:
+        ValueError: Naming the flag or callback, what it was, and what to use.
+    """
+    check_callbacks(trainer)
+    if trainer.state.fn == "fit":
+        check_trainer_flags(trainer)
+
+
+def check_callbacks(trainer: Trainer) -> None:
+    """Raise for the first callback that cannot work.
+
+    Raises:
+        ValueError: Naming the callback, and what to use.
+    """
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    for callback in callbacks:
+        if isinstance(callback, OnExceptionCheckpoint):
+            callbacks.remove(callback)  # it would replace this error by another one
+        name, advice = _judge(callback)
+        if advice is not None:
+            raise ValueError(f"{name} cannot work with a reinforcement-learning policy: {advice}")
+
+
+def _judge(callback: Callback) -> tuple[str, str | None]:
+    """Return the name of a callback, and what to use in its place if it cannot work."""
+    name = type(callback).__name__
+    options = CHECKPOINT_DEFAULTS if isinstance(callback, ModelCheckpoint) else {}
+    for option, default in options.items():
+        value = getattr(callback, f"_{option}", default)  # 2.6 has no public name for them
+        if value != default:
+            return f"{name}({option}={value!r})", CHECKPOINT_TIMES
+    return name, next((advice for kind, advice in REFUSED_CALLBACKS.items() if isinstance(callback, kind)), None)
+
+
+def check_trainer_flags(trainer: Trainer) -> None:
+    """Raise for the first flag that cannot work.
+
+    Raises:
+        ValueError: Naming the flag, what it was, and what to use.
+    """
+    for flag, (is_refused, value, advice) in {**_of_updates(trainer), **_of_loops(trainer)}.items():
+        if is_refused:
+            raise ValueError(f"Trainer({flag}={value!r}) cannot work with a reinforcement-learning policy: {advice}")
+
+
+Refusals = dict[str, tuple[bool, Any, str]]
+
+
+def _of_updates(trainer: Trainer) -> Refusals:
+    strategy, checkpoint_io = trainer.strategy, trainer.strategy.checkpoint_io
+    is_spawned = isinstance(strategy.launcher, _MultiProcessingLauncher) and not is_forked(trainer)
+    return {
+        "accumulate_grad_batches": (
+            trainer.accumulate_grad_batches not in (1, None),
+            trainer.accumulate_grad_batches,
+            "an update is one minibatch; raise learn.batch_size in the policy's config",
+        ),
+        "gradient_clip_val": (
+            trainer.gradient_clip_val is not None,
+            trainer.gradient_clip_val,
+            "set learn.grad_clip_norm or learn.grad_clip_value in the policy's config",
+        ),
+        "gradient_clip_algorithm": (
+            trainer.gradient_clip_algorithm is not None,
+            trainer.gradient_clip_algorithm and trainer.gradient_clip_algorithm.value,
+            "set learn.grad_clip_norm or learn.grad_clip_value in the policy's config",
+        ),
+        "precision": (
+            trainer.precision not in ("32-true", "bf16-mixed"),
+            trainer.precision,
+            'data and losses are 32-bit; use precision="32-true" or "bf16-mixed"',
+        ),
+        "plugins": (
+            type(checkpoint_io) is not TorchCheckpointIO,
+            type(checkpoint_io).__name__,
+            "the run writes and checks its checkpoints itself; copy them from there",
+        ),
+        "strategy": (
+            not isinstance(strategy, (SingleDeviceStrategy, DDPStrategy)) or is_spawned,
+            f"{type(strategy).__name__} with spawned processes" if is_spawned else type(strategy).__name__,
+            'use strategy="ddp", or "ddp_notebook" in a notebook: gradients are averaged for whole replicas, and '
+            "spawned processes give no policy back",
+        ),
+    }
+
+
+def _of_loops(trainer: Trainer) -> Refusals:
+    flags: Any = trainer  # connectors set some of them
+    fast = bool(flags.fast_dev_run)
+    return {
+        "max_steps": (
+            trainer.max_steps != -1 and not fast,
+            trainer.max_steps,
+            "it counts steps of all optimizers together; set max_env_step or max_train_iter on the datamodule",
+        ),
+        "min_steps": (
+            trainer.min_steps is not None,
+            trainer.min_steps,
+            "it counts steps of all optimizers together; use min_epochs",
+        ),
+        "overfit_batches": (
+            flags.overfit_batches != 0,
+            flags.overfit_batches,
+            "there is no fixed data set to overfit; leave it at 0",
+        ),
+        "limit_train_batches": (
+            trainer.limit_train_batches == 0,
+            0,
+            "it would end without training; call validate or test instead of fit",
+        ),
+        "limit_val_batches": (
+            isinstance(trainer.limit_val_batches, float) and 0 < trainer.limit_val_batches < 1,
+            trainer.limit_val_batches,
+            "an evaluation is one batch; set n_evaluator_episode on the datamodule, or 0 for no evaluation",
+        ),
+        "limit_test_batches": (
+            isinstance(trainer.limit_test_batches, float) and 0 < trainer.limit_test_batches < 1,
+            trainer.limit_test_batches,
+            "an evaluation is one batch; set n_evaluator_episode on the datamodule, or 0 for no evaluation",
+        ),
+        "limit_predict_batches": (
+            trainer.limit_predict_batches != 1.0 and not fast,
+            trainer.limit_predict_batches,
+            "there is no data set to predict on; call policy(observations), or trainer.test",
+        ),
+        "num_sanity_val_steps": (
+            trainer.num_sanity_val_steps not in (0, 2),  # 2 is Lightning's default
+            trainer.num_sanity_val_steps,
+            "it would evaluate the untrained policy at full length; leave it out",
+        ),
+    }
+
+
+HOOKS = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
+
+
+def can_skip_hooks(trainer: Trainer, module: LightningModule) -> bool:
+    """Return whether backward and step can skip Lightning without an effect.
+
+    That is the case if neither a callback nor the module implements one of the hooks, no profiler measures them, and
+    the precision plugin does not scale the loss.
+    """
+    precision = trainer.precision_plugin
+    plain = type(precision) is Precision or (type(precision) is MixedPrecision and precision.scaler is None)
+    hooked = any(is_overridden(hook, module, parent=LightningModule) for hook in HOOKS) or any(
+        is_overridden(hook, callback, parent=Callback)
+        for hook in HOOKS
+        for callback in trainer.callbacks  # type: ignore[attr-defined]
+    )
+    return plain and not hooked and isinstance(trainer.profiler, PassThroughProfiler)  # type: ignore[attr-defined]
+
+
+def announce_zero_grad(trainer: Trainer, module: LightningModule, optimizer: Optimizer) -> None:
+    """Call ``on_before_zero_grad`` of callbacks and module, which Lightning skips in manual optimization."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        callback.on_before_zero_grad(trainer, module, optimizer)
+    module.on_before_zero_grad(optimizer)
+
+
+def count_optimizer_step(trainer: Trainer) -> None:
+    """Add one to ``trainer.global_step``."""
+    progress = trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
+    progress.increment_ready()
+    progress.increment_completed()
+
+
+HANDED_OVER = "handed_over"
+
+
+"""Key of a state, which no parameter can have: those of a policy are those of its networks."""
+
+
+def is_forked(trainer: Trainer) -> bool:
+    """Return whether the ranks of a Trainer are forks of the process that called it, as in a notebook."""
+    launcher: Any = trainer.strategy.launcher
+    return isinstance(launcher, _MultiProcessingLauncher) and launcher.is_interactive_compatible
+
+
+def acting_precision(trainer: Trainer | None) -> Callable[[], AbstractContextManager[None]]:
+    """Return the function that makes the context in which a network acts: under mixed precision, that of learning.
+
+    Otherwise the probabilities of actions would be those of a slightly different network than the one that learns.
+    """
+    precision = None if trainer is None else trainer.precision_plugin
+    return precision.forward_context if isinstance(precision, MixedPrecision) else nullcontext
+
+
+def attached_trainer(module: LightningModule) -> Trainer | None:
+    """Return the Trainer of a module, or None when it is used without one."""
+    try:
+        return module.trainer
+    except RuntimeError:  # what Lightning raises for a module without a Trainer
+        return None

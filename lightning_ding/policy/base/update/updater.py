@@ -1,0 +1,306 @@
+"""How a policy turns a loss into new weights: one optimisation step, eager or compiled.
+
+Shapes: U updates, B batch, P parameters.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.strategies import ParallelStrategy
+from torch import Tensor
+from torch.nn.utils import get_total_norm
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from lightning_ding import nested
+from lightning_ding.config import require
+from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.base.scheduled_values import Schedules
+from lightning_ding.policy.base.trainer import (
+    announce_zero_grad,
+    attached_trainer,
+    can_skip_hooks,
+    count_optimizer_step,
+)
+from lightning_ding.policy.base.update.clipping import NO_CLIP, GradClip, clip_gradients
+from lightning_ding.policy.base.update.compiled import Compiler, LossFunction
+from lightning_ding.policy.base.update.configured_optimizers import (
+    ConfiguredSchedulers,
+    check_optimizers,
+    read_configuration,
+    warn_of_epochs_without_trainer,
+    warn_of_other_rates,
+)
+from lightning_ding.policy.base.update.dump import Update
+from lightning_ding.policy.base.update.non_finite import NonFiniteGuard
+from lightning_ding.progress import Progress
+from lightning_ding.ranks import world_size
+
+Batch = dict[str, Any]
+LARGEST_PIECE = 5  # updates in one piece of compiled code; more of them take longer to compile
+
+
+class Updater:
+    """Makes the optimisation steps of a policy; an algorithm calls :meth:`minimise` for each of its losses.
+
+    An eager step zeroes the gradients, runs the backward pass, averages over ranks, checks that all is finite, clips
+    and steps. A compiled step does the same in one graph, see :class:`Compiler`.
+
+    Args:
+        policy: The module whose parameters are trained.
+        config: The policy's config; ``learn``, ``compile`` and ``on_non_finite`` are read.
+        progress: Counters of the run.
+    """
+
+    def __init__(self, policy: LightningModule, config: PolicyConfig, progress: Progress) -> None:
+        self.optimizers: list[Optimizer] = []
+        """One optimizer for each loss; ``_init_learn`` of an algorithm sets them."""
+        self.schedulers: list[LRScheduler] = []
+        """Learning-rate schedulers that ``configure_optimizers`` returned."""
+        self.schedules = Schedules(config.learn)
+        """Values that the config schedules, such as ``learn.lr_scheduler``."""
+        self.guard = NonFiniteGuard(policy, config.on_non_finite)
+        """Checks the loss and the gradient of each step."""
+        self.steps_directly = False
+        """Whether a fit's steps skip Lightning's hooks; see :func:`can_skip_hooks`."""
+        self._policy, self._progress, self._clip = policy, progress, config.learn.grad_clip
+        self._compiler = Compiler(policy, self.guard) if config.compile else None
+        self._made: tuple[list[Optimizer], list[LRScheduler]] | None = None
+        self._configured: ConfiguredSchedulers | None = None
+
+    def minimise(
+        self, loss: LossFunction, batch: Batch, index: int = 0, clip: GradClip | None = None
+    ) -> dict[str, Any]:
+        """Make one optimisation step on a minibatch, and return the metrics that the loss reports.
+
+        Args:
+            loss: Returns a scalar loss and a detached report. It must be a function of tensors only, so that it can be
+                compiled: random numbers come with the batch.
+            batch: The argument of ``loss``.
+            index: Index of the optimizer that steps; the parameters of the others get no gradient.
+            clip: How the gradient is clipped; None uses the config's ``learn.grad_clip_norm`` and ``grad_clip_value``.
+
+        Raises:
+            NonFiniteError: If the loss or the gradient is not finite, and ``on_non_finite`` is "raise".
+        """
+        clip = self._clip if clip is None else clip
+        outer = self.guard.update
+        self.guard.update = Update(loss, batch, index, clip, self._progress.train_iter)
+        report = None if self._compiler is None else self._minimise_compiled(loss, batch, index, clip)
+        if report is None:
+            value, report = loss(batch)
+            self.step(value, index, clip)
+        self.guard.update = outer
+        return report
+
+    def step(self, loss: Tensor, index: int = 0, clip: GradClip = NO_CLIP) -> Tensor | None:
+        """Make one eager optimisation step.
+
+        DDP's reducer expects one backward for each call of ``training_step`` that reaches every parameter; an update
+        here is one of many and may belong to one loss of several. So the backward runs with the reducer off, and the
+        gradients of this optimizer are averaged in one flat all-reduce. They are clipped after it, so that all ranks
+        clip the gradient of the whole batch.
+
+        Args:
+            loss: A scalar.
+            index: Index of the optimizer that steps.
+            clip: How the gradient is clipped.
+
+        Returns:
+            The norm of the gradient before clipping, a scalar, or None if it is not clipped by its norm.
+
+        Raises:
+            NonFiniteError: If the loss or the gradient is not finite, and ``on_non_finite`` is "raise".
+        """
+        configured, trainer, optimizer = self.take_optimizers(), self.fitting_trainer(), self.optimizers[index]
+        everything = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parameters = [parameter for parameter in everything if parameter.requires_grad]
+        self._backward(loss, optimizer, parameters, trainer)
+        if world_size() > 1:
+            loss = average_gradients(parameters, loss)
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        norm = None if clip.norm is None else get_total_norm(gradients)
+        if self.guard.allows(optimizer, index, loss, gradients, norm):
+            clip_gradients(gradients, clip, norm)
+            self._step_optimizer(optimizer, index, trainer)
+            torch.clear_autocast_cache()  # it would keep the weights from before the step until the end of the round
+        elif trainer is not None:
+            count_optimizer_step(trainer)  # a step that is left out counts as well, as it does on a GPU
+        if configured.per_update:
+            configured.after_update(index, self._progress.train_iter)
+        return norm
+
+    def _backward(self, loss: Tensor, optimizer: Optimizer, parameters: list[Tensor], trainer: Trainer | None) -> None:
+        if trainer is not None and not self.steps_directly:
+            announce_zero_grad(trainer, self._policy, optimizer)
+        for parameter in parameters:
+            parameter.grad = None
+        if trainer is None:
+            loss.backward(inputs=parameters)
+            return
+        backward: Any = loss.backward if self.steps_directly else functools.partial(self._policy.manual_backward, loss)
+        with _reducer_off(trainer):
+            backward(inputs=parameters)  # networks that the loss passes through, but that are not trained, cost nothing
+
+    def _step_optimizer(self, optimizer: Any, index: int, trainer: Trainer | None) -> None:
+        if trainer is None:
+            optimizer.step()
+        elif self.steps_directly:
+            optimizer.step()
+            count_optimizer_step(trainer)
+        else:
+            wrapped: Any = self._policy.optimizers()
+            (wrapped[index] if isinstance(wrapped, list) else wrapped).step()
+        optimizer.__dict__.pop("found_inf", None)  # the guard may have set it for this step
+
+    def _minimise_compiled(self, loss: LossFunction, batch: Batch, index: int, clip: GradClip) -> dict[str, Any] | None:
+        configured = self.take_optimizers()
+        made = (batch, self.optimizers[index], clip, self.fitting_trainer(), self.steps_directly)
+        report = cast(Compiler, self._compiler).minimise(loss, *made)
+        if report is not None and configured.per_update:
+            configured.after_update(index, self._progress.train_iter)
+        return report
+
+    @property
+    def can_join_updates(self) -> bool:
+        """Whether several updates can be made in one piece of compiled code."""
+        return self._compiler is not None and world_size() == 1
+
+    def minimise_together(self, loss: LossFunction, data: Batch, index: int = 0) -> dict[str, Any] | None:
+        """Make an optimisation step on each minibatch, leading axes (U, B), a few at a time in compiled code.
+
+        Nothing but the parameters and the optimizer's state may change between them. Arguments are those of
+        :meth:`minimise`.
+
+        Returns:
+            The report of the last step; None, and nothing has changed, if the steps have to be made one by one.
+        """
+        if self._compiler is None or self.take_optimizers().per_update:
+            return None  # a scheduler changes the learning rate between two updates
+        updates = nested.length(data)
+        size = max(number for number in range(1, LARGEST_PIECE + 1) if updates % number == 0)
+        made = (self.optimizers[index], self._clip, self.fitting_trainer(), self.steps_directly)
+        report, before = None, self._progress.train_iter
+        for number, piece in enumerate(nested.split(data, size) if size > 1 else ()):
+            self.guard.update = Update(loss, piece, index, self._clip, before + number * size)
+            report = self._compiler.minimise(loss, cast(Batch, piece), *made, updates=size)
+            if report is None and number == 0:
+                return None
+            for minibatch in nested.unbind(piece) if report is None else ():  # compiling failed after some pieces
+                report = self.minimise(loss, cast(Batch, minibatch), index)
+        return report
+
+    @property
+    def compile_seconds(self) -> float:
+        """Seconds that compiling updates has taken so far; 0 without ``compile``."""
+        return 0.0 if self._compiler is None else self._compiler.seconds
+
+    @property
+    def made(self) -> tuple[list[Optimizer], list[LRScheduler]]:
+        """The optimizers and schedulers that ``_init_learn`` made."""
+        return self._made or (self.optimizers, self.schedulers)
+
+    def begin_fit(self, trainer: Trainer) -> None:
+        """Take over the Trainer's optimizers, and find out whether its hooks of an update are used."""
+        self._configured = None
+        self.take_optimizers()
+        self.steps_directly = can_skip_hooks(trainer, self._policy)
+        if trainer.ckpt_path is not None and trainer.is_global_zero:
+            warn_of_other_rates(self.optimizers, self.schedules.sets_learning_rate or bool(self.schedulers))
+
+    def take_optimizers(self) -> ConfiguredSchedulers:
+        """Use the Trainer's optimizers, or outside a fit those of ``configure_optimizers``; return the schedulers.
+
+        Raises:
+            ValueError: If an optimizer or a scheduler cannot work here.
+        """
+        if self._configured is not None:
+            return self._configured
+        trainer, made = self.fitting_trainer(), self.made
+        if trainer is None:
+            optimizers, configs = read_configuration(self._policy.configure_optimizers())
+        else:
+            optimizers, configs = list(trainer.optimizers), trainer.lr_scheduler_configs
+        check_optimizers(self._policy, optimizers, len(made[0]))
+        configured = ConfiguredSchedulers(self._policy, configs, optimizers)
+        if configs:
+            self.schedules.give_way()
+        both = "of type constant with a scheduler of configure_optimizers"
+        require(not (configs and self.schedules.sets_learning_rate), "learn.lr_scheduler", both, "another one")
+        if trainer is None:
+            warn_of_epochs_without_trainer(configured.per_epoch)
+        self._made, self._configured = made, configured
+        self.optimizers, self.schedulers = optimizers, [config.scheduler for config in configs]
+        return configured
+
+    def fitting_trainer(self) -> Trainer | None:
+        """Return the Trainer of the current fit; None outside a fit."""
+        trainer = attached_trainer(self._policy)
+        return trainer if trainer is not None and trainer.training else None
+
+    def apply_schedules(self, env_step: int) -> None:
+        """Set the scheduled values to those after ``env_step`` env steps; once a round."""
+        if self.schedules:
+            self.take_optimizers()
+            self.schedules.apply(env_step, self._progress.budget, self.optimizers, self._policy.device)
+
+    def end_round(self, batch_idx: int) -> None:
+        """Step the schedulers whose unit is an epoch, if the round ``batch_idx`` is the last one of its epoch."""
+        configured = self.take_optimizers()
+        if configured.per_epoch and batch_idx + 1 >= self._policy.trainer.num_training_batches:
+            configured.after_epoch(self._policy.current_epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of the optimizers and schedulers."""
+        self.take_optimizers()
+        return {
+            "optimizer": [optimizer.state_dict() for optimizer in self.optimizers],
+            "lr_scheduler": [scheduler.state_dict() for scheduler in self.schedulers],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state_dict`` returned."""
+        self.take_optimizers()
+        for optimizer, saved in zip(self.optimizers, state["optimizer"], strict=True):
+            optimizer.load_state_dict(copy.deepcopy(saved))  # torch would share the tensors of the other optimizer
+        for scheduler, saved in zip(self.schedulers, state["lr_scheduler"], strict=True):
+            scheduler.load_state_dict(saved)
+
+
+@torch.no_grad()
+def average_gradients(parameters: Sequence[Tensor], loss: Tensor) -> Tensor:
+    """Average the gradients and the loss over all ranks in one all-reduce.
+
+    A missing gradient counts as zero; a parameter without a gradient on any rank keeps none.
+
+    Args:
+        parameters: The same on every rank, in the same order.
+        loss: A scalar.
+
+    Returns:
+        The mean loss, a scalar, detached.
+    """
+    parts = [torch.zeros_like(p).reshape(-1) if p.grad is None else p.grad.reshape(-1) for p in parameters]
+    has_gradient = parts[0].new_tensor([p.grad is not None for p in parameters])
+    flat = torch.cat([*parts, loss.detach().reshape(1), has_gradient])
+    dist.all_reduce(flat)
+    flat[: -len(parameters)] /= dist.get_world_size()
+    sizes = [*(len(part) for part in parts), 1, len(parameters)]
+    *means, mean_loss, contributors = cast("tuple[Tensor, ...]", flat.split(sizes))
+    for index, (parameter, mean) in enumerate(zip(parameters, means, strict=True)):
+        if parameter.grad is not None or contributors[index] > 0:  # the second test waits for the device, and is rare
+            parameter.grad = mean.view_as(parameter)
+    return mean_loss.reshape(())
+
+
+def _reducer_off(trainer: Trainer) -> AbstractContextManager[None]:
+    strategy = trainer.strategy
+    return strategy.block_backward_sync() if isinstance(strategy, ParallelStrategy) else nullcontext()

@@ -1,0 +1,74 @@
+"""The interface between the datamodule of a run and its callbacks and policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from gymnasium import spaces
+from lightning.pytorch import Callback, Trainer
+
+
+class RunData:
+    """The part of a datamodule's interface that callbacks and policies use.
+
+    These defaults fit a datamodule that neither collects nor evaluates. Other datamodules derive from this class and
+    override them. Use :func:`run_data` to get the datamodule of a Trainer.
+    """
+
+    max_env_step: int | None = None
+    """Env steps of the whole run, over all ranks; None for no limit."""
+    has_rank_state: ClassVar[bool] = False
+    """Whether each rank has a separate state to save, such as a replay buffer."""
+    rank_folder: str | None = None
+    """Name of the folder with the state of the ranks, which ``RunCheckpoint`` sets while it writes a checkpoint."""
+
+    def default_callbacks(self, trainer: Trainer) -> list[Callback]:
+        """Return the callbacks that a run needs and ``trainer`` does not have yet."""
+        return []
+
+    def pop_episodes(self) -> tuple[list[float], list[int]]:
+        """Return the returns and lengths of the episodes that ended on this rank since the last call."""
+        return [], []
+
+    def pop_metrics(self) -> dict[str, float]:
+        """Return the metrics of collecting and of the buffer since the last call, by their full names."""
+        return {}
+
+    def steps_made(self) -> int:
+        """Return the env steps made on this rank so far, in training and in evaluations.
+
+        May be called from any thread.
+        """
+        return 0
+
+    def request_cancel(self, is_requested: bool) -> None:
+        """Request that an evaluation or a wait for data ends early, or withdraw that request.
+
+        May be called from any thread.
+        """
+
+    def save_rank_state(self, folder: Path, with_buffer: bool = True) -> None:
+        """Write the state of this rank, if :attr:`has_rank_state`.
+
+        Args:
+            folder: Folder of this rank.
+            with_buffer: Whether to write the replay buffer.
+
+        Raises:
+            OSError: If the state cannot be written.
+        """
+
+
+@runtime_checkable
+class HasSpaces(Protocol):
+    """A datamodule with the spaces of one env, from which a policy makes its network."""
+
+    single_observation_space: spaces.Space[Any]
+    single_action_space: spaces.Space[Any]
+
+
+def run_data(trainer: Trainer) -> RunData:
+    """Return the datamodule of a Trainer if it is a :class:`RunData`, otherwise a plain :class:`RunData`."""
+    datamodule = trainer.datamodule  # type: ignore[attr-defined]
+    return datamodule if isinstance(datamodule, RunData) else RunData()

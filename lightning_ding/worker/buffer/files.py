@@ -1,0 +1,127 @@
+"""Memory and files of a buffer: arrays in memory or memory-mapped files, and tensors written to a file.
+
+``safetensors.torch.save_file`` writes from the tensors' own memory since version 0.8: measured, 1 MB more for a buffer
+of 1 GB. Versions up to 0.7 first copy all of it. When the disk is full it raises an error that is not an ``OSError``.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import mmap
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+logger = logging.getLogger(__name__)
+
+
+NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux on the machines below, which mmap does not name before Python 3.13
+
+
+class Memory:
+    """Makes arrays whose pages cost nothing until they are written.
+
+    Args:
+        folder: Folder of the files that hold arrays larger than memory; None for memory. A file is unlinked as soon as
+            it is open, so its space is free again when the process ends, even if it is killed.
+    """
+
+    def __init__(self, folder: str | None = None) -> None:
+        self.folder = folder
+
+    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """Return an array of zeros.
+
+        Raises:
+            MemoryError: If the operating system does not provide so much address space.
+        """
+        if self.folder is None or 0 in shape:
+            try:
+                return np.zeros(shape, dtype)
+            except MemoryError:
+                return _unreserved(shape, np.dtype(dtype))
+        Path(self.folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=self.folder, prefix="buffer-") as file:
+            array: NDArray[Any] = np.memmap(file, dtype=dtype, mode="w+", shape=shape)
+        return array
+
+    def grown(self, array: NDArray[Any], length: int) -> NDArray[Any]:
+        """Return a copy of ``array`` with a longer leading axis."""
+        longer = self.zeros((length, *array.shape[1:]), array.dtype)
+        longer[: len(array)] = array
+        return longer
+
+    def warn_if_too_small(self, nbytes: int) -> None:
+        """Warn if the arrays take more memory than the machine has once they are full; files do not count.
+
+        Args:
+            nbytes: Bytes of all arrays together.
+        """
+        here = _physical_memory()
+        if self.folder is None and here is not None and nbytes > here:
+            logger.warning(
+                "a full replay buffer takes %.0f GB and this machine has %.0f GB of memory: set replay_buffer_size, "
+                "frame_stack or memmap_dir",
+                nbytes / 1e9,
+                here / 1e9,
+            )
+
+
+def _unreserved(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return zeros for which the system reserves no memory before they are written, where it can do so (Linux).
+
+    A plain allocation is refused if it exceeds the machine's memory, even if only a part of it will ever be written.
+    """
+    nbytes = math.prod(shape) * dtype.itemsize
+    text = f"a full replay buffer needs an array of {nbytes / 1e9:.0f} GB: set replay_buffer_size or memmap_dir"
+    if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
+        raise MemoryError(text)
+    try:
+        memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+    except OSError as error:
+        raise MemoryError(text) from error
+    array: NDArray[Any] = np.frombuffer(memory, dtype).reshape(shape)
+    return array
+
+
+def _physical_memory() -> int | None:
+    """Return the bytes of this machine's memory; None if the system does not report them."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        return None
+
+
+def write_tensors(tensors: Mapping[str, Tensor], file: Path, metadata: Mapping[str, str]) -> None:
+    """Write CPU tensors for ``safetensors.safe_open``; only one that is not contiguous is copied.
+
+    Args:
+        tensors: Tensors by name.
+        file: Path of the file, which is overwritten if it exists.
+        metadata: Strings that the file also holds.
+
+    Raises:
+        OSError: If there is not enough space, which is checked before the first byte, or writing fails.
+    """
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    if shutil.disk_usage(file.parent).free < size:
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {size} bytes are needed", str(file))
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, str(file), dict(metadata))
+    except SafetensorError as error:
+        if "I/O error" not in str(error):
+            raise
+        raise OSError(f"{file}: {error}") from error

@@ -1,0 +1,191 @@
+"""The schema of a transition: its columns, and their shapes and types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lightning_ding import nested
+from lightning_ding.config import require
+
+Rows = NDArray[np.int64]
+Columns = dict[str, NDArray[Any]]
+DOUBLE = np.dtype(np.float64)
+SCALARS = ("terminated", "truncated", "env_id", "episode_id", "policy_version", "data_id", "priority")
+"""Entries that are one number for each transition, as ``reward`` is in columns."""
+
+
+def split_columns(data: Mapping[str, Any]) -> tuple[Columns, Columns, Columns]:
+    """Return flat columns, observation leaves and next-observation leaves; without both, all are columns.
+
+    Raises:
+        ValueError: If a key contains a "/", which joins the keys of nested entries.
+    """
+    if "obs" not in data or "next_obs" not in data:
+        return _arrays(data), {}, {}
+    columns = {key: value for key, value in data.items() if key not in ("obs", "next_obs")}
+    return _arrays(columns), _arrays({"obs": data["obs"]}), _arrays({"obs": data["next_obs"]})
+
+
+def as_columns(data: Any, schema: Schema | None) -> Mapping[str, Any]:
+    """Return pushed data as columns with a leading axis of transitions.
+
+    The schema of the earlier transitions decides whether the data are one transition or several. Before the first push
+    the entries decide that are one number for each transition.
+
+    Args:
+        data: Columns, one transition, a list of transitions, or a list of columns.
+        schema: Schema of the transitions in the buffer; None before the first push.
+
+    Raises:
+        ValueError: If one transition cannot be distinguished from several.
+        TypeError: If ``data`` is something else.
+    """
+    if isinstance(data, Mapping):
+        return data if not data or _has_leading_axis(data, schema) else nested.apply(_with_leading_axis, dict(data))
+    if not len(data):
+        return {}
+    if not isinstance(data[0], Mapping):
+        raise TypeError(f"data must be a mapping or a list of mappings, got a list of {type(data[0]).__name__}")
+    if schema is None:
+        is_of_columns = any(np.ndim(data[0][name]) for name in SCALARS if name in data[0])
+    else:
+        is_of_columns = schema.has_leading_axis(data[0])
+    return nested.concatenate_arrays(data) if is_of_columns else nested.stack_arrays(data)  # type: ignore[no-any-return]
+
+
+def _has_leading_axis(data: Mapping[str, Any], schema: Schema | None) -> bool:
+    """Return whether a mapping holds columns, not one transition."""
+    if schema is not None:
+        return schema.has_leading_axis(data)
+    axes = [np.ndim(data[name]) for name in (*SCALARS, "reward") if name in data]
+    if axes:
+        return max(axes) > 0
+    if all(number for _, number in _axes(data)):
+        raise ValueError(
+            "data must show whether it is one transition or several, for which it needs one of the entries "
+            f"{(*SCALARS, 'reward')} before the first push: push a list with a dict for each transition, "
+            f"got entries {sorted(data)}"
+        )
+    return False
+
+
+def _with_leading_axis(value: Any) -> Any:
+    return (value if isinstance(value, Tensor) else np.asarray(value))[None]
+
+
+def _axes(data: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, int]]:
+    """Yield the flat name and the number of axes of each entry; ``next_obs`` has the names of ``obs``."""
+    for key, value in data.items():
+        name = path + ("obs" if key == "next_obs" and not path else key)
+        if isinstance(value, Mapping):
+            yield from _axes(value, f"{name}/")
+        else:
+            yield name, np.ndim(value)
+
+
+class Schema:
+    """Columns, shapes and types of the first batch, which every later one has to fit.
+
+    Args:
+        columns: Columns of the first batch.
+        obs: Observation leaves of the first batch.
+
+    Raises:
+        ValueError: If an entry does not hold numbers, or ``env_id`` does not hold integers.
+    """
+
+    def __init__(self, columns: Columns, obs: Columns) -> None:
+        for name, array in (columns | obs).items():
+            require(array.dtype.kind in "biufc", name, "numbers", str(array.dtype))
+        if "env_id" in columns:
+            shape, dtype = columns["env_id"].shape[1:], columns["env_id"].dtype
+            require(dtype.kind in "iu" and not shape, "env_id", "an integer for each transition", f"{dtype} {shape}")
+        self._columns = {name: (array.shape[1:], array.dtype) for name, array in columns.items()}
+        self._obs = {name: (array.shape[1:], array.dtype) for name, array in obs.items()}
+
+    def has_leading_axis(self, data: Mapping[str, Any]) -> bool:
+        """Return whether a mapping holds columns of this schema, not one transition; :meth:`check` checks the rest."""
+        for name, axes in _axes(data):
+            known = self._columns.get(name) or self._obs.get(name)
+            if known is not None:
+                return axes != len(known[0])
+        return True
+
+    def check(self, columns: Columns, obs: Columns, next_obs: Columns) -> int:
+        """Return the size of the leading axis of a batch, after checking its keys, shapes and types.
+
+        Raises:
+            ValueError: If an entry does not fit; the message names the entry.
+        """
+        size = self._size_if_as_first(columns, obs, next_obs)
+        if size is not None:
+            return size
+        size = _check_lengths(columns, obs, next_obs)
+        for kind, here, new in (("", self._columns, columns), ("", self._obs, obs), ("next_", self._obs, next_obs)):
+            if here.keys() != new.keys():
+                expected, got = (sorted(kind + name for name in names) for names in (here, new))
+                raise ValueError(f"a transition must hold {expected}, got {got}")
+            for name, (shape, dtype) in here.items():
+                array = new[name]
+                if array.shape[1:] != shape:
+                    raise ValueError(f"{kind}{name} must have the shape {shape}, got {array.shape[1:]}")
+                if not _fits(array, dtype):
+                    raise ValueError(f"{kind}{name} must be of a type that fits {dtype}, got {array.dtype}")
+        return size
+
+    def _size_if_as_first(self, columns: Columns, obs: Columns, next_obs: Columns) -> int | None:
+        """Return the leading axis of a batch that otherwise is exactly like the first one; None if it is not."""
+        size = None
+        for here, new in ((self._columns, columns), (self._obs, obs), (self._obs, next_obs)):
+            if here.keys() != new.keys():
+                return None
+            for name, (tail, dtype) in here.items():
+                array = new[name]
+                if array.dtype is not dtype or array.shape[1:] != tail or not array.ndim:
+                    return None
+                if size is None:
+                    size = array.shape[0]
+                elif array.shape[0] != size:
+                    return None
+        return size
+
+
+def _check_lengths(*parts: Columns) -> int:
+    """Return the leading axis that all entries have.
+
+    Raises:
+        ValueError: If there are no entries, or they differ.
+    """
+    sizes = [array.shape[0] if array.ndim else -1 for part in parts for array in part.values()]
+    if not sizes:
+        raise ValueError("a transition must hold at least one entry, got none")
+    if sizes[0] < 0 or sizes.count(sizes[0]) < len(sizes):
+        named = dict(zip([name for part in parts for name in part], sizes, strict=True))
+        raise ValueError(f"every entry of a batch must have the same leading axis, got the sizes {named}")
+    return sizes[0]
+
+
+def _arrays(data: Mapping[str, Any]) -> Columns:
+    return {name: _array(leaf) for name, leaf in nested.flatten(data).items()}
+
+
+def _array(leaf: Any) -> NDArray[Any]:
+    if type(leaf) is np.ndarray and leaf.dtype is not DOUBLE:  # most are
+        return leaf
+    array = leaf.numpy(force=True) if isinstance(leaf, Tensor) else np.asarray(leaf)
+    return array.astype(np.float32) if array.dtype == DOUBLE else array
+
+
+def _fits(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
+    """Return whether a column of this type can hold the values: floats may be rounded, integers must be exact."""
+    if array.dtype == dtype:
+        return True
+    if dtype.kind in "iu" and array.dtype.kind in "iu" and array.size:
+        bounds = np.iinfo(dtype)
+        return bool(bounds.min <= int(array.min()) and int(array.max()) <= bounds.max)
+    return np.can_cast(array.dtype, dtype, "same_kind")

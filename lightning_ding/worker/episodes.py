@@ -1,0 +1,342 @@
+"""Statistics of episodes: quotas, counters and returns, faults of the envs, and reports.
+
+Shapes: N envs, E episodes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_ding.config import require
+from lightning_ding.worker.log import WorkerLog
+
+MAX_FAULTS = 100  # of one env without a success in between, since an env that never recovers would block the run
+SAVED = {
+    "envstep": "_envstep",
+    "sample": "sample",
+    "episode": "_episode",
+    "dropped_episode": "dropped_episode",
+    "next_episode_id": "_next_episode_id",
+    "returns": "_returns",
+    "lengths": "_lengths",
+    "dropped_ids": "_dropped_ids",
+}
+"""Attributes of the statistics, and their names in checkpoints."""
+
+
+def share_out(n_episode: int, num_envs: int, turn: int = 0) -> NDArray[np.int64]:
+    """Return the quota of each env: E // N episodes, and one more for the E % N envs whose turn it is.
+
+    If ``turn`` grows by E after every call, the total quotas of any two envs never differ by more than one.
+
+    Args:
+        n_episode: Number of episodes E, >= 1.
+        num_envs: Number of envs N, >= 1.
+        turn: Index of the first env that gets one more episode; counted modulo N.
+
+    Returns:
+        Shape (N,).
+
+    Raises:
+        ValueError: If a number is out of range.
+
+    Example:
+        >>> share_out(n_episode=5, num_envs=3, turn=2)
+        array([2, 1, 2])
+    """
+    require(n_episode >= 1, "n_episode", ">= 1", n_episode)
+    require(num_envs >= 1, "num_envs", ">= 1", num_envs)
+    place_in_turn = (np.arange(num_envs) - turn) % num_envs
+    return n_episode // num_envs + (place_in_turn < n_episode % num_envs).astype(np.int64)
+
+
+class EpisodeStatistics:
+    """Counters of a collector, and the returns and lengths of the episodes that ended.
+
+    Example:
+        >>> statistics = EpisodeStatistics()
+        >>> statistics.new_ids(2).tolist()
+        [0, 1]
+        >>> statistics.add([1.0, 3.0], [4, 6])
+        >>> statistics.episode, statistics.pop_episodes(), statistics.pop_episodes()
+        (2, ([1.0, 3.0], [4, 6]), ([], []))
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Set all counters to zero and remove the episodes."""
+        self.envstep = 0
+        """Environment steps."""
+        self.sample = 0
+        """Transitions that were returned."""
+        self.episode = 0
+        """Episodes that ended without a fault."""
+        self.dropped_episode = 0
+        """Episodes that a fault of their env ended; they do not count as episodes."""
+        self.next_episode_id = 0
+        """Identifier of the next episode that begins."""
+        self.returns: list[float] = []
+        """Returns of the episodes since the last :meth:`pop_episodes`."""
+        self.lengths: list[int] = []
+        """Env steps of these episodes."""
+        self.dropped_ids: list[int] = []
+        """Identifiers of the dropped episodes since the last :meth:`pop_dropped_ids`."""
+
+    def new_ids(self, amount: int) -> NDArray[np.int64]:
+        """Return identifiers for a number of episodes that begin."""
+        self.next_episode_id += amount
+        return np.arange(self.next_episode_id - amount, self.next_episode_id)
+
+    def add(self, returns: Sequence[float], lengths: Sequence[int], is_recorded: bool = True) -> None:
+        """Count episodes that ended without a fault.
+
+        Args:
+            returns: Return of each episode.
+            lengths: Env steps of each episode.
+            is_recorded: Whether :meth:`pop_episodes` reports them.
+        """
+        self.episode += len(returns)
+        if is_recorded:
+            self.returns += returns
+            self.lengths += lengths
+
+    def drop(self, ids: Sequence[int]) -> None:
+        """Count episodes that a fault ended, by their identifiers."""
+        self.dropped_episode += len(ids)
+        self.dropped_ids += ids
+
+    def pop_episodes(self) -> tuple[list[float], list[int]]:
+        """Return the returns and lengths of the episodes that ended since the last call."""
+        episodes, self.returns, self.lengths = (self.returns, self.lengths), [], []
+        return episodes
+
+    def pop_dropped_ids(self) -> list[int]:
+        """Return the identifiers of the episodes that were dropped since the last call."""
+        dropped, self.dropped_ids = self.dropped_ids, []
+        return dropped
+
+    def totals(self) -> dict[str, int]:
+        """Return the counters by the names that reports use."""
+        named = {"envstep": self.envstep, "train_sample": self.sample, "episode": self.episode}
+        return named | {"dropped_episode": self.dropped_episode}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all counters and episodes."""
+        return {saved: getattr(self, name) for name, saved in SAVED.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state_dict`` returned."""
+        for name, saved in SAVED.items():
+            setattr(self, name, state[saved])
+
+
+class FaultCounter:
+    """Counts the faults of each env since its last success, and decides when they end the run.
+
+    Args:
+        num_envs: Number of envs N.
+        env_fault: ``raise`` to end the run at the first fault, ``drop`` to continue without the episode.
+        success: Name of the event that resets the count of an env, for the message, such as "good step".
+    """
+
+    def __init__(self, num_envs: int, env_fault: str, success: str) -> None:
+        self.count = np.zeros(num_envs, dtype=np.int64)
+        """Faults of each env since its last success, shape (N,)."""
+        self._env_fault = env_fault
+        self._success = success
+
+    def handle(self, abnormal: NDArray[np.bool_], fault_of: Callable[[int], str | None]) -> None:
+        """Raise if the config does not allow faults, or an env reported too many; call it after counting.
+
+        Args:
+            abnormal: Whether each env reported a fault in this step, shape (N,); at least one did.
+            fault_of: Function that returns the description of an env's fault.
+
+        Raises:
+            RuntimeError: Naming the env and its fault.
+        """
+        first = int(abnormal.argmax())
+        if self._env_fault == "raise":
+            raise RuntimeError(
+                f"env {first} reported a fault: {fault_of(first)}; "
+                'with env_fault="drop" the collector drops the episode and continues'
+            )
+        worst = int((self.count * abnormal).argmax())
+        if self.count[worst] > MAX_FAULTS:
+            raise RuntimeError(
+                f"env {worst} reported {self.count[worst]} faults without a {self._success} between, the last one: "
+                f"{fault_of(worst)}"
+            )
+
+
+class ReportMark(NamedTuple):
+    """Time and counters at the beginning of a call of ``collect``."""
+
+    seconds: float
+    envstep: int
+    sample: int
+    episodes: int
+
+
+class CollectReport:
+    """Sums up what a collector did and writes it to a log at intervals, when the collector is used without a Trainer.
+
+    All values but the totals are those of one interval: from the last report to this one.
+
+    Args:
+        log: The log to write to. While it has no reader, ``is_on`` is false and nothing has to be summed up.
+        freq: Updates between two reports, >= 1. A report also waits until an episode has ended.
+
+    Example:
+        >>> report = CollectReport(WorkerLog(), freq=100)
+        >>> report.add(seconds=2.0, envstep=10, sample=10, lengths=[4, 6], returns={"return": [1.0, 3.0]})
+        >>> values = report.values()
+        >>> values["return_mean"], values["avg_envstep_per_episode"], values["avg_envstep_per_sec"]
+        (2.0, 5.0, 5.0)
+    """
+
+    def __init__(self, log: WorkerLog, freq: int) -> None:
+        self.log = log
+        self.freq = freq
+        self.reset()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the log has a reader."""
+        return self.log.has_reader
+
+    def reset(self) -> None:
+        """Reset all sums; the next report is due after ``freq`` updates from zero."""
+        self._last_train_iter = 0
+        self._begin_interval()
+
+    def _begin_interval(self) -> None:
+        self._seconds = 0.0
+        self._envstep = 0
+        self._sample = 0
+        self._lengths: list[int] = []
+        self._returns: dict[str, list[float]] = {}
+
+    def begin(self, statistics: EpisodeStatistics) -> ReportMark | None:
+        """Return where a call of ``collect`` begins; None while the log has no reader."""
+        if not self.is_on:
+            return None
+        return ReportMark(time.perf_counter(), statistics.envstep, statistics.sample, len(statistics.returns))
+
+    def finish(
+        self,
+        mark: ReportMark | None,
+        statistics: EpisodeStatistics,
+        train_iter: int,
+        returns: Mapping[str, Sequence[float]] | None = None,
+    ) -> None:
+        """Add what a call of ``collect`` did, and write a report if one is due.
+
+        Args:
+            mark: Value that :meth:`begin` returned; None adds nothing.
+            statistics: Counters and episodes of the collector.
+            train_iter: Updates so far.
+            returns: Returns by name of the episodes that ended; None takes those of the statistics.
+        """
+        if mark is None:
+            return
+        self.add(
+            seconds=time.perf_counter() - mark.seconds,
+            envstep=statistics.envstep - mark.envstep,
+            sample=statistics.sample - mark.sample,
+            lengths=statistics.lengths[mark.episodes :],
+            returns={"return": statistics.returns[mark.episodes :]} if returns is None else returns,
+        )
+        self.write_if_due(train_iter, statistics.totals())
+
+    def add(
+        self,
+        seconds: float,
+        envstep: int,
+        sample: int,
+        lengths: Sequence[int],
+        returns: Mapping[str, Sequence[float]],
+    ) -> None:
+        """Add what one call of a collector did.
+
+        Args:
+            seconds: Duration of the call.
+            envstep: Env steps of the call.
+            sample: Number of transitions that the call returned.
+            lengths: Env steps of the episodes that ended.
+            returns: Returns of these episodes by name: ``return``, or one name for each player.
+        """
+        self._seconds += seconds
+        self._envstep += envstep
+        self._sample += sample
+        self._lengths += lengths
+        for name, values in returns.items():
+            self._returns.setdefault(name, []).extend(values)
+
+    def write_if_due(self, train_iter: int, totals: Mapping[str, int]) -> None:
+        """Write the interval and begin the next one, if a report is due.
+
+        Args:
+            train_iter: Updates so far.
+            totals: Counts since the collector's last reset, with ``envstep``; written as ``total_<name>_count``.
+        """
+        if train_iter - self._last_train_iter < self.freq or not self._lengths:
+            return
+        named = {f"total_{name}_count": float(value) for name, value in totals.items()}
+        self.log.write(self.values() | named, train_iter, totals["envstep"])
+        self._last_train_iter = train_iter
+        self._begin_interval()
+
+    def values(self) -> dict[str, float]:
+        """Return the numbers of the interval, in which at least one episode ended; times are in seconds."""
+        episodes, seconds = len(self._lengths), max(self._seconds, 1e-9)
+        values = {
+            "episode_count": float(episodes),
+            "envstep_count": float(self._envstep),
+            "train_sample_count": float(self._sample),
+            "collect_time": self._seconds,
+            "avg_envstep_per_episode": float(np.mean(self._lengths)),
+            "avg_time_per_episode": self._seconds / episodes,
+            "avg_envstep_per_sec": self._envstep / seconds,
+            "avg_train_sample_per_sec": self._sample / seconds,
+            "avg_episode_per_sec": episodes / seconds,
+        }
+        for name, returns in self._returns.items():
+            values |= summary(returns, name)
+        return values
+
+
+def summary(returns: Sequence[float] | NDArray[np.float64], name: str = "return") -> dict[str, float]:
+    """Return mean, standard deviation, minimum and maximum of returns as ``{name}_mean`` and so on.
+
+    Example:
+        >>> summary([1.0, 3.0])
+        {'return_mean': 2.0, 'return_std': 1.0, 'return_min': 1.0, 'return_max': 3.0}
+    """
+    numbers = {"mean": np.mean(returns), "std": np.std(returns), "min": np.min(returns), "max": np.max(returns)}
+    return {f"{name}_{kind}": float(value) for kind, value in numbers.items()}
+
+
+def speed(lengths: Sequence[int], seconds: float) -> dict[str, float]:
+    """Return the counts and averages that interaction evaluators report.
+
+    Args:
+        lengths: Env steps of the episodes, at least one.
+        seconds: Duration of the evaluation.
+    """
+    n_episode, n_envstep = len(lengths), sum(lengths)
+    return {
+        "episode_count": n_episode,
+        "envstep_count": n_envstep,
+        "avg_envstep_per_episode": n_envstep / n_episode,
+        "evaluate_time": seconds,
+        "avg_time_per_episode": seconds / n_episode,
+        "avg_envstep_per_sec": n_envstep / seconds,
+    }

@@ -1,0 +1,288 @@
+"""Hooks of a learner: Lightning callbacks with a name, a position and a priority, also built from a config."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, get_args
+from weakref import WeakKeyDictionary
+
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+from typing_extensions import override
+
+from lightning_ding.config import nearest, require
+from lightning_ding.registry import LEARNER_HOOK_REGISTRY
+from lightning_ding.worker.learner.engine import LearnerEngine
+from lightning_ding.worker_config import HookConfig
+
+Position = Literal["before_run", "after_run", "before_iter", "after_iter"]
+
+
+POSITIONS: tuple[Position, ...] = get_args(Position)
+
+
+DEFAULT_PRIORITY = 100
+
+
+CallbackT = TypeVar("CallbackT", bound=Callback)
+
+
+Hooks = dict[str, list["LearnerHook"]]
+_PRIORITIES: WeakKeyDictionary[Callback, int] = WeakKeyDictionary()
+"""Priorities of the callbacks that ``with_priority`` was given."""
+
+
+class LearnerHook(Callback, ABC):
+    """An action at one position of a learner's run; a subclass implements ``__call__(engine)``.
+
+    A learner without a Trainer calls its hooks itself. In a Trainer a hook is a callback: a run is a fit, an iteration
+    is a round, and all hooks share one :class:`LearnerEngine`.
+
+    Args:
+        name: Name of the hook.
+        priority: Order among the hooks of a position and among the callbacks of a Trainer, lower first; >= 0.
+        position: Position in the run at which it is called. After an iteration the counter holds the completed updates.
+        ext_args: Further arguments of the hook by name.
+
+    Raises:
+        ValueError: If ``priority`` is negative, ``position`` is not a position, or ``ext_args`` are unknown.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        priority: int = DEFAULT_PRIORITY,
+        position: Position = "after_iter",
+        ext_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        require(priority >= 0, "priority", ">= 0", priority)
+        require(position in POSITIONS, "position", f"one of {', '.join(POSITIONS)}", position)
+        self._name = name
+        self._priority = priority
+        self._position: Position = position
+        self.ext_args = dict(ext_args or {})
+
+    engine: LearnerEngine | None = None
+    """Engine of the Trainer that this hook is the first hook of."""
+
+    @property
+    def name(self) -> str:
+        """Name of the hook."""
+        return self._name
+
+    @property
+    def priority(self) -> int:
+        """Order among the hooks of a position, lower first."""
+        return self._priority
+
+    @property
+    def position(self) -> Position:
+        """Position in the run at which the hook is called."""
+        return self._position
+
+    @abstractmethod
+    def __call__(self, engine: LearnerEngine) -> None:
+        """Perform the action."""
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Call a hook of ``before_run``."""
+        engine_of(trainer).begin_run()
+        self._call_at("before_run", trainer)
+
+    @override
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """Call a hook of ``before_iter``."""
+        engine_of(trainer).begin_iteration()
+        self._call_at("before_iter", trainer)
+
+    @override
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Call a hook of ``after_iter``."""
+        engine_of(trainer).finish_iteration([outputs] if outputs else [])
+        self._call_at("after_iter", trainer)
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Call a hook of ``after_run``."""
+        engine_of(trainer).end_run()
+        self._call_at("after_run", trainer)
+
+    def _call_at(self, position: Position, trainer: Trainer) -> None:
+        if self._position == position:
+            self(engine_of(trainer))
+
+
+def engine_of(trainer: Trainer) -> LearnerEngine:
+    """Return the engine that the hooks of a Trainer share; every rank has to call it.
+
+    Raises:
+        TypeError: If the Trainer's module is not a policy.
+        RuntimeError: If the Trainer has no hooks.
+    """
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    first = next((callback for callback in callbacks if isinstance(callback, LearnerHook)), None)
+    if first is None:
+        raise RuntimeError("the Trainer has no LearnerHook among its callbacks")
+    if first.engine is None or not first.engine.trains(trainer.lightning_module):
+        first.engine = LearnerEngine.for_trainer(trainer)
+    return first.engine
+
+
+def with_priority(callback: CallbackT, priority: int) -> CallbackT:
+    """Return a callback after giving it a priority among the callbacks of a Trainer.
+
+    Args:
+        callback: Any callback but a ``LearnerHook``, which has its priority from its constructor.
+        priority: Order among the callbacks, lower first; >= 0. A callback without a priority counts as 100.
+
+    Raises:
+        ValueError: If ``priority`` is negative.
+        TypeError: If ``callback`` is a ``LearnerHook`` or not a callback.
+    """
+    require(priority >= 0, "priority", ">= 0", priority)
+    if isinstance(callback, LearnerHook) or not isinstance(callback, Callback):
+        raise TypeError(f"with_priority takes a callback that is not a LearnerHook, got {type(callback).__name__}")
+    _PRIORITIES[callback] = priority
+    return callback
+
+
+def sort_callbacks(callbacks: Iterable[Callback]) -> list[Callback]:
+    """Return callbacks by priority, in their order where it is equal; checkpoints stay last, as in Lightning."""
+    return sorted(callbacks, key=lambda callback: (isinstance(callback, Checkpoint), _priority_of(callback)))
+
+
+def add_learner_hook(hooks: Hooks, hook: LearnerHook) -> None:
+    """Insert a hook into the list of its position, after those of equal priority; ``hooks`` is changed.
+
+    Raises:
+        TypeError: If ``hook`` is not a ``LearnerHook``.
+    """
+    if not isinstance(hook, LearnerHook):
+        raise TypeError(f"hook must be a LearnerHook, got {type(hook).__name__}")
+    there = hooks.setdefault(hook.position, [])
+    place = sum(other.priority <= hook.priority for other in there)
+    there.insert(place, hook)
+
+
+def merge_hooks(hooks1: Mapping[str, Sequence[LearnerHook]], hooks2: Mapping[str, Sequence[LearnerHook]]) -> Hooks:
+    """Return the hooks of both mappings by position and priority; where it is equal, those of ``hooks1`` come first.
+
+    Raises:
+        ValueError: If the mappings do not have the same positions.
+    """
+    require(hooks1.keys() == hooks2.keys(), "hooks2", f"hooks at {sorted(hooks1)}, as hooks1", sorted(hooks2))
+    return {
+        position: sorted([*hooks, *hooks2[position]], key=lambda hook: hook.priority)
+        for position, hooks in hooks1.items()
+    }
+
+
+def _priority_of(callback: Callback) -> int:
+    if isinstance(callback, LearnerHook):
+        return callback.priority
+    return _PRIORITIES.get(callback, DEFAULT_PRIORITY)
+
+
+SHORT: dict[str, tuple[str, str, int, Position]] = {
+    "load_ckpt_before_run": ("load_ckpt", "load_ckpt", 20, "before_run"),
+    "log_show_after_iter": ("log_show", "log_show", 20, "after_iter"),
+    "save_ckpt_after_iter": ("save_ckpt", "save_ckpt_after_iter", 20, "after_iter"),
+    "save_ckpt_after_run": ("save_ckpt", "save_ckpt_after_run", 20, "after_run"),
+    "log_reduce_after_iter": ("log_reduce", "log_reduce_after_iter", 10, "after_iter"),
+}
+
+
+"""Registered class, name, priority and position of each short key."""
+
+
+FULL = ("type", "name", "position", "priority", "ext_args")
+
+
+def register_learner_hook(name: str, cls: type[LearnerHook], force_overwrite: bool = False) -> None:
+    """Register a hook class under a name that configs can use.
+
+    Args:
+        name: The ``type`` of a config. The short keys build the built-in ``load_ckpt``, ``save_ckpt``, ``log_show`` and
+            ``log_reduce``.
+        cls: A subclass of ``LearnerHook``.
+        force_overwrite: Replace a class of that name instead of raising.
+
+    Raises:
+        TypeError: If ``cls`` is not a subclass of ``LearnerHook``.
+        ValueError: If the name is taken and ``force_overwrite`` is false.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, LearnerHook)):
+        raise TypeError(f"cls must be a subclass of LearnerHook, got {cls!r}")
+    LEARNER_HOOK_REGISTRY.register(name, force_overwrite=force_overwrite)(cls)
+
+
+def build_learner_hook_by_cfg(cfg: Mapping[str, Any] | HookConfig | None) -> Hooks:
+    """Return the hooks that a config describes, by position and in the order of their priorities.
+
+    Args:
+        cfg: A ``HookConfig``; or a mapping of short keys, and of further keys whose values are mappings: ``type``,
+            ``position``, and optionally ``name`` (the key), ``priority`` (100) and ``ext_args``. A short key may also
+            have such a value. None means no hooks.
+
+    Returns:
+        A list for each of the four positions.
+
+    Raises:
+        ValueError: If a key is unknown, naming the nearest known one, or a value out of range.
+        TypeError: If a value has the wrong type.
+        KeyError: If a ``type`` is missing or not registered.
+    """
+    section = _section(cfg)
+    hooks: Hooks = {position: [] for position in POSITIONS}
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            add_learner_hook(hooks, _from_full(key, value))
+        elif key not in SHORT:
+            raise ValueError(f"unknown learner hook {key!r}; {nearest(key, SHORT)}, or give a mapping with a 'type'")
+        elif value is not None and value is not False and value != "":
+            add_learner_hook(hooks, _from_short(key, value))
+    return hooks
+
+
+def _section(cfg: Mapping[str, Any] | HookConfig | None) -> Mapping[str, Any]:
+    if isinstance(cfg, HookConfig):
+        short = {field.name: getattr(cfg, field.name) for field in dataclasses.fields(cfg) if field.name != "custom"}
+        twice = sorted(short.keys() & cfg.custom.keys())
+        require(not twice, "hook.custom", "other names than the short keys", twice)
+        for key, value in cfg.custom.items():
+            require(isinstance(value, Mapping), f"hook.custom.{key}", "a mapping with a 'type'", value)
+        return {**short, **cfg.custom}
+    return cfg or {}
+
+
+def _from_short(key: str, value: Any) -> LearnerHook:
+    kind, name, priority, position = SHORT[key]
+    if key == "load_ckpt_before_run":
+        ext_args = {"load_path": value}
+    elif key in ("log_show_after_iter", "save_ckpt_after_iter"):
+        ext_args = {"freq": value}
+    else:
+        ext_args = {}
+        if value is not True:
+            raise TypeError(f"learner hook {key!r} must be True or False, got {value!r}")
+    return _build(kind, name, priority, position, ext_args)
+
+
+def _from_full(key: str, value: Mapping[str, Any]) -> LearnerHook:
+    for name in value:
+        if name not in FULL:
+            raise ValueError(f"unknown key {name!r} of the learner hook {key!r}; {nearest(name, FULL)}")
+    for name in ("type", "position"):
+        if name not in value:
+            raise KeyError(f"the learner hook {key!r} needs a {name!r}, got the keys {sorted(value)}")
+    priority, ext_args = value.get("priority", DEFAULT_PRIORITY), value.get("ext_args") or {}
+    return _build(value["type"], value.get("name", key), priority, value["position"], ext_args)
+
+
+def _build(kind: str, name: str, priority: int, position: Position, ext_args: Mapping[str, Any]) -> LearnerHook:
+    hook = LEARNER_HOOK_REGISTRY.get(kind)(name=name, priority=priority, position=position, ext_args=ext_args)
+    assert isinstance(hook, LearnerHook)
+    return hook

@@ -1,0 +1,185 @@
+"""Saving on two processes of which one cannot write: no rank waits for ever, and all of them go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+
+from lightning_ding.callbacks import BestCheckpoint, RunCheckpoint
+from lightning_ding.checkpoints import verify
+from lightning_ding.datamodules import ReplayDataModule
+from lightning_ding.policy import DQNPolicy
+from tests.processes import run as run_script
+
+MakeTrainer = Callable[..., Trainer]
+
+
+Config = dict[str, Any]
+
+
+class RemoteLogger(Logger):
+    """Keeps its numbers elsewhere, as WandbLogger does: a folder, a project, and a version for each run or none."""
+
+    def __init__(self, save_dir: Path | None, version: str | int | None) -> None:
+        super().__init__()
+        self._save_dir, self._version = save_dir, version
+
+    @property
+    def name(self) -> str:
+        return "project"
+
+    @property
+    def version(self) -> str | int | None:
+        return self._version
+
+    @property
+    def save_dir(self) -> str | None:
+        return None if self._save_dir is None else str(self._save_dir)
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None: ...
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None: ...
+
+
+def fit(trainer: Trainer, small: Config, max_env_step: int = 32, **arguments: Any) -> Trainer:
+    datamodule = ReplayDataModule("CartPole-v1", num_envs=2, rounds_per_epoch=1, max_env_step=max_env_step)
+    trainer.fit(DQNPolicy(small), datamodule, **arguments)
+    return trainer
+
+
+def run(make_trainer: MakeTrainer, small: Config, logger: Any = False, **arguments: Any) -> tuple[Path, Path]:
+    """Train a new run, and return the folders of its two checkpoints."""
+    trainer = fit(make_trainer(logger=logger, enable_checkpointing=True), small, **arguments)
+    best, last = (next(one for one in trainer.checkpoint_callbacks if isinstance(one, kind)) for kind in KINDS)
+    return Path(best.best_model_path).parent, Path(last.last_model_path).parent
+
+
+KINDS: tuple[Any, Any] = (BestCheckpoint, RunCheckpoint)
+
+
+def env_step(file: Path) -> int:
+    return int(torch.load(file, weights_only=True)["progress"]["env_step"])
+
+
+@pytest.mark.parametrize(("version", "folder"), [("abc", "abc"), (3, "version_3"), (None, "version_None")])
+def test_checkpoints_lie_where_those_of_lightning_would(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, version: Any, folder: str
+) -> None:
+    logger = RemoteLogger(tmp_path / "logs", version)
+    trainer = make_trainer(logger=logger, enable_checkpointing=True, callbacks=[BestCheckpoint(), ModelCheckpoint()])
+    fit(trainer, small)
+    paths = {Path(str(getattr(one, "best_model_path", ""))) for one in trainer.checkpoint_callbacks}
+    assert {path.parent for path in paths if path.name} == {tmp_path / "logs" / "project" / folder / "checkpoints"}
+
+
+@pytest.mark.parametrize("kind", [TensorBoardLogger, CSVLogger])
+def test_loggers_of_lightning_give_every_run_a_folder(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, kind: Any
+) -> None:
+    folders = [run(make_trainer, small, kind(tmp_path, name="runs"))[0] for _ in range(2)]
+    assert folders == [tmp_path / "runs" / f"version_{number}" / "checkpoints" for number in range(2)]
+
+
+@pytest.mark.parametrize("logged", [False, True], ids=["logger=False", "logger without version"])
+@pytest.mark.filterwarnings("ignore:.*holds checkpoints of another run")
+def test_new_run_replaces_no_file_of_another(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, logged: bool
+) -> None:
+    logger = RemoteLogger(None, None) if logged else False
+    first = run(make_trainer, small, logger)
+    before = {path: path.read_bytes() for path in first[0].rglob("*.ckpt")}
+    second, third = run(make_trainer, small, logger), run(make_trainer, small, logger)
+    assert [first, second, third] == [(folder, folder) for folder in (first[0], first[0] / "v1", first[0] / "v2")]
+    assert len(before) == 3
+    assert all(path.read_bytes() == content for path, content in before.items())
+
+
+def test_new_run_in_a_chosen_folder_says_where_its_checkpoints_go(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    def trainer() -> Trainer:
+        return make_trainer(enable_checkpointing=True, callbacks=[RunCheckpoint(tmp_path / "here")])
+
+    fit(trainer(), small)
+    with pytest.warns(UserWarning, match=r"here holds checkpoints of another run; those of this run go to .*here/v1"):
+        fit(trainer(), small)
+    assert (tmp_path / "here" / "v1" / "last.ckpt").exists()
+
+
+@pytest.mark.filterwarnings("ignore:.*holds checkpoints of another run")
+@pytest.mark.parametrize("ckpt_path", ["last", "v1/last.ckpt", "v1/best.ckpt"])
+def test_resumed_run_continues_in_its_folder(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, ckpt_path: str
+) -> None:
+    for _ in range(2):
+        run(make_trainer, small)
+    folder = tmp_path / "checkpoints"
+    path = ckpt_path if ckpt_path == "last" else folder / ckpt_path
+    _, last = run(make_trainer, small, max_env_step=64, ckpt_path=path)
+    assert last == folder / "v1"
+    assert (env_step(folder / "last.ckpt"), env_step(folder / "v1" / "last.ckpt")) == (32, 64)
+
+
+@pytest.mark.filterwarnings("ignore:.*holds checkpoints of another run")
+def test_last_is_the_newest_of_all_versions_of_a_logger(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    for version in ("first", "second"):
+        run(make_trainer, small, RemoteLogger(tmp_path, version), max_env_step=48 if version == "second" else 32)
+    trainer = make_trainer(logger=RemoteLogger(tmp_path, "third"), enable_checkpointing=True)
+    fit(trainer, small, max_env_step=64, ckpt_path="last")
+    assert "second" in str(trainer.ckpt_path)
+
+
+def test_last_without_a_logger_is_of_a_run_without_one_in_the_same_root(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    run(make_trainer, small)
+    (tmp_path / "checkpoints").rename(tmp_path / "other_root")
+    with pytest.raises(ValueError, match=r"where no run has left a complete checkpoint, got .*checkpoints"):
+        run(make_trainer, small, max_env_step=64, ckpt_path="last")
+
+
+def test_second_fit_of_a_trainer_continues_in_its_folder(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    trainer = make_trainer(enable_checkpointing=True)
+    policy, datamodule = DQNPolicy(small), ReplayDataModule("CartPole-v1", num_envs=2, max_env_step=32)
+    trainer.fit(policy, datamodule)
+    datamodule.max_env_step = 64
+    trainer.fit(policy, datamodule)
+    assert not (tmp_path / "checkpoints" / "v1").exists()
+
+
+@pytest.mark.filterwarnings("ignore:.*holds checkpoints of another run", "ignore:Checkpoint directory")
+def test_checkpoints_of_the_user_beside_ours_do_not_lead_into_the_folder_of_another_run(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        fit(make_trainer(enable_checkpointing=True, callbacks=[ModelCheckpoint()]), small)
+    assert {path.parent.name for path in tmp_path.rglob("last.ckpt")} == {"checkpoints", "v1"}
+
+
+SCRIPT = Path(__file__).with_name("saving_ranks_script.py")
+
+
+def test_disk_of_one_rank_that_is_full_stops_no_rank_and_leaves_the_checkpoint_of_before(tmp_path: Path) -> None:
+    output = run_script(SCRIPT, tmp_path)
+    reports = [json.loads((tmp_path / f"rank_{number}.json").read_text()) for number in range(2)]
+    assert reports[0] == reports[1]
+    last = f"last-{reports[0]['env_step']}"
+    first, *failed, fourth = reports[0]["left"]
+    assert failed == [first, first]  # nothing is left of what was begun
+    assert fourth == [last, "last.ckpt"]
+    assert verify(tmp_path / "here" / last)["world_size"] == 2
+    assert sorted(folder.name for folder in (tmp_path / "here" / last).glob("rank_*")) == ["rank_0", "rank_1"]
+    assert output.count("WAS NOT WRITTEN") == 3  # rank 0 says it both times, rank 1 where it knows why
+    assert output.count("File too large") == 2

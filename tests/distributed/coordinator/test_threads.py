@@ -1,0 +1,134 @@
+"""A started coordinator, with its own threads and workers in others."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_ding.distributed.coordinator import worker_endpoint as worker_desk
+from lightning_ding.distributed.coordinator.coordinator import Periodic
+from tests.distributed.coordinator.coordinating import Run, Worker, config, transitions
+
+DEADLINE = 60.0
+
+
+def until(condition: Callable[[], Any]) -> None:
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, "it did not come to this"
+        time.sleep(0.01)
+
+
+def test_collectors_and_a_learner_at_the_same_time_lose_and_repeat_nothing(tmp_path: Path) -> None:
+    cfg = config(tmp_path / "run", samples_per_insert=2.0, tolerance=2.0, snapshot_interval=0.05)
+    run = Run(cfg | {"main": {**cfg["main"], "max_env_step": 400}})
+    run.coordinator.start()
+    learner, collectors = Worker(run, "learner"), [Worker(run, "collector") for _ in range(2)]
+    errors: list[Exception] = []
+
+    def guarded(work: Callable[[], None]) -> Callable[[], None]:
+        def do() -> None:
+            try:
+                work()
+            except Exception as error:
+                errors.append(error)
+
+        return do
+
+    def learn() -> None:
+        learner.take()
+        step = 0
+        while not (answer := learner.get(train_iter=step))["stop"]:
+            if answer["data"] is not None:
+                step += 2
+                run.store.delete(answer["data"])
+                learner.publish(step)
+        learner.call("learner_close_task", info={"learner_step": step, "learner_done": True, "results": {}})
+        assert learner.take()["shutdown"]
+
+    def collect(collector: Worker, first: int) -> None:
+        collector.take()
+        answer: dict[str, Any] = {"close": False}
+        while not answer["close"]:
+            answer = collector.send(transitions(first=first))
+            first += 4 * answer["accepted"]
+        collector.call("collector_close_task", info={"eval_flag": False, "collector_done": True})
+        assert collector.take()["shutdown"]
+
+    works = [learn, lambda: collect(collectors[0], 0), lambda: collect(collectors[1], 10_000)]
+    threads = [threading.Thread(target=guarded(work), daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    until(lambda: errors or run.coordinator.wait(0.1))
+    assert errors == []
+    reward = sorted(run.rows()["reward"])
+    ratio = run.replay.ratio
+    run.coordinator.close()
+    result = json.loads((tmp_path / "run/result.json").read_text())
+    assert 400 <= result["env_step"] <= 404
+    assert result["env_step"] == len(set(reward)) == len(reward)
+    assert abs(ratio.balance) <= 2 * 8 + 2 * 8
+
+
+def test_who_asks_for_a_task_gets_it_as_soon_as_there_is_one(tmp_path: Path) -> None:
+    run = Run(config(tmp_path / "run", commander={"collector_task_space": 0}))
+    collector = Worker(run, "collector")
+    given: list[Any] = []
+    thread = threading.Thread(target=lambda: given.append(collector.take()["task"]), daemon=True)
+    thread.start()
+    run.coordinator.handle("increase_collector", {"n": 1})
+    thread.join(DEADLINE)
+    assert given[0] is not None
+
+
+def test_eight_workers_wait_for_a_task_at_a_time_and_others_ask_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_desk, "TASK_WAIT", DEADLINE)
+    run = Run(config(tmp_path / "run", commander={"collector_task_space": 0}))
+    collectors = [Worker(run, "collector") for _ in range(9)]
+    threads = [threading.Thread(target=collector.take, daemon=True) for collector in collectors[:8]]
+    for thread in threads:
+        thread.start()
+    until(lambda: run.coordinator._num_waiting == 8)
+    assert collectors[8].take() == {"task": None, "shutdown": False, "wait": DEADLINE}
+    run.coordinator.handle("increase_collector", {"n": 9})
+    for thread in threads:
+        thread.join(DEADLINE)
+    answer = collectors[8].take()
+    assert (answer["task"] is not None, answer["wait"]) == (True, 0.0)
+    assert all(collector.task for collector in collectors)
+
+
+def test_a_failing_thread_ends_the_run_with_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(config(tmp_path / "run", lease=0.2))
+
+    def broken() -> Any:
+        raise RuntimeError("the commander is broken")
+
+    run.coordinator.start()
+    monkeypatch.setattr(run.coordinator.run.scheduler.commander, "get_learner_task", broken)
+    until(lambda: run.coordinator.error)
+    assert "the commander is broken" in str(run.coordinator.error)
+    run.coordinator.close()
+
+
+def test_a_full_disk_is_tried_again() -> None:
+    calls: list[int] = []
+    told: list[str] = []
+
+    def save() -> None:
+        calls.append(1)
+        raise OSError(28, "No space left on device")
+
+    thread = Periodic("saving", 0.01, save, told.append)
+    thread.start()
+    until(lambda: len(calls) >= 3)
+    thread.stop()
+    assert told == []

@@ -1,0 +1,62 @@
+"""Addresses that lead to the coordinator from elsewhere, or only from its own machine."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from lightning_ding.config import resolve
+from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.flask_fs.auth import callable_name, leads_to_one_machine
+from lightning_ding.distributed.flask_fs.channel import FlaskChannel
+from lightning_ding.distributed.flask_fs.transport import FlaskTransport
+
+ELSEWHERE = ["10.0.0.1", "192.168.1.5", "fe80::1%eth0", "2001:db8::1", "node-1", "node-1.example.org"]
+NOT_ELSEWHERE = ["127.0.0.1", "127.0.1.1", "::1", "0.0.0.0", "::", "localhost", ""]
+
+
+def test_loopback_and_all_addresses_at_once_are_none_to_call_from_elsewhere() -> None:
+    assert [leads_to_one_machine(host) for host in ELSEWHERE] == [True] * len(ELSEWHERE)
+    assert [leads_to_one_machine(host) for host in NOT_ELSEWHERE] == [False] * len(NOT_ELSEWHERE)
+
+
+@pytest.mark.parametrize("host", [*ELSEWHERE, "127.0.0.1", "::1", "localhost"])
+def test_a_coordinator_at_one_address_is_called_by_it(host: str) -> None:
+    assert callable_name(host) == host
+
+
+def test_a_coordinator_at_all_addresses_is_called_by_a_name_that_leads_somewhere(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(socket, "getfqdn", lambda: "localhost")
+    assert callable_name("0.0.0.0") == callable_name("::") == "localhost"
+    assert caplog.records == []
+    monkeypatch.setattr(socket, "getfqdn", lambda: "nowhere.invalid")
+    assert (callable_name("0.0.0.0"), callable_name("::")) == ("127.0.0.1", "::1")
+    warnings = [record.message for record in caplog.records]
+    assert [one.startswith("this machine's name 'nowhere.invalid' cannot be resolved") for one in warnings] == [
+        True
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "given", "found"),
+    [
+        ("10.0.0.1", 5000, (None, None), "http://10.0.0.1:5000"),
+        ("10.0.0.1", 5000, ("10.0.0.2", 6000), "http://10.0.0.2:6000"),
+        ("10.0.0.1", 0, (None, None), "http://from.file:7000"),
+        ("127.0.0.1", 5000, (None, None), "http://from.file:7000"),
+        ("0.0.0.0", 5000, (None, None), "http://from.file:7000"),
+    ],
+)
+def test_a_worker_calls_what_it_is_told_or_the_config_says_or_the_file(
+    host: str, port: int, given: tuple[str | None, int | None], found: str, tmp_path: Path
+) -> None:
+    (tmp_path / "coordinator.json").write_text('{"host": "from.file", "port": 7000}')
+    coordinator = {"host": host, "port": port}
+    cfg = resolve(ParallelConfig, {"main": {"exp_name": str(tmp_path)}, "system": {"coordinator": coordinator}})
+    channel = FlaskTransport().connect(cfg, *given)
+    assert isinstance(channel, FlaskChannel)
+    assert channel._find() == found

@@ -1,0 +1,106 @@
+"""Adding a transport: its own module, and its name or its dotted path in the config."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_ding.config import resolve
+from lightning_ding.distributed import protocol
+from lightning_ding.distributed.collector import NaiveCollector
+from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.protocol import TRANSPORTS, get_transport
+from lightning_ding.distributed.worker.collector import BaseCommCollector
+from lightning_ding.distributed.worker.learner import BaseCommLearner
+from lightning_ding.entry.coordinate import coordinate
+from lightning_ding.entry.parallel import parallel_pipeline
+from tests.distributed.coordinator.coordinating import POLICY
+from tests.distributed.toy_transport import SocketChannel, SocketTransport
+from tests.processes import ROOT
+
+TOY = "tests.distributed.toy_transport.SocketTransport"
+
+
+def config(folder: Path, **system: Any) -> ParallelConfig:
+    commander = {"type": "naive"}
+    return resolve(
+        ParallelConfig,
+        {
+            "main": {"exp_name": str(folder), "policy": POLICY, "max_env_step": 20},
+            "system": {"transport": TOY, "coordinator": {"commander": commander, "tolerance": 1e6}, **system},
+        },
+    )
+
+
+def test_run_over_a_toy_transport_ends_with_the_data_of_its_collector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(protocol.TRANSPORTS, "toy", TOY)  # the registry line
+    cfg = config(tmp_path, transport="toy")
+    transport = get_transport("toy")
+    transport.make_secret(cfg)
+    coordinating = threading.Thread(target=coordinate, args=(cfg,))
+    coordinating.start()
+    while not (tmp_path / "coordinator.json").exists():
+        assert coordinating.is_alive()
+        time.sleep(0.01)
+    collector = NaiveCollector(channel=transport.connect(cfg))
+    assert collector.start() == 0
+    coordinating.join(timeout=60)
+    assert not coordinating.is_alive()
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["env_step"], result["counters"]["sample"], result["error"]) == (20, 20, None)
+
+
+def test_transport_is_found_by_its_name_or_its_dotted_path() -> None:
+    assert isinstance(get_transport(TOY), SocketTransport)
+    assert [get_transport(name).runs_alone for name in TRANSPORTS] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("flask", r"must be one of 'flask_fs', 'ray', or a dotted path, got 'flask'; did you mean 'flask_fs'\?"),
+        ("tests.distributed.toy_transport.SocketServer", r"must lead to a Transport, got 'tests\..*SocketServer'"),
+    ],
+)
+def test_transport_that_does_not_exist_is_named(name: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"^system.transport {reason}"):
+        get_transport(name)
+
+
+@pytest.mark.parametrize("worker", [BaseCommCollector, BaseCommLearner])
+def test_worker_connects_over_the_transport_of_the_config(worker: Any, tmp_path: Path) -> None:
+    assert isinstance(worker(config(tmp_path))._make_channel(), SocketChannel)
+
+
+def test_only_the_registry_and_its_own_folder_name_a_transport() -> None:
+    names = re.compile(r"distributed\.(flask_fs|ray)\b|[\"'](flask_fs|ray)[\"']")
+    package = ROOT / "lightning_ding"
+    naming = {
+        file.relative_to(package).as_posix()
+        for folder in ("distributed", "entry")
+        for file in (package / folder).rglob("*.py")
+        if names.search(file.read_text()) and file.parent.name not in ("flask_fs", "ray")
+    }
+    assert naming == {
+        "distributed/__init__.py",  # exports
+        "distributed/collector/naive.py",  # its signature is that of HTTP and a folder
+        "distributed/config.py",  # the default
+        "distributed/protocol.py",  # the registry
+    }
+
+
+@pytest.mark.slow
+def test_processes_of_a_run_meet_over_a_toy_transport(tmp_path: Path) -> None:
+    system = {"coordinator": {"commander": {"eval_interval": None}}, "collector": {"num": 1}}
+    cfg = config(tmp_path, **system, learner={"validate": False, "trainer": {"accelerator": "cpu"}})
+    result = parallel_pipeline(cfg)
+    assert result["env_step"] >= 20
+    assert result["error"] is None

@@ -1,0 +1,225 @@
+"""Learning rates and weights in the loss that change as a run goes on, in every algorithm."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning import Trainer
+from lightning.pytorch import Callback
+from lightning.pytorch.loggers import CSVLogger
+
+from lightning_ding.callbacks import RunCheckpoint
+from lightning_ding.config import deep_merge
+from lightning_ding.policy import create_policy
+from lightning_ding.policy.base.config import LearnConfig, OptimizerConfig
+from lightning_ding.policy.base.scheduled_values import ScheduleConfig
+from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy, state_of
+
+MakeTrainer = Callable[..., Trainer]
+LINEAR = {"type": "linear", "unit": "budget", "decay": None}
+
+
+DISCRETE: dict[str, Any] = {"obs_shape": 4, "action_shape": 2}
+SHAPES: dict[str, dict[str, Any]] = dict.fromkeys(("dqn", "c51", "qrdqn", "rainbow"), DISCRETE)
+SHAPES |= dict.fromkeys(("ddpg", "td3", "sac"), DISCRETE)
+SHAPES |= {name: {**DISCRETE, "action_space": "discrete"} for name in ("ppo", "a2c", "pg")}
+
+
+def shaped(name: str, **learn: Any) -> Any:
+    """Return a policy with a network."""
+    return make_policy(name, model=SHAPES[name], learn=learn)
+
+
+class Rates(Callback):
+    """Notes where the rounds begin, and the learning rates and weights that they are learned with."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = [0]
+        self.rates: list[list[float]] = []
+        self.values: list[dict[str, float]] = []
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
+        self.starts.append(pl_module.progress.env_step)
+        self.rates.append([one.param_groups[0]["lr"] for one in trainer.optimizers])
+        self.values.append(dict(pl_module.scheduled_values()))
+
+
+def run(
+    make_trainer: MakeTrainer, name: str, budget: int | None, learn: Any, *callbacks: Callback, **kwargs: Any
+) -> tuple[Any, Rates]:
+    """Train for 64 env steps, or up to the budget, and return the policy and the rates of its rounds."""
+    rates = Rates()
+    arguments: dict[str, Any] = {"max_env_step": budget} if budget else {"max_train_iter": 8}
+    torch.manual_seed(0)
+    policy = make_policy(name, learn=learn)
+    trainer = make_trainer(limit_val_batches=0, callbacks=[rates, *callbacks], enable_checkpointing=bool(callbacks))
+    trainer.fit(policy, make_datamodule(name, **arguments), **kwargs)
+    return policy, rates
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_default_line_of_every_algorithm_ends_with_the_budget(make_trainer: MakeTrainer, name: str) -> None:
+    budget = 96
+    default = [one.param_groups[0]["lr"] for one in shaped(name).updater.optimizers]
+    _, rates = run(make_trainer, name, budget, {"lr_scheduler": LINEAR})
+    assert len(rates.rates) > 2
+    for start, found in zip(rates.starts, rates.rates, strict=False):
+        assert found == pytest.approx([rate * (1 - start / budget) for rate in default])
+    assert min(rates.rates[-1]) > 0  # no round is learned from in vain
+    assert rates.starts[-1] >= budget
+
+
+def test_weights_in_the_loss_follow_their_schedules(make_trainer: MakeTrainer) -> None:
+    learn = {
+        "entropy_weight": 0.5,
+        "entropy_weight_scheduler": {"type": "linear", "end": 0.5},
+        "clip_ratio_scheduler": {"type": "linear", "unit": "env_step", "decay": 32},
+    }
+    _, rates = run(make_trainer, "ppo", 64, learn)
+    # rounds of 16 begin at 0, 16, 32 and 48
+    factors = zip((1, 0.5, 0, 0), (1, 0.875, 0.75, 0.625), strict=True)
+    expected = [{"clip_ratio": 0.2 * clip, "entropy_weight": 0.5 * entropy} for clip, entropy in factors]
+    assert rates.values == [pytest.approx(values) for values in expected]
+
+
+def test_what_is_scheduled_is_logged(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+    learn = {"entropy_weight": 0.5, "entropy_weight_scheduler": LINEAR, "lr_scheduler": LINEAR}
+    config = deep_merge(ALGORITHMS["a2c"].config, {"learn": learn})
+    trainer = make_trainer(limit_val_batches=0, logger=CSVLogger(tmp_path), log_every_n_steps=1)
+    trainer.fit(create_policy({"type": "a2c", **config}), make_datamodule("a2c", max_env_step=64))
+    assert trainer.callback_metrics["learn/entropy_weight"].item() == pytest.approx(0.5 * 0.25)
+    assert trainer.callback_metrics["learn/cur_lr"].item() == pytest.approx(1e-3 * 0.25)
+
+
+@pytest.mark.parametrize("name", ["ppo", "sac"])
+def test_a_resumed_run_continues_the_schedule_bit_for_bit(make_trainer: MakeTrainer, tmp_path: Path, name: str) -> None:
+    learn = {"lr_scheduler": {"type": "cosine", "unit": "env_step", "decay": 100, "end": 0.1}}
+    whole, rates = run(make_trainer, name, 96, learn, RunCheckpoint(tmp_path / "whole"))
+    run(make_trainer, name, 48, learn, RunCheckpoint(tmp_path / "half"))
+    saver, last = RunCheckpoint(tmp_path / "half"), tmp_path / "half" / "last.ckpt"
+    resumed, rest = run(make_trainer, name, 96, learn, saver, ckpt_path=last)
+    assert rest.rates == rates.rates[-len(rest.rates) :]
+    found, expected = (state_of(policy, None) for policy in (resumed, whole))
+    assert (found["tensors"], found["optimizers"]) == (expected["tensors"], expected["optimizers"])
+
+
+@pytest.mark.parametrize("scheduler", ["lr_scheduler", "clip_ratio_scheduler"])
+def test_a_share_of_no_budget_is_refused_before_training(make_trainer: MakeTrainer, scheduler: str) -> None:
+    with pytest.raises(ValueError, match=r"set max_env_step on the datamodule .* or use unit='env_step'"):
+        run(make_trainer, "ppo", None, {scheduler: LINEAR})
+
+
+def test_a_run_without_the_schedule_of_its_checkpoint_says_at_which_rate_it_goes_on(
+    make_trainer: MakeTrainer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(make_trainer, "ppo", 64, {"lr_scheduler": LINEAR}, RunCheckpoint(tmp_path))
+    learn, last = {"lr_scheduler": {**LINEAR, "type": "constant"}}, tmp_path / "last.ckpt"
+
+    with caplog.at_level(logging.WARNING, logger="lightning_ding"):
+        policy, _ = run(make_trainer, "ppo", 96, learn, RunCheckpoint(tmp_path), ckpt_path=last)
+
+    assert policy.cur_lr() == pytest.approx(3e-4 * 0.25)
+    assert "continues with the learning rate 7.5e-05 of the checkpoint, not with 0.0003 of the config" in caplog.text
+
+
+def test_a_run_that_outlives_its_schedule_says_so_once(
+    make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture
+) -> None:
+    schedule = {"type": "linear", "unit": "env_step", "decay": 20}
+    with caplog.at_level(logging.WARNING, logger="lightning_ding"):
+        run(make_trainer, "a2c", 96, {"lr_scheduler": schedule})
+    text = "the run has outlived learn.lr_scheduler, which has ended before env step 32: its factor stays at 0"
+    assert caplog.text.count("outlived") == caplog.text.count(text) == 1
+
+
+def test_a_run_that_ends_with_its_schedule_says_nothing(
+    make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="lightning_ding"):
+        run(make_trainer, "a2c", 90, {"lr_scheduler": LINEAR})  # the last round goes to 96
+    assert "outlived" not in caplog.text
+
+
+def test_nothing_is_evaluated_when_nothing_is_scheduled(
+    make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr("lightning_ding.policy.base.scheduled_values.Schedules.apply", lambda *args: calls.append(1))
+    run(make_trainer, "dqn", 64, {})
+    assert calls == []
+
+
+def test_schedules_are_evaluated_once_a_round(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr("lightning_ding.policy.base.scheduled_values.Schedules.apply", lambda *args: calls.append(1))
+    _, rates = run(make_trainer, "dqn", 64, {"lr_scheduler": LINEAR})
+    assert len(calls) == 1 + len(rates.rates)  # at the start, too
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"type": "step"}, "learn.lr_scheduler.type' must be one of 'constant', 'linear'"),
+        ({"end": 0.5}, "lr_scheduler.end must be left alone with type constant"),
+        ({"unit": "env_step"}, "lr_scheduler.unit must be left alone with type constant"),
+        ({"type": "linear", "end": -0.5}, "lr_scheduler.end must be >= 0"),
+        ({"type": "linear", "unit": "env_step"}, "lr_scheduler.decay must be set with unit env_step"),
+        ({"type": "linear", "decay": 0.0}, "lr_scheduler.decay must be > 0 or None"),
+        ({"type": "linear", "points": [[0.0, 1.0]]}, "lr_scheduler.points must be pairs"),
+        ({"type": "piecewise"}, "lr_scheduler.points must be pairs"),
+        ({"type": "piecewise", "points": [[0.0, -1.0]]}, "lr_scheduler.points must be factors >= 0"),
+        ({"type": "piecewise", "points": [[0.5, 1.0], [0.1, 0.0]]}, "points must be pairs .* with increasing x"),
+        ({"type": "piecewise", "points": [[0.0, 1.0]], "end": 0.5}, "left alone with type piecewise"),
+        ({"epoch_num": 3}, "lr_scheduler.epoch_num' does not exist here: set type: linear"),
+        ({"min_lr_lambda": 0.1}, "lr_scheduler.min_lr_lambda' does not exist here: set end"),
+    ],
+)
+@pytest.mark.parametrize("name", ["dqn", "sac", "ppo"])
+def test_a_schedule_that_cannot_be_is_refused(name: str, section: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        create_policy({"type": name, "learn": {"lr_scheduler": section}})
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("learn", "message"),
+    [
+        ({"optimizer": {"type": "sgd", "eps": 1e-4}}, "learn.optimizer.eps must be left alone with sgd, got 0.0001"),
+        ({"optimizer": {"momentum": 0.9}}, "learn.optimizer.momentum must be 0 with adam, got 0.9"),
+        ({"optimizer": {"type": "sgd", "momentum": 1.0}}, r"learn.optimizer.momentum must be in \[0, 1\), got 1.0"),
+        ({"optimizer": {"weight_decay": -1.0}}, "learn.optimizer.weight_decay must be >= 0, got -1.0"),
+        ({"optimizer": {"eps": 0.0}}, "learn.optimizer.eps must be > 0, got 0.0"),
+        ({"optimizer": {"type": "lion"}}, "learn.optimizer.type' must be one of 'adam', 'adamw', 'rmsprop', 'sgd'"),
+        (
+            {"grad_clip_norm": 1.0, "grad_clip_value": 1.0},
+            r"grad_clip_value must be None beside grad_clip_norm \(1.0\)",
+        ),
+        ({"grad_clip_norm": None, "grad_clip_value": 0.0}, "learn.grad_clip_value must be > 0 or None, got 0.0"),
+        ({"weight_decay": 0.1}, "'learn.weight_decay' does not exist here: set optimizer.weight_decay"),
+        ({"grad_clip_type": "clip_norm"}, "does not exist here: set grad_clip_norm"),
+    ],
+)
+def test_an_optimizer_that_cannot_be_is_refused(name: str, learn: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        create_policy({"type": name, "learn": learn})
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("kind", ["adam", "adamw", "rmsprop", "sgd"])
+def test_every_algorithm_has_the_optimizer_of_its_config(name: str, kind: str) -> None:
+    policy = shaped(name, optimizer={"type": kind, "weight_decay": 0.25})
+    decays = [one.param_groups[0]["weight_decay"] for one in policy.updater.optimizers]
+    assert {type(one).__name__.lower() for one in policy.updater.optimizers} == {kind}
+    assert decays == [0.25, 0.25, 0.0][: len(decays)]  # a temperature does not decay
+    eps = 1e-5 if policy.on_policy else 1e-8
+    assert all(one.defaults.get("eps", eps) == eps for one in policy.updater.optimizers)
+
+
+def test_the_shared_section_changes_nothing_by_default() -> None:
+    assert (LearnConfig().lr_scheduler, LearnConfig().optimizer) == (ScheduleConfig(), OptimizerConfig("adam", 1e-8))
+    assert ScheduleConfig().schedule().value(10**9) == 1.0

@@ -1,0 +1,363 @@
+"""Compiled updates do what eager ones do.
+
+What ``CompiledUpdate`` does around the compiler is tested with ``torch.compile`` replaced by nothing, which is fast;
+that the compiler itself changes no number is tested for one algorithm, and for the others in the slow tests.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning import Trainer
+from lightning.pytorch import Callback
+from torch import Tensor
+from torch.nn.utils import parameters_to_vector
+from torch.optim.adam import adam
+from torch.optim.lr_scheduler import StepLR
+from torch.testing import assert_close
+
+from lightning_ding import nested
+from lightning_ding.config import deep_merge
+from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
+from lightning_ding.datamodules.replay import ReplayRound
+from lightning_ding.policy import DQNPolicy, create_policy
+from lightning_ding.policy.base.update import compiled as compiled_module
+from lightning_ding.policy.base.update.compiled import Compiler
+from lightning_ding.worker import NaiveReplayBuffer
+
+MakeTrainer = Callable[..., Trainer]
+Config = dict[str, Any]
+DISCRETE: Config = {"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": [16], "activation": "tanh"}
+CONFIGS: dict[str, Config] = {
+    "dqn": {"model": DISCRETE, "learn": {"learning_rate": 1e-3}},
+    "c51": {"model": DISCRETE, "learn": {"learning_rate": 1e-3}},
+    "qrdqn": {"model": DISCRETE, "learn": {"learning_rate": 1e-3}},
+    "ppo": {"model": DISCRETE | {"action_space": "discrete"}, "learn": {"batch_size": 16, "epoch_per_collect": 1}},
+    "sac": {"model": {"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": [16], "activation": "tanh"}},
+}
+
+
+def make(name: str, compiles: bool = True, *changes: Config, dtype: torch.dtype = torch.float32) -> Any:
+    config = CONFIGS[name]
+    for change in changes:
+        config = deep_merge(config, change)
+    torch.manual_seed(0)
+    policy = create_policy({"type": name, "compile": compiles, **config})
+    policy.seed(0)
+    return policy.to(dtype)
+
+
+def batches(name: str, number: int, size: int = 16, dtype: torch.dtype = torch.float32) -> list[Config]:
+    """Return what the policy learns from in so many updates."""
+    rng, found = np.random.default_rng(1), []
+    for _ in range(number):
+        batch = {key: torch.from_numpy(rng.normal(size=(size, 4))).to(dtype) for key in ("obs", "next_obs")}
+        batch["reward"] = torch.from_numpy(rng.normal(size=size)).to(dtype)
+        batch["terminated"] = torch.from_numpy(rng.random(size) < 0.2)
+        batch["truncated"] = torch.zeros(size, dtype=torch.bool)
+        batch["action"] = torch.from_numpy(rng.integers(2, size=size))
+        if name == "sac":
+            batch["action"] = torch.from_numpy(rng.uniform(-1, 1, (size, 2))).to(dtype)
+        if name == "ppo":
+            batch["log_prob"] = torch.full((size,), 0.5, dtype=dtype).log()
+            batch |= {key: torch.zeros(size, dtype=torch.long) for key in ("env_id", "episode_id")}
+            batch["terminated"][:] = False
+        found.append(batch)
+    return found
+
+
+def learn(policy: Any, data: list[Config]) -> Tensor:
+    """Learn from all, and return the parameters."""
+    for batch in data:
+        policy.learner.update(dict(batch))
+    return weights_of(policy)
+
+
+def weights_of(policy: Any) -> Tensor:
+    return parameters_to_vector(policy.parameters()).detach().clone()
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let ``torch.compile`` return the function as it is, and note its name."""
+    compiled: list[str] = []
+
+    def compile_(**kwargs: Any) -> Callable[[Any], Any]:
+        return lambda function: (compiled.append(function.__name__), function)[1]  # type: ignore[func-returns-value]
+
+    def plain_adam(*args: Any, lr: Tensor, capturable: bool, **kwargs: Any) -> None:
+        adam(
+            *args, **{**kwargs, "lr": float(lr), "capturable": False}
+        )  # what compiled code takes, eager code on a CPU refuses
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    monkeypatch.setattr(compiled_module, "adam", plain_adam)
+    monkeypatch.setattr(Compiler, "_give_up", refuse)
+    return compiled
+
+
+def refuse(compiler: Compiler, reason: str) -> None:
+    """Let a test fail that would only compare eager updates with eager ones, unless a callback is what it is about."""
+    compiler._has_failed = True
+    logging.getLogger("lightning_ding").warning("compile=True, but updates are made eagerly: %s", reason)
+    assert reason.startswith("a callback"), reason
+
+
+# The compiler
+
+
+def check_equals_eager(name: str, dtype: torch.dtype, tolerance: float, activation: str, caplog: Any) -> None:
+    model = {"model": {"activation": activation}}
+    with caplog.at_level(logging.WARNING, logger="lightning_ding"):
+        compiled, eager = (make(name, compiles, model, dtype=dtype) for compiles in (True, False))
+        data = batches(name, 100, dtype=dtype)
+        before = weights_of(eager)
+        found, expected = learn(compiled, data), learn(eager, data)
+    assert caplog.text == ""  # it was not made eagerly
+    assert not torch.equal(before, expected)
+    assert_close(found, expected, rtol=0, atol=tolerance)
+
+
+def test_hundred_compiled_updates_equal_eager_ones(caplog: pytest.LogCaptureFixture) -> None:
+    check_equals_eager("ppo", torch.float32, 1e-5, "tanh", caplog)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dqn", "c51", "qrdqn", "sac"])
+def test_hundred_compiled_updates_of_every_algorithm_equal_eager_ones(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    check_equals_eager(name, torch.float32, 1e-5, "tanh", caplog)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dqn", "ppo"])
+def test_compiled_updates_equal_eager_ones_in_double_precision(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    check_equals_eager(name, torch.float64, 1e-9, "relu", caplog)
+
+
+@pytest.mark.slow
+def test_two_policies_in_one_process_do_not_share_compiled_code() -> None:
+    configs: list[Config] = [{"discount_factor": 0.5}, {"discount_factor": 0.99}]
+    data = batches("dqn", 5)
+    expected = [learn(make("dqn", False, config), data) for config in configs]
+    policies = [make("dqn", True, config) for config in configs]
+    for batch in data:  # in turn
+        for policy in policies:
+            policy.learner.update(dict(batch))
+    for policy, weights in zip(policies, expected, strict=True):
+        assert_close(weights_of(policy), weights, rtol=0, atol=1e-5)
+
+
+# Around it
+
+
+@pytest.mark.parametrize("name", ["dqn", "c51", "qrdqn", "ppo", "sac"])
+def test_functional_update_equals_the_optimizers(name: str, no_compiler: list[str]) -> None:
+    data = batches(name, 20)
+    assert_close(learn(make(name), data), learn(make(name, False), data), rtol=0, atol=1e-5)
+    assert "_update" in no_compiler
+
+
+@pytest.mark.parametrize("limit", [None, 1e-3])
+def test_gradient_is_clipped_inside(limit: float | None, no_compiler: list[str]) -> None:
+    change = {
+        "learn": {"grad_clip_norm": limit, "optimizer": {"eps": 1e-3}}
+    }  # so that Adam's steps depend on the gradient's size
+    data = batches("ppo", 5)
+    found, expected = (learn(make("ppo", compiles, change), data) for compiles in (True, False))
+    assert_close(found, expected, rtol=0, atol=1e-6)
+    other = learn(make("ppo", False, {"learn": {"grad_clip_norm": 0.5, "optimizer": {"eps": 1e-3}}}), data)
+    assert not torch.allclose(other, expected, rtol=0, atol=1e-6)
+
+
+def test_state_that_is_loaded_between_updates_counts(no_compiler: list[str]) -> None:
+    data = batches("dqn", 12)
+    source, policy = make("dqn", False), make("dqn")
+    learn(source, data[:6])
+    learn(policy, data[3:5])
+    policy.learn_mode.load_state_dict(source.learn_mode.state_dict())
+    policy.progress.load_state_dict(source.progress.state_dict())
+    assert_close(learn(policy, data[6:]), learn(source, data[6:]), rtol=0, atol=1e-6)
+
+
+def test_optimizer_state_is_that_of_an_eager_run(no_compiler: list[str]) -> None:
+    data = batches("dqn", 7)
+    policies = [make("dqn", compiles) for compiles in (True, False)]
+    for policy in policies:
+        learn(policy, data)
+    found, expected = (policy.updater.optimizers[0].state_dict()["state"] for policy in policies)
+    assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    assert found[0]["step"] == 7
+
+
+def test_learning_rate_of_now_counts(no_compiler: list[str]) -> None:
+    falling = {"type": "linear", "unit": "env_step", "decay": 5}
+    schedules = {f"{name}_scheduler": falling for name in ("lr", "clip_ratio", "entropy_weight")}
+    data = batches("ppo", 6)
+    policies = [
+        make("ppo", compiles, {"learn": {**schedules, "learning_rate": 0.01, "entropy_weight": 0.1}})
+        for compiles in (True, False)
+    ]
+    for policy in policies:
+        for number, batch in enumerate(data):
+            policy.progress.env_step = number
+            policy.learn_mode.forward(dict(batch))
+    found, expected = map(weights_of, policies)
+    assert_close(found, expected, rtol=0, atol=1e-5)
+    assert policies[0].cur_lr() == 0.0
+    assert torch.equal(learn(policies[0], data[:1]), found)  # a rate of 0 changes nothing
+    assert len(no_compiler) == 4  # all of one CompiledUpdate: nothing is compiled again
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"optimizer": {"type": "adamw", "weight_decay": 0.5}}, {"grad_clip_value": 1e-4, "optimizer": {"eps": 1e-3}}],
+)
+def test_every_kind_of_step_that_can_be_compiled_equals_the_eager_one(
+    no_compiler: list[str], change: dict[str, Any]
+) -> None:
+    data = batches("dqn", 4)
+    found, expected, plain = (
+        learn(make("dqn", compiles, {"learn": what}), data)
+        for compiles, what in ((True, change), (False, change), (False, {}))
+    )
+    assert_close(found, expected, rtol=0, atol=1e-6)
+    assert not torch.allclose(expected, plain, rtol=0, atol=1e-4)
+
+
+class Halving(DQNPolicy):
+    """DQN whose learning rate halves with every update."""
+
+    def configure_optimizers(self) -> Any:
+        optimizers, _ = super().configure_optimizers()
+        return optimizers, [{"scheduler": StepLR(optimizers[0], 1, 0.5), "interval": "step"}]
+
+
+def test_scheduler_of_updates_is_stepped_between_compiled_ones(no_compiler: list[str]) -> None:
+    weights = []
+    for compiles in (True, False):
+        torch.manual_seed(0)
+        policy = Halving({"model": DISCRETE, "compile": compiles, "learn": {"learning_rate": 0.01}})
+        table: Any = nested.stack(batches("dqn", 5))
+        assert policy._forward_round({**table, "target_q": {}}) is None  # they are made one by one
+        weights.append(learn(policy, batches("dqn", 5)))
+        assert policy.cur_lr() == 0.01 * 0.5**5
+    assert_close(*weights, rtol=0, atol=1e-6)
+    assert no_compiler
+
+
+def test_batch_of_another_structure_works(no_compiler: list[str]) -> None:
+    first, second = batches("dqn", 3), batches("dqn", 3, size=9)
+    second = [batch | {"IS": torch.linspace(0.1, 1, 9)} for batch in second]
+    found, expected = (learn(make("dqn", compiles), first + second + first) for compiles in (True, False))
+    assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+def test_compiler_that_fails_is_named_once_and_updates_go_on_eagerly(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(**kwargs: Any) -> Any:
+        raise RuntimeError("no C++ compiler\nand more lines")
+
+    monkeypatch.setattr(torch, "compile", fail)
+    data = batches("dqn", 4)
+    with caplog.at_level(logging.WARNING, logger="lightning_ding"):
+        found = learn(make("dqn"), data)
+    assert [record.getMessage() for record in caplog.records] == [
+        "compile=True, but updates are made eagerly: RuntimeError: no C++ compiler"
+    ]
+    assert torch.equal(found, learn(make("dqn", False), data))
+
+
+class Listener(Callback):
+    count = 0
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: Any, optimizer: Any) -> None:
+        self.count += 1
+
+
+@pytest.mark.parametrize("name", ["dqn", "ppo"])
+def test_callback_that_takes_part_in_updates_makes_them_eager_and_says_so(
+    name: str, make_trainer: MakeTrainer, no_compiler: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = Listener()
+    with caplog.at_level(logging.WARNING, logger="lightning_ding"):
+        policy = fit(name, make_trainer, callbacks=[listener])
+    assert listener.count == policy.progress.train_iter > 0
+    assert no_compiler == []
+    assert caplog.text.count("updates are made eagerly: a callback, a profiler or the precision takes part") == 1
+
+
+@pytest.mark.parametrize("name", ["dqn", "ppo"])
+def test_compiled_updates_of_a_fit_count_as_global_steps(
+    name: str, make_trainer: MakeTrainer, no_compiler: list[str]
+) -> None:
+    policy = fit(name, make_trainer)
+    assert "_update" in no_compiler
+    assert policy.trainer.global_step == policy.progress.train_iter > 0
+
+
+def fit(name: str, make_trainer: MakeTrainer, **kwargs: Any) -> Any:
+    policy = make(name, True, {"collect": {"n_sample": 16}})
+    datamodule = RolloutDataModule if name == "ppo" else ReplayDataModule
+    make_trainer(limit_val_batches=0, **kwargs).fit(policy, datamodule("CartPole-v1", num_envs=2, max_env_step=160))
+    return policy
+
+
+@pytest.mark.slow
+def test_ranks_compile_together_or_not_at_all(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("compiled_ranks_script.py")
+    ranks = [subprocess.Popen([sys.executable, str(script), str(tmp_path), str(rank)]) for rank in range(2)]
+    assert [rank.wait(timeout=280) for rank in ranks] == [0, 0]
+    one, other = (torch.load(tmp_path / f"rank_{rank}.pt", weights_only=True) for rank in range(2))
+    for name, weights in one.items():
+        assert torch.equal(weights, other[name]), name
+    assert_close(one["compiled"], one["eager"], rtol=0, atol=1e-5)
+    assert torch.equal(one["alone"], one["eager"])  # rank 0 could, and yet went on with rank 1
+
+
+def rounds(policy: Any, number: int, updates: int) -> int:
+    """Learn from rounds of the same minibatches; return how many pieces of compiled code were run."""
+    buffer = NaiveReplayBuffer({"replay_buffer_size": 200}, seed=0)
+    (data,) = batches("dqn", 1, size=200)
+    ids = {"env_id": torch.zeros(200, dtype=torch.long), "episode_id": torch.arange(200)}
+    buffer.push({**data, **ids, "policy_version": torch.zeros(200, dtype=torch.long)})
+    n_step = {"n_step": 1, "discount_factor": 0.99}
+    for _ in range(number):
+        policy.training_step(ReplayRound(buffer, updates, 16, policy.progress.train_iter, n_step), 0)
+    return (
+        0
+        if policy.updater._compiler is None
+        else sum(len(one._known) for one in policy.updater._compiler._updates.values())
+    )
+
+
+@pytest.mark.parametrize(("updates", "freq"), [(4, 8), (6, 6), (5, 7), (7, 70)])
+def test_updates_of_a_round_in_one_piece_are_those_one_by_one(updates: int, freq: int, no_compiler: list[str]) -> None:
+    config = {"learn": {"target_update_freq": freq, "learning_rate": 0.01}}
+    eager, together = make("dqn", False, config), make("dqn", True, config)
+    for policy in (eager, together):
+        rounds(policy, 6, updates)
+    assert "_updates" in no_compiler
+    assert together.progress.train_iter == eager.progress.train_iter == 6 * updates
+    assert_close(weights_of(together), weights_of(eager), rtol=0, atol=1e-6)
+    for one, other in zip(together.target_model.parameters(), eager.target_model.parameters(), strict=True):
+        assert_close(one, other, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_compiled_rounds_equal_eager_ones(caplog: pytest.LogCaptureFixture) -> None:
+    eager, together = make("dqn", False), make("dqn", True)
+    for policy in (eager, together):
+        rounds(policy, 25, 4)
+    assert "eagerly" not in caplog.text
+    assert_close(weights_of(together), weights_of(eager), rtol=0, atol=1e-5)

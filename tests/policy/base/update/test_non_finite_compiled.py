@@ -1,0 +1,137 @@
+# ruff: noqa: F811 - fixtures
+"""Compiled updates whose loss or gradient is not finite; as in test_compiled.py mostly without the compiler."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lightning_ding.policy import NonFiniteError, load_dump
+from tests.policy.base.update.test_compiled import batches, learn, make, no_compiler  # noqa: F401 - a fixture
+from tests.policy.base.update.test_non_finite import equal, state_of, with_bad
+
+NAN = math.nan
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def stacked(data: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([batch[name] for batch in data]) for name in data[0]}
+
+
+@pytest.mark.parametrize("mode", ["raise", "skip_update", "warn"])
+@pytest.mark.parametrize("name", ["dqn", "sac", "ppo"])
+def test_a_compiled_update_that_is_bad_does_what_an_eager_one_does(
+    name: str,
+    mode: str,
+    no_compiler: list[str],
+) -> None:
+    check_one(name, mode)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["raise", "skip_update", "warn"])
+def test_the_compiler_leaves_out_a_bad_update(mode: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="lightning_ding"):
+        check_one("dqn", mode)
+    assert "eagerly" not in caplog.text
+
+
+def check_one(name: str, mode: str) -> None:
+    policy = make(name, True, {"on_non_finite": mode})
+    data = batches(name, 4)
+    learn(policy, data[:3])
+    before = state_of(policy)
+    bad = with_bad(data[3], "reward", NAN)
+    if name == "ppo":
+        bad = {**bad, "reward": bad["reward"] * NAN}
+    if mode == "raise":
+        with pytest.raises(NonFiniteError, match=r"the loss .* is nan, the norm of its gradient "):
+            policy.learner.update(bad)  # compiled code may clamp the gradient of a NaN to a number: the loss tells
+    else:
+        policy.learner.update(bad)
+    after = state_of(policy)
+    assert len(after) == len(before)
+    moved = [k for k, (one, other) in enumerate(zip(after, before, strict=True)) if not torch.equal(one, other)]
+    names = list(policy.state_dict())
+    if mode == "warn":
+        assert moved
+    else:  # SAC's targets move where the weights are
+        assert not [k for k in moved if k >= len(names) or not names[k].startswith("target_model")] or name == "sac"
+        assert all(torch.isfinite(tensor).all() for tensor in after)
+    learn(policy, data[:1])
+
+
+@pytest.mark.parametrize("mode", ["raise", "skip_update"])
+def test_bad_ones_among_several_in_one_piece_are_left_out_and_named(
+    mode: str,
+    no_compiler: list[str],
+) -> None:
+    check_piece(mode)
+    assert "_updates" in no_compiler
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["raise", "skip_update"])
+def test_the_compiler_leaves_out_bad_ones_among_several(mode: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="lightning_ding"):
+        check_piece(mode)
+    assert "eagerly" not in caplog.text
+
+
+def check_piece(mode: str) -> None:
+    policy, other = (make("dqn", compiles, {"on_non_finite": mode}) for compiles in (True, False))
+    data = batches("dqn", 5)
+    bad = [*data[:1], with_bad(data[1], "reward", NAN), *data[2:4], with_bad(data[4], "obs", NAN)]
+    if mode == "raise":
+        with pytest.raises(NonFiniteError, match=r"update 1: the loss \(loss\) of optimizer 0 is nan") as caught:
+            policy.updater.minimise_together(policy.loss, stacked(bad))
+        expected = learn(other, data[:1])
+        dump = load_dump(caught.value.folder)  # type: ignore[arg-type]
+        assert dump.is_exact
+        with pytest.raises(NonFiniteError, match=r"update 1: the loss \(loss\) of optimizer 0 is nan"):
+            dump.repeat()
+    else:
+        policy.updater.minimise_together(policy.loss, stacked(bad))
+        expected = learn(other, [data[0], *data[2:4]])
+        assert policy.updater.guard.skipped_updates == 2
+        assert not policy.updater.guard.is_clean
+    torch.testing.assert_close(learn(policy, []), expected, rtol=0, atol=1e-5)
+
+
+def test_a_good_update_after_skipped_ones_counts_anew(no_compiler: list[str]) -> None:
+    policy = make("dqn", True, {"on_non_finite": "skip_update"})
+    (good,) = batches("dqn", 1)
+    bad = with_bad(good, "reward", NAN)
+    before = state_of(policy)
+    for number in range(150):
+        policy.learner.update(dict(good if number == 75 else bad))
+    assert policy.updater.guard.skipped_updates == 149
+    assert not equal(state_of(policy), before)
+
+
+def test_updates_of_a_device_are_looked_at_once_a_round(
+    no_compiler: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from lightning_ding.policy.base.update.non_finite import NonFiniteGuard
+
+    monkeypatch.setattr(NonFiniteGuard, "_looks_at_once", lambda *_: False)
+    policy: Any = make("dqn", True)
+    good = batches("dqn", 3)
+    learn(policy, good)
+    before = state_of(policy)
+    policy.learner.update(with_bad(good[0], "reward", NAN))
+    policy.learner.update(good[1])
+    assert equal(state_of(policy), before)
+    with pytest.raises(NonFiniteError, match="update 3: "):
+        policy.updater.guard.look()
