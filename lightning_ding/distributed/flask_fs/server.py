@@ -104,11 +104,20 @@ class FlaskServer(Server):
         if server is None:
             return
         server.task_dispatcher.shutdown()
+        if self._thread.is_alive():
+            server.trigger.pull_trigger(lambda: _stop_reading(server))  # in the thread that reads the sockets
+            self._thread.join(timeout=5)
+        else:
+            _stop_reading(server)
         if not self._thread.is_alive():
-            wasyncore.close_all(server._map)
-            return
-        server.trigger.pull_trigger(lambda: wasyncore.close_all(server._map))  # in the thread that reads the sockets
-        self._thread.join(timeout=5)
+            server.close()
+
+
+def _stop_reading(server: Any) -> None:
+    """Close the connections, and end the loop that reads them; the trigger stays open for who is about to pull it."""
+    server.trigger.del_channel()
+    server.del_channel()
+    wasyncore.close_all(server._map)
 
 
 class _ErrorAsJson(ErrorTask):  # type: ignore[misc]

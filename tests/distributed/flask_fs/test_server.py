@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import socket
 import string
 import threading
@@ -318,3 +319,22 @@ def test_a_server_that_was_never_started_can_be_closed() -> None:
     server = FlaskServer(handler)
     server.close()
     FlaskServer(handler, port=server.port).close()
+
+
+def test_close_does_not_mind_that_the_server_has_stopped_while_it_was_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = FlaskServer(handler, token=TOKEN)
+    server.start()
+    trigger, pulled = server._server.trigger, []
+
+    def pull_late() -> None:
+        """Let another thread's pull make the server stop before this one is written."""
+        os.write(trigger.trigger, b"x")
+        server._thread.join(5)
+        pulled.append(os.write(trigger.trigger, b"x"))
+
+    monkeypatch.setattr(trigger, "_physical_pull", pull_late)
+    server.close()
+    assert pulled == [1]
+    assert not server._thread.is_alive()
+    with pytest.raises(OSError):
+        os.fstat(trigger.trigger)
