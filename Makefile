@@ -1,17 +1,20 @@
-# make train | test | learning-seeds | same-weights | check | test-slow | bench | soak | learn | docs | coverage | clean
+# make train | test | test-failed | test-slow | learning-seeds | same-weights | check | bench | soak | learn | docs | coverage | clean
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test test-slow learning-seeds same-weights check format bench soak learn docs coverage clean
+.PHONY: train test test-failed test-slow learning-seeds same-weights check format bench soak learn docs coverage clean
 
 train: $(READY)  ## train DQN on CartPole-v1
 	$(BIN)/python recipes/dqn.py
 
 test: $(READY)  ## the fast tests, doctests included, in two processes
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test-failed: $(READY)  ## what failed in the last run, once more and alone
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 test-slow: $(READY)  ## what learns or measures; by hand
 	$(BIN)/python -m pytest -m slow
