@@ -41,7 +41,7 @@ from benchmarks.workload import W1, W3
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy, Policy, SACPolicy
 from lightning_ding.policy.base.update import updater
-from lightning_ding.policy.base.update.clipping import NO_CLIP, GradClip
+from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP, GradClip
 
 RANKS = 2
 WAYS = ("ours", "ours, apart", "DDP", "DDP, apart")

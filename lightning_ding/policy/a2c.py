@@ -22,9 +22,9 @@ from lightning_ding import rl
 from lightning_ding.config import require
 from lightning_ding.policy.actor_critic import ActorCriticModelConfig, ActorCriticPolicy
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.base.scheduled_values import ScheduleConfig
 from lightning_ding.policy.on_policy import OnPolicyCollectConfig, OnPolicyConfig, OnPolicyLearnConfig
 from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.schedules import ScheduleConfig
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,11 @@ from torch import Tensor
 from lightning_ding import nested, rl
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.base.scheduled_values import EpsConfig
 from lightning_ding.policy.base.spaces import actor_shapes, obs_shape
 from lightning_ding.policy.qac import Batch, QACConfig, QACLearnConfig, QACModelConfig, QACOtherConfig, QACPolicy
 from lightning_ding.policy.replay_policy import ReplayCollectConfig
 from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.schedules import EpsConfig
 
 LOGIT_PENALTY = 1e-3  # of the mean squared logit in the actor's loss; Lowe et al. 2017 (their code, openai/maddpg)
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from lightning_ding.config import require
 from lightning_ding.policy.base.policy import Policy
-from lightning_ding.policy.base.update.clipping import GradClip
 from lightning_ding.policy.base.update.dump import read_dump
+from lightning_ding.policy.base.update.gradient_clipping import GradClip
 from lightning_ding.registry import POLICY_REGISTRY
 
 

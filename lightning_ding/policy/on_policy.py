@@ -15,15 +15,15 @@ from torch import Tensor
 
 from lightning_ding import nested, rl
 from lightning_ding.config import moved, require
-from lightning_ding.policy.base.config import LearnConfig, OptimizerConfig, PolicyConfig
+from lightning_ding.policy.base.config import LearnConfig, PolicyConfig
 from lightning_ding.policy.base.modes import not_implemented
 from lightning_ding.policy.base.policy import ConfigT, Policy
 from lightning_ding.policy.base.rank_statistics import standardise_over_ranks
 from lightning_ding.policy.base.round import Batch
-from lightning_ding.policy.base.scheduled_values import ScheduleConfig
 from lightning_ding.policy.base.spaces import ActionBounds, actor_shapes, obs_shape
-from lightning_ding.policy.base.update.optimizers import make_optimizer
+from lightning_ding.policy.base.update.optimizers import OptimizerConfig, make_optimizer
 from lightning_ding.ranks import min_over_ranks
+from lightning_ding.schedules import ScheduleConfig
 from lightning_ding.worker_config import CollectorConfig
 
 

@@ -28,10 +28,10 @@ from lightning_ding.policy.actor_critic import ActorCriticModelConfig, ActorCrit
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.rank_statistics import update_over_ranks
 from lightning_ding.policy.base.round import Batch
-from lightning_ding.policy.base.scheduled_values import ScheduleConfig
 from lightning_ding.policy.on_policy import OnPolicyCollectConfig, OnPolicyConfig, OnPolicyLearnConfig
 from lightning_ding.ranks import mean_over_ranks
 from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.schedules import ScheduleConfig
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.base.scheduled_values import EpsConfig
 from lightning_ding.policy.c51 import C51Config, C51Policy, CategoricalModelConfig
 from lightning_ding.policy.q_learning import QLearningOtherConfig
 from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.schedules import EpsConfig
 from lightning_ding.worker_config import ReplayBufferConfig
 
 

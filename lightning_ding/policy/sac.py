@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from lightning_ding import rl
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.base.update.clipping import NO_CLIP
+from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP
 from lightning_ding.policy.base.update.optimizers import make_optimizer
 from lightning_ding.policy.qac import Batch, QACConfig, QACLearnConfig, QACModelConfig, QACPolicy
 from lightning_ding.registry import POLICY_REGISTRY

@@ -48,9 +48,7 @@ from lightning_ding.rl.policy_gradients import (
 )
 from lightning_ding.rl.returns import discounted_return, gae, n_step_return
 from lightning_ding.rl.running import RunningMeanStd, combine_moments, moments
-from lightning_ding.rl.schedule import Schedule
 from lightning_ding.rl.sequences import Sequences, time_major
-from lightning_ding.rl.target import copy_parameters, polyak_update
 from lightning_ding.rl.td import double_q_target, masked, q_target, take_action_value, td_error, td_loss
 
 __all__ = [
@@ -62,12 +60,10 @@ __all__ = [
     "OrnsteinUhlenbeckNoise",
     "PPOPolicyLoss",
     "RunningMeanStd",
-    "Schedule",
     "Sequences",
     "approx_kl",
     "categorical_projection",
     "combine_moments",
-    "copy_parameters",
     "critic_error",
     "critic_loss",
     "cross_entropy",
@@ -85,7 +81,6 @@ __all__ = [
     "n_step_return",
     "pessimistic_target",
     "policy_gradient_loss",
-    "polyak_update",
     "ppo_policy_loss",
     "ppo_value_loss",
     "q_target",

@@ -7,14 +7,14 @@ import torch
 
 from lightning_ding.policy import A2CPolicy
 from lightning_ding.policy.a2c import A2CLearnConfig
-from lightning_ding.policy.base.scheduled_values import Schedules
+from lightning_ding.schedules import ScheduledValues
 
 MODEL = {"obs_shape": 4, "action_shape": 2, "action_space": "discrete"}
 
 
 def rates(learn: A2CLearnConfig, budget: int | None, *env_steps: int) -> list[float]:
     """Return the learning rates after so many env steps."""
-    schedules, seen = Schedules(learn), []
+    schedules, seen = ScheduledValues(learn), []
     optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=learn.learning_rate)
     for env_step in env_steps:
         schedules.apply(env_step, budget, [optimizer])
@@ -37,9 +37,9 @@ def test_a_schedule_that_was_asked_for_needs_the_budget() -> None:
 
 
 def test_a_scheduler_of_ones_own_replaces_the_default_schedule() -> None:
-    schedules = Schedules(A2CLearnConfig())
+    schedules = ScheduledValues(A2CLearnConfig())
     schedules.give_way()
     assert not schedules.sets_learning_rate
-    asked_for = Schedules(A2CPolicy({"model": MODEL, "learn": {"lr_scheduler": {"end": 0.1}}}).config.learn)
+    asked_for = ScheduledValues(A2CPolicy({"model": MODEL, "learn": {"lr_scheduler": {"end": 0.1}}}).config.learn)
     asked_for.give_way()
     assert asked_for.sets_learning_rate

@@ -6,34 +6,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from lightning_ding.config import moved, require
-from lightning_ding.policy.base.scheduled_values import ScheduleConfig
-from lightning_ding.policy.base.update.clipping import GradClip
+from lightning_ding.policy.base.update.gradient_clipping import GradClip
+from lightning_ding.policy.base.update.optimizers import OptimizerConfig
+from lightning_ding.schedules import ScheduleConfig
 from lightning_ding.worker_config import EvaluatorConfig
-
-
-@dataclass(frozen=True)
-class OptimizerConfig:
-    """The class of the optimizers and their shared arguments; step sizes have separate fields."""
-
-    type: Literal["adam", "adamw", "rmsprop", "sgd"] = "adam"
-    """Class in torch.optim. compile makes updates with adam and adamw only."""
-    eps: float = 1e-8
-    """Added to the denominator of the step, > 0; not for sgd."""
-    weight_decay: float = 0.0
-    """Share of the weights, >= 0, that adamw subtracts in each step, times the step size; the other classes add it to
-    the gradient. Temperatures do not decay."""
-    momentum: float = 0.0
-    """Share of the previous step that is added, in [0, 1); for sgd and rmsprop."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        require(self.eps > 0, "learn.optimizer.eps", "> 0", self.eps)
-        require(self.weight_decay >= 0, "learn.optimizer.weight_decay", ">= 0", self.weight_decay)
-        require(0 <= self.momentum < 1, "learn.optimizer.momentum", "in [0, 1)", self.momentum)
-        has_eps = self.type != "sgd" or self.eps == type(self).eps
-        require(has_eps, "learn.optimizer.eps", "left alone with sgd", self.eps)
-        has_momentum = self.type in ("sgd", "rmsprop") or self.momentum == 0
-        require(has_momentum, "learn.optimizer.momentum", f"0 with {self.type}", self.momentum)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing_extensions import Self
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.registry import BUFFER_REGISTRY
-from lightning_ding.rl import Schedule
+from lightning_ding.schedules import Schedule
 from lightning_ding.worker.buffer.rate_limiter import RateLimiter
 from lightning_ding.worker.buffer.sampling import check_sizes, require_enough
 from lightning_ding.worker.buffer.schema import Rows

@@ -20,7 +20,7 @@ from torch.optim.adam import adam
 
 from lightning_ding import nested
 from lightning_ding.policy.base.trainer import count_optimizer_step
-from lightning_ding.policy.base.update.clipping import NO_CLIP, GradClip, clip_gradients
+from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP, GradClip, clip_gradients
 from lightning_ding.policy.base.update.non_finite import NonFiniteGuard, OnNonFinite
 
 if TYPE_CHECKING:

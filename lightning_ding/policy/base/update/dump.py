@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.config import to_dict
-from lightning_ding.policy.base.update.clipping import GradClip
+from lightning_ding.policy.base.update.gradient_clipping import GradClip
 from lightning_ding.ranks import rank_and_world_size
 from lightning_ding.registry import POLICY_REGISTRY
 

@@ -24,8 +24,8 @@ from torch.optim import Optimizer
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.policy.base.update.clipping import NO_CLIP
 from lightning_ding.policy.base.update.dump import Update, dump_folder, write_dump
+from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP
 
 logger = logging.getLogger(__name__)
 

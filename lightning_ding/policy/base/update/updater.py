@@ -23,26 +23,26 @@ from torch.optim.lr_scheduler import LRScheduler
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.base.scheduled_values import Schedules
 from lightning_ding.policy.base.trainer import (
     announce_zero_grad,
     attached_trainer,
     can_skip_hooks,
     count_optimizer_step,
 )
-from lightning_ding.policy.base.update.clipping import NO_CLIP, GradClip, clip_gradients
 from lightning_ding.policy.base.update.compiled import Compiler, LossFunction
-from lightning_ding.policy.base.update.configured_optimizers import (
+from lightning_ding.policy.base.update.dump import Update
+from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP, GradClip, clip_gradients
+from lightning_ding.policy.base.update.non_finite import NonFiniteGuard
+from lightning_ding.policy.base.update.optimizers import (
     ConfiguredSchedulers,
     check_optimizers,
     read_configuration,
     warn_of_epochs_without_trainer,
     warn_of_other_rates,
 )
-from lightning_ding.policy.base.update.dump import Update
-from lightning_ding.policy.base.update.non_finite import NonFiniteGuard
 from lightning_ding.progress import Progress
 from lightning_ding.ranks import world_size
+from lightning_ding.schedules import ScheduledValues
 
 Batch = dict[str, Any]
 LARGEST_PIECE = 5  # updates in one piece of compiled code; more of them take longer to compile
@@ -65,7 +65,7 @@ class Updater:
         """One optimizer for each loss; ``_init_learn`` of an algorithm sets them."""
         self.schedulers: list[LRScheduler] = []
         """Learning-rate schedulers that ``configure_optimizers`` returned."""
-        self.schedules = Schedules(config.learn)
+        self.schedules = ScheduledValues(config.learn)
         """Values that the config schedules, such as ``learn.lr_scheduler``."""
         self.guard = NonFiniteGuard(policy, config.on_non_finite)
         """Checks the loss and the gradient of each step."""

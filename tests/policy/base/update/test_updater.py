@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.trainer import attached_trainer
-from lightning_ding.policy.base.update.clipping import GradClip
+from lightning_ding.policy.base.update.gradient_clipping import GradClip
 from lightning_ding.policy.base.update.updater import Updater, average_gradients
 from lightning_ding.progress import Progress
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lightning_ding.rl import copy_parameters, polyak_update
+from lightning_ding.policy.target_network import copy_parameters, polyak_update
 
 
 class Scaled(nn.Module):
