@@ -22,7 +22,7 @@ from lightning_ding.datamodules.resume import ResumableDataModule
 from lightning_ding.datamodules.trainer_setup import plain, set_up_trainer
 from lightning_ding.envs import FaultBarrier, make_vector_env
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
-from lightning_ding.envs.vector import AutoresetName, EnvTimeout, VectorMode, differ_in_bounds_only
+from lightning_ding.envs.vector import MODES, AutoresetName, EnvTimeout, VectorMode, differ_in_bounds_only, find_mode
 from lightning_ding.ranks import sum_over_ranks
 from lightning_ding.registry import import_modules
 from lightning_ding.worker import (
@@ -78,8 +78,8 @@ class CollectingDataModule(ResumableDataModule):
             env_id: A registered gymnasium id, ``module:id``, the dotted path of a class or function, a mapping with
                 ``class_path`` and ``init_args``, or a callable that returns an env.
             num_envs: Envs on each rank, >= 1.
-            mode: ``"sync"`` steps the envs in this process, ``"async"`` steps each env in its own process, ``"native"``
-                uses the vector env that the id registers.
+            mode: How the envs are stepped: ``"sync"`` in this process, ``"async"`` each env in its own process; the
+                other modes are described in :func:`~lightning_ding.envs.make_vector_env`.
             wrappers: Wrappers of each env, for training and evaluation, the innermost first: dotted paths such as
                 ``gymnasium.wrappers.FlattenObservation``, mappings with ``class_path`` and ``init_args``, or callables.
             env_kwargs: Arguments of the env.
@@ -152,7 +152,7 @@ class CollectingDataModule(ResumableDataModule):
         if self._policy.config.collect.collector.env_fault != "drop":
             return wrappers
         allowed = '"sync" or "async" with collect.collector.env_fault="drop"'
-        require(self.mode != "native", "mode", allowed, self.mode)
+        require(MODES[self.mode].has_separate_envs, "mode", allowed, self.mode)
         return (*wrappers, FaultBarrier)
 
     # ------------------------------------------------------------------ Lightning
@@ -334,7 +334,7 @@ class CollectingDataModule(ResumableDataModule):
         self._evaluation = Evaluation(trainer, policy, self.n_evaluator_episode)
         num_envs = self.evaluator_env_num or min(self.num_envs, len(self._evaluation.episodes))
         wrappers = (*self.wrappers, *self.eval_wrappers)
-        autoreset: AutoresetName | None = None if self.mode == "native" else "disabled"
+        autoreset: AutoresetName | None = "disabled" if MODES[self.mode].has_separate_envs else None
         env = self._make_env(self.eval_env_id, num_envs, wrappers, self.eval_env_kwargs, autoreset)
         self.single_observation_space = env.single_observation_space
         self.single_action_space = env.single_action_space
@@ -375,7 +375,7 @@ class CollectingDataModule(ResumableDataModule):
         env_kwargs: Mapping[str, Any],
         autoreset: AutoresetName | None = None,
     ) -> VectorEnv:
-        drops = self.mode == "async" and self._policy.config.collect.collector.env_fault == "drop"
+        drops = MODES[self.mode].has_processes and self._policy.config.collect.collector.env_fault == "drop"
         made: dict[str, Any] = {"on_env_error": "restart" if drops else "raise", "env_timeout": self.env_timeout}
         made |= {"import_names": self.import_names, "check_api": True}
         env = make_vector_env(env_id, num_envs, self.mode, None, wrappers, env_kwargs, autoreset, **made)
@@ -388,5 +388,4 @@ def _check_ranges(arguments: Mapping[str, Any]) -> None:
     for name in COUNTS:
         require(arguments[name] is None or arguments[name] >= 1, name, ">= 1", arguments[name])
     require(arguments["seed"] >= 0, "seed", ">= 0", arguments["seed"])
-    timeout, only_async = arguments["env_timeout"], '"default" unless mode="async"'
-    require(arguments["mode"] == "async" or timeout == "default", "env_timeout", only_async, timeout)
+    find_mode(arguments["mode"], arguments["env_timeout"])

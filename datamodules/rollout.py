@@ -11,6 +11,7 @@ from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.datamodules.base import CollectingDataModule
 from lightning_ding.envs import Pausable
+from lightning_ding.envs.vector import MODES
 from lightning_ding.ranks import on_any_rank
 from lightning_ding.worker import get_serial_collector_cls
 
@@ -82,7 +83,7 @@ class RolloutDataModule(CollectingDataModule):
 
     def _collector_wrappers(self) -> tuple[Callable[[Any], Any], ...]:
         wrappers = super()._collector_wrappers()
-        return (*wrappers, Pausable) if self._whole_episodes() and self.mode != "native" else wrappers
+        return (*wrappers, Pausable) if self._whole_episodes() and MODES[self.mode].has_separate_envs else wrappers
 
     def _whole_episodes(self) -> bool:
         return get_serial_collector_cls(self._policy.config.collect.collector).collects_whole_episodes

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lightning_ding.config import ConfigLike, require, resolve
+from lightning_ding.envs.vector import VectorMode
 from lightning_ding.policy import get_policy_cls
 
 MadeOf = tuple["str | Mapping[str, Any]", "dict[str, Any]", "tuple[str | Mapping[str, Any], ...]"]
@@ -35,9 +36,9 @@ class EnvConfig:
     """Arguments of the env for evaluations; None takes ``env_kwargs``, as games must."""
     import_names: tuple[str, ...] = ()
     """Modules that register envs, imported first."""
-    mode: Literal["sync", "async", "native"] = "sync"
-    """``"sync"`` steps the envs in the process of the collector, ``"async"`` each env in a separate process,
-    ``"native"`` the vector env that is registered as ``env_id``."""
+    mode: VectorMode = "sync"
+    """How the envs are stepped: ``"sync"`` in the process of the collector, ``"async"`` each env in a separate process;
+    the other modes are described in :func:`~lightning_ding.envs.make_vector_env`."""
     collector_env_num: int = 4
     """Number of envs of each collector."""
     evaluator_env_num: int = 4

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from copy import copy, deepcopy
 from dataclasses import replace
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, NamedTuple, cast
 
 import gymnasium as gym
 import numpy as np
@@ -24,6 +23,7 @@ from lightning_ding.registry import import_modules
 SEPARATE_ENVS = (SyncVectorEnv, AsyncVectorEnv, ProcessVectorEnv)
 """Vector envs of separate envs, which can be seeded and reset one by one and have the method ``call``."""
 VectorMode = Literal["sync", "async", "native"]
+"""The modes of every ``mode`` option: the keys of ``MODES``."""
 EnvTimeout = float | tuple[float | None, float | None] | None | Literal["default"]
 AutoresetName = Literal["same_step", "next_step", "disabled"]
 AUTORESET_MODES: dict[AutoresetName, AutoresetMode] = {
@@ -87,42 +87,30 @@ def make_vector_env(
         >>> with_seed.close()
     """
     require(num_envs >= 1, "num_envs", ">= 1", num_envs)
-    require(mode in get_args(VectorMode), "mode", f"one of {get_args(VectorMode)}", mode)
-    allowed = (None,) if mode == "native" else (None, *AUTORESET_MODES)
+    kind = find_mode(mode, env_timeout)
+    allowed = (None, *AUTORESET_MODES) if kind.has_separate_envs else (None,)
     require(autoreset in allowed, "autoreset", f"one of {allowed} with mode={mode!r}", autoreset)
-    if mode != "async":
+    if not kind.has_processes:
         require(on_env_error == "raise", "on_env_error", f'"raise" with mode={mode!r}', on_env_error)
-        require(env_timeout == "default", "env_timeout", f'"default" with mode={mode!r}', env_timeout)
-    modules, kwargs = names_of(import_names), dict(env_kwargs or {})
+    modules = names_of(import_names)
     import_modules(modules)
-    make, wraps = find_env(env), find_wrappers(wrappers)
-    if mode == "native":
-        vector = _make_native(make, num_envs, wraps, kwargs)
-    elif mode == "sync":
-        makers = _makers(EnvMaker(make, wraps, kwargs), num_envs, check_api)
-        vector = _SyncVectorEnv(makers, autoreset_mode=AUTORESET_MODES[autoreset or "same_step"])
-    else:
-        makers = _makers(EnvMaker(_sendable(make), wraps, kwargs, modules), num_envs, check_api)
-        autoreset_mode = AUTORESET_MODES[autoreset or "same_step"]
-        with _check_errors_without_process():
-            vector = ProcessVectorEnv(makers, autoreset_mode, on_env_error=on_env_error, **_timeouts(env_timeout))
+    request = Request(
+        find_env(env),
+        num_envs,
+        find_wrappers(wrappers),
+        dict(env_kwargs or {}),
+        modules,
+        check_api,
+        AUTORESET_MODES[autoreset or "same_step"],
+        {"on_env_error": on_env_error, **_timeouts(env_timeout)},
+    )
+    vector = kind.make(request)
     from lightning_ding.envs.tuple_observations import without_tuples  # imports torch, which env processes do not need
 
     vector = without_tuples(vector)
     if seed is not None:
         seed_envs(vector, seed)
     return vector
-
-
-@contextmanager
-def _check_errors_without_process() -> Iterator[None]:
-    """Raise the error of a check in an env process as it would be raised without processes."""
-    try:
-        yield
-    except EnvProcessError as error:
-        if error.refusal is None:
-            raise
-        raise error.refusal from None  # the remote traceback only shows the check
 
 
 def differ_in_bounds_only(one: gym.Space[Any], other: gym.Space[Any]) -> bool:
@@ -164,31 +152,6 @@ def reset_envs(env: VectorEnv, seed: list[int | None] | None = None, options: di
     return env.reset(seed=seeds, options=options)[0]
 
 
-def _sendable(env: str | Callable[..., Any]) -> EnvSpec | Callable[..., Any]:
-    """Return a spec or callable that works in a process without this one's registry and script."""
-    if not isinstance(env, str):
-        return env
-    spec = gym.spec(env)
-    if isinstance(spec.entry_point, str) and spec.entry_point.startswith("__main__:"):
-        return replace(spec, entry_point=cast(Any, load_env_creator(spec.entry_point)))
-    return spec
-
-
-class _SyncVectorEnv(SyncVectorEnv):
-    """A SyncVectorEnv that copies final observations, because an env may reuse the memory of its observations."""
-
-    def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
-        if "final_obs" in env_info:  # this call comes before the reset
-            env_info = {**env_info, "final_obs": deepcopy(env_info["final_obs"])}
-        return super()._add_info(vector_infos, env_info, env_num)
-
-
-def _makers(make: EnvMaker, num_envs: int, check_api: bool) -> list[Callable[[], gym.Env[Any, Any]]]:
-    first = copy(make)
-    first.check_api = check_api
-    return [first, *[make] * (num_envs - 1)]
-
-
 class EnvMaker:
     """Creates one env when called. It can be pickled, and a fingerprint of the env reads its attributes."""
 
@@ -219,6 +182,60 @@ class EnvMaker:
         return env
 
 
+class Request(NamedTuple):
+    """The envs that a mode makes, from checked arguments of :func:`make_vector_env`."""
+
+    env: str | Callable[..., Any]
+    num_envs: int
+    wrappers: tuple[Callable[[Any], Any], ...]
+    kwargs: dict[str, Any]
+    modules: tuple[str, ...]
+    check_api: bool
+    autoreset_mode: AutoresetMode
+    failures: dict[str, Any]
+    """``on_env_error`` and time limits, for env processes."""
+
+    def makers(self, make: EnvMaker) -> list[Callable[[], gym.Env[Any, Any]]]:
+        """Return a function for each env that creates it; the first one checks the env before, with ``check_api``."""
+        first = copy(make)
+        first.check_api = self.check_api
+        return [first, *[make] * (self.num_envs - 1)]
+
+
+def _make_sync(request: Request) -> VectorEnv:
+    makers = request.makers(EnvMaker(request.env, request.wrappers, request.kwargs))
+    return _SyncVectorEnv(makers, autoreset_mode=request.autoreset_mode)
+
+
+class _SyncVectorEnv(SyncVectorEnv):
+    """A SyncVectorEnv that copies final observations, because an env may reuse the memory of its observations."""
+
+    def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
+        if "final_obs" in env_info:  # this call comes before the reset
+            env_info = {**env_info, "final_obs": deepcopy(env_info["final_obs"])}
+        return super()._add_info(vector_infos, env_info, env_num)
+
+
+def _make_async(request: Request) -> VectorEnv:
+    makers = request.makers(EnvMaker(_sendable(request.env), request.wrappers, request.kwargs, request.modules))
+    try:
+        return ProcessVectorEnv(makers, request.autoreset_mode, **request.failures)
+    except EnvProcessError as error:
+        if error.refusal is None:
+            raise
+        raise error.refusal from None  # as without processes: the remote traceback only shows the check
+
+
+def _sendable(env: str | Callable[..., Any]) -> EnvSpec | Callable[..., Any]:
+    """Return a spec or callable that works in a process without this one's registry and script."""
+    if not isinstance(env, str):
+        return env
+    spec = gym.spec(env)
+    if isinstance(spec.entry_point, str) and spec.entry_point.startswith("__main__:"):
+        return replace(spec, entry_point=cast(Any, load_env_creator(spec.entry_point)))
+    return spec
+
+
 def _timeouts(env_timeout: EnvTimeout) -> dict[str, Any]:
     if env_timeout == "default":
         return {}
@@ -228,17 +245,42 @@ def _timeouts(env_timeout: EnvTimeout) -> dict[str, Any]:
     return dict(zip(("reset_timeout", "step_timeout"), pair, strict=True))
 
 
-def _make_native(
-    env: str | Callable[..., Any], num_envs: int, wrappers: Sequence[Callable[[Any], Any]], kwargs: dict[str, Any]
-) -> VectorEnv:
+def _make_native(request: Request) -> VectorEnv:
+    env = request.env
     if isinstance(env, str):
         if gym.spec(env).vector_entry_point is None:
             raise ValueError(f'mode must be "sync" or "async" for {env!r}, which registers no vector env, got "native"')
-        vector: Any = gym.make_vec(env, num_envs, vectorization_mode="vector_entry_point", **kwargs)
+        vector: Any = gym.make_vec(env, request.num_envs, vectorization_mode="vector_entry_point", **request.kwargs)
     else:
-        vector = env(**kwargs)
-    for wrapper in wrappers:
+        vector = env(**request.kwargs)
+    for wrapper in request.wrappers:
         vector = wrapper(vector)
     if not isinstance(vector, VectorEnv):
         raise TypeError(f'with mode="native", env_id must create a gymnasium VectorEnv, got {type(vector).__name__}')
     return vector
+
+
+class Mode(NamedTuple):
+    """One kind of vector env, and what it can do."""
+
+    make: Callable[[Request], VectorEnv]
+    has_separate_envs: bool = True
+    """Whether it steps separate envs, with wrappers around each of them and any autoreset mode."""
+    has_processes: bool = False
+    """Whether the envs are in processes, which are restarted after a failure and have time limits."""
+
+
+MODES: dict[VectorMode, Mode] = {
+    "sync": Mode(_make_sync),
+    "async": Mode(_make_async, has_processes=True),
+    "native": Mode(_make_native, has_separate_envs=False),
+}
+"""The kinds of vector envs. A new one is added here and to ``VectorMode``."""
+
+
+def find_mode(mode: VectorMode, env_timeout: EnvTimeout) -> Mode:
+    """Return a mode of ``MODES``, after a check that there is such a mode and that it can have the time limits."""
+    require(mode in tuple(MODES), "mode", f"one of {tuple(MODES)}", mode)
+    has_processes = MODES[mode].has_processes
+    require(has_processes or env_timeout == "default", "env_timeout", f'"default" with mode={mode!r}', env_timeout)
+    return MODES[mode]

@@ -30,7 +30,7 @@ def fit(make_trainer: MakeTrainer, config: dict[str, Any], **arguments: Any) -> 
 
 def test_env_timeout_is_refused_where_there_are_no_processes() -> None:
     for mode in ("sync", "native"):
-        with pytest.raises(ValueError, match='env_timeout must be "default" unless mode="async", got 5'):
+        with pytest.raises(ValueError, match=f"env_timeout must be \"default\" with mode='{mode}', got 5"):
             ReplayDataModule("CartPole-v1", mode=mode, env_timeout=5)
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from lightning.pytorch import Trainer
 
+from lightning_ding.datamodules import RolloutDataModule
 from lightning_ding.envs import ProcessVectorEnv, make_vector_env
-from lightning_ding.envs.vector import AutoresetName
+from lightning_ding.envs.vector import MODES, AutoresetName, VectorMode
+from lightning_ding.policy import PGPolicy
 from tests.toys.envs import ChainEnv, CountingEnv
 
 MakeEnv = Callable[..., VectorEnv]
@@ -217,6 +220,20 @@ def test_make_vector_env_needs_an_env(num_envs: int) -> None:
 def test_make_vector_env_lists_the_modes_there_are() -> None:
     with pytest.raises(ValueError, match=r"mode must be one of \('sync', 'async', 'native'\), got 'subprocess'"):
         make_vector_env("CartPole-v1", mode="subprocess")  # type: ignore[arg-type]
+
+
+def test_the_type_of_a_mode_lists_the_modes_there_are() -> None:
+    assert get_args(VectorMode) == tuple(MODES)
+
+
+def test_a_mode_of_the_list_is_all_that_a_datamodule_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODES, "mirrored", MODES["sync"])  # type: ignore[misc]
+    datamodule = RolloutDataModule("CartPole-v1", num_envs=2, mode="mirrored")  # type: ignore[arg-type]
+    trainer = Trainer(
+        max_epochs=1, limit_train_batches=1, limit_val_batches=1, logger=False, enable_model_summary=False
+    )
+    trainer.fit(PGPolicy(), datamodule=datamodule)
+    assert trainer.global_step > 0
 
 
 def test_make_vector_env_lists_the_autoreset_modes_there_are() -> None:

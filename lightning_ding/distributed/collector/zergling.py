@@ -12,6 +12,7 @@ from typing_extensions import override
 from lightning_ding.config import require
 from lightning_ding.distributed.collector.base import BaseParallelCollector, Collected, PolicyWeights
 from lightning_ding.envs import FaultBarrier, make_vector_env
+from lightning_ding.envs.vector import MODES
 from lightning_ding.policy.factory import create_policy
 from lightning_ding.registry import PARALLEL_COLLECTOR_REGISTRY
 from lightning_ding.worker import InteractionSerialEvaluator, SampleSerialCollector
@@ -66,7 +67,8 @@ class ZerglingParallelCollector(BaseParallelCollector):
         config, env = self.config, self.config.env
         drops = config.env_fault == "drop" and not config.eval_flag
         allowed = '"sync" or "async" with env_fault="drop"'
-        require(env.mode != "native" or not drops, "env.mode", allowed, env.mode)
+        kind = MODES[env.mode]
+        require(kind.has_separate_envs or not drops, "env.mode", allowed, env.mode)
         env_id, kwargs, wrappers = env.evaluating if config.eval_flag else env.collecting
         return make_vector_env(
             env_id,
@@ -75,8 +77,8 @@ class ZerglingParallelCollector(BaseParallelCollector):
             seed,
             (*wrappers, FaultBarrier) if drops else wrappers,
             kwargs,
-            "disabled" if config.eval_flag and env.mode != "native" else None,
-            on_env_error="restart" if drops and env.mode == "async" else "raise",
+            "disabled" if config.eval_flag and kind.has_separate_envs else None,
+            on_env_error="restart" if drops and kind.has_processes else "raise",
             import_names=env.import_names,
             check_api=True,
         )
