@@ -131,7 +131,7 @@ def _connect(config: dict[str, Any], process: subprocess.Popen[bytes]) -> Callab
     """Return a function that asks the coordinator, once it is there."""
     from lightning_ding.config import resolve
     from lightning_ding.distributed.config import ParallelConfig
-    from lightning_ding.distributed.protocol import get_transport
+    from lightning_ding.distributed.transport import get_transport
 
     cfg = resolve(ParallelConfig, config)
     deadline = time.monotonic() + START_TIMEOUT

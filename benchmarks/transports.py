@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_ding.distributed.protocol import Channel, Message, Store
+from lightning_ding.distributed.transport import Channel, Message, Store
 
 ROWS = 64
 PIECES = 100
@@ -84,8 +84,8 @@ class TakerActor:
 
 def serve(folder: Path) -> None:
     """Be the taker over HTTP, until the standard input ends."""
+    from lightning_ding.distributed.file_store import FileStore
     from lightning_ding.distributed.flask_fs.server import FlaskServer
-    from lightning_ding.distributed.flask_fs.store import FileStore
 
     server = FlaskServer(Taker(folder, FileStore(folder / "data")).handle, "127.0.0.1", 0, None, 0, 1_000_000)
     server.start()

@@ -7,7 +7,7 @@ from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
 from lightning_ding.callbacks.defaults import default_callbacks
 from lightning_ding.callbacks.metrics import LastLine, MetricsLogger
 from lightning_ding.callbacks.progress_bar import EnvStepProgressBar
-from lightning_ding.callbacks.publish_weights import LearningReporter, WeightPublisher
+from lightning_ding.callbacks.remote import LearningReporter, WeightPublisher
 from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
 from lightning_ding.callbacks.run_evaluator import RunEvaluator
 from lightning_ding.callbacks.stop import FinalEvaluation, StopAtEnvStep, StopAtReturn, StopAtTrainIter

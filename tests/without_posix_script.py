@@ -127,7 +127,7 @@ def train(folder: Path) -> None:
 
 
 def refusals(folder: Path) -> list[str]:
-    from lightning_ding.distributed.flask_fs.store import FileStore
+    from lightning_ding.distributed.file_store import FileStore
     from lightning_ding.entry.parallel import parallel_pipeline
     from lightning_ding.envs import make_vector_env
 

@@ -14,6 +14,8 @@ from lightning_ding.distributed.collector import (
     create_parallel_collector,
     get_parallel_collector_cls,
 )
+from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
+from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
 from lightning_ding.distributed.commander import (
     BaseParallelCommander,
     NaiveParallelCommander,
@@ -26,11 +28,18 @@ from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.flask_fs.transport import FlaskFileSystemCollector, FlaskFileSystemLearner
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
-from lightning_ding.distributed.protocol import Block, Channel, CoordinatorGoneError, LeaseLostError, Refusal, Store
 from lightning_ding.distributed.ray.pipeline import run_on_ray
 from lightning_ding.distributed.ray.transport import RayCollector, RayLearner
-from lightning_ding.distributed.worker.collector import BaseCommCollector
-from lightning_ding.distributed.worker.learner import BaseCommLearner
+from lightning_ding.distributed.transport import (
+    TRANSPORTS,
+    Block,
+    Channel,
+    CoordinatorGoneError,
+    LeaseLostError,
+    Refusal,
+    Store,
+)
+from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY
 from lightning_ding.worker.base import create_comm_collector, create_comm_learner
 
 if TYPE_CHECKING:
@@ -69,6 +78,11 @@ __all__ = [
     "get_parallel_commander_cls",
     "run_on_ray",
 ]
+
+for _name in TRANSPORTS:  # those whose modules define no comm collector and comm learner
+    for _registry, _base in ((COMM_COLLECTOR_REGISTRY, BaseCommCollector), (COMM_LEARNER_REGISTRY, BaseCommLearner)):
+        if _name not in _registry:
+            _registry.register(_name)(type(_base.__name__, (_base,), {"transport": _name}))
 
 
 def __getattr__(name: str) -> Any:

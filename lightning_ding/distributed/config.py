@@ -346,3 +346,28 @@ class CollectorTaskConfig:
         flags, paths = self.policy_update_flag, self.policy_update_path
         require(len(flags) == len(paths) >= 1, "policy_update_flag", f"one for each of {len(paths)} paths", flags)
         require(flags[0], "policy_update_flag", "true for the main player, the first one", flags)
+
+
+@dataclass(frozen=True)
+class LearningTask:
+    """A task of a learner: the contents of its ``task_info``."""
+
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    """``type`` and the config of the policy."""
+    main: MainConfig = field(default_factory=MainConfig)
+    learner: ParallelLearnerConfig = field(default_factory=ParallelLearnerConfig)
+    policy_id: str = ""
+    """Id under which the weights are published."""
+    resume: bool = False
+    """Whether the task has been started before; it then continues from the newest checkpoint, if there is one."""
+
+    @classmethod
+    def read(cls, task_info: Mapping[str, Any]) -> LearningTask:
+        """Return the contents of a ``task_info``.
+
+        Raises:
+            ValueError: If a key is unknown or a value out of range.
+        """
+        main = resolve(MainConfig, task_info["main"])
+        learner = resolve(ParallelLearnerConfig, task_info["learner_cfg"])
+        return cls(task_info["policy"], main, learner, task_info["policy_id"], bool(task_info.get("resume", False)))

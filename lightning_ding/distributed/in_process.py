@@ -12,7 +12,8 @@ import torch
 from typing_extensions import override
 
 from lightning_ding import nested
-from lightning_ding.distributed.protocol import (
+from lightning_ding.distributed.block_files import write_block
+from lightning_ding.distributed.transport import (
     KINDS,
     Block,
     Channel,
@@ -23,7 +24,6 @@ from lightning_ding.distributed.protocol import (
     Refusal,
     Store,
 )
-from lightning_ding.distributed.wire import write_block
 
 
 class MemoryStore(Store):

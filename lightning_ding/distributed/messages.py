@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning_ding.distributed.coordinator.schema import EPISODES
-from lightning_ding.distributed.protocol import Kind, Refusal
+from lightning_ding.distributed.transport import Kind, Refusal
 
 LARGEST = 2**53  # largest integer that every JSON reader keeps exact
 LONGEST = 10_000  # characters of a text

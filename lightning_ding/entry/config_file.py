@@ -14,7 +14,7 @@ from lightning import Trainer
 
 from lightning_ding.config import deep_merge, nearest, resolve
 from lightning_ding.distributed.config import ParallelConfig, resolve_policy
-from lightning_ding.distributed.protocol import get_transport
+from lightning_ding.distributed.transport import get_transport
 from lightning_ding.envs.named import find_env, find_wrappers
 from lightning_ding.registry import import_modules
 

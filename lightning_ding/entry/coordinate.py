@@ -14,8 +14,8 @@ from typing import IO
 
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
-from lightning_ding.distributed.protocol import ADDRESS_FILE, Server, get_transport
 from lightning_ding.distributed.stop_signals import STOP_SIGNALS, collected
+from lightning_ding.distributed.transport import ADDRESS_FILE, Server, get_transport
 from lightning_ding.exit_codes import BY_SIGNAL, GIVEN_UP
 
 LOOK = 0.5  # seconds between two checks for a signal

@@ -19,7 +19,7 @@ from typing import Any
 
 from lightning_ding.config import ConfigLike, resolve
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.protocol import CoordinatorGoneError, Refusal, get_transport
+from lightning_ding.distributed.transport import CoordinatorGoneError, Refusal, get_transport
 from lightning_ding.entry.config_file import check, check_env
 from lightning_ding.entry.roles import Parser, add_address
 from lightning_ding.entry.roles import main as be_role

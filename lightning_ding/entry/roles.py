@@ -27,11 +27,11 @@ from typing import Any, NoReturn
 
 import torch
 
+from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
+from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
+from lightning_ding.distributed.comm_worker.loop import end_process
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.protocol import Refusal, get_transport
-from lightning_ding.distributed.worker.collector import BaseCommCollector
-from lightning_ding.distributed.worker.learner import BaseCommLearner
-from lightning_ding.distributed.worker.loop import end_process
+from lightning_ding.distributed.transport import Refusal, get_transport
 from lightning_ding.entry.config_file import read_config
 from lightning_ding.entry.coordinate import CannotStartError, coordinate
 from lightning_ding.envs.process.lifeline import die_with

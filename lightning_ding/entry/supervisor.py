@@ -18,8 +18,8 @@ from typing import Any
 from lightning_ding.config import to_dict
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.resume_config import check_folder, holds_run
-from lightning_ding.distributed.protocol import ADDRESS_FILE, get_transport
 from lightning_ding.distributed.stop_signals import handled
+from lightning_ding.distributed.transport import ADDRESS_FILE, get_transport
 from lightning_ding.entry.coordinate import require_no_coordinator
 from lightning_ding.envs.process.lifeline import lifeline
 from lightning_ding.exit_codes import BY_SIGNAL, GIVEN_UP

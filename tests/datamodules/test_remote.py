@@ -13,7 +13,7 @@ from lightning import LightningDataModule, Trainer
 from lightning.pytorch import Callback
 
 from lightning_ding.callbacks import RunCheckpoint
-from lightning_ding.callbacks.publish_weights import LearningReporter
+from lightning_ding.callbacks.remote import LearningReporter
 from lightning_ding.datamodules.epoch import Stream
 from lightning_ding.datamodules.remote import RemoteReplayDataModule
 from lightning_ding.datamodules.remote_feed import RemoteData, RemoteFeed, RemoteRound

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
-from lightning_ding.distributed.flask_fs.store import FileStore
+from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.entry.config_file import read_config
 from tests.distributed.witness_env import CARTPOLE_ENV, ENV, numbers, taken
 from tests.entry import runs

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from lightning_ding.distributed.collector import NaiveCollector
+from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
+from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
-from lightning_ding.distributed.worker.collector import BaseCommCollector
-from lightning_ding.distributed.worker.loop import AssignedTask, CommWorker
 from tests.distributed.weight_policy import ENV, POLICY
 from tests.entry.runs import PROGRAM
 from tests.processes import ROOT, run

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from lightning_ding.config import resolve
-from lightning_ding.distributed import protocol
+from lightning_ding.distributed import transport as transports
 from lightning_ding.distributed.collector import NaiveCollector
+from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
+from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.protocol import TRANSPORTS, get_transport
-from lightning_ding.distributed.worker.collector import BaseCommCollector
-from lightning_ding.distributed.worker.learner import BaseCommLearner
+from lightning_ding.distributed.transport import TRANSPORTS, get_transport
 from lightning_ding.entry.coordinate import coordinate
 from lightning_ding.entry.parallel import parallel_pipeline
 from tests.distributed.coordinator.coordinating import POLICY
@@ -41,7 +41,7 @@ def config(folder: Path, **system: Any) -> ParallelConfig:
 def test_run_over_a_toy_transport_ends_with_the_data_of_its_collector(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(protocol.TRANSPORTS, "toy", TOY)  # the registry line
+    monkeypatch.setitem(transports.TRANSPORTS, "toy", TOY)  # the registry line
     cfg = config(tmp_path, transport="toy")
     transport = get_transport("toy")
     transport.make_secret(cfg)
@@ -93,7 +93,7 @@ def test_only_the_registry_and_its_own_folder_name_a_transport() -> None:
         "distributed/__init__.py",  # exports
         "distributed/collector/naive.py",  # its signature is that of HTTP and a folder
         "distributed/config.py",  # the default
-        "distributed/protocol.py",  # the registry
+        "distributed/transport.py",  # the registry
     }
 
 

@@ -13,8 +13,8 @@ from typing import Any
 from typing_extensions import override
 
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.flask_fs.store import FileStore
-from lightning_ding.distributed.protocol import (
+from lightning_ding.distributed.file_store import FileStore
+from lightning_ding.distributed.transport import (
     Channel,
     CoordinatorGoneError,
     Handler,

@@ -78,7 +78,7 @@ def status_of(folder: Path) -> dict[str, Any]:
     """Return the coordinator's counters; nothing while it does not answer."""
     from lightning_ding.distributed.flask_fs.auth import read_token
     from lightning_ding.distributed.flask_fs.channel import FlaskChannel
-    from lightning_ding.distributed.protocol import CoordinatorGoneError
+    from lightning_ding.distributed.transport import CoordinatorGoneError
 
     channel = FlaskChannel(folder / "run", token=read_token(None, folder / "run"), reconnect_timeout=1.0)
     try:

@@ -1,4 +1,4 @@
-"""The interface of parallel collectors, their weights, and the statistics of their episodes."""
+"""The interface of parallel collectors, and the statistics of their episodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import torch
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, resolve
 from lightning_ding.distributed.config import CollectorTaskConfig
-from lightning_ding.distributed.protocol import Message
+from lightning_ding.distributed.published_weights import FetchWeights, PolicyWeights
+from lightning_ding.distributed.transport import Message
 from lightning_ding.registry import PARALLEL_COLLECTOR_REGISTRY
 from lightning_ding.rl.running import combine_moments, moments
 from lightning_ding.worker.base import get_class
@@ -23,10 +24,6 @@ from lightning_ding.worker.base import get_class
 logger = logging.getLogger(__name__)
 
 LATEST = 1000  # newest returns that are kept individually, since a task may last for weeks
-FIRST_WEIGHTS = 600.0  # seconds to wait for the first weights, while the learner starts
-LONG = 10.0  # seconds of waiting after which a warning is logged
-PAUSE = 0.1  # seconds between two requests for the first weights
-FetchWeights = Callable[[str, int], Mapping[str, Any] | None]
 
 
 class Collected(NamedTuple):
@@ -280,71 +277,3 @@ class TaskStatistics:
             "reward_std": (m2 / episodes).sqrt().item() if known else None,
             "reward_raw": list(self._returns),
         }
-
-
-class PolicyWeights:
-    """Loads the newest published weights into a policy, and tracks their version.
-
-    Args:
-        path: Policy id.
-        fetch: Function of a policy id and a serial number that returns ``model``, ``iter`` and ``serial`` of the
-            newest weights, or None if they are not newer.
-        mode: Collect or eval mode of the policy.
-        update_second: Minimum time between two updates, in seconds.
-        is_renewed: Whether the weights are updated after the first ones.
-    """
-
-    def __init__(
-        self, path: str, fetch: FetchWeights, mode: Any, update_second: float = 0.0, is_renewed: bool = True
-    ) -> None:
-        self.path = path
-        self.policy_version = 0
-        """Number of updates that produced the weights."""
-        self._fetch = fetch
-        self._mode = mode
-        self._update_second = update_second
-        self._is_renewed = is_renewed
-        self._serial = -1
-        self._updated_at = time.monotonic()
-
-    def wait_for_first(self, tick: Callable[[], None], timeout: float = FIRST_WEIGHTS) -> None:
-        """Wait for the first weights and load them.
-
-        Args:
-            tick: Function that is called between two requests.
-            timeout: Longest time to wait, in seconds.
-
-        Raises:
-            TimeoutError: If there are no weights after ``timeout`` seconds.
-        """
-        began, has_warned = time.monotonic(), False
-        while not self.update():
-            tick()
-            waited = time.monotonic() - began
-            if waited > timeout:
-                raise TimeoutError(f"there are no weights of {self.path!r} after {timeout:g} s")
-            if waited > LONG and not has_warned:
-                has_warned = True
-                logger.warning("no weights of %r were published in %g s: is a learner running?", self.path, LONG)
-            time.sleep(PAUSE)
-
-    def renew(self, serials: Mapping[str, int]) -> None:
-        """Load newer weights, if there are any and the last update is long enough ago.
-
-        Args:
-            serials: Serial number of the newest publication of each policy, from the coordinator's answer.
-        """
-        is_time = time.monotonic() - self._updated_at >= self._update_second
-        if self._is_renewed and is_time and serials.get(self.path, -1) > self._serial:
-            self.update()
-
-    def update(self) -> bool:
-        """Load newer weights, if there are any, and return whether there were."""
-        self._updated_at = time.monotonic()
-        found = self._fetch(self.path, self._serial)
-        if found is None:
-            return False
-        self._mode.load_state_dict({part: found[part] for part in ("model", "normaliser") if part in found})
-        self.policy_version = int(found["iter"])
-        self._serial = int(found["serial"])
-        return True

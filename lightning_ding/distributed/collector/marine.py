@@ -11,9 +11,10 @@ from typing_extensions import override
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.distributed.collector.base import BaseParallelCollector, Collected, PolicyWeights
+from lightning_ding.distributed.collector.base import BaseParallelCollector, Collected
 from lightning_ding.distributed.config import EnvConfig
-from lightning_ding.distributed.protocol import Message
+from lightning_ding.distributed.published_weights import PolicyWeights
+from lightning_ding.distributed.transport import Message
 from lightning_ding.envs import PettingZooVectorEnv
 from lightning_ding.envs.named import find_env
 from lightning_ding.policy.factory import create_policy

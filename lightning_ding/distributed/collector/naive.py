@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from lightning_ding.config import resolve
+from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.protocol import Channel, get_transport
-from lightning_ding.distributed.worker.loop import AssignedTask, CommWorker
+from lightning_ding.distributed.transport import Channel, get_transport
 from lightning_ding.worker.arguments import check_integers
 
 TRAJECTORIES = 20

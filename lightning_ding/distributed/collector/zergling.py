@@ -10,7 +10,8 @@ from gymnasium.vector import VectorEnv
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.distributed.collector.base import BaseParallelCollector, Collected, PolicyWeights
+from lightning_ding.distributed.collector.base import BaseParallelCollector, Collected
+from lightning_ding.distributed.published_weights import PolicyWeights
 from lightning_ding.envs import FaultBarrier, make_vector_env
 from lightning_ding.envs.vector import MODES
 from lightning_ding.policy.factory import create_policy

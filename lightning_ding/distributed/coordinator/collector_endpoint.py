@@ -12,7 +12,7 @@ from lightning_ding.distributed.coordinator.replay import Replay
 from lightning_ding.distributed.coordinator.tasks import Task
 from lightning_ding.distributed.coordinator.worker_endpoint import Endpoint
 from lightning_ding.distributed.messages import read_metadata
-from lightning_ding.distributed.protocol import DISK_WAIT, Message, Refusal
+from lightning_ding.distributed.transport import DISK_WAIT, Message, Refusal
 
 logger = logging.getLogger(__name__)
 

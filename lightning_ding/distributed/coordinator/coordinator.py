@@ -21,7 +21,7 @@ from lightning_ding.distributed.coordinator.intake import ReplaySettings
 from lightning_ding.distributed.coordinator.learner_endpoint import LearnerEndpoint
 from lightning_ding.distributed.coordinator.run_state import RunState
 from lightning_ding.distributed.coordinator.worker_endpoint import WorkerEndpoint
-from lightning_ding.distributed.protocol import Message, Refusal, Store
+from lightning_ding.distributed.transport import Message, Refusal, Store
 
 logger = logging.getLogger(__name__)
 

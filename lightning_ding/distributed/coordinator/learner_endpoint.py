@@ -13,7 +13,7 @@ from lightning_ding.distributed.coordinator.run_state import RunState
 from lightning_ding.distributed.coordinator.tasks import Task
 from lightning_ding.distributed.coordinator.worker_endpoint import Endpoint
 from lightning_ding.distributed.messages import read_info, read_sample_options
-from lightning_ding.distributed.protocol import Message, Refusal
+from lightning_ding.distributed.transport import Message, Refusal
 
 logger = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from lightning_ding.distributed.block_files import read_block
 from lightning_ding.distributed.coordinator.intake import Counts, Intake, ReplaySettings, Sender
 from lightning_ding.distributed.coordinator.journal import Entry, Journal
 from lightning_ding.distributed.coordinator.sample_ratio import PollInterval
-from lightning_ding.distributed.protocol import Refusal, Store
-from lightning_ding.distributed.wire import read_block
+from lightning_ding.distributed.transport import Refusal, Store
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lightning_ding import nested
-from lightning_ding.distributed.protocol import Refusal
+from lightning_ding.distributed.transport import Refusal
 
 COLUMNS = ("obs", "action", "reward", "terminated", "env_id", "episode_id", "policy_version")
 """Columns that every block has; the first block may add others."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from lightning_ding.distributed.protocol import LeaseLostError, Refusal
+from lightning_ding.distributed.transport import LeaseLostError, Refusal
 
 Role = Literal["collector", "learner"]
 ROLES: tuple[Role, ...] = ("collector", "learner")

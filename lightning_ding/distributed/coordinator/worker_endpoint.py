@@ -11,8 +11,7 @@ from lightning_ding.distributed import messages
 from lightning_ding.distributed.coordinator.run_state import RunState
 from lightning_ding.distributed.coordinator.scheduler import Scheduler
 from lightning_ding.distributed.coordinator.tasks import ROLES, Role, Task
-from lightning_ding.distributed.protocol import Message, Refusal
-from lightning_ding.distributed.wire import SCHEMA
+from lightning_ding.distributed.transport import SCHEMA, Message, Refusal
 
 
 class Endpoint:

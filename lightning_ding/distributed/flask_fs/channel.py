@@ -16,9 +16,9 @@ from typing import Any
 from typing_extensions import override
 
 from lightning_ding.config import require
+from lightning_ding.distributed.file_store import FileStore, is_marked
 from lightning_ding.distributed.flask_fs import CHANNEL_HEADER, MARK_HEADER, NEEDS_FLASK
-from lightning_ding.distributed.flask_fs.store import FileStore, is_marked
-from lightning_ding.distributed.protocol import Channel, CoordinatorGoneError, LeaseLostError, Message, Refusal
+from lightning_ding.distributed.transport import Channel, CoordinatorGoneError, LeaseLostError, Message, Refusal
 
 try:
     import requests

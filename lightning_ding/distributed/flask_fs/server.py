@@ -20,7 +20,7 @@ from typing_extensions import override
 from lightning_ding.config import require
 from lightning_ding.distributed.flask_fs import CHANNEL_HEADER, MARK_HEADER, NEEDS_FLASK
 from lightning_ding.distributed.flask_fs.auth import callable_name
-from lightning_ding.distributed.protocol import Handler, Message, Refusal, Server
+from lightning_ding.distributed.transport import Handler, Message, Refusal, Server
 
 try:
     from waitress import wasyncore

@@ -8,12 +8,12 @@ from typing import ClassVar
 
 from typing_extensions import override
 
+from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
+from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
 from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.distributed.flask_fs.auth import VARIABLE, leads_to_one_machine, make_token, read_token
-from lightning_ding.distributed.flask_fs.store import FileStore
-from lightning_ding.distributed.protocol import Channel, Handler, Server, Store, Transport
-from lightning_ding.distributed.worker.collector import BaseCommCollector
-from lightning_ding.distributed.worker.learner import BaseCommLearner
+from lightning_ding.distributed.transport import Channel, Handler, Server, Store, Transport
 from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY
 
 STALE = 600.0

@@ -11,9 +11,9 @@ from typing_extensions import override
 
 from lightning_ding.config import require
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.protocol import Channel, CoordinatorGoneError, LeaseLostError, Message, Refusal
 from lightning_ding.distributed.ray import COORDINATOR, import_ray, namespace_of
 from lightning_ding.distributed.ray.store import RayStore
+from lightning_ding.distributed.transport import Channel, CoordinatorGoneError, LeaseLostError, Message, Refusal
 
 logger = logging.getLogger(__name__)
 

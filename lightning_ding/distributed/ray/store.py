@@ -19,9 +19,9 @@ import numpy as np
 import torch
 
 from lightning_ding.config import require
-from lightning_ding.distributed.protocol import KINDS, Block, Kind, Refusal, Store
+from lightning_ding.distributed.block_files import flatten, read_block, unflatten, write_block
 from lightning_ding.distributed.ray import import_ray
-from lightning_ding.distributed.wire import flatten, read_block, unflatten, write_block
+from lightning_ding.distributed.transport import KINDS, Block, Kind, Refusal, Store
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class RayStore(Store):
 
         Raises:
             OSError: If the object store and its disk are full.
-            ValueError: If the kind is unknown, or a key is not allowed by ``wire.flatten``.
+            ValueError: If the kind is unknown, or a key is not allowed by ``block_files.flatten``.
         """
         require(kind in KINDS, "kind", f"one of {', '.join(KINDS)}", kind)
         handle = {"kind": kind, "name": uuid.uuid4().hex}

@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from lightning_ding.config import require
+from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
+from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.protocol import Channel, Handler, Server, Store, Transport
 from lightning_ding.distributed.ray.channel import ray_channel
 from lightning_ding.distributed.ray.pipeline import run_on_ray
 from lightning_ding.distributed.ray.store import RayStore
 from lightning_ding.distributed.ray.workers import RayServer
-from lightning_ding.distributed.worker.collector import BaseCommCollector
-from lightning_ding.distributed.worker.learner import BaseCommLearner
+from lightning_ding.distributed.transport import Channel, Handler, Server, Store, Transport
 from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from typing_extensions import override
 
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.protocol import Handler, Message, Refusal, Server
 from lightning_ding.distributed.ray import import_ray
 from lightning_ding.distributed.ray.store import RayStore
+from lightning_ding.distributed.transport import Handler, Message, Refusal, Server
 
 
 class RayServer(Server):
@@ -136,8 +136,8 @@ class WorkerActor:
         Returns:
             The exit code, or the error in the config that makes a worker impossible.
         """
-        from lightning_ding.distributed.worker.collector import BaseCommCollector
-        from lightning_ding.distributed.worker.learner import BaseCommLearner
+        from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
+        from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
 
         try:
             worker = BaseCommLearner(self._cfg) if self._role == "learner" else BaseCommCollector(self._cfg)

@@ -12,8 +12,7 @@ import torch
 from lightning_ding import __version__
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
-from lightning_ding.distributed.protocol import Store
-from lightning_ding.distributed.wire import SCHEMA
+from lightning_ding.distributed.transport import SCHEMA, Store
 
 POLICY = {
     "type": "dqn",

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
-from lightning_ding.distributed.flask_fs.store import FileStore
-from lightning_ding.distributed.protocol import Refusal
+from lightning_ding.distributed.file_store import FileStore
+from lightning_ding.distributed.transport import Refusal
 from tests.distributed.coordinator.coordinating import config
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_ding.distributed.protocol import LeaseLostError, Refusal
+from lightning_ding.distributed.transport import LeaseLostError, Refusal
 from tests.distributed.coordinator.coordinating import Run, Worker, both, config, transitions
 
 

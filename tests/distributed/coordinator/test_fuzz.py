@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from lightning_ding import __version__
 from lightning_ding.distributed.coordinator import worker_endpoint as worker_desk
-from lightning_ding.distributed.flask_fs.store import FileStore
-from lightning_ding.distributed.protocol import Refusal
-from lightning_ding.distributed.wire import SCHEMA
+from lightning_ding.distributed.file_store import FileStore
+from lightning_ding.distributed.transport import SCHEMA, Refusal
 from tests.distributed.coordinator.coordinating import Run, Worker, both, config, transitions
 
 HANDLES = [{"kind": kind, "name": name} for kind in ("data", "policy", "priority") for name in ("../../x", "0" * 32, 7)]

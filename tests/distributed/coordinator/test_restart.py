@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 
 from lightning_ding import __version__
 from lightning_ding.distributed.coordinator import worker_endpoint
-from lightning_ding.distributed.coordinator.published_weights import PublishedWeights
-from lightning_ding.distributed.flask_fs.store import FileStore
+from lightning_ding.distributed.coordinator.publications import PublishedWeights
+from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.distributed.in_process import MemoryStore
-from lightning_ding.distributed.protocol import LeaseLostError, Refusal
-from lightning_ding.distributed.wire import SCHEMA
+from lightning_ding.distributed.transport import SCHEMA, LeaseLostError, Refusal
 from tests.distributed.coordinator.coordinating import POLICY, Run, Worker, both, config, transitions
 from tests.processes import start
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_ding.distributed.coordinator.sample_ratio import SampleRatio
-from lightning_ding.distributed.protocol import Refusal
+from lightning_ding.distributed.transport import Refusal
 from tests.distributed.coordinator.coordinating import Run, both, config, transitions
 
 

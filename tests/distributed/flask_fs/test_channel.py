@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import torch
 
+from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.distributed.flask_fs.channel import FlaskChannel
 from lightning_ding.distributed.flask_fs.server import FlaskServer
-from lightning_ding.distributed.flask_fs.store import FileStore
-from lightning_ding.distributed.protocol import CoordinatorGoneError, Handler, LeaseLostError, Message, Refusal
+from lightning_ding.distributed.transport import CoordinatorGoneError, Handler, LeaseLostError, Message, Refusal
 from tests.processes import run
 
 TOKEN = "0123456789abcdef"

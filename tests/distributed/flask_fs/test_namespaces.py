@@ -26,7 +26,7 @@ COORDINATOR = """
 import json, sys
 from pathlib import Path
 from lightning_ding.distributed.flask_fs.server import FlaskServer
-from lightning_ding.distributed.flask_fs.store import FileStore
+from lightning_ding.distributed.file_store import FileStore
 folder = Path(sys.argv[1])
 store = FileStore(folder / "data")
 total = lambda name, message: {"total": int(store.get(message["data_id"]).tensors["x"].sum())}
@@ -46,7 +46,7 @@ WORKER = """
 import socket, sys
 from pathlib import Path
 import torch
-from lightning_ding.distributed.protocol import Refusal
+from lightning_ding.distributed.transport import Refusal
 from lightning_ding.distributed.flask_fs.channel import FlaskChannel
 folder = Path(sys.argv[1])
 channel = FlaskChannel(folder, token="0123456789abcdef", reconnect_timeout=60)

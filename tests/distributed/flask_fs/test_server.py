@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_ding.distributed.flask_fs.server import FlaskServer
-from lightning_ding.distributed.protocol import LeaseLostError, Message, Refusal
+from lightning_ding.distributed.transport import LeaseLostError, Message, Refusal
 
 FUZZ = settings(max_examples=150, deadline=None, derandomize=True)
 TOKEN = "0123456789abcdef"
@@ -336,5 +336,5 @@ def test_close_does_not_mind_that_the_server_has_stopped_while_it_was_asked_to(m
     server.close()
     assert pulled == [1]
     assert not server._thread.is_alive()
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(trigger.trigger)

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from lightning_ding.distributed.protocol import KINDS, Refusal
 from lightning_ding.distributed.ray.store import RayStore
 from lightning_ding.distributed.ray.workers import RayServer
+from lightning_ding.distributed.transport import KINDS, Refusal
 
 
 class StandIn:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_ding.distributed.protocol import CoordinatorGoneError, LeaseLostError, Refusal
+from lightning_ding.distributed.block_files import read_block
 from lightning_ding.distributed.ray.channel import RayChannel
-from lightning_ding.distributed.wire import read_block
+from lightning_ding.distributed.transport import CoordinatorGoneError, LeaseLostError, Refusal
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_coordinator_that_is_not_there_is_looked_for_as_long_as_told(ray: Any, n
 def test_channel_of_a_process_that_is_not_in_ray_says_so_and_starts_none() -> None:
     code = """
 import ray
-from lightning_ding.distributed.protocol import CoordinatorGoneError
+from lightning_ding.distributed.transport import CoordinatorGoneError
 from lightning_ding.distributed.ray.channel import RayChannel
 try:
     RayChannel("nowhere", reconnect_timeout=60.0).call("echo")

@@ -96,7 +96,7 @@ def test_worker_that_cannot_be_made_says_why_and_is_not_started_again(
         raise ValueError("system.learner.trainer is wrong")
 
     cfg = resolve(ParallelConfig, tiny(tmp_path))
-    monkeypatch.setattr("lightning_ding.distributed.worker.learner.BaseCommLearner", refuse)
+    monkeypatch.setattr("lightning_ding.distributed.comm_worker.learner.BaseCommLearner", refuse)
     answer = WorkerActor(cfg, "learner").run()
     run = _Run.__new__(_Run)
     run._ray, run._cfg = ray, cfg

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_ding.distributed.protocol import Refusal
+from lightning_ding.distributed.block_files import read_block
 from lightning_ding.distributed.ray.store import KEPT, RayStore, pack
-from lightning_ding.distributed.wire import read_block
+from lightning_ding.distributed.transport import Refusal
 
 NAME = "0" * 32
 

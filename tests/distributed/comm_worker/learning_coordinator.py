@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
-from lightning_ding.distributed.protocol import Channel, Refusal, Store
-from lightning_ding.distributed.worker.learner import BaseCommLearner
+from lightning_ding.distributed.transport import Channel, Refusal, Store
 from tests.datamodules.remote_source import minibatches
 
 SMALL: dict[str, Any] = {

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from lightning.pytorch import Trainer
 
 from lightning_ding.callbacks.process_exit import started_here
-from lightning_ding.distributed.worker.loop import AssignedTask
+from lightning_ding.distributed.comm_worker.loop import AssignedTask
 
 TASK = "LIGHTNING_DING_TASK"
 LAUNCHED = ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from lightning import Trainer
 
-from lightning_ding.callbacks.publish_weights import LearningReporter, WeightPublisher
+from lightning_ding.callbacks.remote import LearningReporter, WeightPublisher
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.datamodules.remote import RemoteReplayDataModule
 from lightning_ding.policy import DQNPolicy
@@ -54,7 +54,7 @@ def test_a_full_disk_leaves_publications_out_and_the_run_goes_on(
             raise OSError(28, "No space left on device")
         inbox.send_policy(state_dict)
 
-    monkeypatch.setattr("lightning_ding.callbacks.publish_weights.PAUSE", 0.0)
+    monkeypatch.setattr("lightning_ding.callbacks.remote.PAUSE", 0.0)
     module = RemoteReplayDataModule(Source(5), "CartPole-v1", validate=False)
     make_trainer(limit_val_batches=0, callbacks=[WeightPublisher(send)]).fit(DQNPolicy(small), module)
     assert inbox.versions == [0, 6, 8, 10]
@@ -67,8 +67,8 @@ def test_a_disk_that_stays_full_at_the_start_ends_the_run(
     def send(state_dict: Mapping[str, Any]) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("lightning_ding.callbacks.publish_weights.FIRST", 0.05)
-    monkeypatch.setattr("lightning_ding.callbacks.publish_weights.PAUSE", 0.01)
+    monkeypatch.setattr("lightning_ding.callbacks.remote.FIRST", 0.05)
+    monkeypatch.setattr("lightning_ding.callbacks.remote.PAUSE", 0.01)
     module = RemoteReplayDataModule(Source(5), "CartPole-v1", validate=False)
     trainer = make_trainer(limit_val_batches=0, callbacks=[WeightPublisher(send)])
     with pytest.raises(OSError, match="No space left"):

@@ -23,6 +23,9 @@ Kind = Literal["data", "batch", "priority", "policy"]
 KINDS: tuple[Kind, ...] = ("data", "batch", "priority", "policy")
 """Contents of a block of tensors: collected transitions, a round of minibatches, priorities, weights."""
 
+SCHEMA: int = 1
+"""Version of the messages and blocks, which must be the same in workers and coordinator."""
+
 DISK_WAIT = 1.0
 """Seconds between two attempts to write to a full disk."""
 

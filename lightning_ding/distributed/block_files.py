@@ -16,11 +16,9 @@ from safetensors.torch import load
 from torch import Tensor
 
 from lightning_ding import nested
-from lightning_ding.distributed.protocol import Block, Refusal
+from lightning_ding.distributed.transport import Block, Refusal
 from lightning_ding.worker.buffer.files import write_tensors
 
-SCHEMA: int = 1
-"""Version of the messages and blocks, which must be the same in workers and coordinator."""
 MAX_DEPTH = 16
 """Largest number of nested dicts in a block."""
 

@@ -13,9 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_ding.distributed.flask_fs.store import FileStore, is_marked
-from lightning_ding.distributed.protocol import KINDS, Refusal
-from lightning_ding.distributed.wire import read_block
+from lightning_ding.distributed.block_files import read_block
+from lightning_ding.distributed.file_store import FileStore, is_marked
+from lightning_ding.distributed.transport import KINDS, Refusal
 from tests.processes import start
 
 QUICK = settings(max_examples=200, deadline=None, derandomize=True)
@@ -192,11 +192,11 @@ WRITER = """
 import os, sys
 from pathlib import Path
 import torch
-from lightning_ding.distributed.flask_fs.store import FileStore
+from lightning_ding.distributed.file_store import FileStore
 store = FileStore(Path(sys.argv[1]))
 print(store.put("data", {"x": torch.arange(1000)})["name"], flush=True)
-import lightning_ding.distributed.wire as wire
-wire.os.replace = lambda *names: os.kill(os.getpid(), 9)
+import lightning_ding.distributed.block_files as block_files
+block_files.os.replace = lambda *names: os.kill(os.getpid(), 9)
 store.put("data", {"x": torch.arange(1000)})
 """
 

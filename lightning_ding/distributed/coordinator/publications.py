@@ -10,7 +10,7 @@ from typing import Any
 
 from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.distributed.coordinator.journal import renamed
-from lightning_ding.distributed.protocol import Message, Store
+from lightning_ding.distributed.transport import Message, Store
 
 logger = logging.getLogger(__name__)
 

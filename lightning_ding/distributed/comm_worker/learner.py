@@ -6,7 +6,6 @@ import itertools
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,22 +14,17 @@ from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from lightning_ding.callbacks import BestCheckpoint
-from lightning_ding.callbacks.publish_weights import LearningReporter, WeightPublisher
+from lightning_ding.callbacks.remote import LearningReporter, WeightPublisher
 from lightning_ding.checkpoints import last_checkpoint
-from lightning_ding.config import ConfigLike, require, resolve
+from lightning_ding.config import ConfigLike, require
 from lightning_ding.datamodules.remote import DataSource, RemoteReplayDataModule, Spaces
 from lightning_ding.datamodules.remote_feed import RemoteData
 from lightning_ding.distributed.collector.marine import find_game
-from lightning_ding.distributed.config import (
-    EnvConfig,
-    MainConfig,
-    ParallelConfig,
-    ParallelLearnerConfig,
-    resolve_run,
-)
-from lightning_ding.distributed.protocol import Channel, CoordinatorGoneError, Refusal
-from lightning_ding.distributed.worker.loop import AssignedTask, CommWorker, Connector
-from lightning_ding.distributed.worker.ranks import RankZero, global_rank, tasks_of_rank_zero
+from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker, Connector
+from lightning_ding.distributed.comm_worker.ranks import RankZero, global_rank, tasks_of_rank_zero
+from lightning_ding.distributed.config import EnvConfig, LearningTask, ParallelConfig, resolve_run
+from lightning_ding.distributed.published_weights import publish_weights
+from lightning_ding.distributed.transport import Channel, CoordinatorGoneError, Refusal
 from lightning_ding.envs import PettingZooVectorEnv
 from lightning_ding.policy import create_policy, get_policy_cls
 
@@ -76,8 +70,7 @@ class BaseCommLearner:
         self._given = channel
         self._channel: Channel | None = channel
         self._ranks = RankZero()
-        self._learner_config = ParallelLearnerConfig()
-        self._policy_id = ""
+        self._task = LearningTask()
         self._requests = itertools.count()
 
     def _make_channel(self) -> Channel:
@@ -169,33 +162,19 @@ class BaseCommLearner:
         Raises:
             ValueError: If the task cannot be done, for example because the policy is on-policy.
         """
-        task = LearningTask.read(task_info)
-        self._learner_config, self._policy_id = task.learner, task_info["policy_id"]
+        self._task = task = LearningTask.read(task_info)
         is_game = self.config.system.collector.type == "marine"
         return RemoteLearner(task, self, self.hooks4call, is_game)
 
     @property
     def hooks4call(self) -> list[Callback]:
         """Callbacks of the Trainer that send weights, progress and priorities to the coordinator."""
-        every = self._learner_config.send_policy_freq
+        every = self._task.learner.send_policy_freq
         return [WeightPublisher(self.send_policy, every), LearningReporter(self.send_learn_info, every)]
 
     def send_policy(self, state_dict: Mapping[str, Any]) -> None:
-        """Publish weights.
-
-        Args:
-            state_dict: ``model``, flat tensors by name; ``iter``, the updates that produced them; and if observations
-                are normalised ``normaliser``, also flat tensors by name.
-
-        Raises:
-            LeaseLostError: If another learner has the task now.
-            OSError: If the store has no space.
-        """
-        worker, version = self._connected(), int(state_dict["iter"])
-        tensors = {part: state_dict[part] for part in ("model", "normaliser") if part in state_dict}
-        block = tensors if len(tensors) > 1 else tensors["model"]
-        handle = worker.channel.store.put("policy", block, {"version": str(version)})
-        worker.call("learner_send_policy", policy_id=self._policy_id, version=version, data_id=handle)
+        """Publish weights, see :func:`publish_weights`."""
+        publish_weights(self._connected(), self._task, state_dict)
 
     def get_data(
         self, batch_size: int, num_batches: int, cur_learner_iter: int, options: Mapping[str, Any], rank: int = 0
@@ -261,29 +240,6 @@ class BaseCommLearner:
 FOLDER = "learner"
 """Folder of Lightning's files and checkpoints, inside the folder of the run."""
 QUIET = {"enable_progress_bar": False, "enable_model_summary": False}
-
-
-@dataclass(frozen=True)
-class LearningTask:
-    """The contents of a learning task."""
-
-    policy: Mapping[str, Any]
-    """``type`` and the config of the policy."""
-    main: MainConfig
-    learner: ParallelLearnerConfig
-    resume: bool = False
-    """Whether the task has been started before; it then continues from the newest checkpoint, if there is one."""
-
-    @classmethod
-    def read(cls, task_info: Mapping[str, Any]) -> LearningTask:
-        """Return the contents of a ``task_info``.
-
-        Raises:
-            ValueError: If a key is unknown or a value out of range.
-        """
-        main = resolve(MainConfig, task_info["main"])
-        learner = resolve(ParallelLearnerConfig, task_info["learner_cfg"])
-        return cls(task_info["policy"], main, learner, bool(task_info.get("resume", False)))
 
 
 class RemoteLearner:

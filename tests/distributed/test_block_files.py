@@ -16,8 +16,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_ding.distributed.protocol import Refusal
-from lightning_ding.distributed.wire import MAX_DEPTH, flatten, read_block, unflatten, write_block
+from lightning_ding.distributed.block_files import MAX_DEPTH, flatten, read_block, unflatten, write_block
+from lightning_ding.distributed.transport import Refusal
 
 QUICK = settings(max_examples=100, deadline=None, derandomize=True)
 LARGE = 10_000_000
@@ -163,7 +163,7 @@ def test_a_block_that_was_cut_anywhere_is_refused(tmp_path: Path) -> None:
 def test_a_block_with_other_bytes_in_its_header_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    file = tmp_path_factory.mktemp("wire") / "b"
+    file = tmp_path_factory.mktemp("blocks") / "b"
     write_block(file, {"x": torch.arange(5), "y": {"z": torch.zeros(3)}}, {"k": "v"})
     content = bytearray(file.read_bytes())
     for _ in range(data.draw(st.integers(1, 3))):
@@ -176,7 +176,7 @@ def test_a_block_with_other_bytes_in_its_header_is_read_or_refused(
 @QUICK
 @given(st.binary(max_size=200))
 def test_any_bytes_in_place_of_a_block_are_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
-    file = tmp_path_factory.mktemp("wire") / "b"
+    file = tmp_path_factory.mktemp("blocks") / "b"
     file.write_bytes(content)
     assert refused(file) == 422
 

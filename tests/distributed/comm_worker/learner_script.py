@@ -17,10 +17,10 @@ import torch
 from lightning import Trainer
 from lightning.pytorch import Callback
 
-from lightning_ding.distributed.flask_fs.store import FileStore
-from lightning_ding.distributed.protocol import Channel
-from lightning_ding.distributed.worker.ranks import global_rank
-from tests.distributed.worker.learning_coordinator import TRAINER, Learner, LearningCoordinator
+from lightning_ding.distributed.comm_worker.ranks import global_rank
+from lightning_ding.distributed.file_store import FileStore
+from lightning_ding.distributed.transport import Channel
+from tests.distributed.comm_worker.learning_coordinator import TRAINER, Learner, LearningCoordinator
 
 ROUNDS = 6
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
-from lightning_ding.distributed.protocol import Refusal
+from lightning_ding.distributed.transport import Refusal
 
 
 class FakeCoordinator:

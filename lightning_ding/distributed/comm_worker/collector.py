@@ -11,9 +11,10 @@ import torch
 
 from lightning_ding.config import ConfigLike
 from lightning_ding.distributed.collector.base import BaseParallelCollector, create_parallel_collector
+from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker, Connector
 from lightning_ding.distributed.config import ParallelConfig, resolve_run
-from lightning_ding.distributed.protocol import DISK_WAIT, Channel, Message, Refusal
-from lightning_ding.distributed.worker.loop import AssignedTask, CommWorker, Connector
+from lightning_ding.distributed.published_weights import fetch_weights
+from lightning_ding.distributed.transport import DISK_WAIT, Channel, Message, Refusal
 
 logger = logging.getLogger(__name__)
 
@@ -104,32 +105,8 @@ class BaseCommCollector:
     # ------------------------------------------------------------------ callbacks of the parallel collector
 
     def get_policy_update_info(self, path: str, serial: int = -1) -> Message | None:
-        """Return the newest weights of a policy.
-
-        Args:
-            path: Policy id.
-            serial: Number of the newest publication that the caller has; -1 for none.
-
-        Returns:
-            A mapping with ``model`` (a state dict), ``iter`` (number of updates that produced it), ``serial`` (number
-            of the publication) and, if observations are normalised, ``normaliser`` (a state dict). None if there are no
-            newer weights, or they have just been replaced.
-
-        Raises:
-            LeaseLostError: If another worker has the task now.
-        """
-        worker = self._connected()
-        try:
-            answer = worker.call("get_policy", policy_id=path, serial=serial)
-            if answer["handle"] is None:
-                return None
-            tensors = worker.channel.store.get(answer["handle"]).tensors
-        except Refusal as refusal:
-            if refusal.status != 404:
-                raise
-            return None  # nothing is published yet, or these weights have just been replaced
-        state = tensors if "model" in tensors else {"model": tensors}
-        return {**state, "iter": answer["version"], "serial": answer["serial"]}
+        """Return the newest weights of a policy, see :func:`fetch_weights`."""
+        return fetch_weights(self._connected(), path, serial)
 
     def send_stepdata(self, data: Any) -> Any:
         """Store transitions and return their handle; wait while there is no space for them.

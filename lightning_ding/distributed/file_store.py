@@ -16,8 +16,8 @@ from typing import Any
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.distributed.protocol import KINDS, Block, Kind, Refusal, Store
-from lightning_ding.distributed.wire import read_block, write_block
+from lightning_ding.distributed.block_files import read_block, write_block
+from lightning_ding.distributed.transport import KINDS, Block, Kind, Refusal, Store
 from lightning_ding.posix import require_posix_for_distributed
 
 NAME = re.compile(r"[0-9a-f]{32}")

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from lightning_ding import __version__
-from lightning_ding.distributed.protocol import CoordinatorGoneError, LeaseLostError, Refusal
-from lightning_ding.distributed.wire import SCHEMA
-from lightning_ding.distributed.worker.loop import AssignedTask, CommWorker
-from tests.distributed.worker.fake_coordinator import FakeCoordinator
+from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker
+from lightning_ding.distributed.transport import SCHEMA, CoordinatorGoneError, LeaseLostError, Refusal
+from tests.distributed.comm_worker.fake_coordinator import FakeCoordinator
 from tests.processes import start
 
 TASKS = [{"task_id": "a"}, {"task_id": "b"}]
@@ -114,7 +113,11 @@ def test_a_worker_that_hangs_for_longer_than_its_lease_says_so_once_to_whom_it_c
 
 
 def test_a_process_that_hangs_ends_with_124_and_its_stacks() -> None:
-    command = [sys.executable, "-c", "from lightning_ding.distributed.worker.loop import end_process; end_process(7.0)"]
+    command = [
+        sys.executable,
+        "-c",
+        "from lightning_ding.distributed.comm_worker.loop import end_process; end_process(7.0)",
+    ]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 124
     assert "end_process" in ended.stderr
@@ -289,8 +292,8 @@ def test_roles_and_timeouts_out_of_range_are_refused() -> None:
 
 SCRIPT = """
 import sys, time
-from lightning_ding.distributed.worker.loop import CommWorker
-from tests.distributed.worker.fake_coordinator import FakeCoordinator
+from lightning_ding.distributed.comm_worker.loop import CommWorker
+from tests.distributed.comm_worker.fake_coordinator import FakeCoordinator
 
 coordinator = FakeCoordinator([{"task_id": "a"}])
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from lightning_ding.distributed import published_weights as weights
 from lightning_ding.distributed.collector import NaiveCollector, ZerglingParallelCollector
-from lightning_ding.distributed.collector import base as weights
-from lightning_ding.distributed.protocol import Channel, LeaseLostError, Refusal
-from lightning_ding.distributed.worker import collector as comm_collector
-from lightning_ding.distributed.worker.collector import BaseCommCollector
+from lightning_ding.distributed.comm_worker import collector as comm_collector
+from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
+from lightning_ding.distributed.transport import Channel, LeaseLostError, Refusal
 from lightning_ding.policy.base.normaliser import Normaliser
+from tests.distributed.comm_worker.fake_coordinator import FakeCoordinator
 from tests.distributed.weight_policy import ENV, POLICY, WeightPolicy
-from tests.distributed.worker.fake_coordinator import FakeCoordinator
 
 
 class CommCollector(BaseCommCollector):

@@ -18,7 +18,9 @@ import torch
 from lightning_ding import __version__
 from lightning_ding.config import require
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.protocol import (
+from lightning_ding.distributed.stop_signals import StopSignal, raised_once
+from lightning_ding.distributed.transport import (
+    SCHEMA,
     Channel,
     CoordinatorGoneError,
     LeaseLostError,
@@ -26,8 +28,6 @@ from lightning_ding.distributed.protocol import (
     Refusal,
     get_transport,
 )
-from lightning_ding.distributed.stop_signals import StopSignal, raised_once
-from lightning_ding.distributed.wire import SCHEMA
 from lightning_ding.exit_codes import ORPHANED, STALLED, TERMINATED
 
 logger = logging.getLogger(__name__)

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_ding.distributed.collector.base import PolicyWeights
-from lightning_ding.distributed.protocol import Refusal
+from lightning_ding.distributed.published_weights import PolicyWeights
+from lightning_ding.distributed.transport import Refusal
 from lightning_ding.policy import create_policy
 from tests.datamodules.remote_source import minibatches
-from tests.distributed.worker.learning_coordinator import SMALL, Learner, LearningCoordinator
+from tests.distributed.comm_worker.learning_coordinator import SMALL, Learner, LearningCoordinator
 from tests.processes import run, start
 
-SCRIPT = ("-m", "tests.distributed.worker.learner_script")
+SCRIPT = ("-m", "tests.distributed.comm_worker.learner_script")
 LEARNER = {"validate": False, "rounds_per_epoch": 2, "prefetch": 0}
 
 
