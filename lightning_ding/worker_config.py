@@ -1,7 +1,8 @@
-"""The config sections of workers, which are parts of a policy's config.
+"""The config sections of collectors, buffers and learners, which are parts of a policy's config.
 
 This module is below both packages, so that a policy may set other defaults and the workers do not depend on a policy. A
-section has the keys of all workers of its kind; a worker refuses a key that would have no effect in it.
+section has the keys of all workers of its kind; a worker refuses a key that would have no effect in it. The section of
+the evaluators is in ``worker/evaluator/config.py``.
 """
 
 from __future__ import annotations
@@ -38,52 +39,6 @@ class CollectorConfig:
     def __post_init__(self) -> None:
         """Check the ranges."""
         require(self.collect_print_freq >= 1, "collect_print_freq", ">= 1", self.collect_print_freq)
-
-
-@dataclass(frozen=True)
-class RenderConfig:
-    """The times at which an evaluation makes a video."""
-
-    render_freq: int = -1
-    """Updates or env steps between two videos, >= 1; -1 for none."""
-    mode: Literal["train_iter", "envstep"] = "train_iter"
-    """Unit of render_freq: updates or env steps."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        require(self.render_freq == -1 or self.render_freq >= 1, "render_freq", ">= 1 or -1", self.render_freq)
-
-
-@dataclass(frozen=True)
-class EvaluatorConfig:
-    """Keys of a serial evaluator."""
-
-    type: str = "interaction"
-    """Registered name: interaction, battle_interaction, metric or your own; a datamodule needs interaction."""
-    import_names: tuple[str, ...] = ()
-    """Modules to import first, which register further evaluators."""
-    eval_freq: int = 1000
-    """Updates between two evaluations, >= 1; in a Trainer, the length of an epoch."""
-    n_episode: int = 10
-    """Episodes of one evaluation over all ranks, >= 1."""
-    stop_value: float | None = None
-    """Mean return (metric evaluator: metric) of an evaluation that ends the run; None never ends it."""
-    fixed_starts: bool = False
-    """Interaction evaluators: begin every evaluation with the same seeds. By default each evaluation draws new start
-    states, from the evaluator's seed and the updates so far; without a Trainer, the evaluations so far."""
-    max_episode_steps: int | None = None
-    """Interaction and battle evaluator: env steps after which an evaluation episode is cut off, >= 1; None for none."""
-    render: RenderConfig = field(default_factory=RenderConfig)
-    """Interaction evaluator: when to make videos of the worst, the median and the best episode."""
-    figure_path: str | None = None
-    """Interaction evaluator: folder for a figure of each evaluation's returns; None for none."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        require(self.eval_freq >= 1, "eval_freq", ">= 1", self.eval_freq)
-        require(self.n_episode >= 1, "n_episode", ">= 1", self.n_episode)
-        limit = self.max_episode_steps
-        require(limit is None or limit >= 1, "max_episode_steps", ">= 1 or None", limit)
 
 
 @dataclass(frozen=True)

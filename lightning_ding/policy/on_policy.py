@@ -15,8 +15,8 @@ from torch import Tensor
 
 from lightning_ding import nested, rl
 from lightning_ding.config import moved, require
+from lightning_ding.modes import not_implemented
 from lightning_ding.policy.base.config import LearnConfig, PolicyConfig
-from lightning_ding.policy.base.modes import not_implemented
 from lightning_ding.policy.base.policy import ConfigT, Policy
 from lightning_ding.policy.base.rank_statistics import standardise_over_ranks
 from lightning_ding.policy.base.round import Batch

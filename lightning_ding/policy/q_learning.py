@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lightning_ding import nested, rl
 from lightning_ding.config import require
-from lightning_ding.policy.base.modes import not_implemented
+from lightning_ding.modes import not_implemented
 from lightning_ding.policy.base.spaces import discrete_action, obs_shape
 from lightning_ding.policy.base.update.optimizers import make_optimizer
 from lightning_ding.policy.replay_policy import ReplayCollectConfig, ReplayConfig, ReplayLearnConfig, ReplayPolicy

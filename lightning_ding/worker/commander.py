@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lightning_ding.policy.base.modes import CommandMode
+from lightning_ding.modes import CommandMode
 from lightning_ding.progress import Progress
 from lightning_ding.worker.players import command_mode_of
 

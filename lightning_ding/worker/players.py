@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.policy.base.modes import CollectMode, CommandMode, EvalMode, LearnMode
+from lightning_ding.modes import CollectMode, CommandMode, EvalMode, LearnMode
 from lightning_ding.rl import random_legal_actions
 from lightning_ding.worker.actions import check_finite
 

@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 from lightning_ding.envs import Timestep
-from lightning_ding.policy.base.modes import CollectMode, EvalMode
+from lightning_ding.modes import CollectMode, EvalMode
 from lightning_ding.policy.random import random_collect_mode, random_eval_mode
 
 

@@ -9,7 +9,7 @@ from lightning_ding.config import moved, require
 from lightning_ding.policy.base.update.gradient_clipping import GradClip
 from lightning_ding.policy.base.update.optimizers import OptimizerConfig
 from lightning_ding.schedules import ScheduleConfig
-from lightning_ding.worker_config import EvaluatorConfig
+from lightning_ding.worker.evaluator.config import EvaluatorConfig
 
 
 @dataclass(frozen=True)

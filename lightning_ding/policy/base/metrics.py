@@ -59,7 +59,7 @@ class MeanMetrics:
 
 
 def log_episodes(module: Any, stage: str, episodes: Mapping[str, Tensor]) -> None:
-    """Log mean, standard deviation, minimum and maximum of the return, and the mean length, over all ranks.
+    """Log the evaluator's statistics of the return, and the mean length, over all ranks.
 
     Args:
         module: The policy.
@@ -69,13 +69,7 @@ def log_episodes(module: Any, stage: str, episodes: Mapping[str, Tensor]) -> Non
     """
     table = torch.stack([episodes["episode_return"], episodes["episode_length"]]).double()
     returns, lengths = cast(Tensor, module.trainer.strategy.reduce(table, reduce_op="sum"))
-    values = {
-        "return_mean": returns.mean(),
-        "return_std": returns.std(correction=0),
-        "return_min": returns.min(),
-        "return_max": returns.max(),
-        "length_mean": lengths.mean(),
-    }
-    named = {f"{stage}/{name}": value.float() for name, value in values.items()}
+    values = module.config.eval.evaluator.summary(returns.cpu().numpy()) | {"length_mean": float(lengths.mean())}
+    named = {f"{stage}/{name}": returns.new_tensor(value, dtype=torch.float32) for name, value in values.items()}
     step = torch.tensor(float(module.progress.env_step))  # a metric of this name is Lightning's x axis
     module.log_dict({**named, "step": step}, batch_size=1, sync_dist=True)

@@ -18,11 +18,7 @@ from torch import Tensor, nn
 
 from lightning_ding.config import ConfigLike, nearest, resolve, to_dict, to_easydict
 from lightning_ding.model import create_model
-from lightning_ding.policy.base import attributes
-from lightning_ding.policy.base.acting import ActionSelector
-from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
-from lightning_ding.policy.base.modes import (
+from lightning_ding.modes import (
     CollectMode,
     CommandMode,
     EvalMode,
@@ -30,6 +26,10 @@ from lightning_ding.policy.base.modes import (
     enabled_fields,
     not_implemented,
 )
+from lightning_ding.policy.base import attributes
+from lightning_ding.policy.base.acting import ActionSelector
+from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
 from lightning_ding.policy.base.normaliser import Normaliser, check_holds_statistics
 from lightning_ding.policy.base.round import Batch, Round, RoundLearner
 from lightning_ding.policy.base.spaces import ActionStart, missing_shapes, network_section

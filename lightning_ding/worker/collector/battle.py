@@ -17,7 +17,7 @@ from lightning_ding import nested
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.envs import Timestep
 from lightning_ding.envs.battle_stepper import BattleStep, BattleStepper
-from lightning_ding.policy.base.modes import CollectMode
+from lightning_ding.modes import CollectMode
 from lightning_ding.worker.arguments import check_integers, check_level_seeds, check_policy_kwargs, check_switches
 from lightning_ding.worker.collector.base import ISerialCollector
 from lightning_ding.worker.episodes import CollectReport, EpisodeStatistics, FaultCounter, ReportMark

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lightning_ding.config import require
-from lightning_ding.policy.base.modes import CollectMode
+from lightning_ding.modes import CollectMode
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
 from lightning_ding.worker.arguments import check_amount, check_switches
 from lightning_ding.worker.collector.battle import BattleCall, BattleSerialCollector, Info, PolicyKwargs

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.envs import from_plain, to_plain
-from lightning_ding.policy.base.modes import CollectMode
+from lightning_ding.modes import CollectMode
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
 from lightning_ding.worker.arguments import check_amount, check_switches
 from lightning_ding.worker.collector.single import SinglePolicyCollector

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.envs import EnvStepper, Timestep, from_plain, to_plain
-from lightning_ding.policy.base.modes import CollectMode
+from lightning_ding.modes import CollectMode
 from lightning_ding.worker.actions import actions_of, random_output
 from lightning_ding.worker.arguments import check_integers, check_level_seeds, check_policy_kwargs, check_switches
 from lightning_ding.worker.collector.base import ISerialCollector

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.policy.base.modes import CollectMode
+from lightning_ding.modes import CollectMode
 from lightning_ding.worker.arguments import check_level_switch
 from lightning_ding.worker.players import attribute
 

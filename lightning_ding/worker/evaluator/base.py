@@ -15,14 +15,14 @@ import torch
 from numpy.typing import NDArray
 
 from lightning_ding.config import require
-from lightning_ding.policy.base.modes import EvalMode
+from lightning_ding.modes import EvalMode
 from lightning_ding.ranks import rank_and_world_size, sum_over_ranks
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
 from lightning_ding.worker.arguments import check_integers
 from lightning_ding.worker.base import Worker, get_class
 from lightning_ding.worker.episodes import speed
+from lightning_ding.worker.evaluator.config import EvaluatorConfig
 from lightning_ding.worker.log import WorkerLog
-from lightning_ding.worker_config import EvaluatorConfig
 
 logger = logging.getLogger(__name__)
 

@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 
 from lightning_ding.config import ConfigLike
 from lightning_ding.envs.battle_stepper import BattleStep, BattleStepper
-from lightning_ding.policy.base.modes import EvalMode
+from lightning_ding.modes import EvalMode
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
-from lightning_ding.worker.episodes import summary
 from lightning_ding.worker.evaluator.base import ISerialEvaluator, SaveFunction, run_sharded
+from lightning_ding.worker.evaluator.config import BATTLE_KEYS, EvaluatorConfig
 from lightning_ding.worker.evaluator.monitor import EpisodePlan
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
 from lightning_ding.worker.players import Players, check_players, gather_actions
-from lightning_ding.worker_config import EvaluatorConfig
 
 
 @SERIAL_EVALUATOR_REGISTRY.register("battle_interaction")
@@ -48,9 +47,7 @@ class BattleInteractionSerialEvaluator(ISerialEvaluator):
         ValueError: If there are not as many policies as players, or ``env`` has no axis of players.
     """
 
-    config_keys: ClassVar[frozenset[str]] = frozenset(
-        {"eval_freq", "n_episode", "stop_value", "fixed_starts", "max_episode_steps"}
-    )
+    config_keys: ClassVar[frozenset[str]] = BATTLE_KEYS
 
     def __init__(
         self,
@@ -153,7 +150,7 @@ class BattleInteractionSerialEvaluator(ISerialEvaluator):
         table = run_sharded(self._run_rows, self.config.n_episode if n_episode is None else n_episode)
         seconds = perf_counter() - started
         returns, lengths = table[:-1], table[-1].astype(int).tolist()
-        values = summary(returns[0]) | {"win_rate": float(np.mean(returns[0] > returns[1:].max(0)))}
+        values = self.config.summary(returns[0]) | {"win_rate": float(np.mean(returns[0] > returns[1:].max(0)))}
         of_players = {f"return{player}_mean": float(of_player.mean()) for player, of_player in enumerate(returns)}
         logged = values | of_players
         stop = self._conclude(self._log, logged, lengths, seconds, train_iter, envstep, save_ckpt_fn)

@@ -15,18 +15,17 @@ from numpy.typing import NDArray
 
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.envs import EnvStepper, Timestep
-from lightning_ding.policy.base.modes import EvalMode
+from lightning_ding.modes import EvalMode
 from lightning_ding.ranks import rank_and_world_size
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
 from lightning_ding.worker.actions import actions_of
 from lightning_ding.worker.arguments import check_policy_kwargs, check_switches
-from lightning_ding.worker.episodes import summary
 from lightning_ding.worker.evaluator.base import ISerialEvaluator, SaveFunction, run_sharded
+from lightning_ding.worker.evaluator.config import INTERACTION_KEYS, EvaluatorConfig
 from lightning_ding.worker.evaluator.monitor import EpisodePlan, VectorEvalMonitor
 from lightning_ding.worker.evaluator.video import MAX_FRAMES, Rendering, check_can_render, frames_of
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
 from lightning_ding.worker.players import eval_mode_of
-from lightning_ding.worker_config import EvaluatorConfig
 
 
 @SERIAL_EVALUATOR_REGISTRY.register("interaction")
@@ -52,9 +51,7 @@ class InteractionSerialEvaluator(ISerialEvaluator):
         ImportError: If there is a ``figure_path`` and the extra ``video`` is not installed.
     """
 
-    config_keys: ClassVar[frozenset[str]] = frozenset(
-        {"eval_freq", "n_episode", "stop_value", "fixed_starts", "max_episode_steps", "render", "figure_path"}
-    )
+    config_keys: ClassVar[frozenset[str]] = INTERACTION_KEYS
 
     def __init__(
         self,
@@ -168,7 +165,7 @@ class InteractionSerialEvaluator(ISerialEvaluator):
         if renders:
             self.write_video(envstep, train_iter)
         self.write_figure(returns, envstep, train_iter)
-        values = summary(returns)
+        values = self.config.summary(returns)
         stop = self._conclude(self._log, values, lengths, seconds, train_iter, envstep, save_ckpt_fn)
         info = {"eval_episode_return": returns, "eval_episode_length": lengths, **values}
         return stop, {**info, "train_iter": train_iter, "envstep": envstep}

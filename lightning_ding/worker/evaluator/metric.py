@@ -18,13 +18,13 @@ from torchmetrics import Metric, MetricCollection
 
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, require
-from lightning_ding.policy.base.modes import EvalMode
+from lightning_ding.modes import EvalMode
 from lightning_ding.ranks import rank_and_world_size, sum_over_ranks
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
 from lightning_ding.worker.evaluator.base import ISerialEvaluator, SaveFunction
+from lightning_ding.worker.evaluator.config import METRIC_KEYS, EvaluatorConfig
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
 from lightning_ding.worker.players import eval_mode_of
-from lightning_ding.worker_config import EvaluatorConfig
 
 Values = dict[str, float]
 
@@ -50,7 +50,7 @@ class MetricSerialEvaluator(ISerialEvaluator):
         TypeError: If ``env`` is something else.
     """
 
-    config_keys: ClassVar[frozenset[str]] = frozenset({"eval_freq", "stop_value"})
+    config_keys: ClassVar[frozenset[str]] = METRIC_KEYS
 
     def __init__(
         self,

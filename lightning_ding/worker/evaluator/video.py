@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from lightning_ding.config import require
 from lightning_ding.ranks import rank_and_world_size
+from lightning_ding.worker.evaluator.config import EvaluatorConfig
 from lightning_ding.worker.log import FigureWriter, VideoWriter, WorkerLog
-from lightning_ding.worker_config import EvaluatorConfig
 
 MAX_SIDE = 320
 """Pixels of a frame's longer side; larger ones are shrunk by a whole factor."""

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from pettingzoo.classic import rps_v2, tictactoe_v3
 
 from lightning_ding.envs import PettingZooVectorEnv
-from lightning_ding.policy.base.modes import EvalMode
+from lightning_ding.modes import EvalMode
 from lightning_ding.policy.random import random_eval_mode
 from lightning_ding.worker import BattleInteractionSerialEvaluator, create_serial_evaluator
 from lightning_ding.worker.evaluator import base as sharding
-from lightning_ding.worker_config import EvaluatorConfig
+from lightning_ding.worker.evaluator.config import EvaluatorConfig
 from tests.toys.games import RelayGame
 
 

@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils.tensorboard import SummaryWriter
 
 from lightning_ding.envs import FaultBarrier
-from lightning_ding.policy.base.modes import EvalMode
+from lightning_ding.modes import EvalMode
 from lightning_ding.worker import InteractionSerialEvaluator
 from lightning_ding.worker.evaluator.video import MAX_FRAMES, MAX_SIDE, gif, returns_figure
 from tests.toys.envs import CountingEnv

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lightning_ding.envs import FaultBarrier
 from lightning_ding.worker import InteractionSerialEvaluator, create_serial_evaluator
-from lightning_ding.worker_config import EvaluatorConfig
+from lightning_ding.worker.evaluator.config import EvaluatorConfig
 from tests.toys.envs import CountingEnv
 from tests.worker.evaluator.interaction_toys import StillPolicy, counting_envs, evaluator_of
 

@@ -1,0 +1,82 @@
+"""The options of the evaluators, and the statistics that an evaluation reports.
+
+A new option is a field of :class:`EvaluatorConfig`, and an entry in the keys of the evaluators in which it has an
+effect; any other evaluator refuses it. All evaluations, also those of a Trainer, report
+:meth:`EvaluatorConfig.summary`.
+
+Shapes: E episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_ding.config import require
+from lightning_ding.worker.episodes import summary
+
+METRIC_KEYS = frozenset({"eval_freq", "stop_value"})
+"""Keys that have an effect in a metric evaluator."""
+BATTLE_KEYS = METRIC_KEYS | {"n_episode", "fixed_starts", "max_episode_steps"}
+"""Keys that have an effect in a battle evaluator."""
+INTERACTION_KEYS = BATTLE_KEYS | {"render", "figure_path"}
+"""Keys that have an effect in an interaction evaluator."""
+
+
+@dataclass(frozen=True)
+class RenderConfig:
+    """The times at which an evaluation makes a video."""
+
+    render_freq: int = -1
+    """Updates or env steps between two videos, >= 1; -1 for none."""
+    mode: Literal["train_iter", "envstep"] = "train_iter"
+    """Unit of render_freq: updates or env steps."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require(self.render_freq == -1 or self.render_freq >= 1, "render_freq", ">= 1 or -1", self.render_freq)
+
+
+@dataclass(frozen=True)
+class EvaluatorConfig:
+    """Keys of a serial evaluator."""
+
+    type: str = "interaction"
+    """Registered name: interaction, battle_interaction, metric or your own; a datamodule needs interaction."""
+    import_names: tuple[str, ...] = ()
+    """Modules to import first, which register further evaluators."""
+    eval_freq: int = 1000
+    """Updates between two evaluations, >= 1; in a Trainer, the length of an epoch."""
+    n_episode: int = 10
+    """Episodes of one evaluation over all ranks, >= 1."""
+    stop_value: float | None = None
+    """Mean return (metric evaluator: metric) of an evaluation that ends the run; None never ends it."""
+    fixed_starts: bool = False
+    """Interaction evaluators: begin every evaluation with the same seeds. By default each evaluation draws new start
+    states, from the evaluator's seed and the updates so far; without a Trainer, the evaluations so far."""
+    max_episode_steps: int | None = None
+    """Interaction and battle evaluator: env steps after which an evaluation episode is cut off, >= 1; None for none."""
+    render: RenderConfig = field(default_factory=RenderConfig)
+    """Interaction evaluator: when to make videos of the worst, the median and the best episode."""
+    figure_path: str | None = None
+    """Interaction evaluator: folder for a figure of each evaluation's returns; None for none."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require(self.eval_freq >= 1, "eval_freq", ">= 1", self.eval_freq)
+        require(self.n_episode >= 1, "n_episode", ">= 1", self.n_episode)
+        limit = self.max_episode_steps
+        require(limit is None or limit >= 1, "max_episode_steps", ">= 1 or None", limit)
+
+    def summary(self, returns: Sequence[float] | NDArray[np.float64]) -> dict[str, float]:
+        """Return what an evaluation reports of its returns, shape (E,), by the names of results and metrics.
+
+        Example:
+            >>> EvaluatorConfig().summary([1.0, 3.0])
+            {'return_mean': 2.0, 'return_std': 1.0, 'return_min': 1.0, 'return_max': 3.0}
+        """
+        return summary(returns)
