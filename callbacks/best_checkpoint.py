@@ -6,17 +6,12 @@ import math
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from typing_extensions import override
 
-from lightning_ding.callbacks.checkpoint_io import (
-    SavingFailure,
-    SharedFolder,
-    checkpoint_folder,
-    notify_loggers,
-    save_checkpoint,
-)
+from lightning_ding.callbacks.shared_folder import SharedFolder
+from lightning_ding.checkpoints.lightning_file import save_checkpoint
 
 
 class BestCheckpoint(SharedFolder, Checkpoint):
@@ -28,7 +23,7 @@ class BestCheckpoint(SharedFolder, Checkpoint):
 
     Args:
         dirpath: Folder; None means ``checkpoints`` in the logger's folder. If the folder holds another run's
-            checkpoints, a subfolder is used; see :func:`~lightning_ding.callbacks.checkpoint_io.checkpoint_folder`.
+            checkpoints, a subfolder is used; see :func:`~lightning_ding.callbacks.shared_folder.checkpoint_folder`.
         filename: File name without ``.ckpt``.
         monitor: Metric to maximise.
     """
@@ -36,6 +31,7 @@ class BestCheckpoint(SharedFolder, Checkpoint):
     mode: ClassVar = "max"
     """Read by loggers that upload checkpoints, like ``save_top_k``."""
     save_top_k: ClassVar = 1
+    kind = "best"
 
     def __init__(
         self, dirpath: str | Path | None = None, filename: str = "best", monitor: str = "eval/return_mean"
@@ -45,15 +41,6 @@ class BestCheckpoint(SharedFolder, Checkpoint):
         self.monitor = monitor
         self.best_model_score = -math.inf
         self.best_model_path = ""
-        self._folder: Path | None = None
-        self._failure = SavingFailure("best")
-
-    @override
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Reset at the start of a fit."""
-        if stage == "fit":
-            self._folder = None
-            self._failure.clear()
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
@@ -66,30 +53,17 @@ class BestCheckpoint(SharedFolder, Checkpoint):
             )
         score = float(trainer.callback_metrics[self.monitor])
         if score > self.best_model_score:
-            self._save(trainer, pl_module, score)
+            self._attempt(trainer, pl_module.progress.env_step, lambda folder: self._save(trainer, folder, score))
 
-    @override
-    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Raise if the best policy could not be written.
-
-        Raises:
-            OSError: If the newest attempt to write it failed.
-        """
-        self._failure.check(previous=self.best_model_path)
-
-    def _save(self, trainer: Trainer, pl_module: Any, score: float) -> None:
-        """Write the checkpoint, which holds its own score; if that fails, log the error."""
-        self._folder = self._folder or checkpoint_folder(trainer, self.dirpath)
-        file, previous = self._folder / f"{self.filename}.ckpt", (self.best_model_score, self.best_model_path)
+    def _save(self, trainer: Trainer, folder: Path, score: float) -> None:
+        """Write the checkpoint, which contains its own score."""
+        file, previous = folder / f"{self.filename}.ckpt", (self.best_model_score, self.best_model_path)
         self.best_model_score, self.best_model_path = score, str(file)
         try:
             save_checkpoint(trainer, file)
-        except OSError as error:
+        except OSError:
             self.best_model_score, self.best_model_path = previous
-            self._failure.record(trainer, file, pl_module.progress.env_step, error)
-        else:
-            self._failure.clear()
-            notify_loggers(trainer, self)
+            raise
 
     @property
     @override

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from typing_extensions import override
 
-from lightning_ding import __version__
-from lightning_ding.callbacks.checkpoint_io import (
-    SavingFailure,
-    SharedFolder,
-    checkpoint_folder,
-    notify_loggers,
-    on_every_rank,
-    run_root,
-    write_lightning_file,
-)
-from lightning_ding.checkpoints import RUN_FILE, RunFolder, SaveBuffer, TornCheckpointError, last_checkpoint, sync_tree
+from lightning_ding.callbacks.shared_folder import SharedFolder, run_root
+from lightning_ding.checkpoints import SaveBuffer, last_checkpoint, save_run
 from lightning_ding.config import require
-from lightning_ding.protocols import RunData, run_data
 
 
 class LastCheckpointFinder(ModelCheckpoint):
@@ -68,29 +57,28 @@ class LastCheckpointFinder(ModelCheckpoint):
         return {str(self.find_last(trainer))}
 
 
-logger = logging.getLogger(__name__)
-
-
 class RunCheckpoint(SharedFolder, LastCheckpointFinder):
     """Write a folder with Lightning's checkpoint and the state of each rank, such as its replay buffer.
 
-    It is written at the end of an epoch, after the evaluation, and at the end of the run. The folder has a hidden name
-    until all of it is on the disk; only then are older ones removed. ``last.ckpt`` is a second name of the newest
-    folder's ``run.ckpt``. With several machines the folder must be on a disk that they share. ``ckpt_path="last"``
-    finds the newest complete checkpoint.
+    It is written at the end of an epoch, after the evaluation, and at the end of the run, by
+    :func:`lightning_ding.checkpoints.folder.save_run`: the folder has a hidden name until all of it is on the disk, and
+    only then are older ones removed. With several machines the folder must be on a disk that they share.
+    ``ckpt_path="last"`` finds the newest complete checkpoint.
 
     If it cannot be written, an error is logged, and the run continues and tries again at the next interval. A run whose
     last checkpoint could not be written ends with an ``OSError``.
 
     Args:
         dirpath: Folder; None means ``checkpoints`` in the logger's folder. If the folder holds another run's
-            checkpoints, a subfolder is used; see :func:`~lightning_ding.callbacks.checkpoint_io.checkpoint_folder`.
+            checkpoints, a subfolder is used; see :func:`~lightning_ding.callbacks.shared_folder.checkpoint_folder`.
         filename: Prefix of the folders' names, which end with the env step, and name of the file, without ``.ckpt``.
         every_n_epochs: Epochs between two checkpoints, >= 1.
         save_buffer: ``"last"`` keeps replay buffers in the newest checkpoint only, ``"always"`` in all checkpoints that
             are kept, ``"never"`` writes none, so that a resumed run starts with an empty buffer.
         keep_last: Number of checkpoints to keep, >= 1.
     """
+
+    kind = "last"
 
     def __init__(
         self,
@@ -108,15 +96,6 @@ class RunCheckpoint(SharedFolder, LastCheckpointFinder):
         self.filename: str = filename
         self.save_buffer: SaveBuffer = save_buffer
         self.keep_last = keep_last
-        self._folder: Path | None = None
-        self._failure = SavingFailure("last")
-
-    @override
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Reset at the start of a fit."""
-        if stage == "fit":
-            self._folder = None
-            self._failure.clear()
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
@@ -125,75 +104,13 @@ class RunCheckpoint(SharedFolder, LastCheckpointFinder):
         if trainer.should_stop or epochs == trainer.max_epochs or epochs % (self.every_n_epochs or 1) == 0:
             self.save(trainer, pl_module)
 
-    @override
-    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Raise if the last checkpoint could not be written.
-
-        Raises:
-            OSError: If the newest attempt to write it failed.
-        """
-        self._failure.check(previous=self.last_model_path)
-
     def save(self, trainer: Trainer, pl_module: Any) -> None:
         """Write a checkpoint now; if that fails, log the error. All ranks must call it."""
-        if trainer.fast_dev_run:  # type: ignore[attr-defined]
-            return
-        self._folder = self._folder or checkpoint_folder(trainer, self.dirpath)
-        try:
-            self._save(trainer, pl_module, self._folder)
-        except OSError as error:
-            self._failure.record(trainer, self._folder, pl_module.progress.env_step, error)
-        else:
-            self._failure.clear()
-            notify_loggers(trainer, self)
+        if not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            self._attempt(trainer, pl_module.progress.env_step, lambda folder: self._save(trainer, folder))
 
-    def _save(self, trainer: Trainer, pl_module: Any, parent: Path) -> None:
-        """Write the checkpoint; on an error, remove what was written of it.
-
-        Raises:
-            OSError: On all ranks, if one of them could not write.
-        """
-        progress = pl_module.progress
-        name = trainer.strategy.broadcast(RunFolder.free_name(parent, self.filename, progress.env_step))
-        folder = RunFolder(parent, self.filename, name)
-        facts = {"version": __version__, "world_size": trainer.world_size}
-        facts |= {"env_step": progress.env_step, "train_iter": progress.train_iter}
-        try:
-            on_every_rank(trainer, folder.begin, only_zero=True)
-            self._write(trainer, run_data(trainer), folder)
-            on_every_rank(trainer, lambda: folder.publish(facts), only_zero=True)
-        except BaseException:
-            if trainer.is_global_zero:
-                folder.discard()
-            raise
-        self.last_model_path = str(parent / f"{self.filename}.ckpt")
-        if trainer.is_global_zero:
-            self._retire_older(folder)
-
-    def _write(self, trainer: Trainer, data: RunData, folder: RunFolder) -> None:
-        """Write everything but the manifest."""
-        if not data.has_rank_state:
-            write_lightning_file(trainer, folder.temporary / RUN_FILE)
-            return
-        own = folder.temporary / f"rank_{trainer.global_rank}"
-
-        def save_rank() -> None:
-            own.mkdir()
-            data.save_rank_state(own, self.save_buffer != "never")
-            sync_tree(own)
-
-        on_every_rank(trainer, save_rank)
-        data.rank_folder = folder.name
-        try:
-            write_lightning_file(trainer, folder.temporary / RUN_FILE)
-        finally:
-            data.rank_folder = None
-
-    def _retire_older(self, folder: RunFolder) -> None:
-        try:
-            folder.retire_older(self.keep_last, self.save_buffer)
-        except (OSError, TornCheckpointError) as error:
-            logger.warning("older checkpoints could not be removed from %s: %s", folder.parent, error)
+    def _save(self, trainer: Trainer, folder: Path) -> None:
+        self.last_model_path = str(save_run(trainer, folder, self.filename, self.save_buffer, self.keep_last))
 
     @property
     @override

@@ -16,6 +16,7 @@ from lightning_ding import nested
 from lightning_ding.callbacks import default_callbacks
 from lightning_ding.callbacks.stop import stop_run
 from lightning_ding.checkpoints import save_object
+from lightning_ding.checkpoints.folder import RNG_FILE
 from lightning_ding.config import require
 from lightning_ding.datamodules.base import CollectingDataModule
 from lightning_ding.datamodules.remote_feed import RemoteData, RemoteFeed, RemoteRound
@@ -237,11 +238,11 @@ class RemoteReplayDataModule(CollectingDataModule):
             OSError: If the file cannot be written.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        save_object(rng_state(self._policy.rng), folder / "rng.pt")
+        save_object(rng_state(self._policy.rng), folder / RNG_FILE)
 
     def load_rank_state(self, folder: Path) -> None:
         """Read what ``save_rank_state`` wrote."""
-        self._rng = torch.load(folder / "rng.pt", weights_only=True)
+        self._rng = torch.load(folder / RNG_FILE, weights_only=True)
         set_rng_state(cast("dict[str, Any]", self._rng), self._policy.rng)
 
     def _redistribute(self, folder: Path, saved: int, env_step: int) -> None:

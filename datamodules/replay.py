@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.callbacks import StopAtEnvStep
+from lightning_ding.checkpoints.folder import BUFFER_FILE
 from lightning_ding.config import require
 from lightning_ding.datamodules.base import CollectingDataModule
 from lightning_ding.datamodules.rng import Seeds
@@ -24,9 +25,6 @@ from lightning_ding.ranks import on_any_rank
 from lightning_ding.worker import IBuffer, create_buffer, get_serial_collector_cls, load_merged, next_episode_id
 
 logger = logging.getLogger(__name__)
-
-
-BUFFER_FILE = "buffer.safetensors"
 
 
 class ReplayDataModule(CollectingDataModule):

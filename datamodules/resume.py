@@ -14,6 +14,7 @@ from gymnasium.vector import VectorEnv
 from lightning.pytorch import LightningDataModule, Trainer
 
 from lightning_ding.checkpoints import find_rank_folder, save_object
+from lightning_ding.checkpoints.folder import COLLECTING_FILE, RANK_FOLDER, RNG_FILE
 from lightning_ding.config import require
 from lightning_ding.datamodules.epoch import EpochPosition, LoaderWarnings
 from lightning_ding.datamodules.rng import Seeds, rng_state, set_rng_state
@@ -105,7 +106,7 @@ class ResumableDataModule(RunData, LightningDataModule):
         if folder is None:
             self._without_rank_state(str(trainer.ckpt_path))
         elif state["world_size"] == trainer.world_size:
-            self.load_rank_state(folder / f"rank_{trainer.global_rank}")
+            self.load_rank_state(folder / RANK_FOLDER.format(trainer.global_rank))
         else:
             self._redistribute(folder, state["world_size"], state["env_step"])
 
@@ -125,7 +126,7 @@ class ResumableDataModule(RunData, LightningDataModule):
                 "ranks, and episodes and random numbers start new", folder, saved, now,
             )  # fmt: skip
         shares = range(rank, saved, now) if now < saved else [rank % saved]
-        self._take_over([folder / f"rank_{share}" for share in shares], Seeds(self.seed, rank, env_step))
+        self._take_over([folder / RANK_FOLDER.format(share) for share in shares], Seeds(self.seed, rank, env_step))
 
     def _take_over(self, folders: Sequence[Path], seeds: Seeds) -> None:
         """Take over the state that other ranks saved in these folders."""
@@ -144,13 +145,13 @@ class ResumableDataModule(RunData, LightningDataModule):
             OSError: If a file cannot be written.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        save_object(rng_state(self._policy.rng), folder / "rng.pt")
-        save_object(self._collecting or read_collecting(*self._collecting_parts()), folder / "collecting.pt")
+        save_object(rng_state(self._policy.rng), folder / RNG_FILE)
+        save_object(self._collecting or read_collecting(*self._collecting_parts()), folder / COLLECTING_FILE)
 
     def load_rank_state(self, folder: Path) -> None:
         """Read what ``save_rank_state`` wrote; envs and collector are restored when collecting starts."""
-        rng: dict[str, Any] = torch.load(folder / "rng.pt", weights_only=True)
-        self._rng, self._collecting = rng, torch.load(folder / "collecting.pt", weights_only=True)
+        rng: dict[str, Any] = torch.load(folder / RNG_FILE, weights_only=True)
+        self._rng, self._collecting = rng, torch.load(folder / COLLECTING_FILE, weights_only=True)
         set_rng_state(rng, self._policy.rng)
 
     def _reset(self) -> None:

@@ -1,7 +1,14 @@
 """Checkpoints of a run: folders that are either complete or not visible under their final names."""
 
 from lightning_ding.checkpoints.files import save_object, sync_tree
-from lightning_ding.checkpoints.folder import RUN_FILE, RunFolder, SaveBuffer, find_rank_folder, last_checkpoint
+from lightning_ding.checkpoints.folder import (
+    RUN_FILE,
+    RunFolder,
+    SaveBuffer,
+    find_rank_folder,
+    last_checkpoint,
+    save_run,
+)
 from lightning_ding.checkpoints.manifest import TornCheckpointError, verify
 
 __all__ = [
@@ -12,6 +19,7 @@ __all__ = [
     "find_rank_folder",
     "last_checkpoint",
     "save_object",
+    "save_run",
     "sync_tree",
     "verify",
 ]

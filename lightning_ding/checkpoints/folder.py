@@ -1,4 +1,18 @@
-"""The folder of one checkpoint: write it, find the newest one, and find the ranks' data in it."""
+"""The folder of one checkpoint: the names of its files, writing them, and finding the newest folder.
+
+A checkpoint is a folder next to a second name of its newest ``run.ckpt``::
+
+    last.ckpt               the newest run.ckpt
+    last-64/                <filename>-<env_step>
+        manifest.json       sizes and checksums of all other files; written last
+        run.ckpt            Lightning's checkpoint: weights, optimizers, counters, callbacks
+        rank_0/             one folder for each rank, written by the datamodule (``save_rank_state``)
+            rng.pt
+            collecting.pt
+            buffer.safetensors
+
+Another file of the whole run is written in :meth:`RunFolder.write`, another file of each rank in ``save_rank_state``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +24,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from lightning.pytorch import Trainer
+
+from lightning_ding import __version__
 from lightning_ding.checkpoints.files import replace_by_link, sync, sync_tree
+from lightning_ding.checkpoints.lightning_file import on_every_rank, write_lightning_file
 from lightning_ding.checkpoints.manifest import (
     MANIFEST,
     TornCheckpointError,
@@ -19,13 +37,17 @@ from lightning_ding.checkpoints.manifest import (
     verify,
     write_manifest,
 )
+from lightning_ding.protocols import run_data
 
 logger = logging.getLogger(__name__)
 
 SaveBuffer = Literal["never", "last", "always"]
-BUFFER_FILES = "rank_*/buffer*"
 RUN_FILE = "run.ckpt"
-"""Name of Lightning's part of a checkpoint, in the checkpoint's folder."""
+RANK_FOLDER = "rank_{}"
+"""Name of the folder of a rank, with its number."""
+RNG_FILE = "rng.pt"
+COLLECTING_FILE = "collecting.pt"
+BUFFER_FILE = "buffer.safetensors"
 SEARCH_DEPTH = 5  # levels below the searched folder, as in name/version_0/checkpoints/last-64
 FOLDER_NAME = re.compile(r".+-\d+(-\d+)?")
 
@@ -42,6 +64,7 @@ class RunFolder:
     def __init__(self, parent: Path, filename: str, name: str) -> None:
         self.parent, self.filename, self.name = parent, filename, name
         self.temporary = parent / f".{name}.tmp"
+        self.link = parent / f"{filename}.ckpt"
 
     @staticmethod
     def free_name(parent: Path, filename: str, env_step: int) -> str:
@@ -56,6 +79,32 @@ class RunFolder:
             shutil.rmtree(folder)
         self.temporary.mkdir()
 
+    def write(self, trainer: Trainer, with_buffer: bool) -> None:
+        """Write all files except the manifest. All ranks must call it.
+
+        Args:
+            trainer: The Trainer of the run.
+            with_buffer: Whether to write replay buffers.
+
+        Raises:
+            OSError: On all ranks, if one of them could not write.
+        """
+        data = run_data(trainer)
+
+        def write_rank() -> None:
+            own = self.temporary / RANK_FOLDER.format(trainer.global_rank)
+            own.mkdir()
+            data.save_rank_state(own, with_buffer)
+            sync_tree(own)
+
+        if data.has_rank_state:
+            on_every_rank(trainer, write_rank)
+            data.rank_folder = self.name
+        try:
+            write_lightning_file(trainer, self.temporary / RUN_FILE)
+        finally:
+            data.rank_folder = None
+
     def publish(self, facts: Mapping[str, Any]) -> Path:
         """Write the manifest, check that all files can be read back, rename the folder and return its path.
 
@@ -65,7 +114,7 @@ class RunFolder:
         Raises:
             OSError: If a file cannot be written, has changed since it was written, or the data of a rank are missing.
         """
-        ranks, world_size = len(list(self.temporary.glob("rank_*"))), facts["world_size"]
+        ranks, world_size = len(list(self.temporary.glob(RANK_FOLDER.format("*")))), facts["world_size"]
         if ranks not in (0, world_size):
             raise OSError(f"{self.parent} must be on a disk that all ranks share, got data of {ranks} of {world_size}")
         saved_at = max([time.time(), *(_saved_at(folder) + 1e-3 for folder in self._all())])
@@ -77,7 +126,7 @@ class RunFolder:
             raise OSError(str(error)) from error
         folder = self.temporary.rename(self.parent / self.name)
         sync(self.parent)
-        replace_by_link(self.parent / f"{self.filename}.ckpt", folder / RUN_FILE)
+        replace_by_link(self.link, folder / RUN_FILE)
         return folder
 
     def discard(self) -> None:
@@ -96,12 +145,49 @@ class RunFolder:
             shutil.rmtree(folder.rename(self.parent / f".{folder.name}.tmp"))
         for folder in older[: keep_last - 1]:
             if save_buffer != "always" and (folder / MANIFEST).is_file():
-                forget_files(folder, BUFFER_FILES)
+                forget_files(folder, f"{RANK_FOLDER.format('*')}/{BUFFER_FILE}")
 
     def _all(self) -> list[Path]:
         """Return the folders of this run's checkpoints."""
         own = re.compile(rf"{re.escape(self.filename)}-\d+(-\d+)?")
         return [folder for folder in self.parent.iterdir() if folder.is_dir() and own.fullmatch(folder.name)]
+
+
+def save_run(trainer: Trainer, parent: Path, filename: str, save_buffer: SaveBuffer, keep_last: int) -> Path:
+    """Write a checkpoint of a run, and remove older ones. All ranks must call it.
+
+    Args:
+        trainer: The Trainer of the run.
+        parent: Folder of all checkpoints of the run.
+        filename: Prefix of the names of its checkpoints.
+        save_buffer: Which checkpoints keep their replay buffers.
+        keep_last: Number of checkpoints to keep, including this one, >= 1.
+
+    Returns:
+        The link to the checkpoint's ``run.ckpt``.
+
+    Raises:
+        OSError: On all ranks, if one of them could not write; nothing of the checkpoint is left then.
+    """
+    progress: Any = trainer.lightning_module.progress
+    facts = {"version": __version__, "world_size": trainer.world_size}
+    facts |= {"env_step": progress.env_step, "train_iter": progress.train_iter}
+    name = trainer.strategy.broadcast(RunFolder.free_name(parent, filename, progress.env_step))
+    folder = RunFolder(parent, filename, name)
+    try:
+        on_every_rank(trainer, folder.begin, only_zero=True)
+        folder.write(trainer, save_buffer != "never")
+        on_every_rank(trainer, lambda: folder.publish(facts), only_zero=True)
+    except BaseException:
+        if trainer.is_global_zero:
+            folder.discard()
+        raise
+    if trainer.is_global_zero:
+        try:
+            folder.retire_older(keep_last, save_buffer)
+        except (OSError, TornCheckpointError) as error:
+            logger.warning("older checkpoints could not be removed from %s: %s", parent, error)
+    return folder.link
 
 
 def _saved_at(folder: Path) -> float:
@@ -166,4 +252,4 @@ def find_rank_folder(checkpoint: Path, rank_folder: str) -> Path | None:
     """
     inside, beside = checkpoint.parent, checkpoint.parent / rank_folder
     candidates = [inside, beside] if checkpoint.name == RUN_FILE else [beside]
-    return next((folder for folder in candidates if (folder / "rank_0").is_dir()), None)
+    return next((folder for folder in candidates if (folder / RANK_FOLDER.format(0)).is_dir()), None)

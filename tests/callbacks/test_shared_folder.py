@@ -1,8 +1,7 @@
-"""Saving on two processes of which one cannot write: no rank waits for ever, and all of them go on."""
+"""The folder that the checkpoint callbacks share: where it is, and which run continues in it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 from lightning_ding.callbacks import BestCheckpoint, RunCheckpoint
-from lightning_ding.checkpoints import verify
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
-from tests.processes import run as run_script
 
 MakeTrainer = Callable[..., Trainer]
 
@@ -166,20 +163,3 @@ def test_checkpoints_of_the_user_beside_ours_do_not_lead_into_the_folder_of_anot
     for _ in range(2):
         fit(make_trainer(enable_checkpointing=True, callbacks=[ModelCheckpoint()]), small)
     assert {path.parent.name for path in tmp_path.rglob("last.ckpt")} == {"checkpoints", "v1"}
-
-
-SCRIPT = Path(__file__).with_name("saving_ranks_script.py")
-
-
-def test_disk_of_one_rank_that_is_full_stops_no_rank_and_leaves_the_checkpoint_of_before(tmp_path: Path) -> None:
-    output = run_script(SCRIPT, tmp_path)
-    reports = [json.loads((tmp_path / f"rank_{number}.json").read_text()) for number in range(2)]
-    assert reports[0] == reports[1]
-    last = f"last-{reports[0]['env_step']}"
-    first, *failed, fourth = reports[0]["left"]
-    assert failed == [first, first]  # nothing is left of what was begun
-    assert fourth == [last, "last.ckpt"]
-    assert verify(tmp_path / "here" / last)["world_size"] == 2
-    assert sorted(folder.name for folder in (tmp_path / "here" / last).glob("rank_*")) == ["rank_0", "rank_1"]
-    assert output.count("WAS NOT WRITTEN") == 3  # rank 0 says it both times, rank 1 where it knows why
-    assert output.count("File too large") == 2
