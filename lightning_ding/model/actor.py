@@ -108,18 +108,8 @@ def create_actor(
 ) -> nn.Module:
     """Return the head that describes a distribution over actions.
 
-    Args:
-        input_size: Number of features F.
-        action_shape: Number of actions; for a multi-discrete action the number of each dimension, for a continuous
-            action the number of dimensions, for a hybrid action ``action_type_shape`` and ``action_args_shape``.
-        action_space: Kind of action space.
-        hidden_size: Width of the hidden layers; None for ``input_size``.
-        layer_num: Number of hidden layers, >= 0.
-        activation: Activation of the hidden layers.
-        sigma_type: Source of the standard deviation of continuous actions, see ``GaussianHead``.
-        fixed_sigma_value: Standard deviation with ``sigma_type="fixed"``, > 0.
-        bound_type: Bound of the mean of continuous actions, see ``GaussianHead``.
-        layer_norm: Apply layer normalisation before each activation.
+    ``action_shape`` and ``action_space`` are those of :class:`VAC`, all other arguments are those of
+    :class:`GaussianHead`. If ``hidden_size`` is None, it is ``input_size``.
 
     Returns:
         A module that maps features (B, F) to the argument of ``rl.distribution_of``.

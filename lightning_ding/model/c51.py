@@ -22,20 +22,13 @@ from lightning_ding.rl.distributional import mean_return
 class C51DQN(nn.Module):
     """Encoder and head that compute the distribution of every action's return (Bellemare et al. 2017, section 4).
 
+    The arguments that are not listed here are those of :class:`DQN`.
+
     Args:
-        obs_shape: Size, shape or dict of these of an observation; an entry ``action_mask`` is not encoded.
         action_shape: Number of actions.
-        encoder: Name of a registered encoder; None chooses one by the shape.
-        encoder_hidden_size_list: Widths of the encoder's layers; None for the encoder's default.
         v_min: Value of the first atom, < ``v_max``.
         v_max: Value of the last atom.
         n_atom: Number of atoms N, >= 2.
-        dueling: Use a dueling head with separate streams for the state and the actions.
-        head_hidden_size: Width of the head's hidden layers; None for the encoder's output size.
-        head_layer_num: Number of hidden layers of the head; None means 1 with ``dueling``, otherwise 0.
-        activation: Activation of all hidden layers: relu, tanh, elu, gelu or silu.
-        layer_norm: Apply layer normalisation before the activation of each hidden layer, also in the encoder.
-        encoder_kwargs: Further keyword arguments of the encoder, see ``create_encoder``.
 
     Raises:
         TypeError: If ``action_shape`` is not an integer.

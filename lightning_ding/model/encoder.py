@@ -244,19 +244,11 @@ def encoder_for(
     encoder_kwargs: Mapping[str, Any] | None = None,
     keeps_vectors: bool = False,
 ) -> Any:
-    """Return the encoder for the arguments of a network, see ``create_encoder``.
+    """Return the encoder for the arguments of a network, see ``DQN`` and ``create_encoder``.
 
-    An entry ``action_mask`` is not encoded. An encoder without an argument ``layer_norm`` is not normalised.
-
-    Args:
-        obs_shape: Shape of an observation.
-        encoder: Name of a registered encoder; None chooses one by the shape.
-        hidden_size_list: Widths of the layers; None for the encoder's default.
-        activation: Activation of the whole network.
-        layer_norm: Whether the whole network uses layer normalisation.
-        encoder_kwargs: Further arguments of the encoder; ``activation`` and ``layer_norm`` replace those of the
-            network.
-        keeps_vectors: Return a :class:`FlatVector` for a vector unless an argument of the encoder is given.
+    An entry ``action_mask`` is not encoded. ``encoder_kwargs`` may hold another ``activation`` and ``layer_norm`` than
+    the network's; an encoder without an argument ``layer_norm`` is not normalised. With ``keeps_vectors``, a vector gets a
+    :class:`FlatVector` unless an argument of the encoder is given.
     """
     shape, kwargs = without_action_mask(obs_shape), dict(encoder_kwargs or {})
     name = _encoder_name(shape) if encoder is None else encoder

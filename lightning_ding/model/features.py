@@ -46,12 +46,9 @@ class OneHot(nn.Module):
         require(len(first) == len(sizes), "start", f"one number for each of the {len(sizes)} sizes", first)
         column = [number for number, size in enumerate(sizes) for _ in range(size)]
         value = [low + step for low, size in zip(first, sizes, strict=True) for step in range(size)]
-        self.register_buffer(
-            "column", torch.tensor(column), persistent=False
-        )  # index of the integer that a feature encodes
-        self.register_buffer(
-            "value", torch.tensor(value), persistent=False
-        )  # value of that integer that a feature encodes
+        # of each feature: the index of the integer that it encodes, and the value of that integer
+        self.register_buffer("column", torch.tensor(column), persistent=False)
+        self.register_buffer("value", torch.tensor(value), persistent=False)
         self.output_shape: int | tuple[int, ...] = len(column)
 
     def forward(self, obs: Tensor) -> Tensor:

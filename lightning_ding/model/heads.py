@@ -59,13 +59,7 @@ class DiscreteHead(MLP):
 class DuelingHead(nn.Module):
     """Sum of a state value and the actions' advantages (Wang et al. 2016, eq. 9, https://arxiv.org/abs/1511.06581).
 
-    Args:
-        input_size: Number of features F.
-        action_size: Number of actions A.
-        hidden_size: Width of the hidden layers of both streams.
-        layer_num: Number of hidden layers of each stream.
-        activation: Activation of the hidden layers.
-        layer_norm: Apply layer normalisation before each activation.
+    The arguments are those of each of the two streams, which are :class:`DiscreteHead`.
     """
 
     def __init__(
@@ -114,16 +108,9 @@ def check_action_shape(action_shape: Any) -> None:
 
 
 def head_size(features: int, hidden_size: int | None, layer_num: int | None, dueling: bool) -> tuple[int, int]:
-    """Return the width and the number of hidden layers of a Q-network's head.
+    """Return the width and the number of hidden layers of a Q-network's head; see :func:`head_width`.
 
-    Args:
-        features: Number of features F.
-        hidden_size: Width; None means F.
-        layer_num: Number of layers; None means 1 with ``dueling``, otherwise 0.
-        dueling: Whether the head has two streams.
-
-    Raises:
-        ValueError: If a size is out of its range, or ``hidden_size`` is given to a head without hidden layers.
+    The default of ``layer_num`` is 1 for a head with two streams, ``dueling``, otherwise 0.
     """
     layers = int(dueling) if layer_num is None else layer_num
     return head_width("head", features, hidden_size, layers), layers
@@ -153,17 +140,11 @@ class DistributionHead(nn.Module):
     """Head with N outputs, atoms or quantiles, for each action.
 
     With ``dueling`` the two streams are added as in ``DuelingHead``, separately for each of the N outputs (Hessel et
-    al. 2018, https://arxiv.org/abs/1710.02298).
+    al. 2018, https://arxiv.org/abs/1710.02298). The arguments that are not listed are those of :class:`DiscreteHead`.
 
     Args:
-        input_size: Number of features F.
-        action_size: Number of actions A.
         atom_size: Number of atoms or quantiles N.
-        hidden_size: Width of the hidden layers.
-        layer_num: Number of hidden layers, with ``dueling`` of each stream.
-        activation: Activation of the hidden layers.
         dueling: Add a stream for the state.
-        layer_norm: Apply layer normalisation before each activation.
     """
 
     def __init__(

@@ -196,12 +196,10 @@ class ImpalaEncoder(nn.Module):
     See https://arxiv.org/abs/1802.01561. Each section has a convolution, a max-pooling that halves the image, and two
     residual blocks; a linear layer follows. Images of any size are accepted and converted by :class:`ImageInput`.
 
+    The arguments that are not listed are those of :class:`ConvEncoder`, for sections in place of convolutions.
+
     Args:
-        obs_shape: Shape of an image or of a stack of images, see :class:`ImageInput`.
         hidden_size_list: Channels of each section, followed by the number of features; None for (16, 32, 32, 256).
-        activation: Activation of the residual blocks and the linear layer.
-        channels: Channels of each section, instead of ``hidden_size_list``.
-        feature_size: Number of features F, instead of ``hidden_size_list``.
         num_blocks: Number of residual blocks in each section, >= 0.
         layer_norm: Apply layer normalisation before the activation of the linear layer.
 

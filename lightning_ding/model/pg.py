@@ -27,26 +27,7 @@ from lightning_ding.registry import MODEL_REGISTRY
 class PG(nn.Module):
     """Encoder and actor that compute a distribution over actions.
 
-    Args:
-        obs_shape: Size, shape or dict of these of an observation; an entry ``action_mask`` is not encoded.
-        action_shape: Number of actions; for a multi-discrete action the number of each dimension, for a continuous
-            action the number of dimensions, for a hybrid action ``action_type_shape`` and ``action_args_shape``.
-        action_space: Kind of action space.
-        encoder: Name of a registered encoder; None chooses one by the shape.
-        encoder_hidden_size_list: Widths of the encoder's layers; None for the encoder's default.
-        actor_head_hidden_size: Width of the head's hidden layers; None for the encoder's output size.
-        actor_head_layer_num: Number of hidden layers of the head, >= 0.
-        activation: Activation of all hidden layers: relu, tanh, elu, gelu or silu.
-        sigma_type: Source of the standard deviation of continuous actions: ``"independent"`` for a parameter of each
-            dimension that starts at e^-0.5, ``"conditioned"`` for a linear layer whose output, the logarithm, is
-            clamped to [-20, 2], ``"fixed"`` for a constant.
-        fixed_sigma_value: Standard deviation with ``sigma_type="fixed"``, > 0.
-        bound_type: ``"tanh"`` bounds the mean of continuous actions to (-1, 1); None does not bound it.
-        layer_norm: Apply layer normalisation before the activation of each hidden layer, also in the encoder.
-        encoder_kwargs: Further keyword arguments of the encoder, see ``create_encoder``.
-
-    Raises:
-        ValueError: If a value is out of its range, does not fit the action space, or would have no effect.
+    The arguments and errors are those of :class:`VAC`.
 
     Example:
         >>> import torch
@@ -72,18 +53,9 @@ class PG(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder = encoder_for(obs_shape, encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs)
-        self.actor = create_actor(
-            self.encoder.output_size,
-            action_shape,
-            action_space,
-            actor_head_hidden_size,
-            actor_head_layer_num,
-            activation,
-            sigma_type,
-            fixed_sigma_value,
-            bound_type,
-            layer_norm,
-        )
+        head = (actor_head_hidden_size, actor_head_layer_num, activation)
+        gaussian = (sigma_type, fixed_sigma_value, bound_type)
+        self.actor = create_actor(self.encoder.output_size, action_shape, action_space, *head, *gaussian, layer_norm)
 
     def forward(self, obs: Any) -> dict[str, Any]:
         """Return ``logit``, the argument of ``rl.distribution_of``; see ``VAC.compute_actor``."""

@@ -50,12 +50,7 @@ class Critic(nn.Module):
     """
 
     def __init__(
-        self,
-        encoder: nn.Module,
-        ensemble_size: int,
-        sizes: Sequence[int],
-        activation: str,
-        layer_norm: bool = False,
+        self, encoder: nn.Module, ensemble_size: int, sizes: Sequence[int], activation: str, layer_norm: bool = False
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -212,16 +207,11 @@ class EnsembleMLP(nn.Module):
         super().__init__()
         require(ensemble_size >= 1, "ensemble_size", ">= 1", ensemble_size)
         self.activate = activation_function(activation)
-        self.weights = nn.ParameterList()
-        self.biases = nn.ParameterList()
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()  # (E, in, out) and (E, 1, out)
         for layer_in, layer_out in pairwise(sizes):
             layers = [nn.Linear(layer_in, layer_out) for _ in range(ensemble_size)]
-            self.weights.append(
-                nn.Parameter(torch.stack([layer.weight.detach().T for layer in layers]))
-            )  # (E, in, out)
-            self.biases.append(
-                nn.Parameter(torch.stack([layer.bias.detach()[None] for layer in layers]))
-            )  # (E, 1, out)
+            self.weights.append(nn.Parameter(torch.stack([layer.weight.detach().T for layer in layers])))
+            self.biases.append(nn.Parameter(torch.stack([layer.bias.detach()[None] for layer in layers])))
         self.scales, self.shifts = nn.ParameterList(), nn.ParameterList()  # of layer normalisation, (E, 1, out)
         for size in sizes[1:-1] if layer_norm else ():
             self.scales.append(nn.Parameter(torch.ones(ensemble_size, 1, size)))

@@ -21,18 +21,11 @@ from lightning_ding.registry import MODEL_REGISTRY
 class QRDQN(nn.Module):
     """Encoder and head that compute quantiles of every action's return (Dabney et al. 2018, section 4).
 
+    The arguments that are not listed here are those of :class:`DQN`.
+
     Args:
-        obs_shape: Size, shape or dict of these of an observation; an entry ``action_mask`` is not encoded.
         action_shape: Number of actions.
-        encoder: Name of a registered encoder; None chooses one by the shape.
-        encoder_hidden_size_list: Widths of the encoder's layers; None for the encoder's default.
         num_quantiles: Number of quantiles N, >= 1.
-        dueling: Use a dueling head with separate streams for the state and the actions.
-        head_hidden_size: Width of the head's hidden layers; None for the encoder's output size.
-        head_layer_num: Number of hidden layers of the head; None means 1 with ``dueling``, otherwise 0.
-        activation: Activation of all hidden layers: relu, tanh, elu, gelu or silu.
-        layer_norm: Apply layer normalisation before the activation of each hidden layer, also in the encoder.
-        encoder_kwargs: Further keyword arguments of the encoder, see ``create_encoder``.
 
     Raises:
         TypeError: If ``action_shape`` is not an integer.

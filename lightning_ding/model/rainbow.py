@@ -29,22 +29,15 @@ from lightning_ding.registry import MODEL_REGISTRY
 class RainbowDQN(nn.Module):
     """Encoder and noisy dueling head that compute the distribution of every action's return (Hessel et al. 2018).
 
-    See https://arxiv.org/abs/1710.02298.
+    See https://arxiv.org/abs/1710.02298. The arguments that are not listed here are those of :class:`DQN`.
 
     Args:
-        obs_shape: Size, shape or dict of these of an observation; an entry ``action_mask`` is not encoded.
         action_shape: Number of actions.
-        encoder: Name of a registered encoder; None chooses one by the shape.
-        encoder_hidden_size_list: Widths of the encoder's layers; None for the encoder's default.
         v_min: Value of the first atom, < ``v_max``.
         v_max: Value of the last atom.
         n_atom: Number of atoms N, >= 2.
         noise_std: Initial scale of the noise, > 0; see ``NoisyLinear``.
-        head_hidden_size: Width of the head's hidden layers; None for the encoder's output size.
         head_layer_num: Number of hidden layers of each stream of the head; None means 1.
-        activation: Activation of all hidden layers: relu, tanh, elu, gelu or silu.
-        layer_norm: Apply layer normalisation before the activation of each hidden layer, also in the encoder.
-        encoder_kwargs: Further keyword arguments of the encoder, see ``create_encoder``.
 
     Raises:
         TypeError: If ``action_shape`` is not an integer.

@@ -44,11 +44,9 @@ class VAC(nn.Module):
         critic_head_hidden_size: Width of the critic head's hidden layers; None for the encoder's output size.
         critic_head_layer_num: Number of hidden layers of the critic's head, >= 0.
         activation: Activation of all hidden layers: relu, tanh, elu, gelu or silu.
-        sigma_type: Source of the standard deviation of continuous actions: ``"independent"`` for a parameter of each
-            dimension that starts at e^-0.5, ``"conditioned"`` for a linear layer whose output, the logarithm, is
-            clamped to [-20, 2], ``"fixed"`` for a constant.
+        sigma_type: Source of the standard deviation of continuous actions, see ``GaussianHead``.
         fixed_sigma_value: Standard deviation with ``sigma_type="fixed"``, > 0.
-        bound_type: ``"tanh"`` bounds the mean of continuous actions to (-1, 1); None does not bound it.
+        bound_type: Bound of the mean of continuous actions, see ``GaussianHead``.
         layer_norm: Apply layer normalisation before the activation of each hidden layer, also in the encoder.
         encoder_kwargs: Further keyword arguments of the encoder, see ``create_encoder``.
 
@@ -86,18 +84,9 @@ class VAC(nn.Module):
         self.encoder = encoder_for(*options)
         self.critic_encoder = None if share_encoder else encoder_for(*options)
         features = self.encoder.output_size
-        self.actor = create_actor(
-            features,
-            action_shape,
-            action_space,
-            actor_head_hidden_size,
-            actor_head_layer_num,
-            activation,
-            sigma_type,
-            fixed_sigma_value,
-            bound_type,
-            layer_norm,
-        )
+        head = (actor_head_hidden_size, actor_head_layer_num, activation)
+        gaussian = (sigma_type, fixed_sigma_value, bound_type)
+        self.actor = create_actor(features, action_shape, action_space, *head, *gaussian, layer_norm)
         width = head_width("critic_head", features, critic_head_hidden_size, critic_head_layer_num)
         self.critic = DiscreteHead(features, 1, width, critic_head_layer_num, activation, layer_norm)
 

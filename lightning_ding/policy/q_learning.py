@@ -103,11 +103,7 @@ class QLearningConfig(ReplayConfig):
 
 
 LARGEST_FORWARD = 4096  # rows of a forward pass over a whole round
-
-
 QConfigT = TypeVar("QConfigT", bound=QLearningConfig)
-
-
 ValuesAndMask = tuple[Tensor, "Tensor | None"]
 
 

@@ -113,8 +113,6 @@ class QACConfig(ReplayConfig):
 
 
 QACConfigT = TypeVar("QACConfigT", bound=QACConfig)
-
-
 Batch = dict[str, Any]
 
 

@@ -103,8 +103,6 @@ class ReplayConfig(PolicyConfig):
 
 
 NSTEP = 3  # steps of the return where the config leaves them open
-
-
 ReplayConfigT = TypeVar("ReplayConfigT", bound=ReplayConfig)
 
 

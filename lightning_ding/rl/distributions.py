@@ -19,7 +19,6 @@ from torch import Tensor
 
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 LOG_2 = math.log(2)
-LOG_2 = math.log(2)
 
 
 class Distribution(ABC):

@@ -21,17 +21,9 @@ from lightning_ding.config import require
 from lightning_ding.rl import discrete_counts
 
 Shape = Any  # int, tuple of ints, a description with "kind" (see model.features), or a dict of these
-
-
 SMALLEST_SIDE = 7  # of an image in a stack of images
-
-
 MOST_CHANNELS = 4
-
-
 SMALLEST_SIDE_OF_BYTES = 32  # of an image without an axis of channels; smaller ones may be stacked vectors
-
-
 LARGEST_FLAT = 4096  # numbers in several axes that are taken for a vector
 
 

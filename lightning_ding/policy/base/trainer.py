@@ -45,8 +45,6 @@ from lightning_ding.protocols import HasSpaces, run_data
 
 CHECKPOINT_DEFAULTS: dict[str, Any] = {"every_n_train_steps": 0, "train_time_interval": None}
 CHECKPOINT_TIMES = "Lightning counts no rounds and no time here; use every_n_epochs, and rounds_per_epoch of the data"
-
-
 REFUSED_CALLBACKS: dict[type[Callback], str] = {
     BackboneFinetuning: "a policy has no backbone; subclass BaseFinetuning and freeze parts of policy.model",
     BasePredictionWriter: "there is no data set to predict on; call policy(observations), or trainer.test",
