@@ -19,16 +19,20 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from lightning_ding import rl
-from lightning_ding.config import require
-from lightning_ding.policy.actor_critic import ActorCriticModelConfig, ActorCriticPolicy
+from lightning_ding.policy.actor_critic import (
+    ActorCriticCollectConfig,
+    ActorCriticLearnConfig,
+    ActorCriticModelConfig,
+    ActorCriticPolicy,
+)
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.on_policy import OnPolicyCollectConfig, OnPolicyConfig, OnPolicyLearnConfig
+from lightning_ding.policy.on_policy import OnPolicyConfig
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.schedules import ScheduleConfig
 
 
 @dataclass(frozen=True)
-class A2CLearnConfig(OnPolicyLearnConfig):
+class A2CLearnConfig(ActorCriticLearnConfig):
     """How updates are made."""
 
     batch_size: int | None = None
@@ -38,34 +42,16 @@ class A2CLearnConfig(OnPolicyLearnConfig):
     lr_scheduler: ScheduleConfig = field(default_factory=lambda: ScheduleConfig(type="linear"))
     """A factor of the step size that changes during the run; by default it falls to 0 at the end of the budget, and
     stays at 1 in a run without one."""
-    value_weight: float = 0.5
-    """Weight of the critic's loss, >= 0."""
     entropy_weight: float = 0.01
     """Weight of the policy's entropy, which keeps it exploring, >= 0."""
-    adv_norm: bool = True
-    """Standardise the advantages of each minibatch, over all ranks."""
-    ignore_done: bool = False
-    """Bootstrap from terminal states too; for old configs of envs that only a time limit ends."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        super().__post_init__()
-        require(self.value_weight >= 0, "learn.value_weight", ">= 0", self.value_weight)
 
 
 @dataclass(frozen=True)
-class A2CCollectConfig(OnPolicyCollectConfig):
+class A2CCollectConfig(ActorCriticCollectConfig):
     """How much is collected, and by which collector."""
 
     n_sample: int | None = 128
     """Transitions of a rollout on each rank, >= 1, a few more if the envs do not divide it; None with n_episode."""
-    gae_lambda: float = 0.95
-    """Bias-variance mix of the advantages, in [0, 1]."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        super().__post_init__()
-        require(0 <= self.gae_lambda <= 1, "collect.gae_lambda", "in [0, 1]", self.gae_lambda)
 
 
 @dataclass(frozen=True)
@@ -128,9 +114,6 @@ class A2CPolicy(ActorCriticPolicy[A2CConfig]):
         )
         report = {"total_loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy_loss": entropy}
         return loss, {name: value.detach() for name, value in report.items()}
-
-    def _standardised(self) -> str | None:
-        return "advantage" if self.config.learn.adv_norm else None
 
     def _monitor_vars_learn(self) -> list[str]:
         return ["cur_lr", "total_loss", "policy_loss", "value_loss", "entropy_loss"]

@@ -1,4 +1,4 @@
-"""The base of on-policy algorithms with a critic: values and advantages.
+"""The base of on-policy algorithms with a critic: their config, values and advantages.
 
 Shapes: S transitions of a rollout, T steps, N envs.
 """
@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from lightning_ding import nested, rl
+from lightning_ding.config import require
 from lightning_ding.policy.base.policy import ConfigT
 from lightning_ding.policy.base.round import Batch
-from lightning_ding.policy.on_policy import ActorModelConfig, OnPolicyPolicy
+from lightning_ding.policy.on_policy import ActorModelConfig, OnPolicyCollectConfig, OnPolicyLearnConfig, OnPolicyPolicy
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,36 @@ class ActorCriticModelConfig(ActorModelConfig):
     """Width of the critic head's hidden layers; None takes the encoder's last width."""
     critic_head_layer_num: int = 0
     """Number of hidden layers of the critic's head, >= 0."""
+
+
+@dataclass(frozen=True)
+class ActorCriticLearnConfig(OnPolicyLearnConfig):
+    """How updates are made."""
+
+    value_weight: float = 0.5
+    """Weight of the critic's loss, >= 0."""
+    adv_norm: bool = True
+    """Standardise the advantages of each minibatch, over all ranks."""
+    ignore_done: bool = False
+    """Bootstrap from terminal states too; for old configs of envs that only a time limit ends."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        require(self.value_weight >= 0, "learn.value_weight", ">= 0", self.value_weight)
+
+
+@dataclass(frozen=True)
+class ActorCriticCollectConfig(OnPolicyCollectConfig):
+    """How much is collected, and by which collector."""
+
+    gae_lambda: float = 0.95
+    """Bias-variance mix of the advantages, in [0, 1]."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        require(0 <= self.gae_lambda <= 1, "collect.gae_lambda", "in [0, 1]", self.gae_lambda)
 
 
 LARGEST_FORWARD = 4096  # rows of a forward pass without gradient
@@ -85,6 +116,9 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
     def _values(self, obs: Any) -> Tensor:
         parts = nested.split(obs, LARGEST_FORWARD) or [obs]  # none where every sequence ends with a terminal state
         return torch.cat([self.model.compute_critic(part)["value"] for part in parts])  # type: ignore[operator]
+
+    def _standardised(self) -> str | None:
+        return "advantage" if self.config.learn.adv_norm else None
 
     def _value_scale(self) -> Tensor | float:
         """Return the factor that turns the critic's output into a return."""

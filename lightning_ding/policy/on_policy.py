@@ -170,7 +170,7 @@ class OnPolicyConfig(PolicyConfig):
 
 
 class OnPolicyPolicy(Policy[ConfigT]):
-    """A policy that learns once from each rollout that it collected, in passes over shuffled minibatches.
+    """A policy that learns once from each rollout that it collected, in a pass over shuffled minibatches.
 
     A subclass implements ``_learning_data``, which gives the columns that its ``loss`` reads, and ``loss``. An update
     is a minibatch, so ``train_iter`` counts minibatches. Under DDP all ranks make equally many of them, however many
@@ -194,10 +194,6 @@ class OnPolicyPolicy(Policy[ConfigT]):
     def _learning_data(self, rollout: Batch, sequences: rl.Sequences) -> Batch:
         """Return the columns that ``loss`` reads, leading axis S; ``advantage`` among them is perhaps standardised."""
         raise not_implemented(self, "_learning_data")
-
-    def _epochs(self) -> int:
-        """Return how many passes are made over a rollout."""
-        return 1
 
     def _standardised(self) -> str | None:
         """Return the column that is standardised in each minibatch, if any."""
@@ -242,36 +238,17 @@ class OnPolicyPolicy(Policy[ConfigT]):
         self.updater.optimizers = [make_optimizer(learn.optimizer, self.model.parameters(), learn.learning_rate)]
 
     def _forward_learn(self, batch: Batch) -> dict[str, Any]:
-        """Learn from a rollout with leading axis S; return what the last update reports."""
+        """Learn from a rollout with leading axis S in one pass; return what the last update reports."""
         sequences = rl.time_major(batch["env_id"], batch["episode_id"])
-        scheduled = self.updater.schedules.tensors
-        for epoch in range(self._epochs()):
-            if epoch == 0 or self._recomputes():
-                data = self._learning_data(batch, sequences)
-            divergences = []
-            for minibatch in self._minibatches(data):
-                report = self.updater.minimise(self.loss, minibatch | scheduled)
-                self.progress.train_iter += 1
-                divergences.append(report.get("approx_kl"))
-            if self._has_moved_far(divergences):
-                break
-        self._end_round(data)
-        return report
+        return self._make_pass(self._learning_data(batch, sequences))[-1]
 
-    def _recomputes(self) -> bool:
-        """Return whether the learning data are computed again before each pass."""
-        return False
-
-    def _end_round(self, data: Batch) -> None:
-        """Update statistics with the data of a finished round."""
-
-    def _has_moved_far(self, divergences: list[Tensor | None]) -> bool:
-        """Return whether the passes over a rollout should end early; all ranks must get the same answer.
-
-        Args:
-            divergences: The ``approx_kl`` that each update of the pass reported, a scalar.
-        """
-        return False
+    def _make_pass(self, data: Batch) -> list[dict[str, Any]]:
+        """Make an update on each minibatch of the learning data, and return what the updates report."""
+        reports = []
+        for minibatch in self._minibatches(data):
+            reports.append(self.updater.minimise(self.loss, minibatch | self.updater.schedules.tensors))
+            self.progress.train_iter += 1
+        return reports
 
     def _minibatches(self, data: Batch) -> Iterator[Batch]:
         """Yield shuffled minibatches of sizes that differ by one at most, as many on every rank."""
@@ -312,7 +289,7 @@ class OnPolicyPolicy(Policy[ConfigT]):
     def _get_update_per_collect(self) -> int:
         """Return how many updates a rollout gives; for whole episodes, whose length is unknown, one per pass."""
         rows = self.config.collect.n_sample or 1
-        return self._epochs() * max(1, round(rows / self._get_batch_size()))
+        return max(1, round(rows / self._get_batch_size()))
 
 
 def _parts(data: Batch, size: int, number: int) -> Iterator[Batch]:

@@ -24,21 +24,26 @@ from torch import Tensor, nn
 
 from lightning_ding import rl
 from lightning_ding.config import moved, require
-from lightning_ding.policy.actor_critic import ActorCriticModelConfig, ActorCriticPolicy
+from lightning_ding.policy.actor_critic import (
+    ActorCriticCollectConfig,
+    ActorCriticLearnConfig,
+    ActorCriticModelConfig,
+    ActorCriticPolicy,
+)
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.rank_statistics import update_over_ranks
 from lightning_ding.policy.base.round import Batch
-from lightning_ding.policy.on_policy import OnPolicyCollectConfig, OnPolicyConfig, OnPolicyLearnConfig
+from lightning_ding.policy.on_policy import OnPolicyConfig
 from lightning_ding.ranks import mean_over_ranks
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.schedules import ScheduleConfig
 
 
 @dataclass(frozen=True)
-class PPOLearnConfig(OnPolicyLearnConfig):
+class PPOLearnConfig(ActorCriticLearnConfig):
     """How updates are made."""
 
-    MOVED: ClassVar[dict[str, str]] = OnPolicyLearnConfig.MOVED | moved(
+    MOVED: ClassVar[dict[str, str]] = ActorCriticLearnConfig.MOVED | moved(
         kl_beta="there is no pretrained policy to stay near to; target_kl bounds the step from the last rollout",
         kl_type="there is no pretrained policy to stay near to",
         pretrained_model_path="load a checkpoint with Trainer.fit(ckpt_path=...)",
@@ -52,20 +57,14 @@ class PPOLearnConfig(OnPolicyLearnConfig):
     """A factor of clip_ratio that changes during the run."""
     dual_clip: float | None = None
     """Largest ratio in the loss of a negative advantage, > 1; None for no limit."""
-    value_weight: float = 0.5
-    """Weight of the critic's loss, >= 0."""
     value_clip: float | None = None
     """Largest change of a value in a round, > 0, in units of the network's output; None for no limit."""
     value_norm: bool = True
     """Train the critic to predict returns divided by their running root mean square."""
-    adv_norm: bool = True
-    """Standardise the advantages of each minibatch, over all ranks."""
     target_kl: float | None = None
     """Stop the passes over a rollout once the policy has moved so far on average, in nats, > 0; None never stops."""
     ppo_param_init: bool = True
     """Orthogonal weights at the start, and an actor that is nearly uniform (Andrychowicz et al. 2021)."""
-    ignore_done: bool = False
-    """Bootstrap from terminal states too; for old configs of envs that only a time limit ends."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -74,7 +73,6 @@ class PPOLearnConfig(OnPolicyLearnConfig):
         require(self.clip_ratio > 0, "learn.clip_ratio", "> 0", self.clip_ratio)
         self.clip_ratio_scheduler.check("learn.clip_ratio_scheduler")
         require(self.dual_clip is None or self.dual_clip > 1, "learn.dual_clip", "> 1 or None", self.dual_clip)
-        require(self.value_weight >= 0, "learn.value_weight", ">= 0", self.value_weight)
         require(self.value_clip is None or self.value_clip > 0, "learn.value_clip", "> 0 or None", self.value_clip)
         require(self.target_kl is None or self.target_kl > 0, "learn.target_kl", "> 0 or None", self.target_kl)
         passes = "None with epoch_per_collect=1: there is no other pass to stop"
@@ -82,18 +80,11 @@ class PPOLearnConfig(OnPolicyLearnConfig):
 
 
 @dataclass(frozen=True)
-class PPOCollectConfig(OnPolicyCollectConfig):
+class PPOCollectConfig(ActorCriticCollectConfig):
     """How much is collected, and by which collector."""
 
     n_sample: int | None = 1024
     """Transitions of a rollout on each rank, >= 1, a few more if the envs do not divide it; None with n_episode."""
-    gae_lambda: float = 0.95
-    """Bias-variance mix of the advantages, in [0, 1]."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        super().__post_init__()
-        require(0 <= self.gae_lambda <= 1, "collect.gae_lambda", "in [0, 1]", self.gae_lambda)
 
 
 @dataclass(frozen=True)
@@ -139,6 +130,19 @@ class PPOPolicy(ActorCriticPolicy[PPOConfig]):
         super()._init_learn()
         self.return_statistics = rl.RunningMeanStd()
 
+    def _forward_learn(self, batch: Batch) -> dict[str, Any]:
+        """Learn from a rollout with leading axis S in several passes; return what the last update reports."""
+        sequences = rl.time_major(batch["env_id"], batch["episode_id"])
+        for epoch in range(self.config.learn.epoch_per_collect):
+            if epoch == 0 or self.config.recompute_adv:
+                data = self._learning_data(batch, sequences)
+            reports = self._make_pass(data)
+            if self._has_moved_far([report["approx_kl"] for report in reports]):
+                break
+        if self.config.learn.value_norm:
+            update_over_ranks(self.return_statistics, data["return"] * self._value_scale())
+        return reports[-1]
+
     def loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of a minibatch and the metrics to report.
 
@@ -165,29 +169,19 @@ class PPOPolicy(ActorCriticPolicy[PPOConfig]):
         report |= {"approx_kl": policy.approx_kl, "clip_fraction": policy.clip_fraction}
         return loss, {name: value.detach() for name, value in report.items()}
 
-    def _epochs(self) -> int:
-        return self.config.learn.epoch_per_collect
-
-    def _has_moved_far(self, divergences: list[Tensor | None]) -> bool:
+    def _has_moved_far(self, divergences: list[Tensor]) -> bool:
+        """Return whether the passes over a rollout end early, for the ``approx_kl`` of each update of a pass."""
         limit = self.config.learn.target_kl
         if limit is None:
             return False
-        moved = torch.stack([one for one in divergences if one is not None]).nanmean()  # a skipped update moved nothing
+        moved = torch.stack(divergences).nanmean()  # a skipped update moved nothing
         return mean_over_ranks(float(moved)) > limit
-
-    def _standardised(self) -> str | None:
-        return "advantage" if self.config.learn.adv_norm else None
-
-    def _recomputes(self) -> bool:
-        return self.config.recompute_adv
 
     def _value_scale(self) -> Tensor | float:
         return self.return_statistics.root_mean_square.float() if self.config.learn.value_norm else 1.0
 
-    def _end_round(self, data: Batch) -> None:
-        super()._end_round(data)
-        if self.config.learn.value_norm:
-            update_over_ranks(self.return_statistics, data["return"] * self._value_scale())
+    def _get_update_per_collect(self) -> int:
+        return self.config.learn.epoch_per_collect * super()._get_update_per_collect()
 
     def _state_dict_learn(self) -> dict[str, Any]:
         return super()._state_dict_learn() | {"return_statistics": self.return_statistics.state_dict()}

@@ -62,12 +62,14 @@ REFUSED_CALLBACKS: dict[type[Callback], str] = {
 
 
 def prepare_trainer(trainer: Trainer) -> list[Callback]:
-    """Refuse what cannot work, and return the callbacks that the datamodule needs.
+    """Refuse callbacks, and in a fit flags, that cannot work; return the callbacks that the datamodule needs.
 
     Raises:
-        ValueError: See :func:`check_trainer`.
+        ValueError: Naming the flag or callback, what it was, and what to use.
     """
-    check_trainer(trainer)
+    check_callbacks(trainer)
+    if trainer.state.fn == "fit":
+        check_trainer_flags(trainer)
     connected: Any = trainer  # connectors set some of its attributes
     if connected.fast_dev_run:
         trainer.fit_loop.epoch_loop.max_steps = -1  # it counts rounds, each of which makes several steps
@@ -80,17 +82,6 @@ def spaces_of(trainer: Trainer | None) -> tuple[spaces.Space[Any], spaces.Space[
     if not isinstance(datamodule, HasSpaces):
         return None
     return datamodule.single_observation_space, datamodule.single_action_space
-
-
-def check_trainer(trainer: Trainer) -> None:
-    """Raise for the first callback, and in a fit for the first flag, that cannot work.
-
-    Raises:
-        ValueError: Naming the flag or callback, what it was, and what to use.
-    """
-    check_callbacks(trainer)
-    if trainer.state.fn == "fit":
-        check_trainer_flags(trainer)
 
 
 def check_callbacks(trainer: Trainer) -> None:
@@ -119,102 +110,71 @@ def _judge(callback: Callback) -> tuple[str, str | None]:
     return name, next((advice for kind, advice in REFUSED_CALLBACKS.items() if isinstance(callback, kind)), None)
 
 
+_CLIPPING = "set learn.grad_clip_norm or learn.grad_clip_value in the policy's config"
+_STEPS = "it counts steps of all optimizers together"
+_EVALUATION = "an evaluation is one batch; set n_evaluator_episode on the datamodule, or 0 for no evaluation"
+REFUSED_FLAGS = {
+    "accumulate_grad_batches": "an update is one minibatch; raise learn.batch_size in the policy's config",
+    "gradient_clip_val": _CLIPPING,
+    "gradient_clip_algorithm": _CLIPPING,
+    "precision": 'data and losses are 32-bit; use precision="32-true" or "bf16-mixed"',
+    "plugins": "the run writes and checks its checkpoints itself; copy them from there",
+    "strategy": 'use strategy="ddp", or "ddp_notebook" in a notebook: gradients are averaged for whole replicas, and '
+    "spawned processes give no policy back",
+    "max_steps": f"{_STEPS}; set max_env_step or max_train_iter on the datamodule",
+    "min_steps": f"{_STEPS}; use min_epochs",
+    "overfit_batches": "there is no fixed data set to overfit; leave it at 0",
+    "limit_train_batches": "it would end without training; call validate or test instead of fit",
+    "limit_val_batches": _EVALUATION,
+    "limit_test_batches": _EVALUATION,
+    "limit_predict_batches": "there is no data set to predict on; call policy(observations), or trainer.test",
+    "num_sanity_val_steps": "it would evaluate the untrained policy at full length; leave it out",
+}
+
+
 def check_trainer_flags(trainer: Trainer) -> None:
     """Raise for the first flag that cannot work.
 
     Raises:
         ValueError: Naming the flag, what it was, and what to use.
     """
-    for flag, (is_refused, value, advice) in {**_of_updates(trainer), **_of_loops(trainer)}.items():
+    values = _flags_of_updates(trainer) | _flags_of_loops(trainer)
+    for flag, advice in REFUSED_FLAGS.items():
+        is_refused, value = values[flag]
         if is_refused:
             raise ValueError(f"Trainer({flag}={value!r}) cannot work with a reinforcement-learning policy: {advice}")
 
 
-Refusals = dict[str, tuple[bool, Any, str]]
-
-
-def _of_updates(trainer: Trainer) -> Refusals:
-    strategy, checkpoint_io = trainer.strategy, trainer.strategy.checkpoint_io
+def _flags_of_updates(trainer: Trainer) -> dict[str, tuple[bool, Any]]:
+    """Return whether each flag about updates is refused, and its value."""
+    strategy, checkpoint_io = trainer.strategy, type(trainer.strategy.checkpoint_io)
     is_spawned = isinstance(strategy.launcher, _MultiProcessingLauncher) and not is_forked(trainer)
+    is_strategy = isinstance(strategy, (SingleDeviceStrategy, DDPStrategy)) and not is_spawned
+    algorithm = trainer.gradient_clip_algorithm and trainer.gradient_clip_algorithm.value
     return {
-        "accumulate_grad_batches": (
-            trainer.accumulate_grad_batches not in (1, None),
-            trainer.accumulate_grad_batches,
-            "an update is one minibatch; raise learn.batch_size in the policy's config",
-        ),
-        "gradient_clip_val": (
-            trainer.gradient_clip_val is not None,
-            trainer.gradient_clip_val,
-            "set learn.grad_clip_norm or learn.grad_clip_value in the policy's config",
-        ),
-        "gradient_clip_algorithm": (
-            trainer.gradient_clip_algorithm is not None,
-            trainer.gradient_clip_algorithm and trainer.gradient_clip_algorithm.value,
-            "set learn.grad_clip_norm or learn.grad_clip_value in the policy's config",
-        ),
-        "precision": (
-            trainer.precision not in ("32-true", "bf16-mixed"),
-            trainer.precision,
-            'data and losses are 32-bit; use precision="32-true" or "bf16-mixed"',
-        ),
-        "plugins": (
-            type(checkpoint_io) is not TorchCheckpointIO,
-            type(checkpoint_io).__name__,
-            "the run writes and checks its checkpoints itself; copy them from there",
-        ),
-        "strategy": (
-            not isinstance(strategy, (SingleDeviceStrategy, DDPStrategy)) or is_spawned,
-            f"{type(strategy).__name__} with spawned processes" if is_spawned else type(strategy).__name__,
-            'use strategy="ddp", or "ddp_notebook" in a notebook: gradients are averaged for whole replicas, and '
-            "spawned processes give no policy back",
-        ),
+        "accumulate_grad_batches": (trainer.accumulate_grad_batches not in (1, None), trainer.accumulate_grad_batches),
+        "gradient_clip_val": (trainer.gradient_clip_val is not None, trainer.gradient_clip_val),
+        "gradient_clip_algorithm": (algorithm is not None, algorithm),
+        "precision": (trainer.precision not in ("32-true", "bf16-mixed"), trainer.precision),
+        "plugins": (checkpoint_io is not TorchCheckpointIO, checkpoint_io.__name__),
+        "strategy": (not is_strategy, f"{type(strategy).__name__}{' with spawned processes' if is_spawned else ''}"),
     }
 
 
-def _of_loops(trainer: Trainer) -> Refusals:
+def _flags_of_loops(trainer: Trainer) -> dict[str, tuple[bool, Any]]:
+    """Return whether each flag about loops is refused, and its value."""
     flags: Any = trainer  # connectors set some of them
-    fast = bool(flags.fast_dev_run)
+    fast, val, test = bool(flags.fast_dev_run), flags.limit_val_batches, flags.limit_test_batches
+    sanity_steps = trainer.num_sanity_val_steps
     return {
-        "max_steps": (
-            trainer.max_steps != -1 and not fast,
-            trainer.max_steps,
-            "it counts steps of all optimizers together; set max_env_step or max_train_iter on the datamodule",
-        ),
-        "min_steps": (
-            trainer.min_steps is not None,
-            trainer.min_steps,
-            "it counts steps of all optimizers together; use min_epochs",
-        ),
-        "overfit_batches": (
-            flags.overfit_batches != 0,
-            flags.overfit_batches,
-            "there is no fixed data set to overfit; leave it at 0",
-        ),
-        "limit_train_batches": (
-            trainer.limit_train_batches == 0,
-            0,
-            "it would end without training; call validate or test instead of fit",
-        ),
-        "limit_val_batches": (
-            isinstance(trainer.limit_val_batches, float) and 0 < trainer.limit_val_batches < 1,
-            trainer.limit_val_batches,
-            "an evaluation is one batch; set n_evaluator_episode on the datamodule, or 0 for no evaluation",
-        ),
-        "limit_test_batches": (
-            isinstance(trainer.limit_test_batches, float) and 0 < trainer.limit_test_batches < 1,
-            trainer.limit_test_batches,
-            "an evaluation is one batch; set n_evaluator_episode on the datamodule, or 0 for no evaluation",
-        ),
-        "limit_predict_batches": (
-            trainer.limit_predict_batches != 1.0 and not fast,
-            trainer.limit_predict_batches,
-            "there is no data set to predict on; call policy(observations), or trainer.test",
-        ),
-        "num_sanity_val_steps": (
-            trainer.num_sanity_val_steps not in (0, 2),  # 2 is Lightning's default
-            trainer.num_sanity_val_steps,
-            "it would evaluate the untrained policy at full length; leave it out",
-        ),
+        "max_steps": (trainer.max_steps != -1 and not fast, trainer.max_steps),
+        "min_steps": (trainer.min_steps is not None, trainer.min_steps),
+        "overfit_batches": (flags.overfit_batches != 0, flags.overfit_batches),
+        "limit_train_batches": (trainer.limit_train_batches == 0, 0),
+        "limit_val_batches": (isinstance(val, float) and 0 < val < 1, val),
+        "limit_test_batches": (isinstance(test, float) and 0 < test < 1, test),
+        "limit_predict_batches": (trainer.limit_predict_batches != 1.0 and not fast, trainer.limit_predict_batches),
+        "num_sanity_val_steps": (sanity_steps not in (0, 2), sanity_steps),  # 2 is Lightning's default
     }
 
 
@@ -252,8 +212,6 @@ def count_optimizer_step(trainer: Trainer) -> None:
 
 
 HANDED_OVER = "handed_over"
-
-
 """Key of a state, which no parameter can have: those of a policy are those of its networks."""
 
 
