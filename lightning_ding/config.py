@@ -231,6 +231,9 @@ def _paths(config_class: type, path: str = "") -> Iterator[str]:
 
 
 def _from_mapping(config_class: type[ConfigT], mapping: Mapping[str, Any], path: str, root: type) -> ConfigT:
+    for_section = getattr(config_class, "for_section", None)
+    if for_section is not None:  # the section's ``type`` decides which keys it has
+        config_class, mapping = for_section(mapping)
     hints = typing.get_type_hints(config_class)
     defaults = config_class()
     fields = {field.name for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
@@ -240,7 +243,7 @@ def _from_mapping(config_class: type[ConfigT], mapping: Mapping[str, Any], path:
         if key in getattr(config_class, "MOVED", {}):
             raise ValueError(f"config key {name!r} does not exist here: {config_class.MOVED[key]}")  # type: ignore[attr-defined]
         if key not in fields:
-            close = closest(name, _paths(root))
+            close = closest(name, {*_paths(root), *(f"{path}{one}" for one in fields)})
             hint = f"did you mean {close!r}?" if close else nearest(str(key), fields)
             raise ValueError(f"unknown config key {name!r}; {hint}")
         below = getattr(defaults, key)

@@ -2,16 +2,17 @@
 
 This module is below both packages, so that a policy may set other defaults and the workers do not depend on a policy. A
 section has the keys of all workers of its kind; a worker refuses a key that would have no effect in it. The section of
-the evaluators is in ``worker/evaluator/config.py``.
+the evaluators is in ``worker/evaluator/config.py``, and the keys that only one replay buffer has are in its own file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
 from lightning_ding.config import moved, require
+from lightning_ding.registry import BUFFER_REGISTRY, import_modules
 
 
 @dataclass(frozen=True)
@@ -42,44 +43,8 @@ class CollectorConfig:
 
 
 @dataclass(frozen=True)
-class PushSampleRateConfig:
-    """Bounds of the ratio of pushed to sampled transitions."""
-
-    max: float | None = None
-    """Upper bound, > 0: a push that would exceed it waits; None for no bound."""
-    min: float = 0.0
-    """Lower bound, >= 0: a sample that would fall below it waits."""
-
-
-@dataclass(frozen=True)
-class ThroughputConfig:
-    """Limits of the rates at which an advanced buffer is filled and sampled."""
-
-    push_sample_rate_limit: PushSampleRateConfig = field(default_factory=PushSampleRateConfig)
-    """Bounds of pushed / sampled over the window; the faster side waits for the other."""
-    window_seconds: float = 30.0
-    """Seconds after which a push or a sample counts only 1 % in the ratio, > 0."""
-    sample_min_limit_ratio: float = 1.0
-    """Multiple of the batch size that the buffer must hold before sampling, >= 1."""
-    timeout_seconds: float = 60.0
-    """Longest wait in seconds, > 0; after it an error names the reason."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        limit, path = self.push_sample_rate_limit, "thruput_controller.push_sample_rate_limit"
-        require(limit.max is None or limit.max > 0, f"{path}.max", "> 0 or None", limit.max)
-        require(limit.min >= 0, f"{path}.min", ">= 0", limit.min)
-        above = limit.max is None or limit.max > limit.min
-        require(above, f"{path}.max", f"above min ({limit.min}), or both sides wait for each other", limit.max)
-        require(self.window_seconds > 0, "thruput_controller.window_seconds", "> 0", self.window_seconds)
-        ratio = self.sample_min_limit_ratio
-        require(ratio >= 1, "thruput_controller.sample_min_limit_ratio", ">= 1", ratio)
-        require(self.timeout_seconds > 0, "thruput_controller.timeout_seconds", "> 0", self.timeout_seconds)
-
-
-@dataclass(frozen=True)
 class ReplayBufferConfig:
-    """Keys of a replay buffer."""
+    """Keys of every replay buffer. A buffer with further keys extends this class in its own file."""
 
     MOVED: ClassVar[dict[str, str]] = moved(
         deepcopy="a buffer always stores and returns copies",
@@ -101,41 +66,33 @@ class ReplayBufferConfig:
     """Remember the ``data_id`` of transitions that leave, for ``pop_used_data``."""
     monitor_freq: int = 200
     """Updates between two reports of a buffer that is used without a Trainer, >= 1."""
-    alpha: float = 0.6
-    """Advanced buffer: exponent of the priorities, in [0, 1]; 0 draws uniformly."""
-    beta: float = 0.4
-    """Advanced buffer: exponent of the importance weights at the start, in [0, 1]; 1 corrects the bias fully."""
-    anneal_step: float = 100_000
-    """Advanced buffer: time at which beta reaches 1, in anneal_unit, >= 0; 0 keeps beta constant."""
-    anneal_unit: Literal["train_iter", "env_step", "budget"] = "train_iter"
-    """Advanced buffer: unit of anneal_step: updates, env steps, or shares of the run's max_env_step."""
-    max_use: int | None = None
-    """Advanced buffer: number of times a transition is sampled before it leaves, >= 1; None for no limit."""
-    max_staleness: int | None = None
-    """Advanced buffer: age in updates of its policy at which a transition leaves, >= 1; None for no limit."""
-    thruput_controller: ThroughputConfig = field(default_factory=ThroughputConfig)
-    """Advanced buffer: limits of the rates at which it is filled and sampled."""
-    sequence_length: int | None = None
-    """Sequence and episode buffer: steps of a sequence, burn-in included, >= 1; None returns whole episodes."""
-    burn_in: int = 0
-    """Sequence and episode buffer: first steps of a sequence that are not learned from, in [0, sequence_length)."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         require(self.replay_buffer_size >= 1, "replay_buffer_size", ">= 1", self.replay_buffer_size)
         require(self.frame_stack >= 1, "frame_stack", ">= 1", self.frame_stack)
         require(self.monitor_freq >= 1, "monitor_freq", ">= 1", self.monitor_freq)
-        require(0 <= self.alpha <= 1, "alpha", "in [0, 1]", self.alpha)
-        require(0 <= self.beta <= 1, "beta", "in [0, 1]", self.beta)
-        require(self.anneal_step >= 0, "anneal_step", ">= 0", self.anneal_step)
-        anneals = self.anneal_step > 0 or self.anneal_unit == "train_iter"
-        require(anneals, "anneal_unit", "left alone with anneal_step 0", self.anneal_unit)
-        for name in ("max_use", "max_staleness", "sequence_length"):
-            value = getattr(self, name)
-            require(value is None or value >= 1, name, ">= 1 or None", value)
-        length = self.sequence_length
-        allowed = f"in [0, sequence_length) = [0, {length})" if length else "0 without sequence_length"
-        require(0 <= self.burn_in < (length or 1), "burn_in", allowed, self.burn_in)
+
+    @classmethod
+    def for_section(cls, section: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+        """Return the config class of the buffer that a section's ``type`` names, and the section's keys for it.
+
+        A section with nothing but the keys of every buffer is not changed; its buffer need not be registered yet.
+
+        Raises:
+            KeyError: If no buffer of this type is registered.
+            ValueError: If a key of another buffer is not at its default.
+        """
+        if cls is not ReplayBufferConfig or section.keys() <= {one.name for one in fields(cls)}:
+            return cls, section
+        import_modules(section.get("import_names", ()))
+        buffer = BUFFER_REGISTRY.get(section.get("type", cls.type))
+        return buffer.config_class, buffer.own_keys(section)
+
+    @staticmethod
+    def variants() -> set[Any]:
+        """Return the config classes of all registered buffers."""
+        return {BUFFER_REGISTRY.get(name).config_class for name in BUFFER_REGISTRY}
 
 
 @dataclass(frozen=True)

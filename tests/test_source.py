@@ -80,6 +80,7 @@ INNOCENT = [
     "import os; os.replace(a, b); os.kill(1, 2)",
     "from safetensors.torch import load; load(data)",
     "open(file)",
+    "from lightning_ding.worker.buffer import *",
     "try:\n    f()\nexcept OSError:\n    pass",
 ]
 

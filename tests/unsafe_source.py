@@ -34,7 +34,7 @@ def faults(node: ast.AST, names: Names, is_called: bool) -> Iterator[str]:
     """Yield what is wrong with one node."""
     if isinstance(node, ast.ExceptHandler) and node.type is None:
         yield "except without saying what"
-    elif isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
+    elif isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names) and not is_own(node):
         yield f"from {node.module} import *"
     elif isinstance(node, ast.Call):
         yield from call_faults(node, names)
@@ -44,6 +44,11 @@ def faults(node: ast.AST, names: Names, is_called: bool) -> Iterator[str]:
         path = dotted(node, names)
         if path in BANNED or (path in TORCH_LOAD and not is_called):
             yield str(path)
+
+
+def is_own(node: ast.ImportFrom) -> bool:
+    """Return whether a module is one of this project, whose source is searched too."""
+    return (node.module or "").startswith("lightning_ding.")
 
 
 def call_faults(call: ast.Call, names: Names) -> Iterator[str]:

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import os
@@ -29,7 +30,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from lightning_ding.callbacks import RunCheckpoint
-from lightning_ding.config import moved_to, nearest
+from lightning_ding.config import moved_to, nearest, to_dict
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.envs.process.errors import CHECKS, is_check_error
 from lightning_ding.policy import Policy
@@ -139,14 +140,33 @@ def policy_class(name: str) -> type[Policy[Any]]:
 @functools.cache  # Lightning makes a class from the function and stores it by the function's name
 def policy_maker(made: type[Policy[Any]]) -> Callable[..., Policy[Any]]:
     """Return a function that makes a policy from its config, typed so that the CLI lists every field."""
+    default = with_every_key(made.config_class())
 
-    def make(cfg: Any = made.config_class()) -> Policy[Any]:  # noqa: B008 - a frozen dataclass
-        return made(cfg)
+    def make(cfg: Any = default) -> Policy[Any]:
+        return made(to_dict(cfg))
 
-    make.__annotations__ = {"cfg": made.config_class, "return": made}
+    make.__annotations__ = {"cfg": type(default), "return": made}
     make.__qualname__ = f"make.{made.__module__}.{made.__qualname__}"
     make.__doc__ = f"Make a {made.__name__}.\n\nArgs:\n    cfg: Config of the policy.\n"
     return make
+
+
+def with_every_key(config: Any) -> Any:
+    """Return a config whose sections have the keys of all their variants, such as those of every replay buffer.
+
+    Its class and those of its sections are subclasses of the given ones, so that the CLI lists the keys.
+    """
+    values = {one.name: getattr(config, one.name) for one in dataclasses.fields(config)}
+    sections = {name: with_every_key(value) for name, value in values.items() if dataclasses.is_dataclass(value)}
+    changed = {name: value for name, value in sections.items() if value is not values[name]}
+    variants = config.variants() if hasattr(config, "variants") else {type(config)}
+    bases = [kind for kind in variants if not any(issubclass(other, kind) for other in variants - {kind})]
+    if not changed and bases == [type(config)]:
+        return config
+    bases.sort(key=lambda kind: kind.__name__)  # a set has no order, but --help has
+    added = [(name, type(value), dataclasses.field(default=value)) for name, value in changed.items()]
+    made = dataclasses.make_dataclass(type(config).__name__, added, bases=tuple(bases), frozen=True)
+    return made(**{**values, **changed})
 
 
 def chosen_policy(arguments: Sequence[str]) -> str:

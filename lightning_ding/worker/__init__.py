@@ -1,91 +1,18 @@
 """Workers: collectors, evaluators, buffers and learners. They use a policy's modes and contain no algorithm."""
 
+# ruff: noqa: F403 - the packages below name what they export
+
+from lightning_ding.worker import buffer, collector, evaluator, learner
 from lightning_ding.worker.aggregator import LearnerAggregator, merge_info
 from lightning_ding.worker.base import create_comm_collector, create_comm_learner
-from lightning_ding.worker.buffer import (
-    AdvancedReplayBuffer,
-    EpisodeReplayBuffer,
-    IBuffer,
-    NaiveReplayBuffer,
-    SequenceReplayBuffer,
-    create_buffer,
-    get_buffer_cls,
-    load_merged,
-    next_episode_id,
-)
-from lightning_ding.worker.collector import (
-    BattleEpisodeSerialCollector,
-    BattleSampleSerialCollector,
-    EpisodeSerialCollector,
-    ISerialCollector,
-    SampleSerialCollector,
-    create_serial_collector,
-    get_serial_collector_cls,
-    to_tensor_transitions,
-)
+from lightning_ding.worker.buffer import *
+from lightning_ding.worker.collector import *
 from lightning_ding.worker.commander import BaseSerialCommander
-from lightning_ding.worker.evaluator import (
-    BattleInteractionSerialEvaluator,
-    IMetric,
-    InteractionSerialEvaluator,
-    ISerialEvaluator,
-    MetricSerialEvaluator,
-    VectorEvalMonitor,
-    create_serial_evaluator,
-    get_serial_evaluator_cls,
-)
-from lightning_ding.worker.learner import (
-    BaseLearner,
-    LearnerEngine,
-    LearnerHook,
-    add_learner_hook,
-    build_learner_hook_by_cfg,
-    create_learner,
-    merge_hooks,
-    register_learner_hook,
-    sort_callbacks,
-    with_priority,
-)
+from lightning_ding.worker.evaluator import *
+from lightning_ding.worker.learner import *
 
-__all__ = [
-    "AdvancedReplayBuffer",
-    "BaseLearner",
-    "BaseSerialCommander",
-    "BattleEpisodeSerialCollector",
-    "BattleInteractionSerialEvaluator",
-    "BattleSampleSerialCollector",
-    "EpisodeReplayBuffer",
-    "EpisodeSerialCollector",
-    "IBuffer",
-    "IMetric",
-    "ISerialCollector",
-    "ISerialEvaluator",
-    "InteractionSerialEvaluator",
-    "LearnerAggregator",
-    "LearnerEngine",
-    "LearnerHook",
-    "MetricSerialEvaluator",
-    "NaiveReplayBuffer",
-    "SampleSerialCollector",
-    "SequenceReplayBuffer",
-    "VectorEvalMonitor",
-    "add_learner_hook",
-    "build_learner_hook_by_cfg",
-    "create_buffer",
-    "create_comm_collector",
-    "create_comm_learner",
-    "create_learner",
-    "create_serial_collector",
-    "create_serial_evaluator",
-    "get_buffer_cls",
-    "get_serial_collector_cls",
-    "get_serial_evaluator_cls",
-    "load_merged",
-    "merge_hooks",
-    "merge_info",
-    "next_episode_id",
-    "register_learner_hook",
-    "sort_callbacks",
-    "to_tensor_transitions",
-    "with_priority",
-]
+__all__ = ["BaseSerialCommander", "LearnerAggregator", "create_comm_collector", "create_comm_learner", "merge_info"]
+__all__ += buffer.__all__
+__all__ += collector.__all__
+__all__ += evaluator.__all__
+__all__ += learner.__all__

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import is_dataclass
@@ -15,25 +14,31 @@ from typing_extensions import Self
 from lightning_ding.config import ConfigLike, resolve, to_dict, to_easydict
 from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY, Registry, import_modules
 
+SELECTION = frozenset({"type", "import_names"})  # keys that select the class of a worker
+
 
 class Worker(ABC):
-    """A context manager that closes what it made itself, configured by a section of a policy's config.
-
-    A subclass names the keys of the section that have an effect in it.
-    """
+    """A context manager that closes what it made itself, configured by a section of a policy's config."""
 
     config_class: ClassVar[type[Any]]
     registry: ClassVar[Registry[Any]]
     config_keys: ClassVar[frozenset[str]] = frozenset()
-    """Keys that have an effect in this class, in addition to ``type`` and ``import_names``."""
+    """Keys of the section that have an effect in this class, in addition to ``type`` and ``import_names``. A class that
+    only sets ``config_class`` has all its keys."""
+
+    def __init_subclass__(cls) -> None:
+        """Take the keys of a new ``config_class``."""
+        super().__init_subclass__()
+        own = vars(cls)
+        if "config_class" in own and "config_keys" not in own:
+            cls.config_keys = frozenset(to_dict(cls.config_class())) - SELECTION
 
     @classmethod
     def default_config(cls) -> EasyDict:
         """Return the defaults of the worker's keys as an ``EasyDict``."""
         defaults = to_easydict(cls.config_class())
-        keys = {"type", "import_names", *cls.config_keys}
         named = {"type": cls.registry.name_of(cls), "cfg_type": f"{cls.__name__}Dict"}
-        return EasyDict({key: value for key, value in defaults.items() if key in keys} | named)
+        return EasyDict({key: value for key, value in defaults.items() if key in cls.config_keys | SELECTION} | named)
 
     @classmethod
     def resolve_config(cls, cfg: ConfigLike[Any]) -> Any:
@@ -43,17 +48,27 @@ class Worker(ABC):
             ValueError: If a key is unknown or has no effect in this worker, or its value is out of range.
             TypeError: If a value has the wrong type.
         """
-        if isinstance(cfg, dict):
-            cfg = {key: value for key, value in cfg.items() if key != "cfg_type"}  # default_config() writes it
-        config = resolve(cls.config_class, cfg)
-        for field, default in zip(dataclasses.fields(config), _values(cls.config_class()), strict=True):
-            given = getattr(config, field.name)
-            if field.name not in {"type", "import_names", *cls.config_keys} and given != default:
-                known = ", ".join(sorted(cls.config_keys))
-                raise ValueError(
-                    f"config key {field.name!r} does nothing in {cls.__name__}, got {given!r}; its keys: {known}"
-                )
-        return config
+        section = to_dict(cfg) if is_dataclass(cfg) and not isinstance(cfg, type) else cfg
+        return resolve(cls.config_class, cls.own_keys(section) if isinstance(section, Mapping) else section)
+
+    @classmethod
+    def own_keys(cls, section: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a section without the keys of other workers, which must hold their defaults, as in a saved config.
+
+        Raises:
+            ValueError: If another worker's key has another value.
+        """
+        kept = {key: value for key, value in section.items() if key in cls.config_keys | SELECTION}
+        others = section.keys() - kept.keys() - {"cfg_type"}
+        classes = [cls, *map(cls.registry.get, cls.registry)] if others else []
+        defaults = {key: value for one in classes for key, value in to_dict(one.config_class()).items()}
+        for key in others:
+            if key not in defaults:
+                kept[key] = section[key]  # resolve() raises the error of an unknown key
+            elif section[key] != defaults[key]:
+                keys, given = ", ".join(sorted(cls.config_keys)), section[key]
+                raise ValueError(f"config key {key!r} does nothing in {cls.__name__}, got {given!r}; its keys: {keys}")
+        return kept
 
     def close(self) -> None:  # noqa: B027 - optional
         """Release what the worker made itself; may be called more than once."""
@@ -65,10 +80,6 @@ class Worker(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _values(config: Any) -> list[Any]:
-    return [getattr(config, field.name) for field in dataclasses.fields(config)]
 
 
 def get_class(registry: Registry[Any], cfg: Any, default_type: str | None = None) -> Any:

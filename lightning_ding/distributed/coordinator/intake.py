@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightning_ding import nested
-from lightning_ding.config import require, resolve, to_dict
+from lightning_ding.config import require, to_dict
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.journal import STATE_FILE, Entry, renamed
 from lightning_ding.distributed.coordinator.sample_ratio import SampleRatio
@@ -233,16 +233,14 @@ def check_buffer(cfg: ReplayBufferConfig | Mapping[str, Any], priority: bool) ->
     Raises:
         ValueError: If the buffer cannot be used.
     """
-    config = resolve(ReplayBufferConfig, cfg)
-    found, path = get_buffer_cls(config), "other.replay_buffer"
+    found, path = get_buffer_cls(cfg), "other.replay_buffer"
+    config = found.resolve_config(cfg)
     transitions = "one whose samples are transitions, such as 'naive'"
     require(not found.gives_sequences, f"{path}.type", transitions, config.type)
     allowed = "a prioritised one, such as 'advanced', with priority"
     require(found.is_prioritised or not priority, f"{path}.type", allowed, config.type)
-    throughput = config.thruput_controller
-    limit = throughput.push_sample_rate_limit
-    free = limit.max is None and limit.min == 0 and throughput.sample_min_limit_ratio == 1
     instead = "left at its default: use coordinator.samples_per_insert and tolerance in a distributed run"
-    require(free, f"{path}.thruput_controller", instead, to_dict(throughput))
+    limits = getattr(config, "thruput_controller", None)  # the advanced buffer has them
+    require(limits is None or not limits.is_active, f"{path}.thruput_controller", instead, limits)
     tracks = config.enable_track_used_data
     require(not tracks, f"{path}.enable_track_used_data", "False in a distributed run", tracks)

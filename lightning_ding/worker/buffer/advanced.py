@@ -10,7 +10,8 @@ Shapes: K transitions pushed, B transitions of a minibatch, U minibatches.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,15 +20,14 @@ from torch import Tensor
 from typing_extensions import Self
 
 from lightning_ding import nested
-from lightning_ding.config import ConfigLike, require
+from lightning_ding.config import require
 from lightning_ding.registry import BUFFER_REGISTRY
 from lightning_ding.schedules import Schedule
-from lightning_ding.worker.buffer.rate_limiter import RateLimiter
+from lightning_ding.worker.buffer.rate_limiter import RateLimiter, ThroughputConfig
+from lightning_ding.worker.buffer.ring_buffer import RingBuffer, to_rows
 from lightning_ding.worker.buffer.sampling import check_sizes, require_enough
 from lightning_ding.worker.buffer.schema import Rows
-from lightning_ding.worker.buffer.stored import STORED_KEYS, StoredBuffer, to_rows
 from lightning_ding.worker.buffer.sum_tree import Floats, SumTree
-from lightning_ding.worker.log import DEFAULT_EXPERIMENT
 from lightning_ding.worker_config import ReplayBufferConfig
 
 ONE = np.int32(1)
@@ -35,9 +35,42 @@ EPSILON = 1e-5  # added to every priority, so that every transition can be drawn
 LARGEST = float(np.finfo(np.float32).max)
 
 
+@dataclass(frozen=True)
+class AdvancedBufferConfig(ReplayBufferConfig):
+    """Keys of the advanced buffer."""
+
+    type: str = "advanced"
+    alpha: float = 0.6
+    """Advanced buffer: exponent of the priorities, in [0, 1]; 0 draws uniformly."""
+    beta: float = 0.4
+    """Advanced buffer: exponent of the importance weights at the start, in [0, 1]; 1 corrects the bias fully."""
+    anneal_step: float = 100_000
+    """Advanced buffer: time at which beta reaches 1, in anneal_unit, >= 0; 0 keeps beta constant."""
+    anneal_unit: Literal["train_iter", "env_step", "budget"] = "train_iter"
+    """Advanced buffer: unit of anneal_step: updates, env steps, or shares of the run's max_env_step."""
+    max_use: int | None = None
+    """Advanced buffer: number of times a transition is sampled before it leaves, >= 1; None for no limit."""
+    max_staleness: int | None = None
+    """Advanced buffer: age in updates of its policy at which a transition leaves, >= 1; None for no limit."""
+    thruput_controller: ThroughputConfig = field(default_factory=ThroughputConfig)
+    """Advanced buffer: limits of the rates at which it is filled and sampled."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        require(0 <= self.alpha <= 1, "alpha", "in [0, 1]", self.alpha)
+        require(0 <= self.beta <= 1, "beta", "in [0, 1]", self.beta)
+        require(self.anneal_step >= 0, "anneal_step", ">= 0", self.anneal_step)
+        anneals = self.anneal_step > 0 or self.anneal_unit == "train_iter"
+        require(anneals, "anneal_unit", "left alone with anneal_step 0", self.anneal_unit)
+        for name in ("max_use", "max_staleness"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, name, ">= 1 or None", value)
+
+
 @BUFFER_REGISTRY.register("advanced")
-class AdvancedReplayBuffer(StoredBuffer):
-    """Draws transitions in proportion to priority^alpha; see :class:`StoredBuffer` for the arguments.
+class AdvancedReplayBuffer(RingBuffer):
+    """Draws transitions in proportion to priority^alpha; see :class:`RingBuffer` for the arguments.
 
     A transition leaves when it is overwritten, was sampled ``max_use`` times, or its policy is ``max_staleness`` or
     more updates old.
@@ -53,25 +86,10 @@ class AdvancedReplayBuffer(StoredBuffer):
 
     is_prioritised = True
     can_merge = True
-    config_keys = STORED_KEYS | {
-        "alpha",
-        "beta",
-        "anneal_step",
-        "anneal_unit",
-        "max_use",
-        "max_staleness",
-        "thruput_controller",
-    }
+    config_class = AdvancedBufferConfig
+    config: AdvancedBufferConfig
 
-    def __init__(
-        self,
-        cfg: ConfigLike[ReplayBufferConfig] = None,
-        tb_logger: Any = None,
-        exp_name: str = DEFAULT_EXPERIMENT,
-        instance_name: str = "buffer",
-        seed: int | np.random.SeedSequence | None = None,
-    ) -> None:
-        super().__init__(cfg, tb_logger, exp_name, instance_name, seed)
+    def _set_up(self) -> None:
         size = self.config.replay_buffer_size
         self._tree = SumTree(size)
         self._priority: NDArray[np.float32] = np.zeros(size, dtype=np.float32)
@@ -87,7 +105,7 @@ class AdvancedReplayBuffer(StoredBuffer):
         )
         self._newest_sample: Rows = np.empty(0, dtype=np.int64)
         self._limiter = RateLimiter(self.config.thruput_controller, self._lock)
-        self._is_limited = self._limiter.is_active
+        self._is_limited = self.config.thruput_controller.is_active
         limits = [name for name in ("max_use", "max_staleness") if getattr(self.config, name) is not None]
         self._kept = f"kept within {' and '.join(limits)}" if limits else "kept"
 

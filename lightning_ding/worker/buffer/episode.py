@@ -6,26 +6,32 @@ Shapes: E episodes pushed, T steps of an episode or a window, B episodes or wind
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from lightning_ding import nested
-from lightning_ding.config import ConfigLike, require
+from lightning_ding.config import require
 from lightning_ding.registry import BUFFER_REGISTRY
+from lightning_ding.worker.buffer.ring_buffer import RingBuffer
 from lightning_ding.worker.buffer.sampling import check_sizes, draw, require_enough
 from lightning_ding.worker.buffer.schema import Rows
-from lightning_ding.worker.buffer.sequence import masks
-from lightning_ding.worker.buffer.stored import STORED_KEYS, StoredBuffer
-from lightning_ding.worker.log import DEFAULT_EXPERIMENT
-from lightning_ding.worker_config import ReplayBufferConfig
+from lightning_ding.worker.buffer.sequence import SequenceBufferConfig, masks
+
+
+@dataclass(frozen=True)
+class EpisodeBufferConfig(SequenceBufferConfig):
+    """Keys of the episode buffer."""
+
+    type: str = "episode"
 
 
 @BUFFER_REGISTRY.register("episode")
-class EpisodeReplayBuffer(StoredBuffer):
-    """Stores the newest whole episodes; see :class:`StoredBuffer` for the arguments.
+class EpisodeReplayBuffer(RingBuffer):
+    """Stores the newest whole episodes; see :class:`RingBuffer` for the arguments.
 
     ``replay_buffer_size`` counts transitions, as in every buffer. An episode whose beginning is overwritten leaves as a
     whole. With ``sequence_length`` a sample holds windows of that length, otherwise whole episodes.
@@ -39,17 +45,10 @@ class EpisodeReplayBuffer(StoredBuffer):
     """
 
     gives_sequences = True
-    config_keys: ClassVar[frozenset[str]] = STORED_KEYS | {"sequence_length", "burn_in"}
+    config_class = EpisodeBufferConfig
+    config: EpisodeBufferConfig
 
-    def __init__(
-        self,
-        cfg: ConfigLike[ReplayBufferConfig] = None,
-        tb_logger: Any = None,
-        exp_name: str = DEFAULT_EXPERIMENT,
-        instance_name: str = "buffer",
-        seed: int | np.random.SeedSequence | None = None,
-    ) -> None:
-        super().__init__(cfg, tb_logger, exp_name, instance_name, seed)
+    def _set_up(self) -> None:
         self._begin: Rows = np.empty(0, dtype=np.int64)  # number of each episode's first transition, since the start
         self._length: Rows = np.empty(0, dtype=np.int64)
 

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning_ding.registry import BUFFER_REGISTRY
+from lightning_ding.worker.buffer.ring_buffer import RingBuffer
 from lightning_ding.worker.buffer.sampling import check_sizes, draw, require_enough
 from lightning_ding.worker.buffer.schema import Rows
-from lightning_ding.worker.buffer.stored import StoredBuffer
 
 
 @BUFFER_REGISTRY.register("naive")
-class NaiveReplayBuffer(StoredBuffer):
-    """Stores the newest transitions and draws them uniformly; see :class:`StoredBuffer` for the arguments.
+class NaiveReplayBuffer(RingBuffer):
+    """Stores the newest transitions and draws them uniformly; see :class:`RingBuffer` for the arguments.
 
     Example:
         >>> import numpy as np

@@ -6,12 +6,55 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from lightning_ding.worker_config import ThroughputConfig
+from lightning_ding.config import require
 
 logger = logging.getLogger(__name__)
 NOTHING = 1e-3  # a smaller count of samples is taken as zero
 SLACK = 1.01  # counts decay between a push and a sample, so a bound that is just reached must not count as crossed
+
+
+@dataclass(frozen=True)
+class PushSampleRateConfig:
+    """Bounds of the ratio of pushed to sampled transitions."""
+
+    max: float | None = None
+    """Upper bound, > 0: a push that would exceed it waits; None for no bound."""
+    min: float = 0.0
+    """Lower bound, >= 0: a sample that would fall below it waits."""
+
+
+@dataclass(frozen=True)
+class ThroughputConfig:
+    """Limits of the rates at which a buffer is filled and sampled."""
+
+    push_sample_rate_limit: PushSampleRateConfig = field(default_factory=PushSampleRateConfig)
+    """Bounds of pushed / sampled over the window; the faster side waits for the other."""
+    window_seconds: float = 30.0
+    """Seconds after which a push or a sample counts only 1 % in the ratio, > 0."""
+    sample_min_limit_ratio: float = 1.0
+    """Multiple of the batch size that the buffer must hold before sampling, >= 1."""
+    timeout_seconds: float = 60.0
+    """Longest wait in seconds, > 0; after it an error names the reason."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        limit, path = self.push_sample_rate_limit, "thruput_controller.push_sample_rate_limit"
+        require(limit.max is None or limit.max > 0, f"{path}.max", "> 0 or None", limit.max)
+        require(limit.min >= 0, f"{path}.min", ">= 0", limit.min)
+        above = limit.max is None or limit.max > limit.min
+        require(above, f"{path}.max", f"above min ({limit.min}), or both sides wait for each other", limit.max)
+        require(self.window_seconds > 0, "thruput_controller.window_seconds", "> 0", self.window_seconds)
+        ratio = self.sample_min_limit_ratio
+        require(ratio >= 1, "thruput_controller.sample_min_limit_ratio", ">= 1", ratio)
+        require(self.timeout_seconds > 0, "thruput_controller.timeout_seconds", "> 0", self.timeout_seconds)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there is a limit."""
+        limit = self.push_sample_rate_limit
+        return limit.max is not None or limit.min > 0 or self.sample_min_limit_ratio > 1
 
 
 class RateLimiter:
@@ -34,12 +77,6 @@ class RateLimiter:
         self._since = time.monotonic()
         self.waited_seconds = 0.0
         """Total time that pushes and samples have waited."""
-
-    @property
-    def is_active(self) -> bool:
-        """Whether the config sets a limit."""
-        limit = self.config.push_sample_rate_limit
-        return limit.max is not None or limit.min > 0 or self.config.sample_min_limit_ratio > 1
 
     def wait_to_push(self, amount: int) -> None:
         """Wait until ``amount`` transitions may be pushed.

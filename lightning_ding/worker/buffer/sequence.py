@@ -6,25 +6,44 @@ Shapes: T steps of a sequence, B sequences of a minibatch, U minibatches.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-from lightning_ding.config import ConfigLike, require
+from lightning_ding.config import require
 from lightning_ding.registry import BUFFER_REGISTRY
+from lightning_ding.worker.buffer.ring_buffer import RingBuffer
 from lightning_ding.worker.buffer.sampling import check_sizes, require_enough
 from lightning_ding.worker.buffer.schema import Rows
-from lightning_ding.worker.buffer.stored import STORED_KEYS, StoredBuffer
-from lightning_ding.worker.log import DEFAULT_EXPERIMENT
 from lightning_ding.worker_config import ReplayBufferConfig
 
 TRIES = 64  # draws before all rows are searched for possible beginnings
 
 
+@dataclass(frozen=True)
+class SequenceBufferConfig(ReplayBufferConfig):
+    """Keys of the sequence buffer."""
+
+    type: str = "sequence"
+    sequence_length: int | None = None
+    """Sequence and episode buffer: steps of a sequence, burn-in included, >= 1; None returns whole episodes."""
+    burn_in: int = 0
+    """Sequence and episode buffer: first steps of a sequence that are not learned from, in [0, sequence_length)."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        length = self.sequence_length
+        require(length is None or length >= 1, "sequence_length", ">= 1 or None", length)
+        allowed = f"in [0, sequence_length) = [0, {length})" if length else "0 without sequence_length"
+        require(0 <= self.burn_in < (length or 1), "burn_in", allowed, self.burn_in)
+
+
 @BUFFER_REGISTRY.register("sequence")
-class SequenceReplayBuffer(StoredBuffer):
-    """Draws sequences that never leave their episode; see :class:`StoredBuffer` for the arguments.
+class SequenceReplayBuffer(RingBuffer):
+    """Draws sequences that never leave their episode; see :class:`RingBuffer` for the arguments.
 
     A sequence begins at a uniformly drawn transition that has at least ``burn_in`` followers, and ends after
     ``sequence_length`` steps, at the end of its episode, or where the next step has not been pushed yet.
@@ -40,17 +59,10 @@ class SequenceReplayBuffer(StoredBuffer):
     """
 
     gives_sequences = True
-    config_keys: ClassVar[frozenset[str]] = STORED_KEYS | {"sequence_length", "burn_in"}
+    config_class = SequenceBufferConfig
+    config: SequenceBufferConfig
 
-    def __init__(
-        self,
-        cfg: ConfigLike[ReplayBufferConfig] = None,
-        tb_logger: Any = None,
-        exp_name: str = DEFAULT_EXPERIMENT,
-        instance_name: str = "buffer",
-        seed: int | np.random.SeedSequence | None = None,
-    ) -> None:
-        super().__init__(cfg, tb_logger, exp_name, instance_name, seed)
+    def _set_up(self) -> None:
         length = self.config.sequence_length
         require(length is not None, "sequence_length", "set for a sequence buffer", length)
         self._length = length or 1

@@ -338,7 +338,7 @@ def test_default_config_of_a_buffer_has_the_keys_that_do_something_in_it(kind: s
 
     assert set(default) == COMMON | keys
     assert default.type == kind
-    assert set(to_dict(ReplayBufferConfig())) == (COMMON | OF_ADVANCED | OF_SEQUENCE) - {"cfg_type"}
+    assert set(to_dict(ReplayBufferConfig())) == COMMON - {"cfg_type"}
 
 
 NOT_DEFAULT: dict[str, Any] = {

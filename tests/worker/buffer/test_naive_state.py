@@ -184,7 +184,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Stand in for the clock; ``clock.now`` is the time."""
     clock = SimpleNamespace(now=0.0)
     clock.perf_counter = lambda: clock.now
-    monkeypatch.setattr("lightning_ding.worker.buffer.stored.time", clock)
+    monkeypatch.setattr("lightning_ding.worker.buffer.ring_buffer.time", clock)
     return clock
 
 

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from lightning_ding.worker import AdvancedReplayBuffer
-from lightning_ding.worker.buffer.rate_limiter import RateLimiter
-from lightning_ding.worker_config import ThroughputConfig
+from lightning_ding.worker.buffer.rate_limiter import RateLimiter, ThroughputConfig
 
 MODULE = "lightning_ding.worker.buffer.rate_limiter"
 SHORT = 0.15  # seconds until a wait is an error

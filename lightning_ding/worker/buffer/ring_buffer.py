@@ -28,14 +28,13 @@ from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
 from lightning_ding.worker_config import ReplayBufferConfig
 
 PARTS = 64  # number of parts in which merged buffers take turns, so that the newest transitions of each are kept
-STORED_KEYS = frozenset({"replay_buffer_size", "frame_stack", "memmap_dir", "enable_track_used_data", "monitor_freq"})
 
 
-class StoredBuffer(IBuffer):
+class RingBuffer(IBuffer):
     """A buffer on a ring of transitions. Safe to use from several threads.
 
     Args:
-        cfg: A ``ReplayBufferConfig``, or a mapping to merge over its defaults.
+        cfg: The buffer's ``config_class``, or a mapping to merge over its defaults.
         tb_logger: Logger for the metrics of a buffer that is used without a Trainer; see ``WorkerLog``.
         exp_name: Name of the experiment in the log.
         instance_name: Name that distinguishes several buffers in the log.
@@ -44,8 +43,6 @@ class StoredBuffer(IBuffer):
 
     can_merge: ClassVar[bool] = False
     """Whether :meth:`load_files` takes more than one file."""
-
-    config_keys = STORED_KEYS
 
     def __init__(
         self,
@@ -66,6 +63,10 @@ class StoredBuffer(IBuffer):
         self._envstep = -1
         self._reported_iter = 0
         self._begin_interval()
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """Set what a subclass has in addition, after the config is known."""
 
     @property
     def replay_buffer_size(self) -> int:
@@ -275,7 +276,7 @@ class StoredBuffer(IBuffer):
         for name, offset in offsets.items():
             if name in batch:
                 batch[name] = batch[name] + offset
-        StoredBuffer._push(self, batch)  # without the limits of a subclass
+        RingBuffer._push(self, batch)  # without the limits of a subclass
 
     # ------------------------------------------------------------------ for subclasses
 
