@@ -10,7 +10,7 @@ from lightning_ding.callbacks.progress_bar import EnvStepProgressBar
 from lightning_ding.callbacks.remote import LearningReporter, WeightPublisher
 from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
 from lightning_ding.callbacks.run_evaluator import RunEvaluator
-from lightning_ding.callbacks.stop import FinalEvaluation, StopAtEnvStep, StopAtReturn, StopAtTrainIter
+from lightning_ding.callbacks.stop import FinalEvaluation, Limits, StopAtEnvStep, StopAtReturn, StopAtTrainIter
 from lightning_ding.callbacks.stop_on_signal import StopOnSignal
 from lightning_ding.callbacks.watchdog import Watchdog
 
@@ -20,6 +20,7 @@ __all__ = [
     "FinalEvaluation",
     "LastLine",
     "LearningReporter",
+    "Limits",
     "MetricsLogger",
     "RunCheckpoint",
     "RunEvaluator",

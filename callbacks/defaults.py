@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from weakref import WeakSet
 
 from lightning.pytorch import Callback, Trainer
@@ -12,7 +11,7 @@ from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
 from lightning_ding.callbacks.metrics import LastLine, MetricsLogger, log_over_env_steps
 from lightning_ding.callbacks.progress_bar import EnvStepProgressBar
 from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
-from lightning_ding.callbacks.stop import FinalEvaluation, StopAtEnvStep, StopAtReturn, StopAtTrainIter
+from lightning_ding.callbacks.stop import FinalEvaluation, Limits
 from lightning_ding.callbacks.stop_on_signal import StopOnSignal
 from lightning_ding.callbacks.watchdog import Watchdog
 from lightning_ding.worker import with_priority
@@ -24,9 +23,7 @@ _of_one_fit: WeakSet[Callback] = WeakSet()
 """Callbacks that the next fit of a Trainer replaces, because their limits may have changed."""
 
 
-def default_callbacks(
-    trainer: Trainer, max_env_step: int | None, max_train_iter: int | None, stop_value: float | None
-) -> list[Callback]:
+def default_callbacks(trainer: Trainer, limits: Limits) -> list[Callback]:
     """Return the callbacks that a run needs and the Trainer does not have, and remove Lightning's own defaults.
 
     A progress bar that Lightning made with all its defaults is replaced by ours. A progress bar that the user
@@ -35,9 +32,7 @@ def default_callbacks(
 
     Args:
         trainer: The Trainer; its ``callbacks`` are changed.
-        max_env_step: Limit for :class:`StopAtEnvStep`; None for no such callback.
-        max_train_iter: Limit for :class:`StopAtTrainIter`; None for no such callback.
-        stop_value: Mean return for :class:`StopAtReturn`; None for no such callback.
+        limits: Limits of the run.
     """
     present: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     for callback in [callback for callback in present if callback in _of_one_fit]:
@@ -45,9 +40,8 @@ def default_callbacks(
     callbacks: list[Callback] = [MetricsLogger(), LastLine(), *_progress_bar(present)]
     add_checkpoint_callbacks(trainer)
     log_over_env_steps(trainer)
-    stops: list[tuple[Any, Any]] = [(StopAtEnvStep, max_env_step), (StopAtTrainIter, max_train_iter)]
-    of_one_fit = [stop(limit) for stop, limit in [*stops, (StopAtReturn, stop_value)] if limit is not None]
-    of_one_fit += [Watchdog(), with_priority(FinalEvaluation(), LAST), with_priority(StopOnSignal(), LAST)]
+    last = [with_priority(FinalEvaluation(), LAST), with_priority(StopOnSignal(), LAST)]
+    of_one_fit = [*limits.callbacks(), Watchdog(), *last]
     _of_one_fit.update(of_one_fit)
     return [one for one in callbacks + of_one_fit if not any(isinstance(other, type(one)) for other in present)]
 

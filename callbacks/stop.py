@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -18,15 +20,6 @@ def stop_run(trainer: Trainer, reason: str) -> None:
     if not trainer.should_stop and trainer.is_global_zero:
         logger.info("the run ends: %s", reason)
     trainer.should_stop = True
-
-
-def lift_default_epochs(trainer: Trainer) -> None:
-    """Remove the limit of 1000 epochs that Lightning sets when no other limit is given.
-
-    For a run that has its own limit, such as ``max_env_step``. Call it before Lightning sets the limit and logs it.
-    """
-    if trainer.max_epochs is None:
-        trainer.fit_loop.max_epochs = -1
 
 
 class StopAt(Callback):
@@ -104,6 +97,40 @@ class StopAtReturn(Callback):
         mean = trainer.callback_metrics.get("eval/return_mean")
         if mean is not None and pl_module.progress.train_iter > 0 and float(mean) >= self.stop_value:
             stop_run(trainer, f"the mean return {float(mean):.1f} reached stop_value={self.stop_value}")
+
+
+STOPS = (StopAt, StopAtReturn)
+"""The callbacks that stop a run at a limit."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of a run, which are options of the datamodules; None for no limit. The first one ends the run."""
+
+    max_env_step: int | None = None
+    """Env steps over all ranks, >= 1."""
+    max_train_iter: int | None = None
+    """Updates, >= 1."""
+    stop_value: float | None = None
+    """Mean return of an evaluation."""
+
+    def callbacks(self) -> list[Callback]:
+        """Return a callback for each limit."""
+        stops: list[tuple[Callable[[Any], Callback], Any]] = [
+            (StopAtEnvStep, self.max_env_step),
+            (StopAtTrainIter, self.max_train_iter),
+            (StopAtReturn, self.stop_value),
+        ]
+        return [stop(limit) for stop, limit in stops if limit is not None]
+
+    def lift_default_epochs(self, trainer: Trainer) -> None:
+        """Remove the limit of 1000 epochs that Lightning sets by default, if the run has a limit here or a callback.
+
+        Call it before Lightning sets its limit and logs it.
+        """
+        present: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        if trainer.max_epochs is None and (self.callbacks() or any(isinstance(one, STOPS) for one in present)):
+            trainer.fit_loop.max_epochs = -1
 
 
 class FinalEvaluation(Callback):

@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
-from lightning_ding.callbacks import default_callbacks
+from lightning_ding.callbacks import Limits, default_callbacks
 from lightning_ding.config import require
 from lightning_ding.datamodules.epoch import Stream
 from lightning_ding.datamodules.evaluation import Evaluation
@@ -169,19 +169,18 @@ class CollectingDataModule(ResumableDataModule):
             """Prepare the Trainer for a run."""
             self._trainer = trainer
             if trainer is not None:
-                set_up_trainer(trainer, any(limit is not None for limit in self._limits(trainer)))
+                set_up_trainer(trainer, self._limits(trainer))
 
     def default_callbacks(self, trainer: Trainer) -> list[Callback]:
         """Return the callbacks that a run needs and ``trainer`` does not have yet."""
-        return default_callbacks(trainer, *self._limits(trainer))
+        return default_callbacks(trainer, self._limits(trainer))
 
-    def _limits(self, trainer: Trainer) -> tuple[int | None, int | None, float | None]:
-        """Return the run's ``max_env_step``, ``max_train_iter`` and ``stop_value``."""
+    def _limits(self, trainer: Trainer) -> Limits:
         policy: Any = trainer.lightning_module
         stop_value = self.stop_value
         if stop_value is None and policy is not None:  # None until a Trainer has a module
             stop_value = policy.config.eval.evaluator.stop_value
-        return self.max_env_step, self.max_train_iter, stop_value
+        return Limits(self.max_env_step, self.max_train_iter, stop_value)
 
     def setup(self, stage: str) -> None:
         """Make the envs and workers of a stage (Lightning hook).

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -142,9 +143,8 @@ class RemoteReplayDataModule(CollectingDataModule):
 
     def default_callbacks(self, trainer: Trainer) -> list[Callback]:
         """Return the callbacks that a run needs and ``trainer`` does not have yet."""
-        if self.validate:
-            return super().default_callbacks(trainer)
-        return default_callbacks(trainer, self.max_env_step, self.max_train_iter, None)
+        limits = self._limits(trainer)
+        return default_callbacks(trainer, limits if self.validate else replace(limits, stop_value=None))
 
     def close(self) -> None:
         """Stop fetching, and close the envs."""

@@ -9,9 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from lightning.pytorch import Trainer
 
-from lightning_ding.callbacks import StopAtReturn
+from lightning_ding.callbacks import Limits
 from lightning_ding.callbacks.defaults import add_checkpoint_callbacks
-from lightning_ding.callbacks.stop import StopAt, lift_default_epochs
 
 
 @runtime_checkable
@@ -23,7 +22,7 @@ class ChecksCallbacks(Protocol):
         ...
 
 
-def set_up_trainer(trainer: Trainer, has_limit: bool) -> None:
+def set_up_trainer(trainer: Trainer, limits: Limits) -> None:
     """Prepare a Trainer for a run with a datamodule that collects.
 
     Refuse callbacks that cannot work, add our checkpoint callbacks, so that ``ckpt_path="last"`` finds them, and remove
@@ -31,7 +30,7 @@ def set_up_trainer(trainer: Trainer, has_limit: bool) -> None:
 
     Args:
         trainer: The Trainer; its module is attached already.
-        has_limit: Whether the datamodule or the policy's config limits the run.
+        limits: Limits of the run, from the datamodule and the policy's config.
 
     Raises:
         ValueError: For ``trainer.predict``, or a callback that cannot work.
@@ -45,8 +44,7 @@ def set_up_trainer(trainer: Trainer, has_limit: bool) -> None:
     if isinstance(policy, ChecksCallbacks):
         policy.check_callbacks(trainer)
     add_checkpoint_callbacks(trainer)
-    if has_limit or any(isinstance(one, (StopAt, StopAtReturn)) for one in trainer.callbacks):  # type: ignore[attr-defined]
-        lift_default_epochs(trainer)
+    limits.lift_default_epochs(trainer)
 
 
 def plain(value: Any) -> Any:

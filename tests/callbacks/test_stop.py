@@ -8,7 +8,7 @@ import pytest
 from lightning import Trainer
 from lightning.pytorch import Callback
 
-from lightning_ding.callbacks import StopAtEnvStep, StopAtReturn, StopAtTrainIter
+from lightning_ding.callbacks import Limits, StopAtEnvStep, StopAtReturn, StopAtTrainIter
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
 from tests.toys.envs import CountingEnv
@@ -113,3 +113,20 @@ def test_policy_that_has_not_learned_yet_does_not_stop_the_run(make_trainer: Mak
     policy.progress.train_iter = 1
     callback.on_validation_end(trainer, policy)
     assert trainer.should_stop
+
+
+def test_limits_give_a_callback_for_each_limit_that_is_set() -> None:
+    assert Limits().callbacks() == []
+    assert [type(one) for one in Limits(8, 2, 0.0).callbacks()] == [StopAtEnvStep, StopAtTrainIter, StopAtReturn]
+
+
+@pytest.mark.parametrize(
+    ("limits", "callbacks", "max_epochs"),
+    [(Limits(), [], None), (Limits(stop_value=0.0), [], -1), (Limits(), [StopAtTrainIter(2)], -1)],
+)
+def test_default_number_of_epochs_is_lifted_for_a_run_with_a_limit(
+    make_trainer: MakeTrainer, limits: Limits, callbacks: list[Callback], max_epochs: int | None
+) -> None:
+    trainer = make_trainer(callbacks=callbacks)
+    limits.lift_default_epochs(trainer)
+    assert trainer.max_epochs == max_epochs
