@@ -1,16 +1,25 @@
-"""The interface of the collectors in the learner's process, and functions that make one from a config section."""
+"""The interface of the collectors in the learner's process, what they share, and functions that make one."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from gymnasium.vector import VectorEnv
+from typing_extensions import override
 
+from lightning_ding.config import ConfigLike
+from lightning_ding.envs import EnvStepper
+from lightning_ding.envs.battle_stepper import BattleStepper
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
 from lightning_ding.worker.base import Worker, get_class
+from lightning_ding.worker.episodes import CollectReport, EpisodeStatistics
+from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
 from lightning_ding.worker_config import CollectorConfig
+
+StepperT = TypeVar("StepperT", bound="EnvStepper | BattleStepper")
+PolicyT = TypeVar("PolicyT")
 
 
 class ISerialCollector(Worker):
@@ -32,7 +41,14 @@ class ISerialCollector(Worker):
 
     @abstractmethod
     def reset_env(self, env: VectorEnv | None = None) -> None:
-        """Start new episodes, in ``env`` if it is given."""
+        """Start new episodes, in ``env`` if it is given.
+
+        Unfinished episodes are lost. Transitions that are not yet returned are kept.
+
+        Raises:
+            RuntimeError: If there is no env.
+            ValueError: If ``env`` has another number of players than there are policies.
+        """
 
     @abstractmethod
     def reset_policy(self, policy: Any = None) -> None:
@@ -40,11 +56,16 @@ class ISerialCollector(Worker):
 
         Args:
             policy: A collect mode; a sequence of them where several policies act in one env.
+
+        Raises:
+            RuntimeError: If there is no policy.
+            TypeError: If several policies act and ``policy`` is not a sequence.
+            ValueError: If there are not as many policies as players, or the collector cannot collect for a policy.
         """
 
     @abstractmethod
     def reset(self, policy: Any = None, env: VectorEnv | None = None) -> None:
-        """Replace policy and env where they are given, restart both, and set the counters to zero."""
+        """Replace policy and env where they are given; reset counters and kept data, and begin new episodes."""
 
     @abstractmethod
     def collect(self, target: int | None = None, /, *args: Any, **kwargs: Any) -> Any:
@@ -55,11 +76,18 @@ class ISerialCollector(Worker):
             args: Further arguments of the collector.
             kwargs: Further arguments of the collector; every collector accepts ``train_iter``, ``random_collect`` and
                 ``policy_kwargs``.
+
+        Raises:
+            RuntimeError: If there is no env or no policy, an env reports a fault with ``env_fault="raise"``, or too
+                many in a row.
+            ValueError: If an argument is out of range, a policy gives no actions or of a wrong shape, or a value is not
+                finite.
+            TypeError: If an argument is of the wrong type.
         """
 
     @abstractmethod
     def pop_episodes(self) -> tuple[list[float], list[int]]:
-        """Return the returns and lengths of the episodes that ended since the last call."""
+        """Return the returns, of several players the first one's, and lengths of the episodes since the last call."""
 
     def pop_dropped_episodes(self) -> list[int]:
         """Return the ``episode_id`` of the episodes that were dropped for a fault of their env since the last call."""
@@ -86,6 +114,8 @@ class ISerialCollector(Worker):
 
         Raises:
             NotImplementedError: If the collector does not support it.
+            RuntimeError: If there is no env.
+            ValueError: If the unfinished episodes should continue in another number of envs.
         """
         raise NotImplementedError(f"a {type(self).__name__} does not take a state")
 
@@ -105,7 +135,117 @@ class ISerialCollector(Worker):
 
     @abstractmethod
     def close(self) -> None:
-        """Release what the collector made itself; env, policy and logger stay open."""
+        """Release env and policy. Their owners close them and the logger."""
+
+
+class VectorEnvCollector(ISerialCollector, Generic[StepperT, PolicyT]):
+    """Holds the env, the policy, the counters and the report of a collector. A subclass acts.
+
+    Args:
+        cfg: A ``CollectorConfig``, or a mapping to merge over its defaults.
+        env: A vector env; its owner closes it.
+        policy: A policy or its collect mode; a sequence of P collect modes where several policies act in one env.
+        tb_logger: Logger that gets a report every ``collect_print_freq`` updates; see ``WorkerLog``. Its owner closes
+            it.
+        exp_name: Part of the name of the Python logger that gets the reports too.
+        instance_name: Name of this collector in both.
+    """
+
+    def __init__(
+        self,
+        cfg: ConfigLike[CollectorConfig] = None,
+        env: VectorEnv | None = None,
+        policy: PolicyT | None = None,
+        tb_logger: Any = None,
+        exp_name: str = DEFAULT_EXPERIMENT,
+        instance_name: str = "collector",
+    ) -> None:
+        self.config: CollectorConfig = self.resolve_config(cfg)
+        self._statistics = EpisodeStatistics()
+        self._report = CollectReport(WorkerLog(tb_logger, exp_name, instance_name), self.config.collect_print_freq)
+        self._policy: PolicyT | None = None
+        self._stepper: StepperT | None = None
+        self._clear()
+        if env is not None:
+            self.reset_env(env)
+        if policy is not None:
+            self.reset_policy(policy)
+
+    def _clear(self) -> None:
+        """Reset the counters, the report and the kept data."""
+        self._statistics.clear()
+        self._report.reset()
+
+    @override
+    def reset(self, policy: PolicyT | None = None, env: VectorEnv | None = None) -> None:
+        self._clear()
+        if policy is not None or self._policy is not None:
+            self.reset_policy(policy)
+        if env is not None or self._stepper is not None:
+            self.reset_env(env)
+
+    @override
+    def close(self) -> None:
+        self._stepper = self._policy = None
+
+    @property
+    @override
+    def envstep(self) -> int:
+        return self._statistics.envstep
+
+    @envstep.setter
+    def envstep(self, value: int) -> None:
+        self._statistics.envstep = value
+
+    @property
+    @override
+    def episode(self) -> int:
+        return self._statistics.episode
+
+    @property
+    @override
+    def sample(self) -> int:  # type: ignore[override]
+        return self._statistics.sample
+
+    @property
+    @override
+    def dropped_episode(self) -> int:  # type: ignore[override]
+        return self._statistics.dropped_episode
+
+    @override
+    def pop_episodes(self) -> tuple[list[float], list[int]]:
+        return self._statistics.pop_episodes()
+
+    @override
+    def pop_dropped_episodes(self) -> list[int]:
+        return self._statistics.pop_dropped_ids()
+
+    @override
+    def skip_episode_ids(self, first: int) -> None:
+        self._statistics.next_episode_id = max(first, self._statistics.next_episode_id)
+
+    def _require_env(self) -> StepperT:
+        if self._stepper is None:
+            raise RuntimeError("the collector has no env: pass env to the constructor or call reset_env(env)")
+        return self._stepper
+
+    def _require_policy(self) -> PolicyT:
+        if self._policy is None:
+            raise RuntimeError(
+                "the collector has no policy: pass policy to the constructor or call reset_policy(policy)"
+            )
+        return self._policy
+
+    def _ready(self) -> tuple[PolicyT, StepperT]:
+        """Return policy and stepper at the beginning of a call of ``collect``.
+
+        Raises:
+            RuntimeError: If one is missing, or the last step of the env failed.
+        """
+        policy, stepper = self._require_policy(), self._require_env()
+        if stepper.obs is None:
+            raise RuntimeError("the last step of the env failed: call reset_env() to start new episodes")
+        return policy, stepper
 
 
 def create_serial_collector(cfg: Any, **kwargs: Any) -> ISerialCollector:

@@ -12,18 +12,17 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from lightning_ding import nested
-from lightning_ding.config import ConfigLike, require
+from lightning_ding.config import require
 from lightning_ding.envs import Timestep
 from lightning_ding.envs.battle_stepper import BattleStep, BattleStepper
 from lightning_ding.modes import CollectMode
 from lightning_ding.worker.arguments import check_integers, check_level_seeds, check_policy_kwargs, check_switches
-from lightning_ding.worker.collector.base import ISerialCollector
-from lightning_ding.worker.episodes import CollectReport, EpisodeStatistics, FaultCounter, ReportMark
-from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
+from lightning_ding.worker.collector.base import VectorEnvCollector
+from lightning_ding.worker.episodes import FaultCounter, ReportMark
 from lightning_ding.worker.players import Output, Players, attribute, check_players, gather_actions, random_output
-from lightning_ding.worker_config import CollectorConfig
 
 BoolArray = NDArray[np.bool_]
 Info = dict[str, Any]
@@ -46,7 +45,7 @@ class BattleCall(NamedTuple):
     mark: ReportMark | None
 
 
-class BattleSerialCollector(ISerialCollector):
+class BattleSerialCollector(VectorEnvCollector[BattleStepper, Sequence[CollectMode]]):
     """Acts in N games of P players with P policies. A subclass keeps the transitions.
 
     A transition of a player goes from one of its turns to its next one, or to the end of its episode, so the other
@@ -58,14 +57,7 @@ class BattleSerialCollector(ISerialCollector):
 
     An env step is one step of one game, regardless of the number of players that act in it. Counters cover this rank.
 
-    Args:
-        cfg: A ``CollectorConfig``, or a mapping to merge over its defaults.
-        env: A vector env with an axis of players, see ``BattleStepper``; its owner closes it.
-        policy: Sequence of the P collect modes of the policies.
-        tb_logger: Logger that gets a report every ``collect_print_freq`` updates; see ``WorkerLog``. Its owner closes
-            it.
-        exp_name: Part of the name of the Python logger that gets the reports too.
-        instance_name: Name of this collector in both.
+    See :class:`VectorEnvCollector` for the arguments. The env has an axis of players, see ``BattleStepper``.
 
     Raises:
         TypeError: If ``policy`` is not a sequence.
@@ -73,30 +65,6 @@ class BattleSerialCollector(ISerialCollector):
     """
 
     has_players: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        cfg: ConfigLike[CollectorConfig] = None,
-        env: VectorEnv[Any, Any, Any] | None = None,
-        policy: Sequence[CollectMode] | None = None,
-        tb_logger: Any = None,
-        exp_name: str = DEFAULT_EXPERIMENT,
-        instance_name: str = "collector",
-    ) -> None:
-        self.config: CollectorConfig = self.resolve_config(cfg)
-        self._statistics = EpisodeStatistics()
-        self._report = CollectReport(WorkerLog(tb_logger, exp_name, instance_name), self.config.collect_print_freq)
-        self._policies: Sequence[CollectMode] | None = None
-        self._stepper: BattleStepper | None = None
-        self._clear()
-        if env is not None:
-            self.reset_env(env)
-        if policy is not None:
-            self.reset_policy(policy)
-
-    def _clear(self) -> None:
-        self._statistics.clear()
-        self._report.reset()
 
     # ------------------------------------------------------------------ to implement
 
@@ -107,19 +75,12 @@ class BattleSerialCollector(ISerialCollector):
     def _keep_episodes(self, env_ids: NDArray[np.intp]) -> None:
         """Record that the episodes of these envs ended without a fault."""
 
-    # ------------------------------------------------------------------ life
-
+    @override
     def reset_env(self, env: VectorEnv[Any, Any, Any] | None = None) -> None:
-        """Start new episodes, in ``env`` if it is given; open moves are lost.
-
-        Raises:
-            RuntimeError: If there is no env.
-            ValueError: If ``env`` has no axis of players, or another number of them than there are policies.
-        """
         if env is not None:
             stepper = BattleStepper(env)
-            if self._policies is not None:
-                check_players(self._policies, stepper.num_players)
+            if self._policy is not None:
+                check_players(self._policy, stepper.num_players)
             self._stepper = stepper
         stepper = self._require_env()
         stepper.stop()  # episodes begin when they are needed
@@ -130,67 +91,22 @@ class BattleSerialCollector(ISerialCollector):
         self._steps = np.zeros(stepper.num_envs, dtype=np.int64)
         self._faults = FaultCounter(stepper.num_envs, self.config.env_fault, "finished episode")
         self._episode_id = np.zeros(stepper.num_envs, dtype=np.int64)
-        if self._policies is not None:
-            Players(self._policies).reset()
+        if self._policy is not None:
+            Players(self._policy).reset()
 
+    @override
     def reset_policy(self, policy: Sequence[CollectMode] | None = None) -> None:
-        """Replace the policies if others are given, which loses open moves, and reset their collecting state.
-
-        Raises:
-            RuntimeError: If there are no policies.
-            TypeError: If ``policy`` is not a sequence.
-            ValueError: If there are not as many policies as players.
-        """
         if policy is not None:
-            self._policies = check_players(policy, None if self._stepper is None else self._stepper.num_players)
+            self._policy = check_players(policy, None if self._stepper is None else self._stepper.num_players)
             if self._stepper is not None:
                 self._moves = OpenMoves(self._stepper.num_envs, self._stepper.num_players)
-        Players(self._require_policies()).reset()
+        Players(self._require_policy()).reset()
 
+    @override
     def reset(self, policy: Sequence[CollectMode] | None = None, env: VectorEnv[Any, Any, Any] | None = None) -> None:
-        """Replace policies and env where they are given; reset counters and kept data, and begin new episodes."""
-        self._clear()
         if policy is not None and env is not None:
             self._stepper = None  # the number of players may change
-        if policy is not None or self._policies is not None:
-            self.reset_policy(policy)
-        if env is not None or self._stepper is not None:
-            self.reset_env(env)
-
-    def close(self) -> None:
-        """Release env and policies. Their owners close them and the logger."""
-        self._stepper = None
-        self._policies = None
-
-    # ------------------------------------------------------------------ counters
-
-    @property
-    def envstep(self) -> int:
-        """Steps of games taken by this collector, on this rank; a resumed run sets it."""
-        return self._statistics.envstep
-
-    @envstep.setter
-    def envstep(self, value: int) -> None:
-        self._statistics.envstep = value
-
-    @property
-    def episode(self) -> int:
-        """Episodes finished by this collector, on this rank."""
-        return self._statistics.episode
-
-    @property
-    def sample(self) -> int:  # type: ignore[override]
-        """Transitions of all players that this collector has returned, on this rank."""
-        return self._statistics.sample
-
-    @property
-    def dropped_episode(self) -> int:  # type: ignore[override]
-        """Episodes that a fault of their env ended; they are neither counted nor reported as episodes."""
-        return self._statistics.dropped_episode
-
-    def pop_episodes(self) -> tuple[list[float], list[int]]:
-        """Return player 0's returns, and the env steps, of the episodes that ended since the last call."""
-        return self._statistics.pop_episodes()
+        super().reset(policy, env)
 
     # ------------------------------------------------------------------ acting
 
@@ -200,9 +116,7 @@ class BattleSerialCollector(ISerialCollector):
         check_integers(train_iter=train_iter)
         check_switches(random_collect=random)
         check_policy_kwargs(policy_kwargs, of_players=True)
-        policies, stepper = self._require_policies(), self._require_env()
-        if stepper.obs is None:
-            raise RuntimeError("the last step of the env failed: call reset_env() to start new episodes")
+        policies, stepper = self._ready()
         learns = np.array([bool(attribute(mode, "collect_data", True)) for mode in policies])
         require(bool(learns.any()), "collect_data", "true for at least one policy", learns.tolist())
         seeds = check_level_seeds(level_seeds, stepper.num_envs)
@@ -294,16 +208,6 @@ class BattleSerialCollector(ISerialCollector):
         self._length[env_ids] = 0
         self._steps[env_ids] = 0
         call.players.reset(env_ids.tolist())
-
-    def _require_env(self) -> BattleStepper:
-        if self._stepper is None:
-            raise RuntimeError("the collector has no env: pass env to the constructor or call reset_env(env)")
-        return self._stepper
-
-    def _require_policies(self) -> Sequence[CollectMode]:
-        if self._policies is None:
-            raise RuntimeError("the collector has no policies: pass policy to the constructor or call reset_policy")
-        return self._policies
 
 
 class OpenMoves:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from lightning_ding import nested
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
@@ -39,19 +40,15 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
         self._turn = 0
         self._parts: dict[int, list[Any]] = {}
 
+    @override
     def reset_env(self, env: VectorEnv[Any, Any, Any] | None = None) -> None:
-        """Start new episodes, in ``env`` if it is given; unfinished ones are lost.
-
-        Raises:
-            RuntimeError: If there is no env.
-            ValueError: If ``env`` has no axis of players, or another number of them than there are policies.
-        """
         super().reset_env(env)
         self._parts = {}
         self._delivered = np.zeros(self._require_env().num_envs, dtype=np.int64)
         if env is not None:
             self._turn = 0
 
+    @override
     def collect(
         self,
         n_episode: int | None = None,
@@ -61,7 +58,7 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
         random_collect: bool = False,
         level_seeds: Sequence[int] | None = None,
     ) -> tuple[list[Any], list[list[Info]]]:
-        """Return E episodes of every player that learns.
+        """Return E episodes of every player that learns; see also :class:`ISerialCollector`.
 
         Args:
             n_episode: Number of episodes E, >= 1; None takes ``n_episode`` of the first policy that learns.
@@ -83,11 +80,7 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
             player, ``env_id`` (0 to N - 1), ``seat`` and ``episode_id``.
 
         Raises:
-            RuntimeError: If there is no env or no policy, or an env reports a fault with ``env_fault="raise"``, or too
-                many in a row.
-            ValueError: If an argument is out of range, no policy learns, a policy gives no actions or of a wrong shape,
-                or a value is not finite.
-            TypeError: If an argument is of the wrong type.
+            ValueError: If no policy learns.
         """
         call = self._begin(train_iter, random_collect, policy_kwargs, level_seeds)
         asked = call.players.modes[int(call.learns.argmax())]

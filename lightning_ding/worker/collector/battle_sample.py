@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from lightning_ding.config import require
 from lightning_ding.modes import CollectMode
@@ -38,19 +39,14 @@ class BattleSampleSerialCollector(BattleSerialCollector):
         super()._clear()
         self._kept: defaultdict[int, TransitionQueue] = defaultdict(TransitionQueue)
 
+    @override
     def reset_policy(self, policy: Sequence[CollectMode] | None = None) -> None:
-        """Replace the policies if others are given, which loses open moves, and reset their collecting state.
-
-        Raises:
-            RuntimeError: If there are no policies.
-            TypeError: If ``policy`` is not a sequence.
-            ValueError: If there are not as many policies as players, or the ``unroll_len`` of one is above 1.
-        """
         for mode in check_players(policy, None) if policy is not None else ():
             unroll_len = attribute(mode, "unroll_len", 1)
             require(unroll_len == 1, "collect.unroll_len", "1 with this collector", unroll_len)
         super().reset_policy(policy)
 
+    @override
     def collect(
         self,
         n_sample: int | None = None,
@@ -61,7 +57,7 @@ class BattleSampleSerialCollector(BattleSerialCollector):
         random_collect: bool = False,
         level_seeds: Sequence[int] | None = None,
     ) -> tuple[list[Any], list[list[Info]]]:
-        """Return S transitions of every player that learns.
+        """Return S transitions of every player that learns; see also :class:`ISerialCollector`.
 
         Args:
             n_sample: Number of transitions S of each player, >= 1; None takes ``n_sample`` of each player's policy.
@@ -82,11 +78,8 @@ class BattleSampleSerialCollector(BattleSerialCollector):
             moves of this player, ``env_id`` (0 to N - 1), ``seat`` and ``episode_id``.
 
         Raises:
-            RuntimeError: If there is no env or no policy, or an env reports a fault with ``env_fault="raise"``, or too
-                many in a row, or a player that learns never has a turn.
-            ValueError: If an argument is out of range, no policy learns, a policy gives no actions or of a wrong shape,
-                or a value is not finite.
-            TypeError: If an argument is of the wrong type.
+            RuntimeError: If a player that learns never has a turn.
+            ValueError: If no policy learns.
         """
         check_switches(drop_extra=drop_extra)
         call = self._begin(train_iter, random_collect, policy_kwargs, level_seeds)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from lightning_ding import nested
 from lightning_ding.envs import EnvStepper, from_plain, to_plain
@@ -75,6 +76,7 @@ class EpisodeSerialCollector(SinglePolicyCollector):
         if not self._waiting:
             self._waiting = [deque() for _ in range(vector_env.num_envs)]
 
+    @override
     def collect(
         self,
         n_episode: int | None = None,
@@ -85,7 +87,7 @@ class EpisodeSerialCollector(SinglePolicyCollector):
         record_random_collect: bool = True,
         level_seeds: Sequence[int] | None = None,
     ) -> list[dict[str, Any]] | dict[str, Any]:
-        """Return E episodes, env by env, those of each env in chronological order.
+        """Return E episodes, env by env, those of each env in chronological order; see also :class:`ISerialCollector`.
 
         Args:
             n_episode: Number of episodes E, >= 1; None takes the policy's ``n_episode``.
@@ -102,11 +104,7 @@ class EpisodeSerialCollector(SinglePolicyCollector):
             leading axes (W, L) and a ``mask`` as of :func:`cut_windows` if the policy's ``unroll_len`` L is above 1.
 
         Raises:
-            RuntimeError: If there is no env or no policy, or an env reports a fault with ``env_fault="raise"``, or too
-                many in a row.
-            ValueError: If an argument is out of range, the policy gives no actions or of a wrong shape, or a value is
-                not finite.
-            TypeError: If an argument is of the wrong type, or the env's ``reward_shaping`` does not return an episode.
+            TypeError: If the env's ``reward_shaping`` does not return an episode.
         """
         call = self._begin(train_iter, random_collect, record_random_collect, policy_kwargs, level_seeds)
         asked = attribute(call.policy, "n_episode", None) if n_episode is None else n_episode
@@ -126,15 +124,15 @@ class EpisodeSerialCollector(SinglePolicyCollector):
         self._finish(call)
         return train_sample(call.policy, episodes) if self.config.get_train_sample else episodes
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the collector, its whole episodes, and the steps of the unfinished ones."""
         state = super().state_dict()
         counted = {"turn": self._turn, "has_warned": self._has_warned, "waiting": [list(q) for q in self._waiting]}
         under_way = {"has_levels": self._has_levels, "steps": self._table.newest(int(self._length.max()))}
         return {**state, "episodes": to_plain(counted), "steps": to_plain(under_way)}
 
+    @override
     def load_state_dict(self, state: Mapping[str, Any], goes_on: bool = True) -> None:
-        """Restore what ``state_dict`` returned; see :class:`ISerialCollector`."""
         super().load_state_dict(state, goes_on)
         if "episodes" not in state:  # a collector of another kind has none
             return

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from lightning_ding import nested
 from lightning_ding.config import require
@@ -42,19 +43,15 @@ class SampleSerialCollector(SinglePolicyCollector):
         super()._clear()
         self._kept = TransitionQueue()
 
+    @override
     def reset_policy(self, policy: CollectMode | None = None) -> None:
-        """Replace the policy if one is given, and reset its collecting state.
-
-        Raises:
-            RuntimeError: If there is no policy.
-            ValueError: If the policy's ``unroll_len`` is above 1.
-        """
         if policy is not None:
             allowed = "1 with the sample collector (a sequence buffer draws sequences, type 'episode' cuts windows)"
             unroll_len = attribute(collect_mode_of(policy), "unroll_len", 1)
             require(unroll_len == 1, "collect.unroll_len", allowed, unroll_len)
         super().reset_policy(policy)
 
+    @override
     def collect(
         self,
         n_sample: int | None = None,
@@ -65,7 +62,7 @@ class SampleSerialCollector(SinglePolicyCollector):
         policy_kwargs: Mapping[str, Any] | None = None,
         level_seeds: Sequence[int] | None = None,
     ) -> Any:
-        """Return S transitions.
+        """Return S transitions; see also :class:`ISerialCollector`.
 
         Args:
             n_sample: Number of transitions S, >= 1; None takes the policy's ``n_sample``.
@@ -80,13 +77,6 @@ class SampleSerialCollector(SinglePolicyCollector):
         Returns:
             The columns that the policy's ``process_transition`` gives, and ``env_id``, ``episode_id`` and
             ``policy_version``: nested numpy arrays with leading axis S.
-
-        Raises:
-            RuntimeError: If there is no env or no policy, or an env reports a fault with ``env_fault="raise"``, or too
-                many in a row.
-            ValueError: If an argument is out of range, the policy gives no actions or of a wrong shape, or a value is
-                not finite.
-            TypeError: If an argument is of the wrong type.
         """
         check_switches(drop_extra=drop_extra)
         call = self._begin(train_iter, random_collect, record_random_collect, policy_kwargs, level_seeds)
@@ -101,12 +91,12 @@ class SampleSerialCollector(SinglePolicyCollector):
         self._finish(call)
         return call.policy.get_train_sample(data)
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the collector and the transitions that wait for the next call."""
         return {**super().state_dict(), "kept": to_plain(self._kept.parts)}
 
+    @override
     def load_state_dict(self, state: Mapping[str, Any], goes_on: bool = True) -> None:
-        """Restore what ``state_dict`` returned; see :class:`ISerialCollector`."""
         super().load_state_dict(state, goes_on)
         if "kept" in state:  # a collector of another kind has none
             self._kept = TransitionQueue([nested.to_array(part) for part in from_plain(state["kept"])])

@@ -12,18 +12,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from lightning_ding import nested
-from lightning_ding.config import ConfigLike, require
+from lightning_ding.config import require
 from lightning_ding.envs import EnvStepper, Timestep, from_plain, to_plain
 from lightning_ding.modes import CollectMode
 from lightning_ding.worker.actions import actions_of, random_output
 from lightning_ding.worker.arguments import check_integers, check_level_seeds, check_policy_kwargs, check_switches
-from lightning_ding.worker.collector.base import ISerialCollector
-from lightning_ding.worker.episodes import CollectReport, EpisodeStatistics, FaultCounter, ReportMark
-from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
+from lightning_ding.worker.collector.base import VectorEnvCollector
+from lightning_ding.worker.episodes import FaultCounter, ReportMark
 from lightning_ding.worker.players import collect_mode_of
-from lightning_ding.worker_config import CollectorConfig
 
 
 class Call(NamedTuple):
@@ -40,42 +39,8 @@ class Call(NamedTuple):
     mark: ReportMark | None
 
 
-class SinglePolicyCollector(ISerialCollector):
-    """Acts in N envs with one policy. A subclass keeps the steps and decides how many are enough.
-
-    Args:
-        cfg: A ``CollectorConfig``, or a mapping to merge over its defaults.
-        env: A gymnasium vector env in any autoreset mode; its owner closes it.
-        policy: A policy, or its collect mode.
-        tb_logger: Logger that gets a report every ``collect_print_freq`` updates; see ``WorkerLog``. Its owner closes
-            it.
-        exp_name: Part of the name of the Python logger that gets the reports too.
-        instance_name: Name of this collector in both.
-    """
-
-    def __init__(
-        self,
-        cfg: ConfigLike[CollectorConfig] = None,
-        env: VectorEnv | None = None,
-        policy: CollectMode | None = None,
-        tb_logger: Any = None,
-        exp_name: str = DEFAULT_EXPERIMENT,
-        instance_name: str = "collector",
-    ) -> None:
-        self.config: CollectorConfig = self.resolve_config(cfg)
-        self._statistics = EpisodeStatistics()
-        self._report = CollectReport(WorkerLog(tb_logger, exp_name, instance_name), self.config.collect_print_freq)
-        self._policy: CollectMode | None = None
-        self._stepper: EnvStepper | None = None
-        self._clear()
-        if env is not None:
-            self.reset_env(env)
-        if policy is not None:
-            self.reset_policy(policy)
-
-    def _clear(self) -> None:
-        self._statistics.clear()
-        self._report.reset()
+class SinglePolicyCollector(VectorEnvCollector[EnvStepper, CollectMode]):
+    """Acts in N envs, in any autoreset mode, with one policy. A subclass keeps the steps and decides when to stop."""
 
     # ------------------------------------------------------------------ to implement
 
@@ -96,14 +61,8 @@ class SinglePolicyCollector(ISerialCollector):
             lengths: Steps of each episode, of the same shape.
         """
 
-    # ------------------------------------------------------------------ life
-
+    @override
     def reset_env(self, env: VectorEnv | None = None) -> None:
-        """Start new episodes, in ``env`` if it is given; collected data that are not yet returned are kept.
-
-        Raises:
-            RuntimeError: If there is no env.
-        """
         if env is not None:
             self._stepper = EnvStepper(env)
         stepper = self._require_env()
@@ -118,71 +77,16 @@ class SinglePolicyCollector(ISerialCollector):
         if self._policy is not None:
             self._policy.reset()
 
+    @override
     def reset_policy(self, policy: CollectMode | None = None) -> None:
-        """Replace the policy if one is given, and reset its collecting state.
-
-        Raises:
-            RuntimeError: If there is no policy.
-        """
         if policy is not None:
             self._policy = collect_mode_of(policy)
         self._require_policy().reset()
 
-    def reset(self, policy: CollectMode | None = None, env: VectorEnv | None = None) -> None:
-        """Replace policy and env where they are given; reset counters and kept data, and begin new episodes."""
-        self._clear()
-        if policy is not None or self._policy is not None:
-            self.reset_policy(policy)
-        if env is not None or self._stepper is not None:
-            self.reset_env(env)
-
-    def close(self) -> None:
-        """Release env and policy. Their owners close them and the logger."""
-        self._stepper = None
-        self._policy = None
-
-    # ------------------------------------------------------------------ counters
-
-    @property
-    def envstep(self) -> int:
-        """Environment steps taken by this collector, on this rank; a resumed run sets it."""
-        return self._statistics.envstep
-
-    @envstep.setter
-    def envstep(self, value: int) -> None:
-        self._statistics.envstep = value
-
-    @property
-    def episode(self) -> int:
-        """Episodes finished by this collector, on this rank."""
-        return self._statistics.episode
-
-    @property
-    def sample(self) -> int:  # type: ignore[override]
-        """Transitions that this collector has returned, on this rank."""
-        return self._statistics.sample
-
-    @property
-    def dropped_episode(self) -> int:  # type: ignore[override]
-        """Episodes that a fault of their env ended; they are neither counted nor reported as episodes."""
-        return self._statistics.dropped_episode
-
-    def pop_episodes(self) -> tuple[list[float], list[int]]:
-        """Return the returns and lengths of the episodes that ended since the last call."""
-        return self._statistics.pop_episodes()
-
-    def pop_dropped_episodes(self) -> list[int]:
-        """Return the ``episode_id`` of the episodes that were dropped for a fault of their env since the last call."""
-        return self._statistics.pop_dropped_ids()
-
-    def skip_episode_ids(self, first: int) -> None:
-        """Give episodes that begin from now on ids >= ``first``, so that they differ from those in a buffer."""
-        self._statistics.next_episode_id = max(first, self._statistics.next_episode_id)
-
     # ------------------------------------------------------------------ state
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """Return the counters, the data that are not yet returned, and the state of the unfinished episodes."""
         stepper = self._require_env()
         under_way = {
             "_return": self._return,
@@ -194,13 +98,8 @@ class SinglePolicyCollector(ISerialCollector):
         counted = self._statistics.state_dict()
         return {"class": type(self).__name__, "counted": to_plain(counted), "under_way": to_plain(under_way)}
 
+    @override
     def load_state_dict(self, state: Mapping[str, Any], goes_on: bool = True) -> None:
-        """Restore what ``state_dict`` returned; see :class:`ISerialCollector`.
-
-        Raises:
-            RuntimeError: If there is no env.
-            ValueError: If the unfinished episodes should continue in another number of envs.
-        """
         stepper = self._require_env()
         under_way = from_plain(state["under_way"])
         saved, now = len(under_way["_length"]), stepper.env.num_envs
@@ -224,9 +123,7 @@ class SinglePolicyCollector(ISerialCollector):
         check_integers(train_iter=train_iter)
         check_switches(random_collect=random_collect, record_random_collect=record_random_collect)
         check_policy_kwargs(policy_kwargs)
-        policy, stepper = self._require_policy(), self._require_env()
-        if stepper.obs is None:
-            raise RuntimeError("the last step of the env failed: call reset_env() to start new episodes")
+        policy, stepper = self._ready()
         is_recorded = record_random_collect or not random_collect
         mark = self._report.begin(self._statistics) if is_recorded else None
         seeds = check_level_seeds(level_seeds, stepper.env.num_envs)
@@ -291,15 +188,3 @@ class SinglePolicyCollector(ISerialCollector):
         self._length[rows] = 0
         self._episode_id[rows] = self._statistics.new_ids(len(rows))
         call.policy.reset(rows.tolist())
-
-    def _require_env(self) -> EnvStepper:
-        if self._stepper is None:
-            raise RuntimeError("the collector has no env: pass env to the constructor or call reset_env(env)")
-        return self._stepper
-
-    def _require_policy(self) -> CollectMode:
-        if self._policy is None:
-            raise RuntimeError(
-                "the collector has no policy: pass policy to the constructor or call reset_policy(policy)"
-            )
-        return self._policy
