@@ -322,21 +322,3 @@ def summary(returns: Sequence[float] | NDArray[np.float64], name: str = "return"
     """
     numbers = {"mean": np.mean(returns), "std": np.std(returns), "min": np.min(returns), "max": np.max(returns)}
     return {f"{name}_{kind}": float(value) for kind, value in numbers.items()}
-
-
-def speed(lengths: Sequence[int], seconds: float) -> dict[str, float]:
-    """Return the counts and averages that interaction evaluators report.
-
-    Args:
-        lengths: Env steps of the episodes, at least one.
-        seconds: Duration of the evaluation.
-    """
-    n_episode, n_envstep = len(lengths), sum(lengths)
-    return {
-        "episode_count": n_episode,
-        "envstep_count": n_envstep,
-        "avg_envstep_per_episode": n_envstep / n_episode,
-        "evaluate_time": seconds,
-        "avg_time_per_episode": seconds / n_episode,
-        "avg_envstep_per_sec": n_envstep / seconds,
-    }

@@ -1,6 +1,6 @@
-"""The interface of evaluators, functions that make one from a config section, and evaluation on several ranks.
+"""The interface of evaluators, functions that make one from a config section, and what those in envs share.
 
-Shapes: E episodes, K numbers for each of them.
+Shapes: N envs, P players, E episodes.
 """
 
 from __future__ import annotations
@@ -8,25 +8,30 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from time import perf_counter
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
+from typing_extensions import override
 
-from lightning_ding.config import require
-from lightning_ding.modes import EvalMode
+from lightning_ding.config import ConfigLike, require
+from lightning_ding.envs import EnvStepper
+from lightning_ding.envs.battle_stepper import BattleStepper
 from lightning_ding.ranks import rank_and_world_size, sum_over_ranks
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
 from lightning_ding.worker.arguments import check_integers
 from lightning_ding.worker.base import Worker, get_class
-from lightning_ding.worker.episodes import speed
 from lightning_ding.worker.evaluator.config import EvaluatorConfig
-from lightning_ding.worker.log import WorkerLog
+from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
 
 logger = logging.getLogger(__name__)
 
 SaveFunction = Callable[[str], Any]
+StepperT = TypeVar("StepperT", bound="EnvStepper | BattleStepper")
+PolicyT = TypeVar("PolicyT")
 
 
 class ISerialEvaluator(Worker):
@@ -47,9 +52,8 @@ class ISerialEvaluator(Worker):
     """Vector steps or batches so far, by which a watchdog detects that an evaluation makes progress."""
     cancel_requested: bool = False
     """Whether a running evaluation should stop early; another thread may set it. While it is true, none runs."""
-    _policy: EvalMode | None = None
+    _policy: Any = None
     _last_eval_iter: int | None = None
-    _has_cut: bool = False
 
     @property
     @abstractmethod
@@ -57,21 +61,34 @@ class ISerialEvaluator(Worker):
         """The env or data that the policy is evaluated on; None if none was given yet."""
 
     @property
-    def policy(self) -> EvalMode | None:
-        """The policy's eval mode; None if none was given yet."""
+    def policy(self) -> Any:
+        """The eval mode, of several policies a sequence of them; None if none was given yet."""
         return self._policy
 
     @abstractmethod
     def reset_env(self, env: Any = None) -> None:
-        """Start again, on ``env`` if it is given."""
+        """Replace the env or the data if others are given.
+
+        Raises:
+            TypeError: If ``env`` is something else.
+            ValueError: If the evaluator cannot act in ``env``, or it has another number of players than policies.
+        """
 
     @abstractmethod
-    def reset_policy(self, policy: EvalMode | None = None) -> None:
-        """Replace the policy if one is given, and reset its evaluating state."""
+    def reset_policy(self, policy: Any = None) -> None:
+        """Replace the policy if one is given, and reset its evaluating state.
+
+        Args:
+            policy: A policy or its eval mode; a sequence of eval modes where several policies act in one env.
+
+        Raises:
+            TypeError: If several policies act and ``policy`` is not a sequence.
+            ValueError: If there are not as many policies as players.
+        """
 
     @abstractmethod
-    def reset(self, policy: EvalMode | None = None, env: Any = None) -> None:
-        """Reset env and policy, and remove the results of earlier evaluations."""
+    def reset(self, policy: Any = None, env: Any = None) -> None:
+        """Replace policy and env where they are given, and remove the results of earlier evaluations."""
 
     def should_eval(self, train_iter: int) -> bool:
         """Return whether ``eval_freq`` updates have passed since the last evaluation, or there was none.
@@ -88,7 +105,27 @@ class ISerialEvaluator(Worker):
         envstep: int = -1,
         n_episode: int | None = None,
     ) -> tuple[bool, dict[str, Any]]:
-        """Evaluate; return whether the run may stop, and the results as plain Python."""
+        """Evaluate, store the update and the score of the evaluation, and write the results to the loggers.
+
+        If ``torch.distributed`` is initialised, every rank has to call this and does its share; all of them get the
+        same result.
+
+        Args:
+            save_ckpt_fn: Function called with a file name when the score is the best so far. It is called on every
+                rank, because saving may need all of them, as ``Trainer.save_checkpoint`` does.
+            train_iter: Updates so far; negative if not known.
+            envstep: Environment steps so far.
+            n_episode: Number of episodes over all ranks; None takes the config's ``n_episode``.
+
+        Returns:
+            Whether the score reached ``stop_value`` after at least one update, and the results as plain Python; see
+            the classes.
+
+        Raises:
+            ValueError: If there are fewer episodes than ranks, or none.
+            TypeError: If an argument is of the wrong type.
+            RuntimeError: If there is no env or no policy, or the envs report more faults than there are episodes.
+        """
 
     @abstractmethod
     def run(self, *args: Any, **kwargs: Any) -> Any:
@@ -125,6 +162,86 @@ class ISerialEvaluator(Worker):
             train_iter=train_iter, envstep=envstep, **({} if n_episode is None else {"n_episode": n_episode})
         )
 
+    def _note_eval(self, train_iter: int) -> None:
+        if train_iter >= 0:
+            self._last_eval_iter = train_iter
+
+
+class EpisodeEvaluator(ISerialEvaluator, Generic[StepperT, PolicyT]):
+    """Measures by whole episodes in a vector env. A subclass acts.
+
+    Args:
+        cfg: An ``EvaluatorConfig``, or a mapping to merge over its defaults.
+        env: A vector env; its owner closes it.
+        policy: A policy or its eval mode; a sequence of P eval modes where several policies act.
+        tb_logger: A TensorBoard ``SummaryWriter`` or a Lightning logger; or None.
+        exp_name: Part of the name of the logger of Python's logging.
+        instance_name: Name that distinguishes several evaluators, in logs and names of figures.
+        seed: Seed of the episodes, together with the number of the evaluation. With ``fixed_starts`` each evaluation
+            has the same episodes.
+    """
+
+    _has_cut: bool = False
+
+    def __init__(
+        self,
+        cfg: ConfigLike[EvaluatorConfig] = None,
+        env: VectorEnv | None = None,
+        policy: PolicyT | None = None,
+        tb_logger: Any = None,
+        exp_name: str = DEFAULT_EXPERIMENT,
+        instance_name: str = "evaluator",
+        seed: int = 0,
+    ) -> None:
+        self.config: EvaluatorConfig = self.resolve_config(cfg)
+        self.seed = seed
+        self._log = WorkerLog(tb_logger, exp_name, instance_name)
+        self._stepper: StepperT | None = None
+        self._policy: PolicyT | None = None
+        self._clear()
+        if env is not None:
+            self.reset_env(env)
+        if policy is not None:
+            self.reset_policy(policy)
+
+    def _clear(self) -> None:
+        """Remove the results of earlier evaluations."""
+        self.evaluations = 0
+        self.best_return = -np.inf
+        self._last_eval_iter = None
+
+    @property
+    @override
+    def env(self) -> VectorEnv | None:
+        return None if self._stepper is None else self._stepper.env
+
+    @override
+    def reset(self, policy: PolicyT | None = None, env: VectorEnv | None = None) -> None:
+        self._clear()
+        self.reset_policy(policy)
+        self.reset_env(env)
+
+    @override
+    def close(self) -> None:
+        self._stepper = self._policy = None
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "best_return": float(self.best_return), "evaluations": self.evaluations}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self.best_return = state_dict["best_return"]
+        self.evaluations = state_dict["evaluations"]
+
+    # ------------------------------------------------------------------ for subclasses
+
+    def _parts(self) -> tuple[StepperT, PolicyT]:
+        if self._stepper is None or self._policy is None:
+            raise RuntimeError("the evaluator needs an env and a policy: pass them to the constructor or to reset")
+        return self._stepper, self._policy
+
     def _number(self, number: int | None = None) -> int:
         """Return the number of an evaluation that begins: 0 with ``fixed_starts``, else the given one or its count."""
         if self.config.fixed_starts:
@@ -149,42 +266,80 @@ class ISerialEvaluator(Worker):
             logger.warning("an evaluation episode was cut off at max_episode_steps=%d; its return is partial", limit)
         return too_long
 
-    def _note_eval(self, train_iter: int) -> None:
-        if train_iter >= 0:
-            self._last_eval_iter = train_iter
+    def _run_sharded(
+        self, run: Callable[[Sequence[int]], tuple[Any, Sequence[int]]], n_episode: int | None
+    ) -> tuple[NDArray[np.float64], list[int], float]:
+        """Run episodes, each on one rank, and return the results of all of them.
+
+        Rank r of W runs the episodes r, r + W, ... All ranks work at the same time and return the same results.
+        A single rank would get the same results if ``run`` depends only on the numbers of the episodes. A Trainer does
+        not need this method, because the datamodule distributes the episodes and Lightning joins the results.
+
+        Args:
+            run: Function that is called once with the numbers of this rank's episodes, at least one; it returns their
+                returns and lengths as :meth:`run` does.
+            n_episode: Number of episodes E over all ranks; None takes the config's ``n_episode``.
+
+        Returns:
+            Returns of the players, shape (P, E), E lengths, in the order of the episodes, and the duration in seconds.
+
+        Raises:
+            ValueError: If there are fewer episodes than ranks.
+        """
+        total = self.config.n_episode if n_episode is None else n_episode
+        rank, world_size = rank_and_world_size()
+        enough = ">= 1" if world_size == 1 else f"at least one for each of {world_size} ranks"
+        require(total >= world_size, "n_episode", enough, total)
+        started = perf_counter()
+        share = range(total)[rank::world_size]
+        rows = np.vstack(run(share)).astype(np.float64)
+        table = np.zeros((len(rows), total))
+        table[:, share] = rows
+        table = sum_over_ranks(torch.from_numpy(table)).numpy()
+        return table[:-1], table[-1].astype(int).tolist(), perf_counter() - started
 
     def _conclude(
         self,
-        log: WorkerLog,
+        episodes: Mapping[str, Any],
         values: Mapping[str, float],
-        lengths: Sequence[int],
         seconds: float,
+        save_ckpt_fn: SaveFunction | None,
         train_iter: int,
         envstep: int,
-        save_ckpt_fn: SaveFunction | None,
-    ) -> bool:
+        **logged: float,
+    ) -> tuple[bool, dict[str, Any]]:
         """Write and store the results of an evaluation, and save the policy if it is the best so far.
 
         Args:
-            log: The log to write to.
-            values: Results with ``return_mean``.
-            lengths: Env steps of the episodes.
+            episodes: Results of each episode, with ``eval_episode_length``.
+            values: Results of the evaluation, with ``return_mean``.
             seconds: Duration of the evaluation.
+            save_ckpt_fn: See :meth:`eval`.
             train_iter: Updates so far; negative if not known.
             envstep: Environment steps so far.
-            save_ckpt_fn: See :meth:`eval`.
+            logged: Further numbers to write.
 
         Returns:
-            Whether the mean return reached ``stop_value`` after at least one update.
+            Whether the mean return reached ``stop_value`` after at least one update, and all results.
         """
-        log.write({**speed(lengths, seconds), **values}, train_iter, envstep)
+        n_episode, n_envstep = len(episodes["eval_episode_length"]), sum(episodes["eval_episode_length"])
+        speed = {
+            "episode_count": n_episode,
+            "envstep_count": n_envstep,
+            "avg_envstep_per_episode": n_envstep / n_episode,
+            "evaluate_time": seconds,
+            "avg_time_per_episode": seconds / n_episode,
+            "avg_envstep_per_sec": n_envstep / seconds,
+        }
+        self._log.write({**speed, **values, **logged}, train_iter, envstep)
         self._note_eval(train_iter)
-        mean = values["return_mean"]
+        mean, stop_value = values["return_mean"], self.config.stop_value
         if mean > self.best_return:
             self.best_return = mean
             if save_ckpt_fn is not None:
                 save_ckpt_fn("ckpt_best.ckpt")
-        return self.config.stop_value is not None and mean >= self.config.stop_value and train_iter > 0
+        stop = stop_value is not None and mean >= stop_value and train_iter > 0
+        return stop, {**episodes, **values, "train_iter": train_iter, "envstep": envstep}
 
 
 def get_serial_evaluator_cls(cfg: Any) -> type[ISerialEvaluator]:
@@ -204,31 +359,3 @@ def create_serial_evaluator(cfg: Any, **kwargs: Any) -> ISerialEvaluator:
         KeyError: If the type is not registered.
     """
     return get_serial_evaluator_cls(cfg)(cfg, **kwargs)  # type: ignore[call-arg]
-
-
-def run_sharded(run: Callable[[Sequence[int]], Any], n_episode: int) -> NDArray[np.float64]:
-    """Run the episodes 0 to n_episode - 1, each on one rank, and return the results of all of them.
-
-    Rank r of W runs the episodes r, r + W, ... All ranks work at the same time and return the same results.
-    A single rank would get the same results if ``run`` depends only on the numbers of the episodes. A Trainer does not
-    need this function, because the datamodule distributes the episodes and Lightning joins the results.
-
-    Args:
-        run: Function that is called once with the numbers of this rank's E >= 1 episodes, and returns K rows of E
-            numbers.
-        n_episode: Episodes over all ranks, at least one for each.
-
-    Returns:
-        Numbers of all episodes, shape (K, n_episode), in the order of the episodes.
-
-    Raises:
-        ValueError: If there are fewer episodes than ranks.
-    """
-    rank, world_size = rank_and_world_size()
-    enough = ">= 1" if world_size == 1 else f"at least one for each of {world_size} ranks"
-    require(n_episode >= world_size, "n_episode", enough, n_episode)
-    share = range(n_episode)[rank::world_size]
-    rows = np.asarray(run(share), dtype=np.float64)
-    table = np.zeros((len(rows), n_episode))
-    table[:, share] = rows
-    return sum_over_ranks(torch.from_numpy(table)).numpy()

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DistributedSampler, RandomSampler
 from torchmetrics import Metric, MetricCollection
+from typing_extensions import override
 
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, require
@@ -36,6 +37,10 @@ class MetricSerialEvaluator(ISerialEvaluator):
     An :class:`IMetric` gets the output of the policy's ``forward``, and its values are averaged with the sizes of the
     batches as weights. A metric of torchmetrics gets the ``logit`` of the output, or the ``action`` if there is none,
     and computes its own average. The first value of a torchmetrics collection decides which of two is better.
+
+    The results of :meth:`eval` are the values of the metric by name, which are also the score. Every value is compared
+    with the same ``stop_value``, and :meth:`IMetric.gt` decides whether all or some of them have to reach it. Its
+    ``n_episode`` must be None, because there are no episodes.
 
     Args:
         cfg: An ``EvaluatorConfig``, or a mapping to merge over its defaults.
@@ -70,16 +75,12 @@ class MetricSerialEvaluator(ISerialEvaluator):
         self.reset_policy(policy)
 
     @property
+    @override
     def env(self) -> tuple[Iterable[Any], IMetric | Metric | MetricCollection] | None:
-        """The data loader and the metric; None if they were not given yet."""
         return None if self._meter is None else (self._loader, self._meter.metric)
 
+    @override
     def reset_env(self, env: tuple[Iterable[Any], IMetric | Metric | MetricCollection] | None = None) -> None:
-        """Replace the data loader and the metric if others are given.
-
-        Raises:
-            TypeError: If ``env`` is something else.
-        """
         if env is None:
             return
         if not isinstance(env, (tuple, list)) or len(env) != 2 or not isinstance(env[1], IMetric):
@@ -88,24 +89,25 @@ class MetricSerialEvaluator(ISerialEvaluator):
         self._loader, metric = env
         self._meter = TorchMeter(metric) if isinstance(metric, (Metric, MetricCollection)) else MeanMeter(metric)
 
+    @override
     def reset_policy(self, policy: EvalMode | None = None) -> None:
-        """Replace the policy if one is given, and reset its evaluating state."""
         if policy is not None:
             self._policy = eval_mode_of(policy)
         if self._policy is not None:
             self._policy.reset()
 
+    @override
     def reset(
         self,
         policy: EvalMode | None = None,
         env: tuple[Iterable[Any], IMetric | Metric | MetricCollection] | None = None,
     ) -> None:
-        """Replace policy and env where they are given; reset the best metric and the last evaluation."""
         self.best_metric = None
         self._last_eval_iter = None
         self.reset_env(env)
         self.reset_policy(policy)
 
+    @override
     def eval(
         self,
         save_ckpt_fn: SaveFunction | None = None,
@@ -113,27 +115,6 @@ class MetricSerialEvaluator(ISerialEvaluator):
         envstep: int = -1,
         n_episode: int | None = None,
     ) -> tuple[bool, Values]:
-        """Evaluate, store the update and the score of the evaluation, and write the results to the loggers.
-
-        If ``torch.distributed`` is initialised, every rank has to call this; all of them get the same result.
-
-        Args:
-            save_ckpt_fn: Function called with a file name when the metric is the best so far. It is called on every
-                rank, because saving may need all of them, as ``Trainer.save_checkpoint`` does.
-            train_iter: Updates so far; negative if not known.
-            envstep: Environment steps so far.
-            n_episode: None, because there are no episodes.
-
-        Returns:
-            Whether the metric is at least as good as ``stop_value`` after at least one update, and its values by name.
-            Every value is compared with the same ``stop_value``, and :meth:`IMetric.gt` decides whether all or some of
-            them have to reach it.
-
-        Raises:
-            ValueError: If ``n_episode`` is given, or see :meth:`run`.
-            TypeError: If an argument is of the wrong type.
-            RuntimeError: If there is no data loader or no policy.
-        """
         self._check_eval_arguments(save_ckpt_fn, train_iter, envstep, n_episode)
         if n_episode is not None:
             raise ValueError(f"n_episode must be None, a metric evaluator runs no episodes, got {n_episode}")
@@ -146,6 +127,7 @@ class MetricSerialEvaluator(ISerialEvaluator):
         self._save_if_best(values, save_ckpt_fn)
         return train_iter > 0 and self._is_good_enough(values), values
 
+    @override
     def run(self) -> Values:
         """Return the metric's values by name, over the data of all ranks.
 
@@ -158,16 +140,16 @@ class MetricSerialEvaluator(ISerialEvaluator):
         """
         return self._measure()[0]
 
+    @override
     def close(self) -> None:
-        """Release data loader, metric and policy."""
         self._loader = self._meter = self._policy = None
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that a checkpoint holds: the best metric and the update of the last evaluation."""
         return {**super().state_dict(), "best_metric": self.best_metric}
 
+    @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the state of a checkpoint."""
         super().load_state_dict(state_dict)
         self.best_metric = state_dict["best_metric"]
 

@@ -9,7 +9,7 @@ Shapes: N envs, E episodes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -156,7 +156,7 @@ class VectorEvalMonitor:
 
 
 class EpisodePlan:
-    """Deals E episodes out to N envs.
+    """Deals E episodes out to N envs, and adds up their rewards.
 
     Env i runs the episodes at the positions i, i + N, ... An episode that a fault of its env cut short is run again
     after the env's other ones, with the same seed.
@@ -166,15 +166,26 @@ class EpisodePlan:
         num_envs: Number of envs N.
         seed: Seed of the evaluator.
         number: Number of the evaluation, from 0.
+        players: (P,) for P players; () for no axis of players.
 
     Raises:
         ValueError: If ``episodes`` is empty.
     """
 
-    def __init__(self, episodes: Sequence[int], num_envs: int, seed: int, number: int = 0) -> None:
+    def __init__(
+        self, episodes: Sequence[int], num_envs: int, seed: int, number: int = 0, players: tuple[int, ...] = ()
+    ) -> None:
         require(len(episodes) >= 1, "n_episode", ">= 1", len(episodes))
+        self.episodes = episodes
         self.seeds = [int(np.random.SeedSequence([seed, episode, number]).generate_state(1)[0]) for episode in episodes]
         """Seeds of the E episodes."""
+        self.returns = np.zeros((len(episodes), *players))
+        """Returns of the episodes that ended, shape (E,) or (E, P)."""
+        self.lengths = np.zeros(len(episodes), dtype=np.int64)
+        """Env steps of the episodes that ended, shape (E,)."""
+        self._return = np.zeros((num_envs, *players))
+        self.steps = np.zeros(num_envs, dtype=np.int64)
+        """Env steps of the running episode of each env, shape (N,)."""
         self._waiting = [deque(range(env_id, len(episodes), num_envs)) for env_id in range(num_envs)]
         self.running: list[int | None] = [waiting.popleft() if waiting else None for waiting in self._waiting]
         """Position of the episode that each env runs; None after its last one."""
@@ -197,31 +208,59 @@ class EpisodePlan:
         ]
         return [None if position is None else self.seeds[position] for position in following]
 
-    def end(self, env_id: int) -> None:
-        """Record that the episode of an env ended, and give the env its next one."""
-        waiting = self._waiting[env_id]
-        self.running[env_id] = waiting.popleft() if waiting else None
-
-    def fail(self, env_id: int, fault: str | None) -> None:
-        """Record that a fault cut the episode of an env short, so that it is run again.
+    def add(self, reward: NDArray[np.float64], made_step: NDArray[np.bool_]) -> None:
+        """Add the rewards of a step to the running episodes.
 
         Args:
-            env_id: Index of the env.
-            fault: Description of the fault.
+            reward: Rewards, shape (N,) or (N, P).
+            made_step: Whether each env made a step of its episode, shape (N,).
+        """
+        self._return += (reward.T * made_step).T
+        self.steps += made_step
+
+    def record(
+        self,
+        ended: NDArray[np.bool_],
+        abnormal: NDArray[np.bool_],
+        fault_of: Callable[[int], str | None],
+        monitor: VectorEvalMonitor | None = None,
+    ) -> None:
+        """Record the episodes that ended in a step, plan those again that a fault cut short, and go to the next ones.
+
+        Args:
+            ended: Whether the episode of each env ended, shape (N,).
+            abnormal: Whether each env reported a fault, shape (N,).
+            fault_of: Function that returns the description of an env's fault.
+            monitor: Records of the videos; None if there are none.
 
         Raises:
             RuntimeError: After more than E faults.
         """
+        for env_id in np.flatnonzero(ended).tolist():
+            position = self.running[env_id]
+            if position is None:
+                continue
+            if abnormal[env_id]:
+                self._count_fault(env_id, fault_of)
+                self._waiting[env_id].append(position)
+                if monitor:
+                    monitor.drop_video(env_id)
+            else:
+                self.returns[position], self.lengths[position] = self._return[env_id], self.steps[env_id]
+                if monitor:
+                    monitor.update_reward(env_id, self._return[env_id])
+            waiting = self._waiting[env_id]
+            self.running[env_id] = waiting.popleft() if waiting else None
+        self._return[ended] = 0
+        self.steps[ended] = 0
+
+    def _count_fault(self, env_id: int, fault_of: Callable[[int], str | None]) -> None:
         self._faults += 1
         if self._faults > len(self.seeds):
             raise RuntimeError(
                 f"the envs reported {self._faults} faults in an evaluation of {len(self.seeds)} episodes, "
-                f"the last one in env {env_id}: {fault}"
+                f"the last one in env {env_id}: {fault_of(env_id)}"
             )
-        running = self.running[env_id]
-        if running is not None:
-            self._waiting[env_id].append(running)
-        self.end(env_id)
 
 
 def _plain(value: Any) -> Any:

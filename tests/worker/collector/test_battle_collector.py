@@ -434,7 +434,7 @@ def test_reset_policy_alone_resets_what_is_there() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_collector_may_be_made_with_nothing(kind: Any) -> None:
     collector = kind()
-    with pytest.raises(RuntimeError, match="no policies"):
+    with pytest.raises(RuntimeError, match="no policy"):
         collector.collect(1)
     collector.reset_policy([Player().mode, Player().mode])
     with pytest.raises(RuntimeError, match="no env"):
@@ -463,7 +463,7 @@ def test_close_leaves_the_env_open() -> None:
         collector.collect(1)
 
     assert not games(env)[0].is_closed
-    with pytest.raises(RuntimeError, match="no policies"):
+    with pytest.raises(RuntimeError, match="no policy"):
         collector.collect(1)
 
 

@@ -325,7 +325,7 @@ def test_evaluator_may_be_made_with_nothing() -> None:
     evaluator = BattleInteractionSerialEvaluator()
     assert evaluator.env is None
     assert evaluator.policy is None
-    with pytest.raises(RuntimeError, match="the evaluator needs an env and policies"):
+    with pytest.raises(RuntimeError, match="the evaluator needs an env and a policy"):
         evaluator.eval()
     env = env_of()
     evaluator.reset([StillPolicy().mode] * 2, env)
