@@ -99,11 +99,11 @@ class BattleInteractionSerialEvaluator(EpisodeEvaluator[BattleStepper, Sequence[
             ValueError: If ``episodes`` is empty.
         """
         stepper, policies = self._parts()
-        players, everywhere = Players(policies), np.ones(stepper.num_envs, dtype=bool)
+        players = Players(policies)
         plan = EpisodePlan(episodes, stepper.num_envs, self.seed, self._number(), (stepper.num_players,))
         players.reset()
         stepper.stop()
-        _start(stepper, plan, everywhere)
+        _start(stepper, plan, ~stepper.is_playing)
         while (is_playing := stepper.is_playing).any():
             self.steps_made += 1
             step = stepper.step(gather_actions(stepper.env, players.act(stepper.obs, stepper.active)))

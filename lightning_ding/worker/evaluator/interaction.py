@@ -44,7 +44,6 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
     """
 
     config_keys: ClassVar[frozenset[str]] = INTERACTION_KEYS
-
     _video: NDArray[np.uint8] | None = None
 
     @override
