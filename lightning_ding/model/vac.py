@@ -12,14 +12,7 @@ from typing import Any, Literal
 from torch import nn
 
 from lightning_ding.config import require
-from lightning_ding.model.actor import (
-    FIXED_SIGMA,
-    ActionShape,
-    ActionSpace,
-    SigmaType,
-    create_actor,
-    init_orthogonally,
-)
+from lightning_ding.model.actor import FIXED_SIGMA, ActionShape, ActionSpace, SigmaType, create_actor, init_orthogonally
 from lightning_ding.model.encoder import ObsShape, encoder_for
 from lightning_ding.model.heads import DiscreteHead, head_width
 from lightning_ding.registry import MODEL_REGISTRY

@@ -78,11 +78,8 @@ class A2CConfig(OnPolicyConfig):
 class A2CPolicy(ActorCriticPolicy[A2CConfig]):
     """A2C; discrete, multi-discrete, continuous and hybrid actions, action masks; vector, image and dict observations.
 
-    Args:
-        cfg: An ``A2CConfig``, or a mapping to merge over its defaults.
-        model: A network with ``compute_actor``, ``compute_critic`` and ``compute_actor_critic`` to use instead of the
-            one that the config describes.
-        enable_field: Which of learn, collect and eval to initialise; None means all.
+    The arguments are those of :class:`Policy`; a ``model`` has the methods ``compute_actor``, ``compute_critic`` and
+    ``compute_actor_critic``, as :class:`VAC`.
 
     Example:
         >>> import torch

@@ -70,11 +70,8 @@ LARGEST_CLIPPED_SHARE = 0.25  # of the targets' mass outside the support, on ave
 class C51Policy(QLearningPolicy[C51Config]):
     """C51 for discrete actions; vector, image and dict observations; action masks.
 
-    Args:
-        cfg: A ``C51Config``, or a mapping to merge over its defaults.
-        model: A network to use instead of the one that the config describes; it maps observations to ``logit`` (B, A),
-            ``distribution`` and ``log_distribution`` (B, A, N) over the support that the config describes.
-        enable_field: Which of learn, collect, eval and command to initialise; None means all.
+    The arguments are those of :class:`Policy`; a ``model`` maps observations to ``logit`` (B, A), ``distribution`` and
+    ``log_distribution`` (B, A, N) over the support that the config describes.
 
     Example:
         >>> policy = C51Policy({"model": {"obs_shape": 4, "action_shape": 2}})
@@ -93,21 +90,9 @@ class C51Policy(QLearningPolicy[C51Config]):
         self.register_buffer("support", torch.linspace(cfg.v_min, cfg.v_max, cfg.n_atom), persistent=False)
 
     def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the cross entropy of a minibatch and the metrics to report.
+        """Return the cross entropy of a minibatch and the metrics to report; see :meth:`QLearningPolicy.loss`.
 
-        Args:
-            batch: ``obs``, ``action`` (B,), ``reward`` (B,) summed over the steps, ``next_obs``, ``terminated`` (B,),
-                ``discount`` (B,), which is gamma^n and may be missing when nstep is 1, and ``IS`` (B,) with
-                ``priority_IS_weight``.
-
-        Returns:
-            The loss, and the metrics to report, detached: ``total_loss``, a scalar, ``q_value`` (B,),
-            ``target_q_value`` (B,), ``clipped_share`` (B,), the share of the target's mass that lies outside the
-            support, and ``priority`` (B,) with the option ``priority``.
-
-        Raises:
-            KeyError: If ``discount`` or ``IS`` is needed and missing.
-            ValueError: If ``reward`` is not of shape (B,).
+        They include ``clipped_share`` (B,), the share of the target's mass that lies outside the support.
         """
         target, clipped_share = self._target(batch)
         output = self._output(self.model, batch["obs"])

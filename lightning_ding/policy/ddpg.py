@@ -153,11 +153,8 @@ class DDPGConfig(QACConfig):
 class DDPGPolicy(QACPolicy[DDPGConfig]):
     """DDPG for continuous and hybrid actions; vector, image and dict observations; masks of hybrid actions' choices.
 
-    Args:
-        cfg: A ``DDPGConfig``, or a mapping to merge over its defaults.
-        model: A network to use instead of the one that the config describes, see :class:`QACPolicy`; its
-            ``compute_actor`` returns ``action``, or ``logit`` and ``action_args``.
-        enable_field: Which of learn, collect, eval and command to initialise; None means all.
+    :class:`QACPolicy` describes a network passed as ``model``; its ``compute_actor`` returns ``action``, or for hybrid
+    actions ``logit`` and ``action_args``.
 
     Example:
         >>> policy = DDPGPolicy({"model": {"obs_shape": 3, "action_shape": 1}})

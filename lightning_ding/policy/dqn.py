@@ -76,10 +76,7 @@ class DQNConfig(QLearningConfig):
 class DQNPolicy(QLearningPolicy[DQNConfig]):
     """DQN for discrete, multi-discrete and multi-binary actions; all kinds of observations; action masks.
 
-    Args:
-        cfg: A ``DQNConfig``, or a mapping to merge over its defaults.
-        model: A network ``obs -> {"logit": action values}`` to use instead of the one that the config describes.
-        enable_field: Which of learn, collect, eval and command to initialise; None means all.
+    The arguments are those of :class:`Policy`; a ``model`` maps observations to ``{"logit": action values}``.
 
     Example:
         >>> policy = DQNPolicy({"model": {"obs_shape": 4, "action_shape": 2}})
@@ -90,20 +87,9 @@ class DQNPolicy(QLearningPolicy[DQNConfig]):
     config_class: ClassVar[type[PolicyConfig]] = DQNConfig
 
     def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the temporal-difference loss of a minibatch and the metrics to report.
+        """Return the temporal-difference loss of a minibatch and its metrics; see :meth:`QLearningPolicy.loss`.
 
-        Args:
-            batch: ``obs``, ``action`` (B,) or (B, dimensions), ``reward`` (B,) summed over the steps, ``next_obs``,
-                ``terminated`` (B,), ``discount`` (B,), which is gamma^n and may be missing when nstep is 1, and ``IS``
-                (B,) with ``priority_IS_weight``.
-
-        Returns:
-            The loss, averaged over the dimensions of the action, and the metrics to report, detached: ``total_loss``,
-            a scalar, ``q_value`` (B,), ``target_q_value`` (B,), and ``priority`` (B,) with the option ``priority``.
-
-        Raises:
-            KeyError: If ``discount`` or ``IS`` is needed and missing.
-            ValueError: If ``reward`` is not of shape (B,).
+        The ``action`` of a multi-discrete space is (B, dimensions); losses and values are averaged over the dimensions.
         """
         targets = self._targets(batch)
         q_tm1 = self._logits(self._output(self.model, batch["obs"]))

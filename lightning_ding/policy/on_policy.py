@@ -16,7 +16,7 @@ from torch import Tensor
 from lightning_ding import nested, rl
 from lightning_ding.config import moved, require
 from lightning_ding.modes import not_implemented
-from lightning_ding.policy.base.config import LearnConfig, PolicyConfig
+from lightning_ding.policy.base.config import LearnConfig, NetworkConfig, PolicyConfig
 from lightning_ding.policy.base.policy import ConfigT, Policy
 from lightning_ding.policy.base.rank_statistics import standardise_over_ranks
 from lightning_ding.policy.base.round import Batch
@@ -28,11 +28,9 @@ from lightning_ding.worker_config import CollectorConfig
 
 
 @dataclass(frozen=True)
-class ActorModelConfig:
+class ActorModelConfig(NetworkConfig):
     """The network of an actor, with or without a critic."""
 
-    obs_shape: Any = None
-    """Size or shape of an observation, or a dict of them; None takes it from the env."""
     action_shape: Any = None
     """Number of actions or dimensions; one number for each dimension of a multi-discrete action; action_type_shape
     and action_args_shape of a hybrid one; None takes it from the env."""
@@ -46,21 +44,10 @@ class ActorModelConfig:
     """Whether continuous actions are rounded, for an env with a Box of integers; None takes it from the env."""
     action_start: int | Sequence[int] | None = None
     """Smallest action of a Discrete space, or of each dimension; None takes it from the env, or 0 without an env."""
-    encoder: str | None = None
-    """Registered encoder (mlp, conv, impala, dict or your own); None chooses by the shape of observations."""
-    encoder_hidden_size_list: Sequence[int] | None = None
-    """Widths of the encoder; None takes the encoder's default: 128, 128, 64 for vectors."""
     actor_head_hidden_size: int | None = None
     """Width of the actor head's hidden layers; None takes the encoder's last width."""
     actor_head_layer_num: int = 0
     """Number of hidden layers of the actor's head, >= 0."""
-    encoder_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Further options of the encoder by name: layer_norm, activation; of images channels, feature_size, kernel_size and
-    stride; of dicts fusion_size and image_encoder; see the page on networks."""
-    activation: Literal["relu", "tanh", "elu", "gelu", "silu"] = "relu"
-    """Activation function after every hidden layer."""
-    layer_norm: bool = False
-    """Normalise every hidden layer before its activation."""
     sigma_type: Literal["independent", "conditioned", "fixed"] = "independent"
     """Standard deviation of continuous actions: learned for each dimension, by the network, or fixed."""
     fixed_sigma_value: float = 0.3

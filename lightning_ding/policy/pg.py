@@ -82,10 +82,7 @@ class PGConfig(OnPolicyConfig):
 class PGPolicy(OnPolicyPolicy[PGConfig]):
     """REINFORCE; discrete, multi-discrete, continuous and hybrid actions, action masks; any observations.
 
-    Args:
-        cfg: A ``PGConfig``, or a mapping to merge over its defaults.
-        model: A network ``obs -> {"logit": ...}`` to use instead of the one that the config describes.
-        enable_field: Which of learn, collect and eval to initialise; None means all.
+    The arguments are those of :class:`Policy`; a ``model`` maps observations to ``{"logit": ...}``, as :class:`PG`.
 
     Example:
         >>> policy = PGPolicy({"model": {"obs_shape": 4, "action_shape": 2, "action_space": "discrete"}})

@@ -105,11 +105,8 @@ class PPOConfig(OnPolicyConfig):
 class PPOPolicy(ActorCriticPolicy[PPOConfig]):
     """PPO; vector, image and dict observations.
 
-    Args:
-        cfg: A ``PPOConfig``, or a mapping to merge over its defaults.
-        model: A network with ``compute_actor``, ``compute_critic`` and ``compute_actor_critic`` to use instead of the
-            one that the config describes.
-        enable_field: Which of learn, collect and eval to initialise; None means all.
+    The arguments are those of :class:`Policy`; a ``model`` has the methods ``compute_actor``, ``compute_critic`` and
+    ``compute_actor_critic``, as :class:`VAC`.
 
     Example:
         >>> import torch

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from lightning_ding import nested, rl
 from lightning_ding.config import require
 from lightning_ding.modes import not_implemented
+from lightning_ding.policy.base.config import NetworkConfig
 from lightning_ding.policy.base.spaces import discrete_action, obs_shape
 from lightning_ding.policy.base.update.optimizers import make_optimizer
 from lightning_ding.policy.replay_policy import ReplayCollectConfig, ReplayConfig, ReplayLearnConfig, ReplayPolicy
@@ -25,30 +26,15 @@ from lightning_ding.worker_config import ReplayBufferConfig
 
 
 @dataclass(frozen=True)
-class QLearningModelConfig:
+class QLearningModelConfig(NetworkConfig):
     """A Q-network: an encoder and a head."""
 
-    obs_shape: Any = None
-    """Size or shape of an observation, or a dict of them; None takes it from the env."""
-    action_shape: Any = None
-    """Number of actions; None takes it from the env."""
     action_start: int | Sequence[int] | None = None
     """Smallest action of a Discrete space, or of each dimension; None takes it from the env, or 0 without an env."""
-    encoder: str | None = None
-    """Registered encoder (mlp, conv, impala, dict or your own); None chooses by the shape of observations."""
-    encoder_hidden_size_list: Sequence[int] | None = None
-    """Widths of the encoder; None takes the encoder's default: 128, 128, 64 for vectors."""
     head_hidden_size: int | None = None
     """Width of the head's hidden layers; None takes the encoder's last width."""
     head_layer_num: int | None = None
     """Number of hidden layers of the head, >= 0; None means 1 in a dueling head, else 0."""
-    encoder_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Further options of the encoder by name: layer_norm, activation; of images channels, feature_size, kernel_size and
-    stride; of dicts fusion_size and image_encoder; see the page on networks."""
-    activation: Literal["relu", "tanh", "elu", "gelu", "silu"] = "relu"
-    """Activation function after every hidden layer."""
-    layer_norm: bool = False
-    """Normalise every hidden layer before its activation."""
 
 
 @dataclass(frozen=True)
@@ -112,18 +98,27 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
 
     A subclass names its ``config_class`` and implements ``loss`` and ``default_model``. Its network maps observations
     to a dict whose ``logit`` holds the action values.
-
-    Args:
-        cfg: The policy's config dataclass, or a mapping to merge over its defaults.
-        model: A network to use instead of the one that the config describes.
-        enable_field: Which of learn, collect, eval and command to initialise; None means all.
     """
 
     target_keys: ClassVar[tuple[str, ...]] = ("logit",)
     """Entries of the target network's output that the loss needs."""
 
     def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-        """Return the loss of a minibatch and the metrics to report, detached."""
+        """Return the loss of a minibatch and the metrics to report.
+
+        Args:
+            batch: ``obs``, ``action`` (B,), ``reward`` (B,) summed over the steps, ``next_obs``, ``terminated`` (B,),
+                ``discount`` (B,), which is gamma^n and may be missing when nstep is 1, and ``IS`` (B,) with
+                ``priority_IS_weight``.
+
+        Returns:
+            The loss, and the metrics to report, detached: ``total_loss``, a scalar, ``q_value`` (B,),
+            ``target_q_value`` (B,), and ``priority`` (B,) with the option ``priority``.
+
+        Raises:
+            KeyError: If ``discount`` or ``IS`` is needed and missing.
+            ValueError: If ``reward`` is not of shape (B,).
+        """
         raise not_implemented(self, "loss")
 
     def _init_learn(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor
 from lightning_ding import rl
 from lightning_ding.config import require
 from lightning_ding.modes import not_implemented
+from lightning_ding.policy.base.config import NetworkConfig
 from lightning_ding.policy.base.spaces import ActionBounds, continuous_action, obs_shape
 from lightning_ding.policy.base.update.optimizers import make_optimizer
 from lightning_ding.policy.replay_policy import ReplayConfig, ReplayLearnConfig, ReplayPolicy
@@ -27,11 +28,9 @@ from lightning_ding.worker_config import ReplayBufferConfig
 
 
 @dataclass(frozen=True)
-class QACModelConfig:
+class QACModelConfig(NetworkConfig):
     """The actor and the critics."""
 
-    obs_shape: Any = None
-    """Size or shape of an observation, or a dict of them; None takes it from the env."""
     action_shape: Any = None
     """Number of dimensions of the action, hybrid: ``{action_type_shape, action_args_shape}``; None takes it from the
     env."""
@@ -58,13 +57,6 @@ class QACModelConfig:
     """Widths of the encoders; None uses no encoder for vectors, and the encoder's default widths for others."""
     share_encoder: bool = False
     """Use the critics' encoder for the actor; only the critics' loss trains it; needs an encoder."""
-    encoder_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Further options of the encoder by name: layer_norm, activation; of images channels, feature_size, kernel_size and
-    stride; of dicts fusion_size and image_encoder; see the page on networks."""
-    activation: Literal["relu", "tanh", "elu", "gelu", "silu"] = "relu"
-    """Activation function after every hidden layer."""
-    layer_norm: bool = False
-    """Normalise every hidden layer before its activation."""
     last_layer_init: float | None = None
     """Initialise the last layers uniformly in [-x, x], x > 0; None initialises them like all other layers."""
 

@@ -74,11 +74,8 @@ class QRDQNConfig(QLearningConfig):
 class QRDQNPolicy(QLearningPolicy[QRDQNConfig]):
     """QR-DQN for discrete actions; vector, image and dict observations; action masks.
 
-    Args:
-        cfg: A ``QRDQNConfig``, or a mapping to merge over its defaults.
-        model: A network to use instead of the one that the config describes; it maps observations to ``logit`` (B, A),
-            ``q`` (B, A, N) and ``tau`` (N,).
-        enable_field: Which of learn, collect, eval and command to initialise; None means all.
+    The arguments are those of :class:`Policy`; a ``model`` maps observations to ``logit`` (B, A), ``q`` (B, A, N) and
+    ``tau`` (N,).
 
     Example:
         >>> policy = QRDQNPolicy({"model": {"obs_shape": 4, "action_shape": 2}})
@@ -90,21 +87,7 @@ class QRDQNPolicy(QLearningPolicy[QRDQNConfig]):
     target_keys: ClassVar[tuple[str, ...]] = ("logit", "q")
 
     def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the quantile Huber loss of a minibatch and the metrics to report.
-
-        Args:
-            batch: ``obs``, ``action`` (B,), ``reward`` (B,) summed over the steps, ``next_obs``, ``terminated`` (B,),
-                ``discount`` (B,), which is gamma^n and may be missing when nstep is 1, and ``IS`` (B,) with
-                ``priority_IS_weight``.
-
-        Returns:
-            The loss, and the metrics to report, detached: ``total_loss``, a scalar, ``q_value`` (B,),
-            ``target_q_value`` (B,), and ``priority`` (B,) with the option ``priority``.
-
-        Raises:
-            KeyError: If ``discount`` or ``IS`` is needed and missing.
-            ValueError: If ``reward`` is not of shape (B,).
-        """
+        """Return the quantile Huber loss of a minibatch and the metrics to report; see :meth:`QLearningPolicy.loss`."""
         target = self._target(batch)
         output = self._output(self.model, batch["obs"])
         prediction = rl.take_action_distribution(output["q"], batch["action"])

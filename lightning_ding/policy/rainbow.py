@@ -65,11 +65,8 @@ class RainbowConfig(C51Config):
 class RainbowPolicy(C51Policy):
     """Rainbow for discrete actions; vector, image and dict observations; action masks.
 
-    Args:
-        cfg: A ``RainbowConfig``, or a mapping to merge over its defaults.
-        model: A network to use instead of the one that the config describes; in addition to C51's interface, it takes
-            an argument ``noisy`` and has a method ``reset_noise(rng)``.
-        enable_field: Which of learn, collect, eval and command to initialise; None means all.
+    In addition to C51's interface, a network passed as ``model`` takes an argument ``noisy`` and has a method
+    ``reset_noise(rng)``.
 
     Example:
         >>> import torch

@@ -37,33 +37,20 @@ def random_collect_mode(
         {'action': tensor([1, 2])}
     """
     player = _RandomPlayer(action_space, seed)
-    return CollectMode(
-        player.forward,
-        player.process_transition,
-        player.get_train_sample,
-        player.reset,
-        player.get_attribute,
-        player.set_attribute,
-        player.state_dict,
-        player.load_state_dict,
-    )
+    return CollectMode(*(getattr(player, method) for method in CollectMode._fields))
 
 
 def random_eval_mode(action_space: spaces.Space[Any], seed: int | np.random.SeedSequence | None = None) -> EvalMode:
     """Return the eval mode of a player that takes uniformly random actions; arguments as of the collect mode."""
     player = _RandomPlayer(action_space, seed)
-    return EvalMode(
-        player.forward,
-        player.reset,
-        player.get_attribute,
-        player.set_attribute,
-        player.state_dict,
-        player.load_state_dict,
-    )
+    return EvalMode(*(getattr(player, method) for method in EvalMode._fields))
 
 
 class _RandomPlayer:
-    """Takes uniformly random actions, legal ones where the observation has an ``action_mask``."""
+    """Takes uniformly random actions, legal ones where the observation has an ``action_mask``.
+
+    Its methods are those of the modes.
+    """
 
     def __init__(self, action_space: spaces.Space[Any], seed: int | np.random.SeedSequence | None) -> None:
         self.action_space = action_space

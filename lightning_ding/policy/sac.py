@@ -86,11 +86,7 @@ class SACConfig(QACConfig):
 class SACPolicy(QACPolicy[SACConfig]):
     """SAC for continuous actions; vector, image and dict observations.
 
-    Args:
-        cfg: A ``SACConfig``, or a mapping to merge over its defaults.
-        model: A network to use instead of the one that the config describes, see :class:`QACPolicy`; its
-            ``compute_actor`` returns ``mu`` and ``log_sigma``.
-        enable_field: Which of learn, collect, eval and command to initialise; None means all.
+    :class:`QACPolicy` describes a network passed as ``model``; its ``compute_actor`` returns ``mu`` and ``log_sigma``.
 
     Example:
         >>> policy = SACPolicy({"model": {"obs_shape": 3, "action_shape": 1}})

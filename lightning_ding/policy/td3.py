@@ -50,11 +50,6 @@ class TD3Config(DDPGConfig):
 class TD3Policy(DDPGPolicy):
     """TD3 for continuous and hybrid actions: the code of DDPG with other defaults.
 
-    Args:
-        cfg: A ``TD3Config``, or a mapping to merge over its defaults.
-        model: A network to use instead of the one that the config describes; see :class:`DDPGPolicy`.
-        enable_field: Which of learn, collect, eval and command to initialise; None means all.
-
     Example:
         >>> learn = TD3Policy().config.learn
         >>> learn.noise, learn.actor_update_freq

@@ -104,10 +104,7 @@ def discrete_counts(space: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def gaussian_noise(
-    shape: Sequence[int],
-    sigma: float,
-    rng: np.random.Generator,
-    noise_range: tuple[float, float] | None = None,
+    shape: Sequence[int], sigma: float, rng: np.random.Generator, noise_range: tuple[float, float] | None = None
 ) -> NDArray[np.float32]:
     """Return independent normal noise.
 

@@ -1,15 +1,37 @@
-"""The sections of a config that every algorithm has: the optimizer, clipping, compiling and evaluation."""
+"""The sections of a config that every algorithm has: the network, updates and evaluation."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from lightning_ding.config import moved, require
 from lightning_ding.policy.base.update.gradient_clipping import GradClip
 from lightning_ding.policy.base.update.optimizers import OptimizerConfig
 from lightning_ding.schedules import ScheduleConfig
 from lightning_ding.worker.evaluator.config import EvaluatorConfig
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The network of every algorithm: the spaces of its env, and its encoder."""
+
+    obs_shape: Any = None
+    """Size or shape of an observation, or a dict of them; None takes it from the env."""
+    action_shape: Any = None
+    """Number of actions; None takes it from the env."""
+    encoder: str | None = None
+    """Registered encoder (mlp, conv, impala, dict or your own); None chooses by the shape of observations."""
+    encoder_hidden_size_list: Sequence[int] | None = None
+    """Widths of the encoder; None takes the encoder's default: 128, 128, 64 for vectors."""
+    encoder_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Further options of the encoder by name: layer_norm, activation; of images channels, feature_size, kernel_size and
+    stride; of dicts fusion_size and image_encoder; see the page on networks."""
+    activation: Literal["relu", "tanh", "elu", "gelu", "silu"] = "relu"
+    """Activation function after every hidden layer."""
+    layer_norm: bool = False
+    """Normalise every hidden layer before its activation."""
 
 
 @dataclass(frozen=True)

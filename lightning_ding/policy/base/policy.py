@@ -18,14 +18,7 @@ from torch import Tensor, nn
 
 from lightning_ding.config import ConfigLike, nearest, resolve, to_dict, to_easydict
 from lightning_ding.model import create_model
-from lightning_ding.modes import (
-    CollectMode,
-    CommandMode,
-    EvalMode,
-    LearnMode,
-    enabled_fields,
-    not_implemented,
-)
+from lightning_ding.modes import CollectMode, CommandMode, EvalMode, LearnMode, enabled_fields, not_implemented
 from lightning_ding.policy.base import attributes
 from lightning_ding.policy.base.acting import ActionSelector
 from lightning_ding.policy.base.config import PolicyConfig
@@ -76,10 +69,7 @@ class Policy(LightningModule, Generic[ConfigT]):
     _collect_data: bool = True  # collectors of several policies read it: False if this one's data are not kept
 
     def __init__(
-        self,
-        cfg: ConfigLike[ConfigT] = None,
-        model: nn.Module | None = None,
-        enable_field: Sequence[str] | None = None,
+        self, cfg: ConfigLike[ConfigT] = None, model: nn.Module | None = None, enable_field: Sequence[str] | None = None
     ) -> None:
         super().__init__()
         self.automatic_optimization = False

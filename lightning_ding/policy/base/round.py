@@ -6,16 +6,12 @@ Shapes: B batch, U minibatches of a round.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from lightning_ding import nested
-from lightning_ding.policy.base.metrics import MeanMetrics
-from lightning_ding.policy.base.normaliser import Normaliser
-from lightning_ding.policy.base.update.updater import Updater
-from lightning_ding.progress import Progress
 
 Batch = dict[str, Any]
 
@@ -41,31 +37,14 @@ class Round(Protocol):
         ...
 
 
-class Learns(Protocol):
-    """The parts of a policy that learning from a round needs; :class:`Policy` describes the methods."""
-
-    on_policy: ClassVar[bool]
-    training: bool
-    progress: Progress
-    metrics: MeanMetrics
-    normaliser: Normaliser
-    updater: Updater
-
-    def train(self, mode: bool = True) -> Any: ...  # noqa: D102
-    def _require_field(self, field: str) -> None: ...
-    def _forward_learn(self, batch: Batch) -> dict[str, Any]: ...
-    def _prepare_round(self, data: Batch) -> Batch: ...
-    def _forward_round(self, data: Batch) -> dict[str, Any] | None: ...
-
-
 class RoundLearner:
     """Makes the updates of a policy from rounds of minibatches, or from single minibatches.
 
     Args:
-        policy: The policy that learns.
+        policy: The policy that learns, a :class:`Policy`.
     """
 
-    def __init__(self, policy: Learns) -> None:
+    def __init__(self, policy: Any) -> None:
         self._policy = policy
         self._env_step = 0  # env steps before the round; schedules are evaluated there
 
@@ -99,7 +78,7 @@ class RoundLearner:
         if not updater.can_join_updates or batch.drawn is None:
             return None
         updater.guard.begin(batch.drawn)
-        output = self._policy._forward_round(batch.drawn)
+        output: dict[str, Any] | None = self._policy._forward_round(batch.drawn)
         updater.guard.end()
         return output
 
@@ -131,7 +110,7 @@ class RoundLearner:
             policy.train()
         normal = policy.normaliser.normalise_batch(batch) if is_raw else batch
         guard.begin(normal)
-        output = policy._forward_learn(normal)
+        output: dict[str, Any] = policy._forward_learn(normal)
         guard.end()
         if policy.on_policy and policy.normaliser.is_on:
             policy.normaliser.update(batch)
