@@ -31,7 +31,7 @@ check: $(READY)  ## ruff, ruff-format, mypy --strict, codespell
 format: $(READY)
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-bench: $(READY)  ## speed beside bare loops and peers
+bench: $(READY)  ## measure speed against bare loops and other libraries
 	$(PIP) -e '.[bench]'
 	$(BIN)/python -m benchmarks.dqn
 	$(BIN)/python -m benchmarks.ppo
@@ -43,7 +43,7 @@ bench: $(READY)  ## speed beside bare loops and peers
 soak: $(READY)  ## whether long runs leak
 	$(BIN)/python -m benchmarks.soak
 
-learn: $(READY)  ## how every algorithm learns, beside Stable-Baselines3; hours
+learn: $(READY)  ## measure how every algorithm learns, compared with Stable-Baselines3; takes hours
 	$(PIP) -e '.[bench,box2d]'
 	$(BIN)/python -m benchmarks.learn
 	$(BIN)/python -m benchmarks.curves

@@ -1,4 +1,4 @@
-"""DQN as one bare PyTorch loop without any framework: what the framework is measured against."""
+"""DQN as one bare PyTorch loop without any framework, the baseline of the speed benchmarks."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ TRANSITIONS = 50_000
 ENVS = 8
 BATCH_SIZE = 256
 BATCHES = 3_000
-PIECES = 25  # of the pushes and of the batches
+PIECES = 25  # number of parts into which pushes and batches are divided
 OBS = np.random.default_rng(0).normal(size=(TRANSITIONS // ENVS + 1, ENVS, 4)).astype(np.float32)
 ENV_ID = np.arange(ENVS)
 ACTION, REWARD, ENDED = np.zeros(ENVS, dtype=np.int64), np.ones(ENVS, dtype=np.float32), np.zeros(ENVS, dtype=bool)

@@ -1,9 +1,9 @@
-"""Draws the learning proofs: docs/results/learning.png and the table docs/results/learning.md.
+"""Draws the learning curves: docs/results/learning.png and the table docs/results/learning.md.
 
     python -m benchmarks.curves
 
 Reads what ``python -m benchmarks.learn`` wrote. Lines are means over seeds, bands are 95 % confidence intervals of the
-mean by Student's t, dashes are the bar of the proof.
+mean by Student's t, the dashed line is the required return.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # 0.975, of 1, 2, ... degrees of freedom
 LABELS = {"ours": "lightning_ding", "peer": "Stable-Baselines3, zoo"}
 COLOURS = {"ours": "tab:blue", "peer": "tab:orange"}
-POINTS = 100  # of a line
+POINTS = 100  # number of points of a curve
 AXES = ((0, "env steps"), (1, "seconds of training"))
 
 
@@ -45,7 +45,7 @@ def band(runs: Sequence[Any], axis: int) -> tuple[Array, Array, Array]:
 
 
 def draw(records: dict[str, Any], file: Path) -> None:
-    """Draw two panels for each proof, four proofs to a line of the page."""
+    """Draw two panels for each experiment, two experiments in a row."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -82,18 +82,23 @@ def time_to(bar: float, curve: Sequence[Sequence[float]]) -> tuple[float, float]
 
 
 def table(records: dict[str, Any]) -> str:
-    """Return the page with the table of all proofs."""
-    head = "| proof | bar | env steps | who | best policy, by seed | reached | steps to bar | s to bar | s in all |"
+    """Return the page with the table of all experiments."""
+    head = (
+        "| experiment | required return | env steps | implementation | best policy, by seed | seeds that passed "
+        "| env steps to the return | seconds to the return | total seconds |"
+    )
     lines = ["# Learning", "", "![curves](learning.png)", "", head, "|---|--:|--:|---|---|--:|--:|--:|--:|"]
     for name, record in records.items():
         lines += [row(name, record, side) for side in sides_of(record)]
     lines += [
         "",
-        "Best policy: its mean return over 20 greedy episodes other than those it was chosen by. Reached: seeds whose "
-        "best policy is at the bar or above; with A2C's defaults the last evaluation must be near it too. Steps "
-        "and seconds to the bar: the median over seeds of the first evaluation, of 20 greedy episodes, at the bar or "
-        "above; evaluations take no time. Shaded in the curves: 95 % confidence interval of the mean over seeds "
-        "(Student's t). A dash: at least half of the seeds never got there.",
+        "Best policy: mean return of the best policy over 20 greedy episodes that were not used to choose it. Seeds "
+        "that passed: seeds whose best policy has at least the required return; with A2C's defaults, the last "
+        "evaluation must also reach `end_bar` of `benchmarks/proofs.py`. Env steps and seconds to the return: median "
+        "over the seeds, up to the first evaluation, of 20 greedy episodes, that has at least the required return; the "
+        "time of evaluations is not counted. Shaded in the curves: 95 % confidence interval of the mean over seeds "
+        "(Student's t). A dash: at least half of the seeds never had the required return. A `+` after a commit: the "
+        "tree had uncommitted changes.",
         "",
         "## Commands",
         "",
@@ -119,7 +124,7 @@ def row(name: str, record: dict[str, Any], side: str) -> str:
 
 
 def commands(records: dict[str, Any]) -> Iterator[str]:
-    """Yield how each proof was run."""
+    """Yield the command of each run."""
     for name, record in records.items():
         for side in sides_of(record):
             hows: dict[str, list[str]] = {}

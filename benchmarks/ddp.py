@@ -176,9 +176,11 @@ def main() -> None:
     """Run one contestant, or all in turn."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", choices=CONTESTANTS, help="run one contestant in this process and print JSON")
-    parser.add_argument("--only", nargs="+", choices=CONTESTANTS, default=CONTESTANTS, help="leave others out")
-    parser.add_argument("--repeats", type=int, default=3, help="turns")
-    parser.add_argument("--env-steps", type=int, help="of each rank; the workload's if it is not given")
+    parser.add_argument(
+        "--only", nargs="+", choices=CONTESTANTS, default=CONTESTANTS, help="run only these contestants"
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="number of repetitions")
+    parser.add_argument("--env-steps", type=int, help="env steps of each rank; by default those of the workload")
     parser.add_argument("--out", type=Path, default=Path("docs/results/ddp.json"), help="JSON file")
     options = parser.parse_args()
     if options.run:

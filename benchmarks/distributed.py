@@ -1,4 +1,4 @@
-"""Distributed runs: throughput and policy lag by the number of collectors, and what each transport costs.
+"""Distributed runs: throughput and policy lag by the number of collectors, and the cost of each transport.
 
     python -m benchmarks.distributed                      # everything; writes docs/results/distributed.json
     python -m benchmarks.distributed --only transports    # the cost of each transport alone
@@ -139,7 +139,7 @@ def _connect(config: dict[str, Any], process: subprocess.Popen[bytes]) -> Callab
     if not transport.runs_alone:
         address = Path(cfg.main.exp_name) / "coordinator.json"
         while not address.exists() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.1)  # the run's token is there before
+            time.sleep(0.1)  # the token of the run is written earlier
         return transport.connect(cfg).call
     while True:
         try:
@@ -232,14 +232,15 @@ def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", choices=PARTS, nargs="+", default=list(PARTS))
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement of throughput")
+    parser.add_argument("--seconds", type=float, default=10.0, help="duration of each throughput measurement")
     parser.add_argument("--output", type=Path, default=Path("docs/results/distributed.json"))
     parser.add_argument("--run", nargs="+", help="run one contestant and print its result")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--lifeline", type=int, help=argparse.SUPPRESS)  # descriptor, of the benchmark itself
     arguments = parser.parse_args()
     if arguments.lifeline is not None:
-        end = Connection(arguments.lifeline, writable=False)  # to be kept, or the descriptor is closed
+        # the variable keeps a reference; without one, the descriptor would be closed
+        end = Connection(arguments.lifeline, writable=False)
         die_with(end)
     if arguments.serve is not None:
         serve(arguments.serve)

@@ -52,8 +52,8 @@ def judge(samples: Sequence[Sample], bound_mib: float) -> dict[str, Any]:
     """Return what grew, and whether all is flat.
 
     Args:
-        samples: In the order of time, at least eight.
-        bound_mib: By how much a line through the memory may rise.
+        samples: Samples in chronological order, at least eight.
+        bound_mib: Maximum growth, in MiB, of a line fitted to the memory.
     """
     settled = samples[len(samples) // 4 :]
     first, second = settled[: len(settled) // 2], settled[len(settled) // 2 :]

@@ -1,8 +1,8 @@
-"""Learning proofs: every recipe's curve over three seeds, and that of Stable-Baselines3 with the zoo's settings.
+"""Learning benchmarks: curves of every recipe over three seeds, and of Stable-Baselines3 with its zoo's settings.
 
     python -m benchmarks.learn                          # all of benchmarks/proofs.py, some hours on two cores
     python -m benchmarks.learn --only dqn_cartpole      # writes docs/results/learn/dqn_cartpole.json
-    python -m benchmarks.learn --jobs 2                 # this project and the peer side by side
+    python -m benchmarks.learn --jobs 2                 # this project and Stable-Baselines3 at the same time
     python -m benchmarks.curves                         # draws docs/results/learning.png and learning.md
 
 Each run is a separate process with one torch thread. Evaluations are 20 greedy episodes at regular env steps, and
@@ -31,7 +31,7 @@ from typing import Any
 from benchmarks import proofs, zoo
 from benchmarks.proofs import PROOFS, Proof, Run
 
-N_EPISODE = 20  # of an evaluation
+N_EPISODE = 20  # episodes of an evaluation
 SIDES = ("ours", "peer")
 
 
@@ -147,14 +147,20 @@ def machine() -> str:
 def main() -> None:
     """Run one seed and print JSON, or all that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=PROOFS, default=list(PROOFS), help="leave others out")
-    parser.add_argument("--seeds", nargs="+", type=int, help="of everything; by default those of the proof")
-    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES), help="this project, SB3 where it can")
+    parser.add_argument("--only", nargs="+", choices=PROOFS, default=list(PROOFS), help="run only these experiments")
+    parser.add_argument("--seeds", nargs="+", type=int, help="seeds; by default those in benchmarks/proofs.py")
+    parser.add_argument(
+        "--sides",
+        nargs="+",
+        choices=SIDES,
+        default=list(SIDES),
+        help="implementations to run: this project, Stable-Baselines3 where it has the algorithm",
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
-    parser.add_argument("--budget", type=int, help="env steps, if not those of the proof")
+    parser.add_argument("--budget", type=int, help="number of env steps; by default that in benchmarks/proofs.py")
     parser.add_argument("--out", type=Path, default=Path("docs/results/learn"), help="folder of the JSON files")
     parser.add_argument("--run", choices=PROOFS, help="run one seed in this process and print JSON")
-    parser.add_argument("--side", choices=SIDES, default="ours", help="of --run")
+    parser.add_argument("--side", choices=SIDES, default="ours", help="implementation that --run runs")
     options = parser.parse_args()
     if options.run:
         import torch

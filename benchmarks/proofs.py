@@ -1,4 +1,4 @@
-"""The table of learning proofs: which recipe must reach which return within how many env steps."""
+"""Table of learning benchmarks: the return that each recipe must reach, and the number of env steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 from lightning_ding.config import deep_merge
 
 RECIPES = Path(__file__).parents[1] / "recipes"
-NUM_ENVS = 8  # where neither the proof nor the recipe says how many
+NUM_ENVS = 8  # if neither the table nor the recipe sets it
 
 
 class Run(TypedDict):
@@ -19,7 +19,7 @@ class Run(TypedDict):
 
     seed: int
     seconds: float  # of training, without evaluations
-    final: float  # mean return of the best policy over greedy episodes it was not chosen by
+    final: float  # mean return of the best policy over greedy episodes that were not used to choose it
     curve: list[tuple[int, float, float]]  # env step, seconds of training, mean return of greedy episodes
 
 
@@ -33,11 +33,11 @@ class Proof:
     budget: int
     """Env steps."""
     bar: float
-    """Return that the best policy must reach on average over greedy episodes it was not chosen by."""
+    """Mean return that the best policy must reach over greedy episodes that were not used to choose it."""
     overrides: dict[str, Any] = field(default_factory=dict)
     """Overrides of the recipe's CONFIG on this env."""
     num_envs: int | None = None
-    """Envs; None takes the recipe's ``NUM_ENVS``, or 8."""
+    """Envs; None means the recipe's ``NUM_ENVS``, or 8."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds, if none are asked for."""
     evaluations: int = 25
@@ -121,7 +121,7 @@ def classes(module: ModuleType) -> tuple[Any, Any]:
     """Return the policy and the datamodule class that a recipe imports.
 
     Raises:
-        ValueError: If it imports not one of each.
+        ValueError: If the recipe does not import exactly one policy and one datamodule.
     """
     from lightning_ding.datamodules import CollectingDataModule
     from lightning_ding.policy import Policy

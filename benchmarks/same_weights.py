@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = Path(__file__).with_name("same_weights_run.py")
 DETERMINISTIC = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PYTHONNOUSERSITE": "1"}
 LONGEST_LOG = 2500  # characters that are shown of a step
-HEADER = "== "  # of a step in the log
+HEADER = "== "  # prefix of the header of a step in the log
 COLUMNS = ("start", "continue", "load", "base continue", "base load")
 
 

@@ -92,7 +92,7 @@ class ToyEnv(gym.Env[Any, Any]):
         return self._observe(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Reward an action that is near to what the last observation says."""
+        """Reward an action that is close to the last observation."""
         parts = action.values() if isinstance(action, dict) else [action]
         reward = -sum(float(np.abs(np.asarray(part, np.float64) - self.goal).sum()) for part in parts)
         self.left -= 1

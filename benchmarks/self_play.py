@@ -26,10 +26,10 @@ from lightning_ding.policy.random import random_collect_mode, random_eval_mode
 from lightning_ding.worker import BattleInteractionSerialEvaluator, BattleSampleSerialCollector, NaiveReplayBuffer
 
 NUM_ENVS = 64
-ROUNDS = 500  # of collecting against both opponents, then learning
+ROUNDS = 500  # rounds; each collects against both opponents, then learns
 N_SAMPLE = {"itself": 32, "random": 128}  # transitions of a round, of each player that learns
 FINAL_LEARNING_RATE = 0.05  # as a share of the first one; the last moves to be learned differ little in their values
-GAMES = 200  # of the evaluation
+GAMES = 200  # games of the evaluation
 
 CONFIG: dict[str, Any] = {
     "discount_factor": 0.95,  # so that an early win is worth more than a late one
@@ -103,7 +103,7 @@ def run(seed: int, rounds: int = ROUNDS, games: int = GAMES) -> dict[str, float]
 def main() -> None:
     """Train, play and print the result as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0, help="of everything")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the network, the games and the opponents")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="length of the training")
     parser.add_argument("--games", type=int, default=GAMES, help="length of the evaluation")
     options = parser.parse_args()

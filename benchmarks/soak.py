@@ -164,9 +164,11 @@ def main() -> None:
     """Run one part in this process, or all, each in a separate process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", choices=PARTS, help="run one part in this process and print JSON")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="leave others out")
-    parser.add_argument("--episodes", type=int, default=100_000, help="of the part with replay")
-    parser.add_argument("--process-episodes", type=int, default=5_000, help="of the part with processes")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="run only these parts")
+    parser.add_argument("--episodes", type=int, default=100_000, help="number of episodes of the replay part")
+    parser.add_argument(
+        "--process-episodes", type=int, default=5_000, help="number of episodes of the part with env processes"
+    )
     parser.add_argument("--samples", type=int, default=100, help="counts of a part, >= 8")
     parser.add_argument("--bound-mib", type=float, default=4.0, help="growth of memory that counts as flat")
     parser.add_argument("--out", type=Path, default=Path("docs/results/soak.json"), help="JSON file")
@@ -200,7 +202,7 @@ def in_process(part: str, arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def report(record: dict[str, Any]) -> None:
-    """Print what each part held in the end, and what grew."""
+    """Print the resources that each part held at the end, and those that grew."""
     print(f"{'':>10} {'episodes':>9} {'dropped':>8} {'MiB':>7} {'grown':>7} {'bytes/episode':>14}  {'  '.join(COUNTS)}")
     for name, part in record.items():
         last, growth = part["samples"][-1], part["growth"]

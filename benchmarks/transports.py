@@ -48,8 +48,8 @@ class Taker:
     """Does with a block what the coordinator does, but for the buffer.
 
     Args:
-        folder: For the file that blocks are moved into.
-        store: Where they are.
+        folder: Folder of the file into which blocks are moved.
+        store: Store that contains the blocks.
     """
 
     def __init__(self, folder: Path, store: Store) -> None:
@@ -67,7 +67,7 @@ class TakerActor:
     """The taker as Ray's actor.
 
     Args:
-        folder: For the file that blocks are moved into.
+        folder: Folder of the file into which blocks are moved.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-ENVS = 4  # of each collector
+ENVS = 4  # envs of each collector
 SLEEP = 0.005  # seconds of an env's step
 LENGTH = 200  # steps of an episode
 ENV_ID = "Waiting-v0"

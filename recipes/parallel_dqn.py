@@ -35,9 +35,9 @@ SYSTEM = {"collector": {"num": 2}, "coordinator": {"commander": {"type": "solo",
 def main() -> None:
     """Train, and print how well the best checkpoint does."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0, help="of the network, the envs and the replay")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the network, the envs and the replay buffer")
     parser.add_argument("--transport", default="flask_fs", help="flask_fs or ray")
-    parser.add_argument("--max-env-step", type=int, default=MAX_ENV_STEP, help="longest run")
+    parser.add_argument("--max-env-step", type=int, default=MAX_ENV_STEP, help="maximum number of env steps")
     options = parser.parse_args()
 
     exp_name = time.strftime(f"runs/parallel_dqn_cartpole/{options.transport}_{options.seed}_%Y%m%d_%H%M%S")

@@ -33,8 +33,8 @@ CONFIG = {
 def main() -> None:
     """Train, then evaluate the best checkpoint on 20 greedy episodes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0, help="of the network, the envs and the replay")
-    parser.add_argument("--max-env-step", type=int, default=MAX_ENV_STEP, help="longest run")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the network, the envs and the replay buffer")
+    parser.add_argument("--max-env-step", type=int, default=MAX_ENV_STEP, help="maximum number of env steps")
     options = parser.parse_args()
 
     seed_everything(options.seed)

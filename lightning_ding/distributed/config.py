@@ -31,14 +31,14 @@ class EnvConfig:
     eval_wrappers: tuple[str | Mapping[str, Any], ...] = ()
     """Wrappers around ``wrappers`` for evaluations only, by the learner and by collectors; none in games."""
     eval_env_id: str | Mapping[str, Any] | None = None
-    """Env for evaluations, with the same spaces; None takes ``env_id``, as games must."""
+    """Env for evaluations, with the same spaces; None means ``env_id``. Must be None for games."""
     eval_env_kwargs: dict[str, Any] | None = None
-    """Arguments of the env for evaluations; None takes ``env_kwargs``, as games must."""
+    """Arguments of the env for evaluations; None means ``env_kwargs``. Must be None for games."""
     import_names: tuple[str, ...] = ()
     """Modules that register envs, imported first."""
     mode: VectorMode = "sync"
-    """How the envs are stepped: ``"sync"`` in the process of the collector, ``"async"`` each env in a separate process;
-    the other modes are described in :func:`~lightning_ding.envs.make_vector_env`."""
+    """How the envs are stepped: ``"sync"`` in the process of the collector, ``"async"`` each env in a separate process,
+    ``"native"`` by the vector env that is registered for ``env_id``."""
     collector_env_num: int = 4
     """Number of envs of each collector."""
     evaluator_env_num: int = 4
@@ -46,7 +46,7 @@ class EnvConfig:
     n_evaluator_episode: int = 20
     """Number of episodes of an evaluation."""
     stop_value: float | None = None
-    """Mean return of an evaluation, by the learner or a collector, at which the run ends; None for no such end."""
+    """Mean return of an evaluation, by the learner or a collector, at which the run ends; None for no limit."""
 
     def __post_init__(self) -> None:
         for name in ("collector_env_num", "evaluator_env_num", "n_evaluator_episode"):
@@ -77,9 +77,9 @@ class MainConfig:
     """``type`` and the config of the policy."""
     env: EnvConfig = field(default_factory=EnvConfig)
     max_env_step: int | None = None
-    """Number of collected env steps at which the run ends; None for no such end."""
+    """Number of collected env steps at which the run ends; None for no limit."""
     max_train_iter: int | None = None
-    """Number of updates at which the run ends; None for no such end."""
+    """Number of updates at which the run ends; None for no limit."""
     norm_obs: bool = False
     """Whether to normalise observations by statistics of the training data, which are published with the weights."""
 
@@ -100,11 +100,12 @@ class LeagueConfig:
     max_players: int = 10
     """Number of historical players to keep; the one that loses most often is removed first."""
     self_play: float = 0.5
-    """Share of collecting tasks against its own newest weights; the remaining tasks are against historical players."""
+    """Share of collecting tasks against the player's own newest weights; tasks beyond ``self_play`` and ``random_play``
+    are against historical players."""
     random_play: float = 0.25
     """Share of collecting tasks against a player that moves at random."""
     win_rate: float = 0.7
-    """Share of games to win against a player in order to beat it."""
+    """Share of games that must be won against a player for it to count as beaten."""
     task_episodes: int = 400
     """Games in a collecting task; the next task may have another opponent."""
 
@@ -126,12 +127,12 @@ class CommanderConfig:
     import_names: tuple[str, ...] = ()
     """Modules that register commanders, imported first."""
     collector_task_space: int | None = None
-    """Number of concurrent collecting tasks, which ``increase_collector`` and ``decrease_collector`` change; None takes
+    """Number of concurrent collecting tasks, which ``increase_collector`` and ``decrease_collector`` change; None means
     ``collector.num``."""
     learner_task_space: int = 1
     """Number of concurrent learning tasks."""
     eval_interval: float | None = 60.0
-    """Seconds between two evaluations by a collector; None leaves evaluations to the learner."""
+    """Seconds between two evaluations by a collector; None means that only the learner evaluates."""
     league: LeagueConfig = field(default_factory=LeagueConfig)
 
     def __post_init__(self) -> None:
@@ -149,11 +150,11 @@ class CoordinatorConfig:
     host: str = "127.0.0.1"
     """Address to listen at; any other than a loopback address needs a token."""
     port: int = 0
-    """Port to listen at; 0 takes a free port and writes it to ``coordinator.json`` in the folder of the run."""
+    """Port to listen at; 0 means any free port, which is written to ``coordinator.json`` in the folder of the run."""
     channel: int = 0
     """Channel number of the run; messages with another number are refused."""
     token_file: str | None = None
-    """File with the token that every message must carry; None takes ``LIGHTNING_DING_TOKEN`` from the environment, or
+    """File with the token that every message must carry; None means ``LIGHTNING_DING_TOKEN`` from the environment, or
     the file ``token`` in the folder of the run, if there is one."""
     max_message: int = 1_000_000
     """Largest size of a control message, in bytes."""
@@ -168,12 +169,13 @@ class CoordinatorConfig:
     snapshot_interval: float = 30.0
     """Seconds between two snapshots of the buffers; newer data are in separate files until the next one."""
     samples_per_insert: float | None = None
-    """Transitions to learn from for each collected one; None takes update_per_collect * batch_size / n_sample of the
+    """Ratio of sampled to collected transitions; None means update_per_collect * batch_size / n_sample of the
     policy."""
     tolerance: float = 4.0
-    """Rounds by which learning may be late or ahead of that ratio."""
+    """Rounds by which learning may fall behind or run ahead of ``samples_per_insert``."""
     max_policy_lag: int | None = None
-    """Most updates between the weights that collected a transition and the newest weights; None for no limit."""
+    """Maximum number of updates between the weights that collected a transition and the newest weights; None for no
+    limit."""
     on_policy_lag: Literal["drop", "wait"] = "drop"
     """``"drop"`` drops transitions that are too old; ``"wait"`` makes the learner wait for newer ones."""
     max_failures: int = 20
@@ -195,7 +197,7 @@ class ParallelLearnerConfig:
     """The learner."""
 
     multi_gpu: bool = False
-    """Whether to learn on several ranks, as in ``trainer.strategy`` and ``trainer.devices``."""
+    """Whether to learn on several ranks, as configured by ``trainer.strategy`` and ``trainer.devices``."""
     trainer: dict[str, Any] = field(default_factory=lambda: {"accelerator": "cpu"})
     """Arguments of Lightning's Trainer."""
     send_policy_freq: int = 1
@@ -203,11 +205,11 @@ class ParallelLearnerConfig:
     prefetch: int = 1
     """Number of rounds to fetch ahead; 0 fetches each round when it is needed."""
     rounds_per_epoch: int | None = None
-    """Rounds between two evaluations and checkpoints; None takes the policy's ``eval_freq``, in updates."""
+    """Rounds between two evaluations and checkpoints; None means the policy's ``eval_freq``, in updates."""
     validate: bool = True
     """Whether the learner evaluates at the end of each epoch, as usual with Lightning; not possible with games."""
     num_threads: int | None = 1
-    """Number of threads of torch; None keeps torch's default."""
+    """Number of torch threads; None means torch's default."""
 
     def __post_init__(self) -> None:
         require(self.send_policy_freq >= 1, "learner.send_policy_freq", ">= 1", self.send_policy_freq)
@@ -229,17 +231,18 @@ class ParallelCollectorConfig:
     num: int = 2
     """Number of collectors that ``lightning-ding parallel`` starts."""
     n_sample: int | None = None
-    """Transitions in a message; None takes the policy's ``collect.n_sample``."""
+    """Transitions in a message; None means the policy's ``collect.n_sample``."""
     update_policy_second: float = 0.0
-    """Seconds between two updates of the weights, at least."""
+    """Minimum number of seconds between two updates of the weights."""
     print_freq: int = 100
-    """Messages between two lines of progress in the log."""
+    """Messages between two progress messages in the log."""
     env_fault: Literal["raise", "drop"] = "raise"
-    """After a fault of an env, ``"raise"`` makes the task fail and ``"drop"`` drops the episode."""
+    """If an env raises or returns non-finite values, ``"raise"`` makes the task fail and ``"drop"`` drops the
+    episode."""
     stall_timeout: float = 120.0
     """Seconds without an env step or an answer after which a collector is considered hung and loses its task."""
     num_threads: int | None = 1
-    """Number of threads of torch; None keeps torch's default."""
+    """Number of torch threads; None means torch's default."""
 
     def __post_init__(self) -> None:
         require(self.num >= 1, "collector.num", ">= 1", self.num)
@@ -263,7 +266,7 @@ class SystemConfig:
     reconnect_timeout: float = 120.0
     """Seconds for which a worker retries while the coordinator does not answer."""
     restarts: int = 20
-    """Number of times that ``lightning-ding parallel`` restarts a process before it gives the run up."""
+    """Number of times that ``lightning-ding parallel`` restarts a process before it gives up the run."""
     coordinator: CoordinatorConfig = field(default_factory=CoordinatorConfig)
     learner: ParallelLearnerConfig = field(default_factory=ParallelLearnerConfig)
     collector: ParallelCollectorConfig = field(default_factory=ParallelCollectorConfig)
@@ -316,7 +319,7 @@ class CollectorTaskConfig:
     env: EnvConfig = field(default_factory=EnvConfig)
     """Envs for collecting or evaluating."""
     n_sample: int = 1
-    """Least number of transitions in a message, from each player that learns."""
+    """Minimum number of transitions in a message, from each player that learns."""
     n_episode: int | None = None
     """Number of episodes after which the task ends; None collects until the task is closed."""
     policy_update_path: tuple[str, ...] = ("policy",)
@@ -326,11 +329,12 @@ class CollectorTaskConfig:
     collect_setting: dict[str, Any] = field(default_factory=dict)
     """Arguments of the policy's forward, which answers of the coordinator override."""
     update_policy_second: float = 0.0
-    """Seconds between two updates of the weights, at least."""
+    """Minimum number of seconds between two updates of the weights."""
     print_freq: int = 100
-    """Messages between two lines of progress in the log."""
+    """Messages between two progress messages in the log."""
     env_fault: Literal["raise", "drop"] = "raise"
-    """After a fault of an env, ``"raise"`` makes the task fail and ``"drop"`` drops the episode."""
+    """If an env raises or returns non-finite values, ``"raise"`` makes the task fail and ``"drop"`` drops the
+    episode."""
     seed: int = 0
     """Seed of envs and exploration, >= 0."""
     exp_name: str = "runs/parallel"
