@@ -97,18 +97,14 @@ class Schedule:
     points: Sequence[Sequence[float]] = ()
 
     def __post_init__(self) -> None:
-        """Check the types and the ranges."""
-        if self.type not in TYPES:
-            raise ValueError(f"type must be one of {', '.join(map(repr, TYPES))}, got {self.type!r}")
-        if self.unit not in UNITS:
-            raise ValueError(f"unit must be 'env_step' or 'budget', got {self.unit!r}")
-        if not self.decay > 0:
-            raise ValueError(f"decay must be > 0, got {self.decay}")
-        if (self.type == "piecewise") != bool(self.points):
-            raise ValueError(f"points must be set with type='piecewise' and with no other, got {self.points!r}")
-        is_table = all(len(point) == 2 for point in self.points) and all(point[0] >= 0 for point in self.points)
-        if not is_table or any(after[0] <= before[0] for before, after in pairwise(self.points)):
-            raise ValueError(f"points must be pairs (x, value) with increasing x >= 0, got {self.points!r}")
+        require(self.type in TYPES, "type", f"one of {', '.join(map(repr, TYPES))}", self.type)
+        require(self.unit in UNITS, "unit", "'env_step' or 'budget'", self.unit)
+        require(self.decay > 0, "decay", "> 0", self.decay)
+        has_points = (self.type == "piecewise") == bool(self.points)
+        require(has_points, "points", "set with type='piecewise' and with no other", self.points)
+        is_table = all(len(point) == 2 and point[0] >= 0 for point in self.points)
+        rises = is_table and all(after[0] > before[0] for before, after in pairwise(self.points))
+        require(rises, "points", "pairs (x, value) with increasing x >= 0", self.points)
 
     def value(self, step: float, budget: int | None = None) -> float:
         """Return the value after ``step`` env steps.
@@ -225,7 +221,6 @@ class EpsConfig:
     steps."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require(0 <= self.start <= 1, "other.eps.start", "in [0, 1]", self.start)
         require(0 <= self.end <= 1, "other.eps.end", "in [0, 1]", self.end)
         require(self.decay is None or self.decay > 0, "other.eps.decay", "> 0 or None", self.decay)

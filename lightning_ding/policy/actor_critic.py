@@ -42,7 +42,6 @@ class ActorCriticLearnConfig(OnPolicyLearnConfig):
     """Bootstrap from terminal states too; for old configs of envs that only a time limit ends."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
         require(self.value_weight >= 0, "learn.value_weight", ">= 0", self.value_weight)
 
@@ -55,7 +54,6 @@ class ActorCriticCollectConfig(OnPolicyCollectConfig):
     """Bias-variance mix of the advantages, in [0, 1]."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
         require(0 <= self.gae_lambda <= 1, "collect.gae_lambda", "in [0, 1]", self.gae_lambda)
 

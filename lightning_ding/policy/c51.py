@@ -42,7 +42,6 @@ class CategoricalModelConfig(QLearningModelConfig):
     """Number of atoms of the support, at equal distances from v_min to v_max, >= 2."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require(self.v_min < self.v_max, "model.v_min", f"below v_max ({self.v_max})", self.v_min)
         require(self.n_atom >= 2, "model.n_atom", ">= 2", self.n_atom)
 

@@ -51,7 +51,6 @@ class NoiseRangeConfig:
     """Largest value, in normalised units."""
 
     def __post_init__(self) -> None:
-        """Check the range."""
         require(self.min < self.max, "learn.noise_range.min", f"below learn.noise_range.max ({self.max})", self.min)
 
 
@@ -67,7 +66,6 @@ class DDPGModelConfig(QACModelConfig):
     """Initialise the last layers uniformly in [-x, x], x > 0; None initialises them like all other layers."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
         has_choice = self.action_shape is None or isinstance(self.action_shape, Mapping)
         require(
@@ -93,7 +91,6 @@ class DDPGLearnConfig(QACLearnConfig):
     """Where that noise is clipped; needs noise."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
         for name in ("learning_rate_actor", "learning_rate_critic"):
             require(getattr(self, name) > 0, f"learn.{name}", "> 0", getattr(self, name))
@@ -116,7 +113,6 @@ class DDPGCollectConfig(ReplayCollectConfig):
     """Size of the noise that is added to actions, in normalised units, >= 0."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
         require(self.noise_sigma >= 0, "collect.noise_sigma", ">= 0", self.noise_sigma)
 
@@ -143,7 +139,6 @@ class DDPGConfig(QACConfig):
     """Replay, and the exploration of choices."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
         chooses = self.model.action_shape is None or isinstance(self.model.action_shape, Mapping)
         require(chooses or self.other.eps == EpsConfig(), "other.eps", "left alone without choices", self.other.eps)

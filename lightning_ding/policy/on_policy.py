@@ -95,7 +95,6 @@ class OnPolicyLearnConfig(LearnConfig):
     """Largest norm of the gradient, > 0; None for no limit."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
         size, path = self.batch_size, "learn.entropy_weight_scheduler"
         require(size is None or size >= 1, "learn.batch_size", ">= 1 or None", size)
@@ -122,7 +121,6 @@ class OnPolicyCollectConfig:
     """The collector: sample with n_sample, episode with n_episode."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         one = "set when n_episode is None, and None when it is set"
         require((self.n_sample is None) != (self.n_episode is None), "collect.n_sample", one, self.n_sample)
         require(self.n_sample is None or self.n_sample >= 1, "collect.n_sample", ">= 1", self.n_sample)
@@ -152,7 +150,6 @@ class OnPolicyConfig(PolicyConfig):
     """gamma, in [0, 1]."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require(0 <= self.discount_factor <= 1, "discount_factor", "in [0, 1]", self.discount_factor)
 
 

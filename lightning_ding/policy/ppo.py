@@ -67,7 +67,6 @@ class PPOLearnConfig(ActorCriticLearnConfig):
     """Orthogonal weights at the start, and an actor that is nearly uniform (Andrychowicz et al. 2021)."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
         require(self.epoch_per_collect >= 1, "learn.epoch_per_collect", ">= 1", self.epoch_per_collect)
         require(self.clip_ratio > 0, "learn.clip_ratio", "> 0", self.clip_ratio)

@@ -49,7 +49,6 @@ class QLearningLearnConfig(ReplayLearnConfig):
     """Choose the next action with the online network and evaluate it with the target network."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
         require(self.learning_rate > 0, "learn.learning_rate", "> 0", self.learning_rate)
 

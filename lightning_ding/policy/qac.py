@@ -61,7 +61,6 @@ class QACModelConfig(NetworkConfig):
     """Initialise the last layers uniformly in [-x, x], x > 0; None initialises them like all other layers."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         init = self.last_layer_init
         require(init is None or init > 0, "model.last_layer_init", "> 0 or None", init)
         for head in ("actor_head", "critic_head"):

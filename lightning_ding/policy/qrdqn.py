@@ -43,7 +43,6 @@ class QRDQNModelConfig(QLearningModelConfig):
     """Split the head into a state value and advantages."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require(self.num_quantiles >= 1, "model.num_quantiles", ">= 1", self.num_quantiles)
 
 
@@ -55,7 +54,6 @@ class QRDQNLearnConfig(QLearningLearnConfig):
     """Error up to which the quantile Huber loss is quadratic, > 0."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
         require(self.kappa > 0, "learn.kappa", "> 0", self.kappa)
 

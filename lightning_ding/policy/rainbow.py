@@ -35,7 +35,6 @@ class RainbowModelConfig(CategoricalModelConfig):
     """Initial scale of the noise of a layer before division by the square root of its number of inputs, > 0."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
         require(self.noise_std > 0, "model.noise_std", "> 0", self.noise_std)
 

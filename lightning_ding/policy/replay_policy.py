@@ -42,7 +42,6 @@ class ReplayLearnConfig(LearnConfig):
     """Bootstrap from terminal states too; for old configs of envs that only a time limit ends."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
         require(self.update_per_collect >= 1, "learn.update_per_collect", ">= 1", self.update_per_collect)
         require(self.batch_size >= 1, "learn.batch_size", ">= 1", self.batch_size)
@@ -69,7 +68,6 @@ class ReplayCollectConfig:
     """The collector."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require(self.n_sample >= 1, "collect.n_sample", ">= 1", self.n_sample)
         require(self.unroll_len == 1, "collect.unroll_len", "1 for networks without memory", self.unroll_len)
 
@@ -95,7 +93,6 @@ class ReplayConfig(PolicyConfig):
     """How much is collected, and by which collector."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require(self.nstep is None or self.nstep >= 1, "nstep", ">= 1 or None", self.nstep)
         require(0 <= self.discount_factor <= 1, "discount_factor", "in [0, 1]", self.discount_factor)
         require(self.priority or not self.priority_IS_weight, "priority_IS_weight", "False without priority", True)

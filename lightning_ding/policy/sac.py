@@ -60,7 +60,6 @@ class SACLearnConfig(QACLearnConfig):
     """Entropy of the normalised action to reach, in nats; None means minus its dimensions. Needs auto_alpha."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
         for name in ("learning_rate_q", "learning_rate_policy", "learning_rate_alpha"):
             require(getattr(self, name) > 0, f"learn.{name}", "> 0", getattr(self, name))

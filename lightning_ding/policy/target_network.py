@@ -43,7 +43,6 @@ class TargetUpdate:
     default_freq: int
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         freq, theta = self.freq, self.theta
         require(freq is None or theta is None, "learn.target_update_freq", f"None with target_theta ({theta})", freq)
         require(freq is None or freq >= 1, "learn.target_update_freq", ">= 1", freq)

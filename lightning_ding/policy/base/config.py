@@ -58,7 +58,6 @@ class LearnConfig:
     """Largest absolute value of each entry of the gradient, > 0; None for no limit. Needs grad_clip_norm None."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         for name in ("grad_clip_norm", "grad_clip_value"):
             clip = getattr(self, name)
             require(clip is None or clip > 0, f"learn.{name}", "> 0 or None", clip)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, cast
+from urllib.parse import unquote
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from lightning_ding.rl.running import Moments, moments
 
 CLIP = 10.0  # normalised numbers stay in [-CLIP, CLIP]
 EPSILON = 1e-8  # is added to a variance
+ESCAPES = str.maketrans({"%": "%25", ":": "%3A", ".": "%2E", "/": "%2F"})  # of keys in names of statistics
 OBS, REWARD = "obs", "reward"  # names of the statistics; those of an entry of a Dict are called obs:entry
 
 
@@ -287,13 +289,9 @@ def _replaced(obs: Any, path: tuple[str, ...], function: nn.Module) -> Any:
 
 def _name(path: tuple[str, ...]) -> str:
     """Return the name of a submodule for keys that may hold anything: ``obs:camera:depth``."""
-    escapes = {"%": "%25", ":": "%3A", ".": "%2E", "/": "%2F"}
-    return ":".join([OBS, *("".join(escapes.get(letter, letter) for letter in key) for key in path)])
+    return ":".join([OBS, *(key.translate(ESCAPES) for key in path)])
 
 
 def _path(name: str) -> tuple[str, ...]:
     """Return the keys that ``_name`` was given."""
-    keys = name.split(":")[1:]
-    for letter, escape in ((":", "%3A"), (".", "%2E"), ("/", "%2F"), ("%", "%25")):
-        keys = [key.replace(escape, letter) for key in keys]
-    return tuple(keys)
+    return tuple(map(unquote, name.split(":")[1:]))

@@ -22,19 +22,15 @@ class Round(Protocol):
     @property
     def drawn(self) -> Batch | None:
         """All minibatches, leading axes (U, B), if they are drawn already."""
-        ...
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield minibatches."""
-        ...
 
     def prepare(self, function: Callable[[Batch], Batch]) -> None:
         """Apply ``function`` to all minibatches at once, leading axes (U, B), if they are drawn already."""
-        ...
 
     def update_priority(self, batch: Batch, priority: Tensor) -> None:
         """Store the priorities, shape (B,), of the minibatch of the last update."""
-        ...
 
 
 class RoundLearner:

@@ -39,7 +39,6 @@ class OptimizerConfig:
     """Share of the previous step that is added, in [0, 1); for sgd and rmsprop."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require(self.eps > 0, "learn.optimizer.eps", "> 0", self.eps)
         require(self.weight_decay >= 0, "learn.optimizer.weight_decay", ">= 0", self.weight_decay)
         require(0 <= self.momentum < 1, "learn.optimizer.momentum", "in [0, 1)", self.momentum)
