@@ -6,7 +6,7 @@ Shapes: N envs, P players, K rows of a forward pass.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 from gymnasium.vector import VectorEnv
@@ -22,44 +22,24 @@ ModeT = TypeVar("ModeT", CollectMode, EvalMode)
 BoolArray = NDArray[np.bool_]
 
 
-@runtime_checkable
-class _HasLearnMode(Protocol):
-    learn_mode: LearnMode
-
-
-@runtime_checkable
-class _HasCollectMode(Protocol):
-    collect_mode: CollectMode
-
-
-@runtime_checkable
-class _HasEvalMode(Protocol):
-    eval_mode: EvalMode
-
-
-@runtime_checkable
-class _HasCommandMode(Protocol):
-    command_mode: CommandMode
-
-
 def learn_mode_of(policy: Any) -> LearnMode:
     """Return the learn mode of a policy, or the mode itself if that is given."""
-    return policy.learn_mode if isinstance(policy, _HasLearnMode) else policy
+    return cast(LearnMode, getattr(policy, "learn_mode", policy))
 
 
 def collect_mode_of(policy: Any) -> CollectMode:
     """Return the collect mode of a policy, or the mode itself if that is given."""
-    return policy.collect_mode if isinstance(policy, _HasCollectMode) else policy
+    return cast(CollectMode, getattr(policy, "collect_mode", policy))
 
 
 def eval_mode_of(policy: Any) -> EvalMode:
     """Return the eval mode of a policy, or the mode itself if that is given."""
-    return policy.eval_mode if isinstance(policy, _HasEvalMode) else policy
+    return cast(EvalMode, getattr(policy, "eval_mode", policy))
 
 
 def command_mode_of(policy: Any) -> CommandMode:
     """Return the command mode of a policy, or the mode itself if that is given."""
-    return policy.command_mode if isinstance(policy, _HasCommandMode) else policy
+    return cast(CommandMode, getattr(policy, "command_mode", policy))
 
 
 def attribute(mode: LearnMode | CollectMode | EvalMode, name: str, default: Any) -> Any:

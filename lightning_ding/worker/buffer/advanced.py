@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from typing_extensions import Self
+from typing_extensions import Self, override
 
 from lightning_ding import nested
 from lightning_ding.config import require
@@ -127,7 +127,8 @@ class AdvancedReplayBuffer(RingBuffer):
         """Return the number of transitions that can be drawn."""
         return self._storage.count - self._gone
 
-    def sample(
+    @override
+    def sample(  # noqa: D417 - IBuffer.sample describes the other arguments
         self,
         batch_size: int,
         cur_learner_iter: int = 0,
@@ -139,12 +140,9 @@ class AdvancedReplayBuffer(RingBuffer):
     ) -> dict[str, Any]:
         """Return a copy of transitions drawn in proportion to priority^alpha, one of each B-th of the total weight.
 
+        See also :meth:`IBuffer.sample`. ``cur_learner_iter`` decides beta and staleness.
+
         Args:
-            batch_size: Size of a minibatch B, >= 1.
-            cur_learner_iter: Updates so far, which decide beta and staleness.
-            num_batches: Number of minibatches U drawn at once with the current priorities; None for a single one.
-            n_step: Steps of the return, >= 1.
-            discount_factor: Discount factor gamma of the return.
             sample_range: Range of transitions to draw from, by age, the oldest first; None draws from all.
 
         Returns:
@@ -165,11 +163,10 @@ class AdvancedReplayBuffer(RingBuffer):
             shape = (batch_size,) if num_batches is None else (num_batches, batch_size)
             rows, weight, smallest = self._draw_fresh(shape, cur_learner_iter, sample_range)
             self._newest_sample = rows.flatten()  # a copy, because the rows are returned
-            extra: dict[str, NDArray[Any]] = {"IS": (weight / smallest) ** -self.beta}
-            extra["priority"] = self._priority[rows]
+            extra = {"IS": ((weight / smallest) ** -self.beta).astype(np.float32), "priority": self._priority[rows]}
             extra |= {"replay_unique_id": self._id_of(rows), "replay_buffer_idx": rows}
             batch = self._storage.gather(rows, n_step, discount_factor)
-            batch |= {name: torch.from_numpy(_single(array)) for name, array in extra.items()}
+            batch |= {name: torch.from_numpy(array) for name, array in extra.items()}
             self._limiter.count_sample(rows.size)
             self._note_sample(rows.size, cur_learner_iter)
             self._lock.notify_all()
@@ -451,7 +448,3 @@ def _checked(priority: Any) -> Floats:
         wrong = flat[~((flat >= 0) & (flat < LARGEST))][0]
         raise ValueError(f"priority must be finite and >= 0, got {wrong}")
     return flat
-
-
-def _single(array: NDArray[Any]) -> NDArray[Any]:
-    return array.astype(np.float32) if array.dtype == np.float64 else array

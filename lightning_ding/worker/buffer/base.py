@@ -46,11 +46,29 @@ class IBuffer(Worker):
         n_step: int = 1,
         discount_factor: float = 1.0,
     ) -> dict[str, Any]:
-        """Return a copy of B transitions, or of U times B with ``num_batches``."""
+        """Return a copy of transitions. A buffer may take further arguments and return further entries.
+
+        Args:
+            batch_size: Size of a minibatch B, >= 1.
+            cur_learner_iter: Updates so far.
+            num_batches: Number of minibatches U drawn at once; None for a single one without the axis U.
+            n_step: Steps of each transition's return, >= 1; see docs/training.md for the windows.
+            discount_factor: Discount factor gamma of the return.
+
+        Returns:
+            A nested dict of tensors, leading axes (B,) or (U, B): the pushed entries and ``discount``.
+
+        Raises:
+            ValueError: If there are too few transitions to draw from, or an argument is out of range.
+        """
 
     @abstractmethod
     def update(self, info: Mapping[str, Any]) -> None:
-        """Set the priorities of sampled transitions."""
+        """Set the priorities of sampled transitions.
+
+        Raises:
+            TypeError: If the buffer stores no priorities.
+        """
 
     @abstractmethod
     def drop_episodes(self, episode_id: Sequence[int]) -> int:

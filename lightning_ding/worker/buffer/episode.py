@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from lightning_ding import nested
 from lightning_ding.config import require
@@ -84,7 +85,8 @@ class EpisodeReplayBuffer(RingBuffer):
             kept = self._begin >= self._storage.push_count - self._storage.count
             self._begin, self._length = self._begin[kept], self._length[kept]
 
-    def sample(
+    @override
+    def sample(  # noqa: D417 - IBuffer.sample describes the other arguments
         self,
         batch_size: int,
         cur_learner_iter: int = 0,
@@ -95,14 +97,9 @@ class EpisodeReplayBuffer(RingBuffer):
         replace: bool = False,
         sequence: int | None = None,
     ) -> dict[str, Any]:
-        """Return a copy of uniformly drawn episodes, or of windows from them.
+        """Return a copy of uniformly drawn episodes, or of windows from them; see also :meth:`IBuffer.sample`.
 
         Args:
-            batch_size: Number of episodes or windows of a minibatch B, >= 1.
-            cur_learner_iter: Updates so far, for the log.
-            num_batches: Number of minibatches U drawn at once; None for a single one.
-            n_step: Steps of each transition's return, >= 1.
-            discount_factor: Discount factor gamma of the return.
             replace: Allow an episode to occur in a minibatch more than once.
             sequence: Steps of a window T, above the burn-in; None takes ``sequence_length``. Without either, whole
                 episodes are returned, and T is the length of the longest one.
@@ -133,14 +130,6 @@ class EpisodeReplayBuffer(RingBuffer):
             batch = self._storage.gather(rows, n_step, discount_factor)
             self._note_sample(int(np.count_nonzero(mask)), cur_learner_iter)
         return batch | masks(mask, burn_in)
-
-    def update(self, info: Mapping[str, Any]) -> None:
-        """Raise, because this buffer stores no priorities.
-
-        Raises:
-            TypeError: Always.
-        """
-        raise TypeError("EpisodeReplayBuffer stores no priorities; set priority to False")
 
     def clear(self) -> None:
         """Remove all episodes and their schema."""

@@ -5,8 +5,9 @@ Shapes: B transitions of a minibatch, U minibatches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
+
+from typing_extensions import override
 
 from lightning_ding.registry import BUFFER_REGISTRY
 from lightning_ding.worker.buffer.ring_buffer import RingBuffer
@@ -28,7 +29,8 @@ class NaiveReplayBuffer(RingBuffer):
 
     can_merge = True
 
-    def sample(
+    @override
+    def sample(  # noqa: D417 - IBuffer.sample describes the other arguments
         self,
         batch_size: int,
         cur_learner_iter: int = 0,
@@ -39,20 +41,12 @@ class NaiveReplayBuffer(RingBuffer):
         replace: bool = False,
         sample_range: slice | None = None,
     ) -> dict[str, Any]:
-        """Return a copy of uniformly drawn transitions.
+        """Return a copy of uniformly drawn transitions; see also :meth:`IBuffer.sample`.
 
         Args:
-            batch_size: Size of a minibatch B, >= 1.
-            cur_learner_iter: Updates so far, for the log.
-            num_batches: Number of minibatches U drawn at once; None for a single one without the axis U.
-            n_step: Steps of the return, >= 1; see docs/training.md for the windows.
-            discount_factor: Discount factor gamma of the return.
             replace: Allow a transition to occur in a minibatch more than once.
             sample_range: Range of transitions to draw from, by age: ``slice(-10, None)`` are the newest ten,
                 ``slice(0, 10)`` the oldest. None draws from all.
-
-        Returns:
-            A nested dict of tensors, leading axes (B,) or (U, B): the pushed entries and ``discount``.
 
         Raises:
             ValueError: If there are fewer than B transitions to draw from and ``replace`` is false, or none at all, or
@@ -66,14 +60,6 @@ class NaiveReplayBuffer(RingBuffer):
                 rows = self._draw_aged(num_batches or 1, batch_size, replace, sample_range)
             self._note_sample(rows.size, cur_learner_iter)
             return self._storage.gather(rows if num_batches else rows[0], n_step, discount_factor)
-
-    def update(self, info: Mapping[str, Any]) -> None:
-        """Raise, because this buffer stores no priorities.
-
-        Raises:
-            TypeError: Always.
-        """
-        raise TypeError("NaiveReplayBuffer stores no priorities; use a prioritised buffer, or set priority to False")
 
     def _draw(self, num_batches: int, batch_size: int, replace: bool) -> Rows:
         """Return rows, shape (U, B)."""

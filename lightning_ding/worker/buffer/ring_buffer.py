@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from typing_extensions import Self
+from typing_extensions import Self, override
 
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.worker.buffer.base import IBuffer, Transitions
@@ -107,6 +107,11 @@ class RingBuffer(IBuffer):
             self._envstep = cur_collector_envstep
             self._push(batch)
             self._lock.notify_all()
+
+    @override
+    def update(self, info: Mapping[str, Any]) -> None:
+        kind = type(self).__name__
+        raise TypeError(f"{kind} stores no priorities; use a prioritised buffer, or set priority to False")
 
     def drop_episodes(self, episode_id: Sequence[int]) -> int:
         """Exclude the stored transitions of some episodes, such as those that a fault ended, from all later draws.

@@ -5,12 +5,12 @@ Shapes: T steps of a sequence, B sequences of a minibatch, U minibatches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from lightning_ding.config import require
 from lightning_ding.registry import BUFFER_REGISTRY
@@ -67,7 +67,8 @@ class SequenceReplayBuffer(RingBuffer):
         require(length is not None, "sequence_length", "set for a sequence buffer", length)
         self._length = length or 1
 
-    def sample(
+    @override
+    def sample(  # noqa: D417 - IBuffer.sample describes the other arguments
         self,
         batch_size: int,
         cur_learner_iter: int = 0,
@@ -77,14 +78,9 @@ class SequenceReplayBuffer(RingBuffer):
         discount_factor: float = 1.0,
         sequence: int | None = None,
     ) -> dict[str, Any]:
-        """Return a copy of sequences, drawn with replacement.
+        """Return a copy of sequences, drawn with replacement; see also :meth:`IBuffer.sample`.
 
         Args:
-            batch_size: Number of sequences of a minibatch B, >= 1.
-            cur_learner_iter: Updates so far, for the log.
-            num_batches: Number of minibatches U drawn at once; None for a single one.
-            n_step: Steps of each transition's return, >= 1.
-            discount_factor: Discount factor gamma of the return.
             sequence: Steps of a sequence T, above the burn-in; None takes the config's ``sequence_length``.
 
         Returns:
@@ -110,14 +106,6 @@ class SequenceReplayBuffer(RingBuffer):
             batch = self._storage.gather(np.ascontiguousarray(rows), n_step, discount_factor)
             self._note_sample(rows.size, cur_learner_iter)
         return batch | masks(mask, burn_in)
-
-    def update(self, info: Mapping[str, Any]) -> None:
-        """Raise, because this buffer stores no priorities.
-
-        Raises:
-            TypeError: Always.
-        """
-        raise TypeError("SequenceReplayBuffer stores no priorities; set priority to False")
 
     def _beginnings(self, amount: int, followers: int) -> Rows:
         """Return rows drawn uniformly among those with enough followers in their episode."""

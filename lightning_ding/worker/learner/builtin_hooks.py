@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import zlib
+from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -26,33 +27,64 @@ from lightning_ding.worker.learner.log_buffer import LogBuffer, Scalar
 NO_REDUCE = "noreduce_"
 
 
-@LEARNER_HOOK_REGISTRY.register("load_ckpt")
-class LoadCkptHook(LearnerHook):
-    """Loads a checkpoint of a learner before the run.
+class BuiltinHook(LearnerHook):
+    """A hook whose constructor has defaults.
 
     Args:
-        name: Name of the hook.
-        priority: Order among the hooks of a position, lower first; >= 0.
-        position: ``before_run``.
-        ext_args: ``load_path``, the file.
+        name: Name of the hook; None takes the name of its class.
+        priority: Order among the hooks of a position, lower first; >= 0. None takes that of its class.
+        position: One of the ``positions`` of its class; None takes the first one.
+        ext_args: Further arguments of the hook by name.
 
     Raises:
-        ValueError: If ``load_path`` is missing, or the position is another.
+        ValueError: If there is an unknown key in ``ext_args`` or a value is out of range, or the position is another.
     """
+
+    default_name: ClassVar[str]
+    default_priority: ClassVar[int] = 20
+    positions: ClassVar[tuple[Position, ...]] = ("after_iter",)
+    """Positions at which the hook can be called."""
 
     def __init__(
         self,
-        name: str = "load_ckpt",
-        priority: int = 20,
-        position: Position = "before_run",
+        name: str | None = None,
+        priority: int | None = None,
+        position: Position | None = None,
         ext_args: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(name, priority, position, ext_args)
-        _require_position(self, "before_run")
-        _require_known(self, "load_path")
+        priority = self.default_priority if priority is None else priority
+        super().__init__(name or self.default_name, priority, position or self.positions[0], ext_args)
+        allowed = f"{' or '.join(self.positions)} for {type(self).__name__}"
+        require(self.position in self.positions, "position", allowed, self.position)
+        known = self._set_up()
+        for key in self.ext_args:
+            if key not in known:
+                where = f"{type(self).__name__} at {self.position}"
+                raise ValueError(f"unknown ext_args key {key!r} of {where}; {nearest(key, known)}")
+
+    @abstractmethod
+    def _set_up(self) -> tuple[str, ...]:
+        """Read ``ext_args``, and return the keys that may be in it."""
+
+    def _freq(self) -> int:
+        freq = self.ext_args.get("freq", 1)
+        allowed = isinstance(freq, int) and not isinstance(freq, bool) and freq >= 1
+        require(allowed, "ext_args.freq", "a number of updates >= 1", freq)
+        return int(freq)
+
+
+@LEARNER_HOOK_REGISTRY.register("load_ckpt")
+class LoadCkptHook(BuiltinHook):
+    """Loads a checkpoint of a learner before the run. ``ext_args`` needs ``load_path``, the file."""
+
+    default_name = "load_ckpt"
+    positions = ("before_run",)
+
+    def _set_up(self) -> tuple[str, ...]:
         path = self.ext_args.get("load_path")
         require(isinstance(path, (str, Path)) and str(path) != "", "ext_args.load_path", "the path of a file", path)
         self.load_path = Path(str(path))
+        return ("load_path",)
 
     def __call__(self, engine: LearnerEngine) -> None:
         """Load the file."""
@@ -60,33 +92,19 @@ class LoadCkptHook(LearnerHook):
 
 
 @LEARNER_HOOK_REGISTRY.register("save_ckpt")
-class SaveCkptHook(LearnerHook):
-    """Writes a checkpoint every ``freq`` completed updates, or at the end of the run.
+class SaveCkptHook(BuiltinHook):
+    """Writes a checkpoint every ``ext_args["freq"]`` completed updates (>= 1, 1 by default), or at the end of the run.
 
     It is a snapshot of the policy and the counters. ``RunCheckpoint`` saves a whole run, with buffers and random number
     generators.
-
-    Args:
-        name: Name of the hook.
-        priority: Order among the hooks of a position, lower first; >= 0.
-        position: ``after_iter`` or ``after_run``.
-        ext_args: ``freq``, only with ``after_iter``: updates between two checkpoints, >= 1, 1 by default.
-
-    Raises:
-        ValueError: If ``freq`` is out of range or does nothing, or the position is another.
     """
 
-    def __init__(
-        self,
-        name: str = "save_ckpt_after_iter",
-        priority: int = 20,
-        position: Position = "after_iter",
-        ext_args: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(name, priority, position, ext_args)
-        _require_position(self, "after_iter", "after_run")
-        _require_known(self, *(["freq"] if position == "after_iter" else []))
-        self.freq = _freq(self)
+    default_name = "save_ckpt_after_iter"
+    positions = ("after_iter", "after_run")
+
+    def _set_up(self) -> tuple[str, ...]:
+        self.freq = self._freq()
+        return ("freq",) if self.position == "after_iter" else ()
 
     def __call__(self, engine: LearnerEngine) -> None:
         """Write a checkpoint if one is due."""
@@ -95,36 +113,21 @@ class SaveCkptHook(LearnerHook):
 
 
 @LEARNER_HOOK_REGISTRY.register("log_show")
-class LogShowHook(LearnerHook):
-    """Reports, every ``freq`` completed updates, the means over all updates since the last report.
+class LogShowHook(BuiltinHook):
+    """Reports, every ``ext_args["freq"]`` completed updates (>= 1, 1 by default), the means since the last report.
 
     It reports ``{name}_avg`` of the policy's ``monitor_vars`` and of all ``[scalars]``, and the histograms of the last
     iteration. The weight of an iteration is its number of updates; an iteration that does not report a name does not
     count for it. Values stay on their device between two reports.
-
-    Args:
-        name: Name of the hook.
-        priority: Order among the hooks of a position, lower first; >= 0.
-        position: ``after_iter``.
-        ext_args: ``freq``: updates between two reports, >= 1, 1 by default.
-
-    Raises:
-        ValueError: If ``freq`` is out of range, or the position is another.
     """
 
-    def __init__(
-        self,
-        name: str = "log_show",
-        priority: int = 20,
-        position: Position = "after_iter",
-        ext_args: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(name, priority, position, ext_args)
-        _require_position(self, "after_iter")
-        _require_known(self, "freq")
-        self.freq = _freq(self)
+    default_name = "log_show"
+
+    def _set_up(self) -> tuple[str, ...]:
+        self.freq = self._freq()
         self._sums: dict[str, Scalar] = {}
         self._updates: dict[str, int] = {}
+        return ("freq",)
 
     def __call__(self, engine: LearnerEngine) -> None:
         """Add the values of the iteration to the sums, and report the means if a report is due."""
@@ -140,31 +143,18 @@ class LogShowHook(LearnerHook):
 
 
 @LEARNER_HOOK_REGISTRY.register("log_reduce")
-class LogReduceHook(LearnerHook):
+class LogReduceHook(BuiltinHook):
     """Averages the reports of an iteration over the ranks, in one all-reduce; on the CPU with gloo.
 
-    Histograms, and names that begin with ``noreduce_``, are not averaged.
-
-    Args:
-        name: Name of the hook.
-        priority: Order among the hooks, lower first; below the priority of the hooks that report.
-        position: ``after_iter``.
-        ext_args: Must be empty.
-
-    Raises:
-        ValueError: If there are ``ext_args``, or the position is another.
+    Its priority must be below that of the hooks that report. Histograms, and names that begin with ``noreduce_``, are
+    not averaged.
     """
 
-    def __init__(
-        self,
-        name: str = "log_reduce_after_iter",
-        priority: int = 10,
-        position: Position = "after_iter",
-        ext_args: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(name, priority, position, ext_args)
-        _require_position(self, "after_iter")
-        _require_known(self)
+    default_name = "log_reduce_after_iter"
+    default_priority = 10
+
+    def _set_up(self) -> tuple[str, ...]:
+        return ()
 
     def __call__(self, engine: LearnerEngine) -> None:
         """Average the log buffer.
@@ -217,22 +207,3 @@ def _require_same_on_all_ranks(names: str) -> None:
     on_all = of_ranks[0].intersection(*of_ranks)
     differing = sorted(set().union(*of_ranks) - on_all)
     raise ValueError(f"every rank must report the same names, but only some report {', '.join(differing)}")
-
-
-def _require_position(hook: LearnerHook, *positions: str) -> None:
-    allowed = f"{' or '.join(positions)} for {type(hook).__name__}"
-    require(hook.position in positions, "position", allowed, hook.position)
-
-
-def _require_known(hook: LearnerHook, *known: str) -> None:
-    for key in hook.ext_args:
-        if key not in known:
-            where = f"{type(hook).__name__} at {hook.position}"
-            raise ValueError(f"unknown ext_args key {key!r} of {where}; {nearest(key, known)}")
-
-
-def _freq(hook: LearnerHook) -> int:
-    freq = hook.ext_args.get("freq", 1)
-    allowed = isinstance(freq, int) and not isinstance(freq, bool) and freq >= 1
-    require(allowed, "ext_args.freq", "a number of updates >= 1", freq)
-    return int(freq)

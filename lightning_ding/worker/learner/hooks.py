@@ -18,17 +18,9 @@ from lightning_ding.worker.learner.engine import LearnerEngine
 from lightning_ding.worker_config import HookConfig
 
 Position = Literal["before_run", "after_run", "before_iter", "after_iter"]
-
-
 POSITIONS: tuple[Position, ...] = get_args(Position)
-
-
 DEFAULT_PRIORITY = 100
-
-
 CallbackT = TypeVar("CallbackT", bound=Callback)
-
-
 Hooks = dict[str, list["LearnerHook"]]
 _PRIORITIES: WeakKeyDictionary[Callback, int] = WeakKeyDictionary()
 """Priorities of the callbacks that ``with_priority`` was given."""
@@ -186,18 +178,14 @@ def _priority_of(callback: Callback) -> int:
     return _PRIORITIES.get(callback, DEFAULT_PRIORITY)
 
 
-SHORT: dict[str, tuple[str, str, int, Position]] = {
-    "load_ckpt_before_run": ("load_ckpt", "load_ckpt", 20, "before_run"),
-    "log_show_after_iter": ("log_show", "log_show", 20, "after_iter"),
-    "save_ckpt_after_iter": ("save_ckpt", "save_ckpt_after_iter", 20, "after_iter"),
-    "save_ckpt_after_run": ("save_ckpt", "save_ckpt_after_run", 20, "after_run"),
-    "log_reduce_after_iter": ("log_reduce", "log_reduce_after_iter", 10, "after_iter"),
+SHORT: dict[str, tuple[str, str, int, Position, str | None]] = {
+    "load_ckpt_before_run": ("load_ckpt", "load_ckpt", 20, "before_run", "load_path"),
+    "log_show_after_iter": ("log_show", "log_show", 20, "after_iter", "freq"),
+    "save_ckpt_after_iter": ("save_ckpt", "save_ckpt_after_iter", 20, "after_iter", "freq"),
+    "save_ckpt_after_run": ("save_ckpt", "save_ckpt_after_run", 20, "after_run", None),
+    "log_reduce_after_iter": ("log_reduce", "log_reduce_after_iter", 10, "after_iter", None),
 }
-
-
-"""Registered class, name, priority and position of each short key."""
-
-
+"""Registered class, name, priority, position of each short key, and the key in ``ext_args`` that its value gets."""
 FULL = ("type", "name", "position", "priority", "ext_args")
 
 
@@ -259,16 +247,10 @@ def _section(cfg: Mapping[str, Any] | HookConfig | None) -> Mapping[str, Any]:
 
 
 def _from_short(key: str, value: Any) -> LearnerHook:
-    kind, name, priority, position = SHORT[key]
-    if key == "load_ckpt_before_run":
-        ext_args = {"load_path": value}
-    elif key in ("log_show_after_iter", "save_ckpt_after_iter"):
-        ext_args = {"freq": value}
-    else:
-        ext_args = {}
-        if value is not True:
-            raise TypeError(f"learner hook {key!r} must be True or False, got {value!r}")
-    return _build(kind, name, priority, position, ext_args)
+    kind, name, priority, position, argument = SHORT[key]
+    if argument is None and value is not True:
+        raise TypeError(f"learner hook {key!r} must be True or False, got {value!r}")
+    return _build(kind, name, priority, position, {argument: value} if argument else {})
 
 
 def _from_full(key: str, value: Mapping[str, Any]) -> LearnerHook:
