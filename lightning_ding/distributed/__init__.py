@@ -6,24 +6,24 @@ Only the coordinator listens. Workers connect to it, request tasks and send the 
 
 from typing import TYPE_CHECKING, Any
 
-from lightning_ding.distributed.collector import (
+from lightning_ding.distributed.collector.base import (
     BaseParallelCollector,
-    MarineParallelCollector,
-    NaiveCollector,
-    ZerglingParallelCollector,
     create_parallel_collector,
     get_parallel_collector_cls,
 )
+from lightning_ding.distributed.collector.marine import MarineParallelCollector
+from lightning_ding.distributed.collector.naive import NaiveCollector
+from lightning_ding.distributed.collector.zergling import ZerglingParallelCollector
 from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
 from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
-from lightning_ding.distributed.commander import (
+from lightning_ding.distributed.commander.base import (
     BaseParallelCommander,
-    NaiveParallelCommander,
-    OneVsOneParallelCommander,
-    SoloParallelCommander,
     create_parallel_commander,
     get_parallel_commander_cls,
 )
+from lightning_ding.distributed.commander.naive import NaiveParallelCommander
+from lightning_ding.distributed.commander.one_vs_one import OneVsOneParallelCommander
+from lightning_ding.distributed.commander.solo import SoloParallelCommander
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.flask_fs.transport import FlaskFileSystemCollector, FlaskFileSystemLearner

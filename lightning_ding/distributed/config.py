@@ -14,6 +14,14 @@ MadeOf = tuple["str | Mapping[str, Any]", "dict[str, Any]", "tuple[str | Mapping
 """Id, arguments and wrappers of an env."""
 
 
+def _require_least(config: Any, section: str, least: int, *names: str) -> None:
+    """Check that settings are at least ``least``, or None if their type allows it."""
+    for name in names:
+        value, or_none = getattr(config, name), "None" in type(config).__annotations__[name]
+        allowed = f">= {least} or None" if or_none else f">= {least}"
+        require(value >= least if value is not None else or_none, f"{section}.{name}", allowed, value)
+
+
 @dataclass(frozen=True)
 class EnvConfig:
     """The envs for collecting and evaluating."""
@@ -49,8 +57,7 @@ class EnvConfig:
     """Mean return of an evaluation, by the learner or a collector, at which the run ends; None for no limit."""
 
     def __post_init__(self) -> None:
-        for name in ("collector_env_num", "evaluator_env_num", "n_evaluator_episode"):
-            require(getattr(self, name) >= 1, f"main.env.{name}", ">= 1", getattr(self, name))
+        _require_least(self, "main.env", 1, "collector_env_num", "evaluator_env_num", "n_evaluator_episode")
 
     @property
     def collecting(self) -> MadeOf:
@@ -84,11 +91,9 @@ class MainConfig:
     """Whether to normalise observations by statistics of the training data, which are published with the weights."""
 
     def __post_init__(self) -> None:
-        require(self.seed >= 0, "main.seed", ">= 0", self.seed)
+        _require_least(self, "main", 0, "seed")
+        _require_least(self, "main", 1, "max_env_step", "max_train_iter")
         require("type" in self.policy, "main.policy", "a mapping with a 'type'", sorted(self.policy))
-        for name in ("max_env_step", "max_train_iter"):
-            value = getattr(self, name)
-            require(value is None or value >= 1, f"main.{name}", ">= 1 or None", value)
 
 
 @dataclass(frozen=True)
@@ -110,8 +115,7 @@ class LeagueConfig:
     """Games in a collecting task; the next task may have another opponent."""
 
     def __post_init__(self) -> None:
-        for name in ("snapshot_interval", "max_players", "task_episodes"):
-            require(getattr(self, name) >= 1, f"league.{name}", ">= 1", getattr(self, name))
+        _require_least(self, "league", 1, "snapshot_interval", "max_players", "task_episodes")
         for name in ("self_play", "random_play", "win_rate"):
             require(0 <= getattr(self, name) <= 1, f"league.{name}", "in [0, 1]", getattr(self, name))
         total = self.self_play + self.random_play
@@ -136,9 +140,8 @@ class CommanderConfig:
     league: LeagueConfig = field(default_factory=LeagueConfig)
 
     def __post_init__(self) -> None:
-        space = self.collector_task_space
-        require(space is None or space >= 0, "commander.collector_task_space", ">= 0 or None", space)
-        require(self.learner_task_space >= 1, "commander.learner_task_space", ">= 1", self.learner_task_space)
+        _require_least(self, "commander", 0, "collector_task_space")
+        _require_least(self, "commander", 1, "learner_task_space")
         good = self.eval_interval is None or self.eval_interval > 0
         require(good, "commander.eval_interval", "> 0 seconds or None", self.eval_interval)
 
@@ -187,9 +190,9 @@ class CoordinatorConfig:
         for name in (*positive, "snapshot_interval", "tolerance", "max_failures"):
             require(getattr(self, name) > 0, f"coordinator.{name}", "> 0", getattr(self, name))
         require(0 <= self.port < 65536, "coordinator.port", "in [0, 65535]", self.port)
-        ratio, lag = self.samples_per_insert, self.max_policy_lag
+        ratio = self.samples_per_insert
         require(ratio is None or ratio > 0, "coordinator.samples_per_insert", "> 0 or None", ratio)
-        require(lag is None or lag >= 1, "coordinator.max_policy_lag", ">= 1 or None", lag)
+        _require_least(self, "coordinator", 1, "max_policy_lag")
 
 
 @dataclass(frozen=True)
@@ -212,12 +215,8 @@ class ParallelLearnerConfig:
     """Number of torch threads; None means torch's default."""
 
     def __post_init__(self) -> None:
-        require(self.send_policy_freq >= 1, "learner.send_policy_freq", ">= 1", self.send_policy_freq)
-        require(self.prefetch >= 0, "learner.prefetch", ">= 0", self.prefetch)
-        require(self.rounds_per_epoch is None or self.rounds_per_epoch >= 1, "learner.rounds_per_epoch", ">= 1 or None",
-                self.rounds_per_epoch)  # fmt: skip
-        require(self.num_threads is None or self.num_threads >= 1, "learner.num_threads", ">= 1 or None",
-                self.num_threads)  # fmt: skip
+        _require_least(self, "learner", 0, "prefetch")
+        _require_least(self, "learner", 1, "send_policy_freq", "rounds_per_epoch", "num_threads")
 
 
 @dataclass(frozen=True)
@@ -245,13 +244,9 @@ class ParallelCollectorConfig:
     """Number of torch threads; None means torch's default."""
 
     def __post_init__(self) -> None:
-        require(self.num >= 1, "collector.num", ">= 1", self.num)
-        require(self.n_sample is None or self.n_sample >= 1, "collector.n_sample", ">= 1 or None", self.n_sample)
-        require(self.update_policy_second >= 0, "collector.update_policy_second", ">= 0", self.update_policy_second)
-        require(self.print_freq >= 1, "collector.print_freq", ">= 1", self.print_freq)
+        _require_least(self, "collector", 0, "update_policy_second")
+        _require_least(self, "collector", 1, "num", "n_sample", "print_freq", "num_threads")
         require(self.stall_timeout > 0, "collector.stall_timeout", "> 0 seconds", self.stall_timeout)
-        require(self.num_threads is None or self.num_threads >= 1, "collector.num_threads", ">= 1 or None",
-                self.num_threads)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -273,7 +268,7 @@ class SystemConfig:
 
     def __post_init__(self) -> None:
         require(self.reconnect_timeout > 0, "system.reconnect_timeout", "> 0 seconds", self.reconnect_timeout)
-        require(self.restarts >= 0, "system.restarts", ">= 0", self.restarts)
+        _require_least(self, "system", 0, "restarts")
 
 
 @dataclass(frozen=True)
@@ -341,11 +336,8 @@ class CollectorTaskConfig:
     """Folder of the run."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
-        for name in ("n_sample", "print_freq"):
-            require(getattr(self, name) >= 1, name, ">= 1", getattr(self, name))
-        require(self.seed >= 0, "seed", ">= 0", self.seed)
-        require(self.n_episode is None or self.n_episode >= 1, "n_episode", ">= 1 or None", self.n_episode)
+        _require_least(self, "collector_cfg", 0, "seed")
+        _require_least(self, "collector_cfg", 1, "n_sample", "print_freq", "n_episode")
         require(not self.eval_flag or self.n_episode is not None, "n_episode", "set with eval_flag", self.n_episode)
         flags, paths = self.policy_update_flag, self.policy_update_path
         require(len(flags) == len(paths) >= 1, "policy_update_flag", f"one for each of {len(paths)} paths", flags)

@@ -20,8 +20,7 @@ def text(message: Mapping[str, Any], name: str) -> str:
         Refusal: 400, if the field has another value.
     """
     value = message.get(name)
-    _require(isinstance(value, str) and 0 < len(value) <= LONGEST, name, "a non-empty string", value)
-    return str(value)
+    return str(_checked(isinstance(value, str) and 0 < len(value) <= LONGEST, name, "a non-empty string", value))
 
 
 def whole(message: Mapping[str, Any], name: str, least: int = 0) -> int:
@@ -31,9 +30,7 @@ def whole(message: Mapping[str, Any], name: str, least: int = 0) -> int:
         Refusal: 400, if the field has another value.
     """
     value = message.get(name)
-    good = isinstance(value, int) and not isinstance(value, bool) and least <= value <= LARGEST
-    _require(good, name, f"an integer >= {least}", value)
-    return int(value)  # type: ignore[arg-type]
+    return int(_checked(_is_whole(value) and least <= value <= LARGEST, name, f"an integer >= {least}", value))
 
 
 def number(message: Mapping[str, Any], name: str) -> float:
@@ -43,19 +40,7 @@ def number(message: Mapping[str, Any], name: str) -> float:
         Refusal: 400, if the field has another value.
     """
     value = message.get(name)
-    _require(_is_number(value), name, "a finite number", value)
-    return float(value)  # type: ignore[arg-type]
-
-
-def flag(message: Mapping[str, Any], name: str) -> bool:
-    """Return a field that is true or false.
-
-    Raises:
-        Refusal: 400, if the field has another value.
-    """
-    value = message.get(name)
-    _require(isinstance(value, bool), name, "true or false", value)
-    return bool(value)
+    return float(_checked(_is_number(value), name, "a finite number", value))
 
 
 def handle(message: Mapping[str, Any], name: str, kind: Kind) -> Any:
@@ -66,8 +51,7 @@ def handle(message: Mapping[str, Any], name: str, kind: Kind) -> Any:
     """
     value = message.get(name)
     good = value is None or (isinstance(value, Mapping) and value.get("kind") == kind)
-    _require(good, name, f"the handle of a {kind} block or null", value)
-    return value
+    return _checked(good, name, f"the handle of a {kind} block or null", value)
 
 
 def mapping(message: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -78,8 +62,7 @@ def mapping(message: Mapping[str, Any], name: str) -> dict[str, Any]:
     """
     value = message.get(name)
     good = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
-    _require(good, name, "an object", value)
-    return dict(value)  # type: ignore[arg-type]
+    return dict(_checked(good, name, "an object", value))
 
 
 def numbers(message: Mapping[str, Any], name: str) -> list[float]:
@@ -89,8 +72,8 @@ def numbers(message: Mapping[str, Any], name: str) -> list[float]:
         Refusal: 400, if the field has another value.
     """
     value = message.get(name, [])
-    _require(isinstance(value, list) and all(map(_is_number, value)), name, "a list of finite numbers", value)
-    return [float(item) for item in value]
+    good = isinstance(value, list) and all(map(_is_number, value))
+    return [float(item) for item in _checked(good, name, "a list of finite numbers", value)]
 
 
 def wholes(message: Mapping[str, Any], name: str, limit: int = LARGEST) -> list[int]:
@@ -101,23 +84,21 @@ def wholes(message: Mapping[str, Any], name: str, limit: int = LARGEST) -> list[
     """
     value = message.get(name, [])
     good = isinstance(value, list) and all(_is_whole(item) and 0 <= item < limit for item in value)
-    _require(good, name, f"a list of integers in [0, {limit})", value)
-    return list(value)
+    return list(_checked(good, name, f"a list of integers in [0, {limit})", value))
 
 
 def _is_number(value: Any) -> bool:
-    if isinstance(value, int):
-        return not isinstance(value, bool) and abs(value) <= LARGEST
-    return isinstance(value, float) and math.isfinite(value)
+    return abs(value) <= LARGEST if _is_whole(value) else isinstance(value, float) and math.isfinite(value)
 
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _require(condition: bool, name: str, allowed: str, got: Any) -> None:
-    if not condition:
-        raise Refusal(400, f"{name} must be {allowed}, got {str(got)[:100]!r}")
+def _checked(good: bool, name: str, allowed: str, value: Any) -> Any:
+    if not good:
+        raise Refusal(400, f"{name} must be {allowed}, got {str(value)[:100]!r}")
+    return value
 
 
 LONGEST_RETURN = 1000  # largest n_step
@@ -171,7 +152,8 @@ def read_info(message: Mapping[str, Any]) -> dict[str, Any]:
     """
     info: dict[str, Any] = _finite(mapping(message, "info"))
     whole(info, "learner_step")
-    flag({"learner_done": False, **info}, "learner_done")
+    is_done = info.get("learner_done", False)
+    _checked(isinstance(is_done, bool), "learner_done", "true or false", is_done)
     results = mapping({"results": {}, **info}, "results")
     for name, value in results.items():
         if value is not None:

@@ -19,6 +19,9 @@ from lightning_ding.config import nearest
 from lightning_ding.distributed.config import ParallelConfig
 
 Message = dict[str, Any]
+Role = Literal["collector", "learner"]
+ROLES: tuple[Role, ...] = ("collector", "learner")
+"""Roles of the workers, which connect to the coordinator."""
 Kind = Literal["data", "batch", "priority", "policy"]
 KINDS: tuple[Kind, ...] = ("data", "batch", "priority", "policy")
 """Contents of a block of tensors: collected transitions, a round of minibatches, priorities, weights."""

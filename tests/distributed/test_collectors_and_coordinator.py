@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from lightning_ding.distributed.collector import NaiveCollector
+from lightning_ding.distributed import NaiveCollector
 from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
 from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker
 from lightning_ding.distributed.coordinator.coordinator import Coordinator

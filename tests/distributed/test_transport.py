@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from lightning_ding.config import resolve
+from lightning_ding.distributed import NaiveCollector
 from lightning_ding.distributed import transport as transports
-from lightning_ding.distributed.collector import NaiveCollector
 from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
 from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
 from lightning_ding.distributed.config import ParallelConfig

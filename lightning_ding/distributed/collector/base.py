@@ -17,6 +17,7 @@ from lightning_ding.config import ConfigLike, resolve
 from lightning_ding.distributed.config import CollectorTaskConfig
 from lightning_ding.distributed.published_weights import FetchWeights, PolicyWeights
 from lightning_ding.distributed.transport import Message
+from lightning_ding.policy.factory import create_policy
 from lightning_ding.registry import PARALLEL_COLLECTOR_REGISTRY
 from lightning_ding.rl.running import combine_moments, moments
 from lightning_ding.worker.base import get_class
@@ -74,6 +75,8 @@ class BaseParallelCollector(ABC):
         self._weights: list[PolicyWeights] = []
         self._env: Any = None  # env of the serial collector or evaluator, closed at the end
         self._collector: Any = None
+        self._evaluator: Any = None
+        self._limit: dict[str, int | None] = {}  # longest episode of an evaluation, from the policy's config
         self._is_closed = False
         self._is_done = False
         self._seconds = 0.0
@@ -95,6 +98,18 @@ class BaseParallelCollector(ABC):
     @abstractmethod
     def _evaluate(self) -> None:
         """Run the episodes of an evaluation and count them in ``self._statistics``."""
+
+    def _add_policy(self, path: str, seed: np.random.SeedSequence, is_renewed: bool = True) -> Any:
+        """Make a policy for the env, register its weights, and return its mode, which calls ``tick`` at each step."""
+        config, env = self.config, self._env
+        policy = create_policy(config.policy, enable_field=["eval" if config.eval_flag else "collect"])
+        policy.build(env.single_observation_space, env.single_action_space)
+        policy.seed(seed)
+        self._limit = {"max_episode_steps": policy.config.eval.evaluator.max_episode_steps}
+        mode: Any = policy.eval_mode if config.eval_flag else policy.collect_mode
+        self._weights.append(PolicyWeights(path, self._fetch, mode, config.update_policy_second, is_renewed))
+        step = "forward" if config.eval_flag else "process_transition"
+        return mode._replace(**{step: self._ticking(getattr(mode, step))})
 
     # ------------------------------------------------------------------ start and end
 
@@ -149,7 +164,7 @@ class BaseParallelCollector(ABC):
     # ------------------------------------------------------------------ collecting
 
     def _collect(self) -> None:
-        answer = self._send(None, 0.0)  # the answer contains the first settings
+        answer = self._send(Collected(None, [], [], []), 0.0)  # the answer contains the first settings
         messages = 0
         while not (self._is_closed or answer["close"] or self._is_enough()):
             for weights in self._weights:
@@ -164,27 +179,26 @@ class BaseParallelCollector(ABC):
                     "%d messages, policy version %d: %s", messages, self.policy_version, self._statistics.summary(0.0)
                 )
 
-    def _send(self, collected: Collected | None, seconds: float) -> Message:
-        """Send collected transitions, or None at the beginning, and return the answer."""
+    def _send(self, collected: Collected, seconds: float) -> Message:
+        """Send collected transitions, of which there are none at the beginning, and return the answer."""
         step, episode = self._counts()
-        sample = 0 if collected is None else nested.length(collected.data)
-        returns = [] if collected is None else collected.returns
+        sample = 0 if collected.data is None else nested.length(collected.data)
         metadata = {
-            "data_id": None if collected is None else self._send_stepdata(nested.to_tensor(collected.data)),
+            "data_id": None if collected.data is None else self._send_stepdata(nested.to_tensor(collected.data)),
             "policy_iter": self.policy_version,
             "env_step": step - self._statistics.step,
             "cur_episode": episode,
             "cur_sample": self._statistics.sample + sample,
             "cur_step": step,
             "get_data_time": seconds,
-            "returns": returns,
-            "lengths": [] if collected is None else collected.lengths,
-            "dropped_episodes": [] if collected is None else collected.dropped,
+            "returns": collected.returns,
+            "lengths": collected.lengths,
+            "dropped_episodes": collected.dropped,
         }
         answer = self._send_metadata(metadata)
         self._statistics.step = step
         self._statistics.sample += sample
-        self._statistics.add_episodes(returns)
+        self._statistics.add_episodes(collected.returns)
         return answer
 
     def _counts(self) -> tuple[int, int]:

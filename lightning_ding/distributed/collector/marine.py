@@ -13,11 +13,9 @@ from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.distributed.collector.base import BaseParallelCollector, Collected
 from lightning_ding.distributed.config import EnvConfig
-from lightning_ding.distributed.published_weights import PolicyWeights
 from lightning_ding.distributed.transport import Message
 from lightning_ding.envs import PettingZooVectorEnv
 from lightning_ding.envs.named import find_env
-from lightning_ding.policy.factory import create_policy
 from lightning_ding.policy.random import random_collect_mode, random_eval_mode
 from lightning_ding.registry import PARALLEL_COLLECTOR_REGISTRY, import_modules
 from lightning_ding.worker import BattleInteractionSerialEvaluator, BattleSampleSerialCollector
@@ -39,7 +37,6 @@ class MarineParallelCollector(BaseParallelCollector):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._result = {"wins": 0, "draws": 0, "losses": 0}
-        self._limit: dict[str, int | None] = {}  # longest game of an evaluation, from the policy's config
 
     @override
     def get_finish_info(self) -> Message:
@@ -96,22 +93,15 @@ class MarineParallelCollector(BaseParallelCollector):
 
     def _make_player(self, path: str, learns: bool, seed: np.random.SeedSequence) -> Any:
         """Return the mode of a player, and register the weights that it needs."""
-        env, config = self._env, self.config
-        assert env is not None
+        evaluates = self.config.eval_flag
         if path == RANDOM:
             require(not learns, "policy_update_flag", "false for a random player", learns)
-            make = random_eval_mode if config.eval_flag else random_collect_mode
-            return make(env.single_action_space, seed)
-        policy = create_policy(config.policy, enable_field=["eval" if config.eval_flag else "collect"])
-        policy.build(env.single_observation_space, env.single_action_space)
-        policy.seed(seed)
-        self._limit = {"max_episode_steps": policy.config.eval.evaluator.max_episode_steps}
-        mode: Any = policy.eval_mode if config.eval_flag else policy.collect_mode
-        self._weights.append(PolicyWeights(path, self._fetch, mode, config.update_policy_second, is_renewed=learns))
-        if config.eval_flag:
-            return mode._replace(forward=self._ticking(mode.forward))
-        mode.set_attribute("collect_data", learns)
-        return mode._replace(process_transition=self._ticking(mode.process_transition))
+            make = random_eval_mode if evaluates else random_collect_mode
+            return make(self._env.single_action_space, seed)
+        mode = self._add_policy(path, seed, is_renewed=learns)
+        if not evaluates:
+            mode.set_attribute("collect_data", learns)
+        return mode
 
     def _count_results(self, returns: list[float]) -> None:
         for value in returns:

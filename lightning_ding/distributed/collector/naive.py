@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from lightning_ding.config import resolve
-from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker
-from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.transport import Channel, get_transport
+from lightning_ding.distributed.comm_worker.loop import AssignedTask, BaseCommRole
+from lightning_ding.distributed.transport import Channel
 from lightning_ding.worker.arguments import check_integers
 
 TRAJECTORIES = 20
 
 
-class NaiveCollector:
+class NaiveCollector(BaseCommRole):
     """Takes collecting tasks, and sends 20 trajectories of one step for each of them.
 
     Args:
@@ -29,6 +27,8 @@ class NaiveCollector:
         TypeError: If ``host`` or ``port`` has the wrong type.
     """
 
+    transport: ClassVar[str | None] = "flask_fs"
+
     def __init__(
         self, host: str | None = None, port: int | None = None, prefix: str = "", channel: Channel | None = None
     ) -> None:
@@ -36,31 +36,26 @@ class NaiveCollector:
             raise TypeError(f"host must be a str or None, got {host!r}")
         if port is not None:
             check_integers(port=port)
+        system = {"reconnect_timeout": 30.0, "coordinator": {"max_block": 1_000_000}}
+        super().__init__({"main": {"exp_name": prefix}, "system": system}, channel)
         self._address = (host, port)
-        self._prefix = prefix
-        self._channel = channel
-        self._worker: CommWorker | None = None
         self.sent = 0
         """Number of trajectories that the coordinator has accepted."""
 
     def start(self) -> int:
         """Do tasks until the run is over, and return the exit code; see :meth:`CommWorker.run`."""
-        channel = self._channel or self._make_channel()
-        self._worker = CommWorker(channel, "collector")
         try:
-            return self._worker.run(self._work)
+            return self._make_worker("collector").run(self._work)
         finally:
-            if self._channel is None:
-                channel.close()
+            self._close_channel()
 
     def close(self) -> None:
         """Make ``start`` return after the current task."""
-        if self._worker is not None:
-            self._worker.leave()
+        if self.worker is not None:
+            self.worker.leave()
 
     def _work(self, task: AssignedTask) -> None:
-        worker = self._worker
-        assert worker is not None
+        worker = self._connected()
         for seq in range(TRAJECTORIES):
             handle = worker.channel.store.put("data", fake_trajectory(seq))
             metadata: dict[str, Any] = {"policy_iter": 0, "env_step": 1, "cur_episode": seq + 1, "cur_sample": seq + 1}
@@ -77,11 +72,6 @@ class NaiveCollector:
             if answer["close"]:
                 break
         worker.call("collector_close_task", info=finish_info(self.sent))
-
-    def _make_channel(self) -> Channel:
-        system = {"reconnect_timeout": 30.0, "coordinator": {"max_block": 1_000_000}}
-        config = resolve(ParallelConfig, {"main": {"exp_name": self._prefix}, "system": system})
-        return get_transport("flask_fs").connect(config, *self._address)
 
 
 def fake_trajectory(number: int) -> dict[str, Any]:

@@ -11,10 +11,8 @@ from typing_extensions import override
 
 from lightning_ding.config import require
 from lightning_ding.distributed.collector.base import BaseParallelCollector, Collected
-from lightning_ding.distributed.published_weights import PolicyWeights
 from lightning_ding.envs import FaultBarrier, make_vector_env
 from lightning_ding.envs.vector import MODES
-from lightning_ding.policy.factory import create_policy
 from lightning_ding.registry import PARALLEL_COLLECTOR_REGISTRY
 from lightning_ding.worker import InteractionSerialEvaluator, SampleSerialCollector
 
@@ -33,21 +31,13 @@ class ZerglingParallelCollector(BaseParallelCollector):
     def _setup(self, seeds: list[np.random.SeedSequence]) -> None:
         config = self.config
         require(len(config.policy_update_path) == 1, "policy_update_path", "one policy", config.policy_update_path)
-        field = "eval" if config.eval_flag else "collect"
-        policy = create_policy(config.policy, enable_field=[field])
         self._env = env = self._make_env(seeds[0])
-        policy.build(env.single_observation_space, env.single_action_space)
-        policy.seed(seeds[1])
-        mode: Any = policy.eval_mode if config.eval_flag else policy.collect_mode
-        self._weights = [PolicyWeights(config.policy_update_path[0], self._fetch, mode, config.update_policy_second)]
+        mode = self._add_policy(config.policy_update_path[0], seeds[1])
         if config.eval_flag:
-            ticking = mode._replace(forward=self._ticking(mode.forward))
             seed = int(seeds[2].generate_state(1)[0])
-            limit = {"max_episode_steps": policy.config.eval.evaluator.max_episode_steps}
-            self._evaluator = InteractionSerialEvaluator(limit, env=env, policy=ticking, seed=seed)
+            self._evaluator = InteractionSerialEvaluator(self._limit, env=env, policy=mode, seed=seed)
         else:
-            ticking = mode._replace(process_transition=self._ticking(mode.process_transition))
-            self._collector = SampleSerialCollector({"env_fault": config.env_fault}, env=env, policy=ticking)
+            self._collector = SampleSerialCollector({"env_fault": config.env_fault}, env=env, policy=mode)
 
     @override
     def _collect_once(self, random: bool, setting: Mapping[str, Any]) -> Collected:

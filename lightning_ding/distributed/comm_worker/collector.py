@@ -5,67 +5,34 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
-from lightning_ding.config import ConfigLike
 from lightning_ding.distributed.collector.base import BaseParallelCollector, create_parallel_collector
-from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker, Connector
-from lightning_ding.distributed.config import ParallelConfig, resolve_run
+from lightning_ding.distributed.comm_worker.loop import AssignedTask, BaseCommRole
 from lightning_ding.distributed.published_weights import fetch_weights
-from lightning_ding.distributed.transport import DISK_WAIT, Channel, Message, Refusal
+from lightning_ding.distributed.transport import DISK_WAIT, Message, Refusal
 
 logger = logging.getLogger(__name__)
 
 LONGEST_WAIT = 1.0  # seconds between two attempts to send data, short enough to renew the lease
 
 
-class BaseCommCollector:
-    """Collects and evaluates for a coordinator until the run is over.
+class BaseCommCollector(BaseCommRole):
+    """Collects and evaluates for a coordinator until the run is over. See the base class for the arguments."""
 
-    Args:
-        cfg: Config of the whole run.
-        channel: Channel to the coordinator, which the caller closes; None makes one with the transport of the run.
-        host: Address of the coordinator; None takes it from the config or the folder of the run.
-        port: Port of the coordinator, given if and only if ``host`` is.
-
-    Raises:
-        ValueError: If only one of ``host`` and ``port`` is given, or a setting of the transport is wrong.
-        OSError: If a file that the transport needs cannot be read.
-    """
-
-    transport: ClassVar[str | None] = None
-    """Name of the transport; None takes ``system.transport``."""
-
-    def __init__(
-        self,
-        cfg: ConfigLike[ParallelConfig] = None,
-        channel: Channel | None = None,
-        *,
-        host: str | None = None,
-        port: int | None = None,
-    ) -> None:
-        self.config: ParallelConfig = resolve_run(cfg)
-        self.on_stall: Callable[[float], None] | None = None
-        """Function that is called with the seconds without progress once the task is lost; None calls nothing."""
-        self._connector = Connector(self.config, self.transport, host, port)
-        self._channel = channel
-        self._owns_channel = channel is None
-        self._worker: CommWorker | None = None
-        self._is_closed = False
-        self._collector: BaseParallelCollector | None = None
-        self._seq = 0
-        self._waited = 0.0
-
-    def _make_channel(self) -> Channel:
-        """Return a channel to the coordinator."""
-        return self._connector.connect()
+    on_stall: Callable[[float], None] | None = None
+    """Function that is called with the seconds without progress once the task is lost; None calls nothing."""
+    _is_closed = False
+    _collector: BaseParallelCollector | None = None
+    _seq = 0
+    _waited = 0.0
 
     @property
     def collector_uid(self) -> str | None:
         """Random id of this worker; None before ``start``."""
-        return None if self._worker is None else self._worker.worker_id
+        return None if self.worker is None else self.worker.worker_id
 
     # ------------------------------------------------------------------ start and end
 
@@ -81,24 +48,20 @@ class BaseCommCollector:
         section = self.config.system.collector
         if section.num_threads is not None:
             torch.set_num_threads(section.num_threads)
-        if self._channel is None:
-            self._channel = self._make_channel()
-        self._worker = worker = CommWorker(self._channel, "collector", section.stall_timeout)
+        worker = self._make_worker("collector", section.stall_timeout)
         worker.on_stall = self.on_stall
         if self._is_closed:
             worker.leave()
         try:
             return worker.run(self._work)
         finally:
-            if self._owns_channel:
-                self._channel.close()
-                self._channel = None
+            self._close_channel()
 
     def close(self) -> None:
         """Stop the task and make ``start`` return; may be called from any thread and repeatedly."""
         self._is_closed = True
-        if self._worker is not None:
-            self._worker.leave()
+        if self.worker is not None:
+            self.worker.leave()
         if self._collector is not None:
             self._collector.close()
 
@@ -193,8 +156,3 @@ class BaseCommCollector:
             worker.call("collector_close_task", info=collector.get_finish_info())
         finally:
             self._collector = None
-
-    def _connected(self) -> CommWorker:
-        if self._worker is None:
-            raise RuntimeError("the comm collector is not started: call start()")
-        return self._worker

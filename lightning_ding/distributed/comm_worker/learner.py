@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
@@ -16,15 +16,15 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning_ding.callbacks import BestCheckpoint
 from lightning_ding.callbacks.remote import LearningReporter, WeightPublisher
 from lightning_ding.checkpoints import last_checkpoint
-from lightning_ding.config import ConfigLike, require
+from lightning_ding.config import require
 from lightning_ding.datamodules.remote import DataSource, RemoteReplayDataModule, Spaces
 from lightning_ding.datamodules.remote_feed import RemoteData
 from lightning_ding.distributed.collector.marine import find_game
-from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker, Connector
+from lightning_ding.distributed.comm_worker.loop import AssignedTask, BaseCommRole, CommWorker
 from lightning_ding.distributed.comm_worker.ranks import RankZero, global_rank, tasks_of_rank_zero
-from lightning_ding.distributed.config import EnvConfig, LearningTask, ParallelConfig, resolve_run
+from lightning_ding.distributed.config import EnvConfig, LearningTask
 from lightning_ding.distributed.published_weights import publish_weights
-from lightning_ding.distributed.transport import Channel, CoordinatorGoneError, Refusal
+from lightning_ding.distributed.transport import CoordinatorGoneError, Refusal
 from lightning_ding.envs import PettingZooVectorEnv
 from lightning_ding.policy import create_policy, get_policy_cls
 
@@ -34,48 +34,18 @@ RELEASE_TIMEOUT = 3.0  # seconds for the message that releases the task when a s
 GONE = (404, 422)  # status of a round that was deleted or is truncated; the next one replaces it
 
 
-class BaseCommLearner:
+class BaseCommLearner(BaseCommRole):
     """Trains policies for a coordinator with the data that it sends, and publishes their weights.
 
     With ``learner.multi_gpu`` the Trainer runs on several ranks, which Lightning starts with the same command or
-    torchrun has started. All but rank zero take part in the task of rank zero.
-
-    Args:
-        cfg: Config of the whole run.
-        channel: Channel to the coordinator, which the caller closes; None makes one with the transport of the run.
-        host: Address of the coordinator; None takes it from the config or the folder of the run.
-        port: Port of the coordinator, given if and only if ``host`` is.
-
-    Raises:
-        ValueError: If only one of ``host`` and ``port`` is given, or a setting of the transport is wrong.
-        OSError: If a file that the transport needs cannot be read.
+    torchrun has started. All but rank zero take part in the task of rank zero. See the base class for the arguments.
     """
 
-    transport: ClassVar[str | None] = None
-    """Name of the transport; None takes ``system.transport``."""
-
-    def __init__(
-        self,
-        cfg: ConfigLike[ParallelConfig] = None,
-        channel: Channel | None = None,
-        *,
-        host: str | None = None,
-        port: int | None = None,
-    ) -> None:
-        self.config: ParallelConfig = resolve_run(cfg)
-        self.learner: RemoteLearner | None = None
-        """Learner of the current task."""
-        self.worker: CommWorker | None = None
-        self._connector = Connector(self.config, self.transport, host, port)
-        self._given = channel
-        self._channel: Channel | None = channel
-        self._ranks = RankZero()
-        self._task = LearningTask()
-        self._requests = itertools.count()
-
-    def _make_channel(self) -> Channel:
-        """Return a channel to the coordinator."""
-        return self._connector.connect()
+    learner: RemoteLearner | None = None
+    """Learner of the current task."""
+    _task = LearningTask()
+    _ranks: RankZero
+    _requests: Iterator[int]
 
     # ------------------------------------------------------------------ start and end
 
@@ -89,15 +59,14 @@ class BaseCommLearner:
             SystemExit: If a signal ended a task, after its checkpoint was written and the task released.
             Refusal: If the coordinator refuses this learner.
         """
-        if self._channel is None:
-            self._channel = self._make_channel()
-        self.worker = CommWorker(self._channel, "learner")  # a Watchdog ends a learner that hangs
+        self._ranks, self._requests = RankZero(), itertools.count()
+        worker = self._make_worker("learner")  # a Watchdog ends a learner that hangs
         try:
             if global_rank() > 0:
-                return self._take_part(self.worker)
+                return self._take_part(worker)
             self._ranks.open()
             try:
-                return self.worker.run(self._work)
+                return worker.run(self._work)
             finally:
                 self._ranks.close()
         finally:
@@ -107,9 +76,7 @@ class BaseCommLearner:
         """Disconnect from the coordinator, and close the channel that was made here; may be called repeatedly."""
         if self.worker is not None:
             self.worker.close()
-        if self._channel is not None and self._given is None:
-            self._channel.close()
-            self._channel = None
+        self._close_channel()
 
     def _work(self, task: AssignedTask) -> None:
         """Do a task and report its end."""
@@ -148,11 +115,6 @@ class BaseCommLearner:
         sender = threading.Thread(target=send, name="release task", daemon=True)
         sender.start()
         sender.join(RELEASE_TIMEOUT)
-
-    def _connected(self) -> CommWorker:
-        if self.worker is None:
-            raise RuntimeError("the comm learner is not started: call start()")
-        return self.worker
 
     # ------------------------------------------------------------------ a task
 

@@ -11,21 +11,23 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
 from lightning_ding import __version__
-from lightning_ding.config import require
-from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.config import ConfigLike, require
+from lightning_ding.distributed.config import ParallelConfig, resolve_run
 from lightning_ding.distributed.stop_signals import StopSignal, raised_once
 from lightning_ding.distributed.transport import (
+    ROLES,
     SCHEMA,
     Channel,
     CoordinatorGoneError,
     LeaseLostError,
     Message,
     Refusal,
+    Role,
     get_transport,
 )
 from lightning_ding.exit_codes import ORPHANED, STALLED, TERMINATED
@@ -44,12 +46,12 @@ def end_process(silence: float) -> None:
     os._exit(STALLED)
 
 
-class Connector:
-    """Makes channels to the coordinator of a run with the transport of the run.
+class BaseCommRole:
+    """A process that does tasks of a coordinator until the run is over: a comm collector or a comm learner.
 
     Args:
-        config: Config of the run.
-        transport: Name of the transport; None takes ``system.transport``.
+        cfg: Config of the whole run.
+        channel: Channel to the coordinator, which the caller closes; None makes one with the transport of the run.
         host: Address of the coordinator; None takes it from the config or the folder of the run.
         port: Port of the coordinator, given if and only if ``host`` is.
 
@@ -58,16 +60,48 @@ class Connector:
         OSError: If a file that the transport needs cannot be read.
     """
 
-    def __init__(self, config: ParallelConfig, transport: str | None, host: str | None, port: int | None) -> None:
-        require((host is None) == (port is None), "host and port", "given together or not at all", (host, port))
-        self._config = config
-        self._transport = get_transport(transport or config.system.transport)
-        self._address = (host, port)
-        self._transport.check(config)
+    transport: ClassVar[str | None] = None
+    """Name of the transport; None takes ``system.transport``."""
 
-    def connect(self) -> Channel:
-        """Return a new channel."""
-        return self._transport.connect(self._config, *self._address)
+    def __init__(
+        self,
+        cfg: ConfigLike[ParallelConfig] = None,
+        channel: Channel | None = None,
+        *,
+        host: str | None = None,
+        port: int | None = None,
+    ) -> None:
+        self.config: ParallelConfig = resolve_run(cfg)
+        require((host is None) == (port is None), "host and port", "given together or not at all", (host, port))
+        self.worker: CommWorker | None = None
+        """Connection to the coordinator; None before ``start``."""
+        self._address = (host, port)
+        self._channel = channel
+        self._owns_channel = channel is None
+        self._transport = get_transport(self.transport or self.config.system.transport)
+        self._transport.check(self.config)
+
+    def _make_channel(self) -> Channel:
+        """Return a channel to the coordinator."""
+        return self._transport.connect(self.config, *self._address)
+
+    def _make_worker(self, role: Role, stall_timeout: float | None = None) -> CommWorker:
+        """Return a worker on the channel, which is made first if it was not given."""
+        if self._channel is None:
+            self._channel = self._make_channel()
+        self.worker = CommWorker(self._channel, role, stall_timeout)
+        return self.worker
+
+    def _close_channel(self) -> None:
+        """Close the channel if it was made here; may be called repeatedly."""
+        if self._channel is not None and self._owns_channel:
+            self._channel.close()
+            self._channel = None
+
+    def _connected(self) -> CommWorker:
+        if self.worker is None:
+            raise RuntimeError(f"{type(self).__name__} is not started: call start()")
+        return self.worker
 
 
 class AssignedTask(NamedTuple):
@@ -94,10 +128,8 @@ class CommWorker:
             never.
     """
 
-    def __init__(
-        self, channel: Channel, role: Literal["collector", "learner"], stall_timeout: float | None = None
-    ) -> None:
-        require(role in ("collector", "learner"), "role", '"collector" or "learner"', role)
+    def __init__(self, channel: Channel, role: Role, stall_timeout: float | None = None) -> None:
+        require(role in ROLES, "role", '"collector" or "learner"', role)
         good = stall_timeout is None or stall_timeout > 0
         require(good, "stall_timeout", "> 0 seconds or None", stall_timeout)
         self.role = role

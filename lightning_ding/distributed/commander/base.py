@@ -154,8 +154,22 @@ class BaseParallelCommander(ABC):
         self._task_number += 1
         return f"{kind}_{self._task_number}"
 
+    def _take_room(self, space: TaskSpace, kind: str) -> str | None:
+        """Return the id of a task that counts as running from now on; None if there is no room for one."""
+        if not space.has_room:
+            return None
+        task_id = self._next_task_id(kind)
+        space.take(task_id)
+        return task_id
+
     def _collector_task(
-        self, task_id: str, buffer_id: str, paths: list[str], flags: list[bool], n_episode: int | None, evaluates: bool
+        self,
+        task_id: str,
+        buffer_id: str,
+        paths: list[str],
+        flags: list[bool],
+        n_episode: int | None = None,
+        evaluates: bool = False,
     ) -> TaskInfo:
         """Return a task for a collector, with a seed that depends on the number of the task."""
         main, collector = self.config.main, self.config.system.collector
@@ -194,12 +208,10 @@ class BaseParallelCommander(ABC):
         }
 
     def _find_n_sample(self) -> int:
-        asked = self.config.system.collector.n_sample
-        if asked is None:
-            asked = self._policy.config.collect.n_sample
+        asked = self.config.system.collector.n_sample or self._policy.config.collect.n_sample
         allowed = "set, as the policy's collect.n_sample is not"
         require(asked is not None, "system.collector.n_sample", allowed, asked)
-        return int(asked or 0)
+        return int(asked)
 
 
 class TaskSpace:

@@ -19,19 +19,13 @@ class NaiveParallelCommander(BaseParallelCommander):
 
     @override
     def get_collector_task(self) -> TaskInfo | None:
-        if not self.collector_task_space.has_room:
-            return None
-        task_id = self._next_task_id("collector_task")
-        self.collector_task_space.take(task_id)
-        return self._collector_task(task_id, BUFFER_ID, [POLICY_ID], [True], n_episode=None, evaluates=False)
+        task_id = self._take_room(self.collector_task_space, "collector_task")
+        return None if task_id is None else self._collector_task(task_id, BUFFER_ID, [POLICY_ID], [True])
 
     @override
     def get_learner_task(self) -> TaskInfo | None:
-        if not self.learner_task_space.has_room:
-            return None
-        task_id = self._next_task_id("learner_task")
-        self.learner_task_space.take(task_id)
-        return self._learner_task(task_id, POLICY_ID, BUFFER_ID, resume=False)
+        task_id = self._take_room(self.learner_task_space, "learner_task")
+        return None if task_id is None else self._learner_task(task_id, POLICY_ID, BUFFER_ID, resume=False)
 
     @override
     def needed_policies(self) -> set[str]:

@@ -84,9 +84,9 @@ class OneVsOneParallelCommander(SoloParallelCommander):
         super().notify_fail_collector_task(task_id)
 
     @override
-    def _is_over(self, task_id: str, info: Mapping[str, Any]) -> bool:
+    def _is_over(self, info: Mapping[str, Any]) -> bool:
         if info["opponent"] == RANDOM:
-            self._reached = self._reaches_stop_value(info)
+            self._reached = super()._is_over(info)
         else:
             result = info["result"]
             games = result["wins"] + result["draws"] + result["losses"]

@@ -37,10 +37,10 @@ class SoloParallelCommander(BaseParallelCommander):
     def __init__(self, cfg: ConfigLike[ParallelConfig] = None) -> None:
         super().__init__(cfg)
         commander, kind = self.config.system.coordinator.commander, self.config.system.collector.type
-        require(commander.learner_task_space == 1, "commander.learner_task_space", "1, as there is one policy to learn",
-                commander.learner_task_space)  # fmt: skip
-        require(kind == self.collector_type, "system.collector.type", f"{self.collector_type!r} with this commander",
-                kind)  # fmt: skip
+        space, allowed = commander.learner_task_space, "1, as there is one policy to learn"
+        require(space == 1, "commander.learner_task_space", allowed, space)
+        allowed = f"{self.collector_type!r} with this commander"
+        require(kind == self.collector_type, "system.collector.type", allowed, kind)
         is_used = self.has_league or commander.league == LeagueConfig()
         require(is_used, "commander.league", "at its defaults without a league", commander.league)
         self._policy_id: str | None = None
@@ -53,14 +53,13 @@ class SoloParallelCommander(BaseParallelCommander):
 
     @override
     def get_learner_task(self) -> TaskInfo | None:
-        if not self.learner_task_space.has_room:
+        task_id = self._take_room(self.learner_task_space, "learner_task")
+        if task_id is None:
             return None
         resume = self._policy_id is not None
         if not resume:
             name = uuid.uuid4().hex[:12]
             self._policy_id, self._buffer_id = f"policy_{name}", f"buffer_{name}"
-        task_id = self._next_task_id("learner_task")
-        self.learner_task_space.take(task_id)
         return self._learner_task(task_id, str(self._policy_id), str(self._buffer_id), resume)
 
     @override
@@ -71,11 +70,8 @@ class SoloParallelCommander(BaseParallelCommander):
             self._evaluation = self._next_task_id("evaluator_task")
             self._evaluated_at = time.monotonic()
             return self._evaluation_task(self._evaluation, self._policy_id, self._buffer_id)
-        if not self.collector_task_space.has_room:
-            return None
-        task_id = self._next_task_id("collector_task")
-        self.collector_task_space.take(task_id)
-        return self._collecting_task(task_id, self._policy_id, self._buffer_id)
+        task_id = self._take_room(self.collector_task_space, "collector_task")
+        return None if task_id is None else self._collecting_task(task_id, self._policy_id, self._buffer_id)
 
     @override
     def evaluation_is_due(self) -> bool:
@@ -108,7 +104,7 @@ class SoloParallelCommander(BaseParallelCommander):
             "evaluation of policy version %s: mean return %.3f, standard deviation %.3f, %d episodes",
             *(info["train_iter"], info["reward_mean"], info["reward_std"], info["real_episode_count"]),
         )
-        return self._is_over(task_id, info)
+        return self._is_over(info)
 
     @override
     def notify_fail_collector_task(self, task_id: str) -> None:
@@ -140,17 +136,14 @@ class SoloParallelCommander(BaseParallelCommander):
     # ------------------------------------------------------------------ for subclasses
 
     def _collecting_task(self, task_id: str, policy_id: str, buffer_id: str) -> TaskInfo:
-        return self._collector_task(task_id, buffer_id, [policy_id], [True], n_episode=None, evaluates=False)
+        return self._collector_task(task_id, buffer_id, [policy_id], [True])
 
     def _evaluation_task(self, task_id: str, policy_id: str, buffer_id: str) -> TaskInfo:
         n_episode = self.config.main.env.n_evaluator_episode
         return self._collector_task(task_id, buffer_id, [policy_id], [True], n_episode, evaluates=True)
 
-    def _is_over(self, task_id: str, info: Mapping[str, Any]) -> bool:
+    def _is_over(self, info: Mapping[str, Any]) -> bool:
         """Return whether an evaluation ends the run."""
-        return self._reaches_stop_value(info)
-
-    def _reaches_stop_value(self, info: Mapping[str, Any]) -> bool:
         stop_value = self.config.main.env.stop_value
         return stop_value is not None and info["train_iter"] > 0 and info["reward_mean"] >= stop_value
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from lightning_ding.config import ConfigLike, resolve
 from lightning_ding.distributed import messages
-from lightning_ding.distributed.commander import BaseParallelCommander, create_parallel_commander
+from lightning_ding.distributed.commander.base import BaseParallelCommander, create_parallel_commander
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.collector_endpoint import CollectorEndpoint
 from lightning_ding.distributed.coordinator.intake import ReplaySettings

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_ding.checkpoints.files import replace_text
-from lightning_ding.distributed.commander import BaseParallelCommander
+from lightning_ding.distributed.commander.base import BaseParallelCommander
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.intake import ReplaySettings
 from lightning_ding.distributed.coordinator.journal import STATE_FILE
@@ -24,8 +24,7 @@ from lightning_ding.distributed.coordinator.publications import PublishedWeights
 from lightning_ding.distributed.coordinator.replay import Replay
 from lightning_ding.distributed.coordinator.resume_config import check_fixed_part, fixed_part
 from lightning_ding.distributed.coordinator.scheduler import Scheduler
-from lightning_ding.distributed.coordinator.tasks import ROLES
-from lightning_ding.distributed.transport import KINDS, Refusal, Store
+from lightning_ding.distributed.transport import KINDS, ROLES, Refusal, Store
 
 logger = logging.getLogger(__name__)
 

@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lightning_ding.distributed.commander import BaseParallelCommander
+from lightning_ding.distributed.commander.base import BaseParallelCommander
 from lightning_ding.distributed.config import CoordinatorConfig
 from lightning_ding.distributed.coordinator.resume_config import renew_learning
-from lightning_ding.distributed.coordinator.tasks import ROLES, Role, Task, TaskBook, WorkerRecord
+from lightning_ding.distributed.coordinator.tasks import Task, TaskBook, WorkerRecord
+from lightning_ding.distributed.transport import ROLES, Role
 
 logger = logging.getLogger(__name__)
 

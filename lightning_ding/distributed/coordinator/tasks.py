@@ -6,12 +6,10 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from lightning_ding.distributed.transport import LeaseLostError, Refusal
+from lightning_ding.distributed.transport import LeaseLostError, Refusal, Role
 
-Role = Literal["collector", "learner"]
-ROLES: tuple[Role, ...] = ("collector", "learner")
 REMEMBERED = 1000  # ended attempts that are remembered, because their last message may arrive twice
 
 

@@ -10,8 +10,8 @@ from lightning_ding import __version__
 from lightning_ding.distributed import messages
 from lightning_ding.distributed.coordinator.run_state import RunState
 from lightning_ding.distributed.coordinator.scheduler import Scheduler
-from lightning_ding.distributed.coordinator.tasks import ROLES, Role, Task
-from lightning_ding.distributed.transport import SCHEMA, Message, Refusal
+from lightning_ding.distributed.coordinator.tasks import Task
+from lightning_ding.distributed.transport import ROLES, SCHEMA, Message, Refusal, Role
 
 
 class Endpoint:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_ding.distributed.collector import MarineParallelCollector
+from lightning_ding.distributed import MarineParallelCollector
 from lightning_ding.distributed.collector.marine import find_game
 from lightning_ding.distributed.config import EnvConfig
 from tests.distributed.weight_policy import POLICY, make_duel

@@ -6,13 +6,13 @@ import pytest
 import torch
 from gymnasium.vector import SyncVectorEnv
 
-from lightning_ding.distributed import published_weights as weights_module
-from lightning_ding.distributed.collector import (
+from lightning_ding.distributed import (
     MarineParallelCollector,
     ZerglingParallelCollector,
     create_parallel_collector,
     get_parallel_collector_cls,
 )
+from lightning_ding.distributed import published_weights as weights_module
 from lightning_ding.distributed.transport import LeaseLostError
 from tests.distributed.weight_policy import ENV, POLICY, WeightEnv, WeightPolicy
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lightning_ding.config import resolve
-from lightning_ding.distributed.commander import (
+from lightning_ding.distributed import (
     BaseParallelCommander,
     NaiveParallelCommander,
     OneVsOneParallelCommander,

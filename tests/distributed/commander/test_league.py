@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from lightning_ding.distributed.commander import League
+from lightning_ding.distributed.commander.one_vs_one import League
 from lightning_ding.distributed.config import LeagueConfig
 
 
