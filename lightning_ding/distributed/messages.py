@@ -1,4 +1,7 @@
-"""Reading messages: each field has its type and is in its range, or the message is refused."""
+"""Reading messages: each field has its type and is in its range, or the message is refused.
+
+Every function of this module raises a ``Refusal`` of status 400 for a field that is missing or has another value.
+"""
 
 from __future__ import annotations
 
@@ -14,74 +17,46 @@ LONGEST = 10_000  # characters of a text
 
 
 def text(message: Mapping[str, Any], name: str) -> str:
-    """Return a field that is a non-empty string of at most 10,000 characters.
-
-    Raises:
-        Refusal: 400, if the field has another value.
-    """
+    """Return a field that is a non-empty string of at most 10,000 characters."""
     value = message.get(name)
     return str(_checked(isinstance(value, str) and 0 < len(value) <= LONGEST, name, "a non-empty string", value))
 
 
 def whole(message: Mapping[str, Any], name: str, least: int = 0) -> int:
-    """Return a field that is an integer >= ``least``.
-
-    Raises:
-        Refusal: 400, if the field has another value.
-    """
-    value = message.get(name)
+    """Return a field that is an integer >= ``least``."""
+    value: Any = message.get(name)
     return int(_checked(_is_whole(value) and least <= value <= LARGEST, name, f"an integer >= {least}", value))
 
 
 def number(message: Mapping[str, Any], name: str) -> float:
-    """Return a field that is a finite number.
-
-    Raises:
-        Refusal: 400, if the field has another value.
-    """
+    """Return a field that is a finite number."""
     value = message.get(name)
     return float(_checked(_is_number(value), name, "a finite number", value))
 
 
 def handle(message: Mapping[str, Any], name: str, kind: Kind) -> Any:
-    """Return a field that is the handle of a block of a kind, or None; senders may not consume other kinds.
-
-    Raises:
-        Refusal: 400, if the field has another value.
-    """
+    """Return a field that is the handle of a block of a kind, or None; senders may not consume other kinds."""
     value = message.get(name)
     good = value is None or (isinstance(value, Mapping) and value.get("kind") == kind)
     return _checked(good, name, f"the handle of a {kind} block or null", value)
 
 
 def mapping(message: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a field that is a dict with string keys.
-
-    Raises:
-        Refusal: 400, if the field has another value.
-    """
+    """Return a field that is a dict with string keys."""
     value = message.get(name)
     good = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
     return dict(_checked(good, name, "an object", value))
 
 
 def numbers(message: Mapping[str, Any], name: str) -> list[float]:
-    """Return a field that is a list of finite numbers; an empty list if the field is missing.
-
-    Raises:
-        Refusal: 400, if the field has another value.
-    """
+    """Return a field that is a list of finite numbers; an empty list if the field is missing."""
     value = message.get(name, [])
     good = isinstance(value, list) and all(map(_is_number, value))
     return [float(item) for item in _checked(good, name, "a list of finite numbers", value)]
 
 
 def wholes(message: Mapping[str, Any], name: str, limit: int = LARGEST) -> list[int]:
-    """Return a field that is a list of integers in [0, limit); an empty list if the field is missing.
-
-    Raises:
-        Refusal: 400, if the field has another value.
-    """
+    """Return a field that is a list of integers in [0, limit); an empty list if the field is missing."""
     value = message.get(name, [])
     good = isinstance(value, list) and all(_is_whole(item) and 0 <= item < limit for item in value)
     return list(_checked(good, name, f"a list of integers in [0, {limit})", value))
@@ -105,11 +80,7 @@ LONGEST_RETURN = 1000  # largest n_step
 
 
 def read_metadata(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a collector's metadata that the coordinator uses, as builtins.
-
-    Raises:
-        Refusal: 400, if a field is missing or has another type or length.
-    """
+    """Return the fields of a collector's metadata that the coordinator uses, as builtins."""
     metadata = mapping(message, "metadata")
     returns, lengths = numbers(metadata, "returns"), wholes(metadata, "lengths")
     if len(returns) != len(lengths):
@@ -125,11 +96,7 @@ def read_metadata(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_sample_options(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the buffer's ``sample`` that a learner may set.
-
-    Raises:
-        Refusal: 400, if an option is unknown or out of range.
-    """
+    """Return the arguments of the buffer's ``sample`` that a learner may set."""
     given = mapping(message, "options") if message.get("options") is not None else {}
     unknown = sorted(given.keys() - {"n_step", "discount_factor"})
     if unknown:
@@ -145,11 +112,7 @@ def read_sample_options(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_info(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a learner's info, with None in place of non-finite numbers, which JSON cannot represent.
-
-    Raises:
-        Refusal: 400, if there is no info, or its ``learner_step``, ``learner_done`` or ``results`` has another type.
-    """
+    """Return a learner's info, with None in place of non-finite numbers, which JSON cannot represent."""
     info: dict[str, Any] = _finite(mapping(message, "info"))
     whole(info, "learner_step")
     is_done = info.get("learner_done", False)
