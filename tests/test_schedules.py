@@ -204,7 +204,7 @@ def test_a_share_of_no_budget_is_refused_before_training(make_trainer: MakeTrain
         run(make_trainer, "ppo", None, {scheduler: LINEAR})
 
 
-def test_a_run_without_the_schedule_of_its_checkpoint_says_at_which_rate_it_goes_on(
+def test_run_resumed_without_its_schedule_logs_the_rate_that_it_continues_with(
     make_trainer: MakeTrainer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run(make_trainer, "ppo", 64, {"lr_scheduler": LINEAR}, RunCheckpoint(tmp_path))

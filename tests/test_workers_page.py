@@ -1,4 +1,4 @@
-"""The table of workers says what is there."""
+"""The table in docs/workers.md matches the code."""
 
 from __future__ import annotations
 

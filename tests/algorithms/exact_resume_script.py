@@ -1,7 +1,7 @@
-"""Trains every algorithm three times: straight, killed half way, and on from its last checkpoint.
+"""Trains every algorithm three times: uninterrupted, killed half way, and resumed from the last checkpoint.
 
-For test_exact_resume.py: python -m tests.algorithms.exact_resume_script FOLDER RANKS [NAME...]. Every run has processes
-of its own, forked from this one, which has imported everything and trained nothing. Each rank of a run that ends writes
+For test_exact_resume.py: python -m tests.algorithms.exact_resume_script FOLDER RANKS [NAME...]. Every run has separate
+processes, forked from this one, which has imported all modules but trained nothing. Each rank of a run that ends writes
 what it ended with to FOLDER/NAME/RUN_R.pt.
 """
 
@@ -49,7 +49,7 @@ CASES: dict[str, dict[str, Any]] = {  # what is special: arguments of the datamo
 
 
 class Series(DummyLogger):
-    """Keeps what is logged and is no speed."""
+    """Keeps all logged metrics except speeds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class End(Callback):
 
 
 def _seeded(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of envs without the random numbers of spaces that nobody seeds and nobody draws from."""
+    """Return the state of envs without the generators of spaces, which are neither seeded nor used."""
     core = state["core"]["attributes"]
     vector = {name: core[name] for name in core if not name.startswith("single_") and name != "observation_space"}
     layers = [layer["attributes"] for env in state["envs"] for layer in env]
@@ -113,7 +113,7 @@ def fit(run: str, name: str, folder: Path, ranks: int) -> None:
 
 
 def fork(rank: int, port: int, kind: str, name: str, folder: Path, ranks: int) -> int:
-    """Make a run in a process of its own, and return its id."""
+    """Run in a separate process, and return the process id."""
     process = os.fork()
     if process:
         return process

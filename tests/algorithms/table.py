@@ -53,7 +53,7 @@ ALGORITHMS = {
     "sac": Algorithm("Pendulum-v1", ACTOR_CRITIC),
     "ppo": Algorithm(config=PPO),
     "a2c": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_sample": 16}})),
-    "pg": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_episode": 2}})),  # of lengths that nobody knows
+    "pg": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_episode": 2}})),  # of unknown lengths
 }
 
 
@@ -63,14 +63,14 @@ def make_policy(name: str, **changes: Any) -> Policy[Any]:
 
 
 def make_datamodule(name: str, **arguments: Any) -> CollectingDataModule:
-    """Return the datamodule that an algorithm trains on, two envs of its own."""
+    """Return the datamodule of an algorithm, with two envs."""
     datamodule_class = RolloutDataModule if POLICY_REGISTRY.get(name).on_policy else ReplayDataModule
     env = arguments.pop("env", ALGORITHMS[name].env_id)
     return datamodule_class(env, **{"num_envs": 2, "seed": 3, **arguments})
 
 
 def state_of(policy: Any, datamodule: Any) -> dict[str, Any]:
-    """Return everything that decides how a run goes on, as plain values; part by part."""
+    """Return the complete state that determines how a run continues, as plain values by part."""
     buffer = getattr(datamodule, "buffer", None)
     state = {
         "tensors": policy.state_dict(),

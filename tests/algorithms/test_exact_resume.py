@@ -1,4 +1,4 @@
-"""A run that was killed and goes on from its last checkpoint ends with the bits of one that was not killed."""
+"""A run that was killed and resumed from its last checkpoint ends with exactly the weights of an uninterrupted run."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def value_of(policy: Any, obs: torch.Tensor) -> list[float]:
         ("a2c", 9600, {}),
     ],
 )
-def test_values_end_at_a_terminal_state_and_go_on_behind_a_time_limit(
+def test_values_end_at_a_terminal_state_and_continue_after_a_time_limit(
     name: str,
     env_step: int,
     changes: Config,

@@ -42,13 +42,13 @@ class DoublingEncoder(MLPEncoder):
 
 @dataclass(frozen=True)
 class Option:
-    """Another value of a field; a bool is just turned over."""
+    """A non-default value of a field; a bool is negated."""
 
     value: Any = None
     given: Flat = field(default_factory=dict)
-    """Options that stand on both sides, for those that need others."""
+    """Options that are set in both configs, for options that depend on others."""
     also: Flat = field(default_factory=dict)
-    """Options that cannot stay as they are beside the other value, where there are such."""
+    """Options that must change together with the non-default value."""
 
 
 HYBRID = {"model.action_shape": {"action_type_shape": 3, "action_args_shape": 1}}

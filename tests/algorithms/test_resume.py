@@ -74,14 +74,14 @@ def test_what_is_saved_has_been_trained(name: str, run: Callable[[str], Run]) ->
         ("ppo", "return_statistics.m2"),
     ],
 )
-def test_checkpoints_hold_what_is_beside_the_network(name: str, key: str, run: Callable[[str], Run]) -> None:
+def test_checkpoint_contains_state_in_addition_to_the_network(name: str, key: str, run: Callable[[str], Run]) -> None:
     saved = plain(torch.load(run(name).file, weights_only=True)["state_dict"])
     assert saved[key] == run(name).state["tensors"][key]
     assert saved[key] not in (0.0, 1.0)
 
 
 @EVERY
-def test_a_learner_goes_on_from_the_state_of_another_with_equal_updates(name: str, run: Callable[[str], Run]) -> None:
+def test_a_learner_resumes_from_the_state_of_another_with_equal_updates(name: str, run: Callable[[str], Run]) -> None:
     policy, datamodule, last = run(name).policy, run(name).datamodule, run(name).round
     other = make_policy(name).build(datamodule.single_observation_space, datamodule.single_action_space)
     other.learn_mode.load_state_dict(policy.learn_mode.state_dict())

@@ -29,7 +29,7 @@ def test_bare_ppo_ends_an_episode_in_the_advantage() -> None:
     assert advantage[:, 0].tolist() == [-1.25, -3.0, 1.0]
 
 
-def test_bare_sac_makes_one_update_a_step_behind_the_warm_up() -> None:
+def test_bare_sac_makes_one_update_a_step_after_the_warm_up() -> None:
     result = bare_sac.run(dataclasses.replace(W3, env_steps=60, warm_up=50, batch_size=8))
     assert (result["env_steps"], result["updates"]) == (60, 10)
 

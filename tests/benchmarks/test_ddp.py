@@ -1,4 +1,4 @@
-"""What averaging gradients costs: both ways do equal work on two ranks, and only what runs apart ends apart."""
+"""Averaging gradients: both methods do equal work on two ranks; only the weights of separate runs differ."""
 
 from __future__ import annotations
 

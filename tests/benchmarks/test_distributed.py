@@ -1,4 +1,4 @@
-"""A benchmark that is killed takes its run with it."""
+"""If the benchmark is killed, the processes of its run end as well."""
 
 from __future__ import annotations
 

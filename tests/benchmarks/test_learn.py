@@ -1,4 +1,4 @@
-"""The learning proofs: runs are recorded as they were, and drawn and counted rightly."""
+"""The learning benchmarks record, draw and count runs correctly."""
 
 from __future__ import annotations
 

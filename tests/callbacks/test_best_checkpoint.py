@@ -89,9 +89,7 @@ def test_trainer_tests_the_best_checkpoint_by_its_name(
     assert torch.equal(policy.state_dict()[name], scored.weights[1][name])
 
 
-def test_best_score_of_before_holds_in_a_run_that_goes_on(
-    make_trainer: MakeTrainer, small: Config, tmp_path: Path
-) -> None:
+def test_resumed_run_keeps_its_best_score(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
     train(make_trainer, small, Scored(1.0, 5.0), BestCheckpoint(tmp_path, monitor="score"), epochs=2)
     file = tmp_path / "best.ckpt"
     best = file.read_bytes()
@@ -103,7 +101,7 @@ def test_best_score_of_before_holds_in_a_run_that_goes_on(
     assert file.read_bytes() == best
 
 
-def test_metric_that_is_not_there_is_named_beside_those_that_are(
+def test_missing_metric_is_named_with_the_available_ones(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path
 ) -> None:
     with pytest.raises(

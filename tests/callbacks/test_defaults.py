@@ -71,7 +71,7 @@ def test_bar_that_the_user_configured_is_kept(make_trainer: MakeTrainer, small: 
     assert [callback for callback in trainer.callbacks if isinstance(callback, ProgressBar)] == [own]  # type: ignore[attr-defined]
 
 
-def test_checkpoint_that_the_user_configured_is_kept_and_works_beside_the_one_to_go_on_from(
+def test_checkpoint_callback_of_the_user_works_together_with_run_checkpoint(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path
 ) -> None:
     own = ModelCheckpoint(tmp_path / "own", monitor="eval/return_mean", mode="max", filename="{step}")

@@ -1,4 +1,4 @@
-"""An error in one place ends every process of a run, and soon."""
+"""An error in one process ends every process of a run within seconds."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def check(seen: list[dict[str, Any]], kills: int) -> None:
     assert not seen[-1]["half_written"]
 
 
-def test_run_killed_at_random_moments_of_saving_leaves_a_whole_checkpoint_and_goes_on(tmp_path: Path) -> None:
+def test_run_killed_while_saving_leaves_a_complete_checkpoint_and_can_be_resumed(tmp_path: Path) -> None:
     check(seen_after_kills(tmp_path, 8, 120), 8)
 
 

@@ -48,7 +48,7 @@ def test_plain_run_warns_of_nothing(small: Config, tmp_path: Path) -> None:
 
 
 class StopLater(Callback):
-    """Stops the run, which nothing knows beforehand."""
+    """Stops the run early, without a limit that is known in advance."""
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         trainer.should_stop = True

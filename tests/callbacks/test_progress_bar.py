@@ -33,7 +33,7 @@ def test_bar_counts_env_steps_to_the_end_of_the_budget(
     assert list(dict.fromkeys(counts)) == ["0", "24", "32", "40", "48", "56", "64"]
 
 
-def test_bar_goes_on_where_the_run_is(
+def test_bar_continues_at_the_position_of_the_run(
     make_trainer: MakeTrainer, small: Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
     policy, datamodule = DQNPolicy(small), ReplayDataModule(ENV, num_envs=2, max_env_step=64)

@@ -43,7 +43,7 @@ def test_weights_are_published_at_the_start_every_so_many_rounds_and_at_the_end(
     assert any(not torch.equal(tensor, inbox.weights[0][name]) for name, tensor in inbox.weights[-1].items())
 
 
-def test_a_full_disk_leaves_publications_out_and_the_run_goes_on(
+def test_full_disk_skips_publications_and_the_run_continues(
     make_trainer: MakeTrainer, small: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     inbox, attempts = Inbox(), [0]

@@ -69,7 +69,7 @@ def test_checkpoint_is_written_at_the_end_of_the_epochs_asked_for(
     assert callback.epochs == [1, 2]
 
 
-def test_checkpoint_is_written_behind_the_evaluation(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
+def test_checkpoint_is_written_after_the_evaluation(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
     callback = Noting(tmp_path)
     train(make_trainer, small, callback, max_epochs=1)
     assert ["eval/return_mean" in metrics for metrics in callback.metrics] == [True]
@@ -177,7 +177,7 @@ class FullDisk(RunCheckpoint):
 
 
 @pytest.mark.parametrize("save_buffer", ["last", "never"], ids=["in the buffer", "in Lightning's file"])
-def test_full_disk_leaves_the_last_checkpoint_and_the_run_goes_on_and_tries_again(
+def test_full_disk_keeps_the_last_checkpoint_and_the_run_continues_and_tries_again(
     make_trainer: MakeTrainer,
     small: Config,
     tmp_path: Path,

@@ -157,7 +157,7 @@ def test_second_fit_of_a_trainer_continues_in_its_folder(
 
 
 @pytest.mark.filterwarnings("ignore:.*holds checkpoints of another run", "ignore:Checkpoint directory")
-def test_checkpoints_of_the_user_beside_ours_do_not_lead_into_the_folder_of_another_run(
+def test_checkpoint_callbacks_of_the_user_do_not_select_the_folder_of_another_run(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path
 ) -> None:
     for _ in range(2):

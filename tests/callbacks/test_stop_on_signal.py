@@ -38,7 +38,7 @@ def saved_at(folder: Path) -> int:
     return int(data.name.removeprefix("last-"))
 
 
-def test_sigterm_ends_a_run_with_a_checkpoint_from_which_it_goes_on(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+def test_sigterm_ends_a_run_with_a_checkpoint_that_can_be_resumed(make_trainer: MakeTrainer, tmp_path: Path) -> None:
     with Run(tmp_path, **ASYNC) as run:
         run.wait_for_rounds(3)
         time.sleep(random.Random(1).random())
@@ -53,7 +53,7 @@ def test_sigterm_ends_a_run_with_a_checkpoint_from_which_it_goes_on(make_trainer
     assert policy.progress.train_iter == (saved + 80 - 16) // 8 * 2  # no second warm-up
 
 
-def test_signals_to_all_or_one_of_two_ranks_end_both_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_signals_to_one_or_both_ranks_end_both_and_the_run_can_be_resumed(tmp_path: Path) -> None:
     moments = random.Random(2)
     with Run(tmp_path, **TWO_RANKS) as run:
         run.wait_for_rounds(3)
@@ -83,7 +83,7 @@ def test_sigterm_to_the_whole_group_ends_the_run_as_one_to_rank_zero_does(tmp_pa
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_ten_signals_in_a_row_at_random_moments_each_leave_a_run_that_goes_on(tmp_path: Path, ranks: int) -> None:
+def test_run_can_be_resumed_after_each_of_ten_signals_at_random_moments(tmp_path: Path, ranks: int) -> None:
     moments = random.Random(ranks)
     saved, resume = 0, None
     for number in range(10):
@@ -221,7 +221,7 @@ def fit(make_trainer: MakeTrainer, small: Config, *callbacks: Callback, **flags:
     return trainer, policy
 
 
-def test_signal_ends_the_run_behind_its_round_and_gives_everything_back(
+def test_signal_ends_the_run_after_its_round_and_restores_all_settings(
     make_trainer: MakeTrainer, small: Config
 ) -> None:
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]

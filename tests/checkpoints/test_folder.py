@@ -88,7 +88,7 @@ def test_leftovers_of_killed_runs_go_when_the_next_checkpoint_begins(tmp_path: P
     assert names(tmp_path) == [".best-32.tmp", ".last-64.tmp"]
 
 
-def test_second_checkpoint_of_one_env_step_stands_beside_the_first_until_it_is_whole(tmp_path: Path) -> None:
+def test_second_checkpoint_at_an_env_step_does_not_replace_the_first_until_it_is_complete(tmp_path: Path) -> None:
     publish(tmp_path, 64)
     folder = write(tmp_path, 64)
     assert last_checkpoint(tmp_path) == tmp_path / "last-64" / "run.ckpt"
@@ -201,7 +201,7 @@ def test_no_checkpoint_is_none(tmp_path: Path) -> None:
     assert last_checkpoint(tmp_path / "nowhere") is None
 
 
-def test_folder_is_found_beside_the_last_file_by_the_name_in_it(tmp_path: Path) -> None:
+def test_folder_next_to_last_ckpt_is_found_by_the_name_in_the_file(tmp_path: Path) -> None:
     (tmp_path / "last-64" / "rank_0").mkdir(parents=True)
     assert find_rank_folder(tmp_path / "last.ckpt", "last-64") == tmp_path / "last-64"
 

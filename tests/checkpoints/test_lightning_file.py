@@ -1,4 +1,4 @@
-"""Saving on two processes of which one cannot write: no rank waits for ever, and all of them go on."""
+"""Saving on two processes of which one cannot write: no rank blocks, and all continue."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import gymnasium as gym
 
 
 class Hangs(gym.Wrapper[Any, Any, Any, Any]):
-    """Stands still for ever in its seventh step, if no env did so before."""
+    """Hangs in its seventh step, unless another env has hung already."""
 
     def __init__(self, env: gym.Env[Any, Any], mark: Path) -> None:
         super().__init__(env)

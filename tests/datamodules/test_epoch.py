@@ -25,7 +25,7 @@ def test_rest_of_an_epoch_comes_first_and_then_whole_ones() -> None:
     position.resume(6)
     assert position.begin(trainer, 10) == 4
     assert processed(trainer) == 2
-    assert trainer.reload_dataloaders_every_n_epochs == 1  # or Lightning would not ask again
+    assert trainer.reload_dataloaders_every_n_epochs == 1  # otherwise Lightning would not request another loader
     for _ in range(4):
         position.count()
     assert position.round == 0

@@ -196,7 +196,7 @@ def test_policy_from_a_checkpoint_alone_acts_on_what_the_env_gives(
 
 
 @pytest.mark.parametrize("kind", [RolloutDataModule, ReplayDataModule])
-def test_resumed_run_goes_on_with_the_statistics_of_its_checkpoint(
+def test_resumed_run_continues_with_the_statistics_of_its_checkpoint(
     kind: Any, make_trainer: MakeTrainer, tmp_path: Path, small: dict[str, Any]
 ) -> None:
     config = CONFIG if kind is RolloutDataModule else small
@@ -222,7 +222,7 @@ def test_resumed_run_goes_on_with_the_statistics_of_its_checkpoint(
 
 
 @pytest.mark.parametrize("name", ["norm_obs", "norm_reward"])
-def test_run_does_not_go_on_with_another_normalisation(name: str, make_trainer: MakeTrainer, tmp_path: Path) -> None:
+def test_run_cannot_resume_with_a_different_normalisation(name: str, make_trainer: MakeTrainer, tmp_path: Path) -> None:
     checkpoint, policy = RunCheckpoint(tmp_path), PPOPolicy(CONFIG)
     make_trainer(callbacks=[checkpoint], enable_checkpointing=True).fit(policy, datamodule(**{name: True}))
     with pytest.raises(ValueError, match=f"{name} must be True, as when the checkpoint was written, got False"):

@@ -100,7 +100,7 @@ class AtStart(Callback):
         self.state = trainer.datamodule.buffer.state_dict()  # type: ignore[attr-defined]
 
 
-def test_resumed_run_goes_on_with_the_priorities_of_the_first(
+def test_resumed_run_continues_with_the_priorities_of_the_first(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path
 ) -> None:
     config, start = prioritised(small, max_staleness=30, max_use=5), AtStart()

@@ -200,7 +200,7 @@ def test_no_data_for_too_long_is_an_error(make_trainer: MakeTrainer, small: Conf
         make_trainer(limit_val_batches=0).fit(policy_of(small), module)
 
 
-def test_patience_begins_anew_with_every_env_step() -> None:
+def test_every_env_step_restarts_the_timeout() -> None:
     steps = iter(range(1, 1000))
 
     def ask() -> RemoteData:
@@ -223,7 +223,7 @@ def test_who_gives_up_waits_no_longer(make_trainer: MakeTrainer, small: Config) 
     assert policy.progress.train_iter == 4
 
 
-def test_a_run_goes_on_from_its_checkpoint_with_the_counters_of_the_coordinator(
+def test_a_run_resumes_from_its_checkpoint_with_the_counters_of_the_coordinator(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path
 ) -> None:
     def fit(policy: DQNPolicy, source: Source, **kwargs: Any) -> None:

@@ -53,7 +53,7 @@ def test_round_is_collected_with_the_newest_weights(make_trainer: MakeTrainer, s
     assert set(lag.lags) == {0}
 
 
-def test_stream_goes_on_whichever_iterator_asks(make_trainer: MakeTrainer, small: Config) -> None:
+def test_stream_continues_with_any_iterator(make_trainer: MakeTrainer, small: Config) -> None:
     def steps_seen(pattern: str) -> tuple[list[float], int]:
         policy = DQNPolicy(deep_merge(small, {"random_collect_size": 0, "learn": {"batch_size": 1}}))
         env = partial(CountingEnv, lengths=(5, 3))
@@ -118,7 +118,7 @@ def q_of_chain(make_trainer: MakeTrainer, terminate: bool, nstep: int) -> tuple[
 
 @pytest.mark.parametrize("nstep", [1, 3])
 @pytest.mark.parametrize("terminate", [True, False])
-def test_value_behind_the_end_counts_only_where_the_episode_was_truncated(
+def test_target_bootstraps_at_an_episode_end_only_if_it_was_truncated(
     make_trainer: MakeTrainer, terminate: bool, nstep: int
 ) -> None:
     learned, true = q_of_chain(make_trainer, terminate, nstep)  # e.g. 1 against 1 / (1 - 0.5**3) = 1.14 at the last
@@ -273,7 +273,7 @@ def test_every_test_has_the_same_starts(make_trainer: MakeTrainer, small: Config
     assert starts.by_update[0] == starts.by_update[7]
 
 
-def test_fit_twice_goes_on_with_buffer_and_counters(make_trainer: MakeTrainer, small: Config) -> None:
+def test_second_fit_continues_with_buffer_and_counters(make_trainer: MakeTrainer, small: Config) -> None:
     policy, datamodule = DQNPolicy(small), ReplayDataModule("CartPole-v1", max_env_step=100)
     make_trainer(limit_val_batches=0).fit(policy, datamodule)
     datamodule.max_env_step = 200
@@ -477,7 +477,7 @@ class BreakingEnv(CountingEnv):
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_run_goes_on_when_faults_of_envs_are_dropped(make_trainer: MakeTrainer, small: Config, mode: Any) -> None:
+def test_run_continues_when_env_faults_are_dropped(make_trainer: MakeTrainer, small: Config, mode: Any) -> None:
     policy = DQNPolicy(deep_merge(small, {"collect": {"collector": {"env_fault": "drop"}}}))
     datamodule = ReplayDataModule(partial(BreakingEnv, lengths=(5,)), num_envs=2, mode=mode, max_env_step=200)
 

@@ -1,4 +1,4 @@
-"""Films and figures of the evaluations of a Trainer."""
+"""Videos and figures of the evaluations of a Trainer."""
 
 from __future__ import annotations
 

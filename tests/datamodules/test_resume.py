@@ -110,7 +110,7 @@ def test_only_the_newest_folder_of_the_ranks_is_kept(make_trainer: MakeTrainer, 
     assert [folder.name for folder in tmp_path.iterdir() if folder.is_dir()] == ["last-200"]
 
 
-def test_checkpoint_without_replay_data_says_so_and_goes_on(
+def test_run_resumed_without_replay_data_warns_and_continues(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first_half(make_trainer, small, tmp_path)
@@ -137,7 +137,7 @@ def test_checkpoint_of_another_version_is_refused(make_trainer: MakeTrainer, sma
         go_on(make_trainer, small, tmp_path / "old.ckpt")
 
 
-def test_checkpoint_of_ranks_that_kept_no_buffer_goes_on_with_an_empty_one(
+def test_run_resumed_from_ranks_without_a_buffer_starts_with_an_empty_one(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     policy, _ = first_half(make_trainer, small, tmp_path)
@@ -168,7 +168,7 @@ def test_data_of_another_number_of_ranks_is_shared_out(
         assert set(tensors["column/env_id"][tensors["column/episode_id"] == episode].tolist()) == {env}
 
 
-def test_run_that_was_stopped_in_an_epoch_goes_on_with_the_rest_of_it(
+def test_run_stopped_within_an_epoch_resumes_with_the_rest_of_it(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path
 ) -> None:
     def fit(name: str, rounds: int | None, file: Path | None = None) -> tuple[DQNPolicy, Evaluations]:
@@ -232,7 +232,7 @@ def test_env_that_cannot_give_its_state_begins_a_new_episode_and_says_so_once(
     assert not set(episodes[200:].tolist()) & set(episodes[:200].tolist())
 
 
-def test_run_goes_on_with_another_number_of_envs_in_new_episodes(
+def test_run_resumed_with_a_different_number_of_envs_starts_new_episodes(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first_half(make_trainer, small, tmp_path)

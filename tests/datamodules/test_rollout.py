@@ -81,7 +81,7 @@ def test_every_round_is_of_the_newest_weights_and_nothing_is_kept(
     assert policy.progress.train_iter == 6 * 2 * 3  # 2 passes of 3 minibatches
 
 
-def test_rows_of_a_rollout_go_on_where_the_last_one_stopped(make_trainer: MakeTrainer) -> None:
+def test_rows_of_a_rollout_continue_where_the_last_one_stopped(make_trainer: MakeTrainer) -> None:
     env = partial(CountingEnv, lengths=(5, 3), truncates=(False, True))
     rollouts = fit(make_trainer, ppo({"collect": {"n_sample": 4}}), env, num_envs=1)
     first = rollouts.data[0]["obs"][0, 1:]

@@ -91,7 +91,7 @@ def test_evaluation_on_two_ranks_gives_what_one_rank_gets_from_the_same_checkpoi
             assert report["metrics"][f"eval/{name}"] == alone[f"eval/{name}"], name
 
 
-def test_every_rank_keeps_its_data_beside_the_checkpoint(first_run: Reports) -> None:
+def test_every_rank_saves_its_data_next_to_the_checkpoint_file(first_run: Reports) -> None:
     file = Path(checkpoint_of(first_run))
     state = torch.load(file, weights_only=True)["ReplayDataModule"]
     folders = sorted((file.parent / state["rank_folder"]).glob("rank_*"))
@@ -101,7 +101,7 @@ def test_every_rank_keeps_its_data_beside_the_checkpoint(first_run: Reports) -> 
         assert names == ["buffer.safetensors", "collecting.pt", "rng.pt"]
 
 
-def test_run_on_two_ranks_goes_on_with_each_ranks_own_data(first_run: Reports, second_run: Reports) -> None:
+def test_run_on_two_ranks_continues_with_each_ranks_own_data(first_run: Reports, second_run: Reports) -> None:
     for before, after in zip(first_run, second_run, strict=True):
         assert after["progress"]["env_step"] == 560
         assert after["progress"]["train_iter"] == after["global_step"] == 46 + 20  # 10 rounds of 16: no second warm-up

@@ -1,4 +1,4 @@
-"""Processes of a distributed run are killed at random, and it comes to its end all the same."""
+"""A distributed run finishes although its processes are killed at random."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy whose action is its weight, and an env whose reward is the action: what acted shows in the data."""
+"""A policy whose action is its weight, and an env whose reward is the action: data show which weights acted."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def write_config(folder: Path, **main: Any) -> Path:
 
 
 def start(file: Path, *options: str) -> subprocess.Popen[str]:
-    """Start ``lightning-ding parallel`` in a session of its own."""
+    """Start ``lightning-ding parallel`` in a separate session."""
     return processes.start([*PROGRAM, "--config", file, *options], start_new_session=True)
 
 
@@ -54,7 +54,7 @@ def processes_of(folder: Path) -> dict[int, str]:
 def wait_until(
     condition: Callable[[], Any], process: subprocess.Popen[str] | None = None, seconds: float = 120.0
 ) -> Any:
-    """Wait until a condition is true, and return what it is; fail if the process ends before."""
+    """Wait until a condition is true, and return its value; fail if the process ends first."""
     end = time.monotonic() + seconds
     while not (value := condition()):
         if process is not None and process.poll() is not None:

@@ -1,4 +1,4 @@
-"""The console script: what it says at once, and which errors are one line."""
+"""The console script: quick answers, and errors that are one line."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Texts(gym.Env):
 """
 
 
-def test_a_refused_env_beside_the_user_is_one_line_of_a_process(tmp_path: Path) -> None:
+def test_refused_env_of_the_user_gives_one_error_line_of_a_process(tmp_path: Path) -> None:
     (tmp_path / "users.py").write_text(USERS_ENV)
     command = [*START, "--trainer.accelerator=cpu", "--trainer.logger=false", "--data.env_id=users.Texts"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""The page of distributed runs says what is there."""
+"""docs/distributed.md matches the code."""
 
 from __future__ import annotations
 

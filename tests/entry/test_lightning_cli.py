@@ -285,7 +285,7 @@ OWN_ENVS: dict[str, tuple[Sequence[str], Config]] = {
 
 @pytest.fixture
 def own(settings: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Config]:
-    """Put a module with an env of the user beside the config, which names no env."""
+    """Write a module with a user-defined env next to a config without an env."""
     Path("own_envs.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(tmp_path)
     del settings["data"]["env_id"]

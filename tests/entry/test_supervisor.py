@@ -1,4 +1,4 @@
-"""Processes of a distributed run are started again and end together; what they do is a stub's."""
+"""The supervisor restarts the processes of a distributed run and ends them together; stubs replace the roles."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_process_that_does_not_end_is_killed(folder: Path) -> None:
     assert alive(folder) == []
 
 
-def test_coordinator_that_dies_behind_its_result_is_not_started_again(folder: Path) -> None:
+def test_coordinator_that_dies_after_writing_the_result_is_not_restarted(folder: Path) -> None:
     assert run(folder, coordinator=["finish and kill"]) == {"env_step": 7}
     assert len(starts(folder, "coordinator")) == 1
 
@@ -136,7 +136,7 @@ def test_run_over_without_a_result_is_a_failure(folder: Path) -> None:
         run(folder, coordinator=[0])
 
 
-def test_run_that_goes_on_is_left_alone_by_a_second_one(folder: Path) -> None:
+def test_second_run_does_not_disturb_a_running_one(folder: Path) -> None:
     (folder / "coordinator").mkdir(parents=True)
     (folder / "coordinator" / "state.json").touch()
     kept = {name: folder / name for name in ("config.json", "coordinator.json", "result.json")}

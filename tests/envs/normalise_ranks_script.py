@@ -1,4 +1,4 @@
-"""Runs on each of several ranks: normalises what its own envs give, merges twice, and writes what it knows."""
+"""Runs on each of several ranks: normalises the data of its own envs, merges twice, and writes its statistics."""
 
 from __future__ import annotations
 

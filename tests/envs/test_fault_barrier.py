@@ -1,4 +1,4 @@
-"""Faults: the barrier turns them into ends of episodes, the stepper tells of them, and nothing hides or hangs."""
+"""Env faults: the barrier ends the episode, the stepper reports the fault, and no fault is hidden."""
 
 from __future__ import annotations
 

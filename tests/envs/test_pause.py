@@ -1,4 +1,4 @@
-"""A paused env loses nothing, gains nothing, and continues where it stopped."""
+"""A paused env continues from the same state, without lost or additional steps."""
 
 from __future__ import annotations
 

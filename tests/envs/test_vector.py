@@ -1,4 +1,4 @@
-"""Vector envs: what is made, how it is seeded, and what a wrong argument says."""
+"""Vector envs: creation, seeding, and errors for invalid arguments."""
 
 from __future__ import annotations
 

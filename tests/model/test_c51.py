@@ -1,4 +1,4 @@
-"""The Q-networks that tell distributions: C51's, QR-DQN's and Rainbow's."""
+"""The Q-networks that return distributions: C51, QR-DQN and Rainbow."""
 
 from __future__ import annotations
 

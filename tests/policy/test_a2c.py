@@ -1,7 +1,7 @@
 """A2C's loss against numbers worked out by hand.
 
 State 0 has the probabilities (1/4, 3/4) and the value 1, state 1 has (1/2, 1/2) and 3. Row 0 took action 1 in state 0
-with an advantage of 2 and a return of 2, row 1 action 0 in state 1 with -1 and 1. So the policy's loss is
+with an advantage of 2 and a return of 2, row 1 action 0 in state 1 with -1 and 1. The policy's loss is therefore
 -(2 log 3/4 - log 1/2) / 2, the critic's (1^2 + 2^2) / 2 / 2 = 1.25.
 """
 

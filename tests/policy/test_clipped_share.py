@@ -1,4 +1,4 @@
-"""C51 and Rainbow tell when returns lie outside their support."""
+"""C51 and Rainbow warn if returns lie outside their support."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """DQN against numbers worked out by hand, on networks that are tables of action values.
 
 State 0 is where the agent was, state 1 where it went. The online values are (1, 2) and (3, 5), the target's (0, 0) and
-(10, 4), gamma is 0.5; row 0 took action 0 for a reward of 1, row 1 action 1 for -1. So double Q-learning takes action 1
-in state 1, worth 4 to the target: targets 1 + 0.5 * 4 = 3 and -1 + 2 = 1, errors 3 - 1 = 2 and 1 - 2 = -1.
+(10, 4), gamma is 0.5; row 0 took action 0 for a reward of 1, row 1 action 1 for -1. Double Q-learning therefore takes
+action 1 in state 1, worth 4 to the target: targets 1 + 0.5 * 4 = 3 and -1 + 2 = 1, errors 3 - 1 = 2 and 1 - 2 = -1.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def test_loss_discounts_by_what_the_batch_says() -> None:
     assert loss_of(make_policy(nstep=3), make_batch(discount=torch.tensor([0.25, 0.125]))) == 3.625
 
 
-def test_loss_does_not_bootstrap_behind_the_end_of_an_n_step_window() -> None:
+def test_loss_does_not_bootstrap_after_the_end_of_an_n_step_window() -> None:
     # row 1: target -1, error -3: (1 + 9) / 2
     batch = make_batch(discount=torch.tensor([0.25, 0.125]), terminated=torch.tensor([False, True]))
     assert loss_of(make_policy(nstep=3), batch) == 5.0
@@ -459,7 +459,8 @@ SOFT = {"learn.target_theta": 0.1}
 LINEAR = {"learn.lr_scheduler.type": "linear", "learn.lr_scheduler.decay": 0.9}
 POINTS = {"learn.lr_scheduler.type": "piecewise", "learn.lr_scheduler.points": [[0.0, 1.0], [1.0, 0.0]]}
 
-POLICY_OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # what stands beside an option, and its change
+# the other options that are set, and the option that changes
+POLICY_OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "nstep": ({}, {"nstep": 2}),  # raises, because the batch below says no discount
     "discount_factor": ({}, {"discount_factor": 0.5}),
     "priority": ({}, {"priority": True}),

@@ -92,7 +92,7 @@ ELSEWHERE = {
     "eval.evaluator": "tests/datamodules/test_rollout.py",
 }
 ELSEWHERE |= {"on_non_finite": "tests/policy/base/update/test_non_finite.py"}
-"""Options whose effect is a test of its own."""
+"""Options whose effect is tested in another file."""
 LAYER = {"actor_head_layer_num": 1}
 CRITIC_LAYER = {"critic_head_layer_num": 1}
 CHANGES: dict[str, tuple[Config, Any]] = {
@@ -361,7 +361,7 @@ class LinearCritic(nn.Module):
 
 
 def rows_of_envs(lengths: list[int]) -> list[Config]:
-    """Return the rows of each env: some steps terminate, some are cut and go on elsewhere, the last goes on behind."""
+    """Return the rows of each env: some steps terminate or are truncated, the last continues in the next rollout."""
     rng = np.random.default_rng(0)
     envs, episode = [], 0
     for env_id, length in enumerate(lengths):
@@ -429,7 +429,7 @@ def sequences_of(rollout: Config) -> rl.Sequences:
 
 @pytest.mark.parametrize("policy_class", WITH_CRITIC)
 @pytest.mark.parametrize(("ignore_done", "expected"), [(False, 1.0 - 3.0), (True, 1.0 + 0.5 * 6.0 - 3.0)])
-def test_nothing_lies_behind_a_terminal_state_unless_it_is_ignored(
+def test_terminal_state_has_no_value_unless_termination_is_ignored(
     policy_class: PolicyClass, ignore_done: bool, expected: float
 ) -> None:
     config = {"discount_factor": 0.5, "learn": {"ignore_done": ignore_done}, "model": {"action_space": "discrete"}}
@@ -470,7 +470,7 @@ def test_pass_uses_every_row_once_in_minibatches_of_nearly_one_size(
         orders.append([rollout["obs"].tolist().index(row) for row in obs.tolist()])
         assert sorted(orders[-1]) == list(range(size))
     if size > 9:
-        assert len({tuple(order) for order in orders}) == passes  # shuffled anew
+        assert len({tuple(order) for order in orders}) == passes  # shuffled again
 
 
 @pytest.mark.parametrize("policy_class", POLICIES)

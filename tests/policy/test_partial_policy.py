@@ -1,4 +1,4 @@
-"""Policies that implement a part of the interface, and those that say their device by name."""
+"""Policies that implement only a part of the interface, and policies that give their device by name."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_loss_weighs_each_log_probability_by_its_return(weight: float) -> None:
 
 
 @pytest.mark.parametrize("is_cut", [True, False])
-def test_return_is_what_follows_in_the_episode_and_nothing_behind_a_cut(is_cut: bool) -> None:
+def test_return_sums_the_rest_of_the_episode_and_stops_at_a_truncation(is_cut: bool) -> None:
     last, never = [False, False, True, False, True], [False] * 5
     rollout = make_rollout(never, last) if is_cut else make_rollout(last, never)
     # 1 + 2 / 2 + 4 / 4, 2 + 4 / 2, 4; 8 + 16 / 2, 16

@@ -1,8 +1,8 @@
-"""PPO's loss against numbers worked out by hand, and what a round of it does beside the loss.
+"""PPO's loss against numbers worked out by hand, and the other steps of a round.
 
 State 0 has the probabilities (1/4, 3/4) and the value 1, state 1 has (1/2, 1/2) and 3. Row 0 took action 1 in state 0,
 row 1 action 0 in state 1, when both had the probability 1/2: ratios 1.5 and 1. Advantages are 2 and -1, returns 2
-and 1. So the clipped objective is (1.2 * 2 - 1) / 2 = 0.7, the critic's loss (1^2 + 2^2) / 2 / 2 = 1.25.
+and 1. The clipped objective is therefore (1.2 * 2 - 1) / 2 = 0.7, the critic's loss (1^2 + 2^2) / 2 / 2 = 1.25.
 """
 
 from __future__ import annotations

@@ -337,7 +337,7 @@ def test_greedy_actions_have_no_noise_and_collected_ones_have() -> None:
     assert policy.collect_mode.forward(torch.zeros(1, 3), sigma=0.0)["action"].tolist() == [[0.5]]
 
 
-def test_noise_of_ornstein_and_uhlenbeck_is_begun_anew_at_the_end_of_an_episode_and_saved() -> None:
+def test_ornstein_uhlenbeck_noise_is_reset_at_episode_ends_and_saved() -> None:
     policy = make_tiny("ddpg", ((0.0,), (1.0,)), collect={"noise_type": "ou", "noise_sigma": 0.1})
     policy.collect_mode.forward(torch.zeros(3, 3))
     policy.collect_mode.reset([1])
@@ -383,7 +383,7 @@ def test_the_losses_are_one_graph_to_a_compiler(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_learning_goes_on_from_a_saved_state_as_if_nothing_happened(name: str) -> None:
+def test_learning_resumed_from_a_saved_state_equals_uninterrupted_learning(name: str) -> None:
     policy, other = make_small(name), make_small(name)
     for _ in range(3):
         policy.learn_mode.forward(random_batch())

@@ -1,4 +1,4 @@
-"""The envs of one step pay what they promise."""
+"""The one-step envs give the documented rewards."""
 
 from __future__ import annotations
 

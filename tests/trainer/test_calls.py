@@ -1,4 +1,4 @@
-"""Every call of a Trainer works, or is refused by name with what to use; and docs/lightning.md has the tables."""
+"""Every call of a Trainer works, or raises an error that names the alternative; docs/lightning.md has the tables."""
 
 from __future__ import annotations
 

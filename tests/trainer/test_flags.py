@@ -1,4 +1,4 @@
-"""Every argument of Lightning's Trainer works, or is refused by name with what to use."""
+"""Every argument of Lightning's Trainer works, or raises an error that names the alternative."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FLAGS = [
     flag("precision", "bf16-true", '`"32-true"` or `"bf16-mixed"`', "precision='bf16-true'.*bf16-mixed"),
     flag("logger", False, "checkpoints go to `default_root_dir`"),
     flag("logger", True, "TensorBoard", check=lambda run: bool(run.files("events.*"))),
-    flag("callbacks", None, "the run brings its own"),
+    flag("callbacks", None, "the default callbacks are added"),
     flag("fast_dev_run", True, "one round, one evaluation, no files", check=lambda run: run.seen.evaluations == [1]),
     flag(
         "fast_dev_run",
@@ -57,7 +57,7 @@ FLAGS = [
     flag(
         "min_epochs",
         3,
-        "epochs that the budget does not cut",
+        "at least this many epochs, even if the budget of the datamodule is spent earlier",
         check=lambda run: run.seen.rounds == 3 * ROUNDS,
         flags={"max_epochs": 4},
     ),
@@ -66,7 +66,7 @@ FLAGS = [
     flag(
         "max_time",
         timedelta(0),
-        "the run ends at that time",
+        "the run ends after that time",
         text='max_time="00:12:00:00"',
         check=lambda run: run.seen.rounds == 0,
     ),
@@ -154,11 +154,11 @@ FLAGS = [
     flag(
         "inference_mode",
         False,
-        "of `validate` and `test`",
+        "applies to `validate` and `test`",
         call=lambda trainer, *run: trainer.validate(*run, verbose=False),
         check=lambda run: run.seen.evaluations == [0],
     ),
-    flag("use_distributed_sampler", False, "either: envs and buffers have no sampler"),
+    flag("use_distributed_sampler", False, "no effect: envs and buffers have no sampler"),
     flag(
         "profiler",
         "simple",

@@ -1,4 +1,4 @@
-"""Every callback of Lightning works, or is refused by name with what to use."""
+"""Every callback of Lightning works, or raises an error that names the alternative."""
 
 from __future__ import annotations
 
@@ -202,14 +202,14 @@ CALLBACKS = [
     callback(
         OnExceptionCheckpoint,
         lambda folder: OnExceptionCheckpoint(folder),
-        '`ckpt_path="last"`: `last.ckpt` of the run is there',
+        'resume with `ckpt_path="last"`: the run writes `last.ckpt` itself',
         "OnExceptionCheckpoint .*ckpt_path='last'",
         flags={"enable_checkpointing": True},
     ),
     callback(
         ProgressBar,
         lambda _: NoBar(),
-        "a subclass takes the place of ours",
+        "a subclass replaces the default progress bar",
         flags={"enable_progress_bar": True},
         check=lambda run: "env steps" not in run.printed,
     ),

@@ -1,4 +1,4 @@
-"""Nothing that a policy returns reaches an env or a buffer if it is not finite."""
+"""Non-finite values from a policy reach neither an env nor a buffer."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_an_action_that_is_not_finite_is_named_with_its_env(envs: SyncVectorEnv,
 
 
 @pytest.mark.parametrize("name", ["log_prob", "value"])
-def test_what_a_transition_keeps_beside_the_action_is_looked_at_too(envs: SyncVectorEnv, name: str) -> None:
+def test_other_outputs_stored_in_a_transition_are_checked_too(envs: SyncVectorEnv, name: str) -> None:
     kept = torch.tensor([0.0, -math.inf, 0.0, math.nan])
     with pytest.raises(ValueError, match=f"the policy gave env 1 '{name}' that is not finite: -inf"):
         actions_of({"action": torch.zeros(4, 2), name: kept}, envs)

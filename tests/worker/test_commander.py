@@ -1,4 +1,4 @@
-"""The commander: what it tells the policy, and that nothing is kept."""
+"""The commander: the values that it passes to the policy; it keeps no state."""
 
 from __future__ import annotations
 

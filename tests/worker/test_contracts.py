@@ -1,4 +1,4 @@
-"""The contracts of collectors, evaluators and buffers: what everybody who writes one has to implement."""
+"""The interfaces of collectors, evaluators and buffers: the methods that a subclass must implement."""
 
 from __future__ import annotations
 

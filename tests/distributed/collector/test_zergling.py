@@ -71,7 +71,7 @@ def test_rows_of_a_message_were_all_acted_with_whole_weights_of_the_version_that
     assert [said["policy_iter"] for said in around.said] == [1, 1, 2, 3, 4]
 
 
-def test_episodes_go_on_from_one_message_to_the_next() -> None:
+def test_episodes_continue_from_one_message_to_the_next() -> None:
     around = Around()
     make(around).start()
     rows = {name: torch.cat([data[name] for data in around.data]) for name in ("obs", "env_id", "episode_id")}

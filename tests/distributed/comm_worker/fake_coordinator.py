@@ -1,4 +1,4 @@
-"""A coordinator for tests of workers: it hands out the tasks that it was given, and remembers what was said."""
+"""A coordinator for tests of workers: it assigns given tasks and records all messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class FakeCoordinator:
 
     Args:
         tasks: ``task_info`` of each.
-        num_messages: Of data, after which a task is closed.
+        num_messages: Number of data messages after which a task is closed.
         lease: Seconds.
     """
 

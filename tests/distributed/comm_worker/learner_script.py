@@ -1,4 +1,4 @@
-"""Learns in a process of its own, started by test_comm_learner.py: python learner_script.py WHAT FOLDER.
+"""Learns in a separate process, started by test_comm_learner.py: python learner_script.py WHAT FOLDER.
 
 WHAT is ``signal``: while it waits for data a SIGTERM comes; or ``ranks``: two ranks learn, over files.
 """
@@ -64,7 +64,7 @@ class RankLearner(Learner):
 
 
 def learn_on_ranks(folder: Path) -> None:
-    """Learn on two ranks; each has a coordinator of its own, and rounds of its own."""
+    """Learn on two ranks; each has a separate coordinator and separate rounds."""
     learner = {"validate": False, "multi_gpu": True, "trainer": {**TRAINER, "devices": 2, "strategy": "ddp"}}
     store = FileStore(folder / "data")
     coordinator = LearningCoordinator(folder, ROUNDS + global_rank(), learner=learner, store=store)

@@ -1,4 +1,4 @@
-"""A coordinator that hands out learning tasks and made-up rounds, and notes what it is told."""
+"""A coordinator that sends learning tasks and artificial rounds, and records the messages of the learner."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Learner(BaseCommLearner):
 
 
 class LearningCoordinator:
-    """Answers a learner's messages, and shuts the run down behind the last task.
+    """Answers a learner's messages, and shuts the run down after the last task.
 
     Args:
         folder: ``exp_name`` of the run.
-        rounds: That it hands out before it ends a task.
-        policy: Of the task.
-        learner: Of the task.
+        rounds: Number of rounds to send before a task ends.
+        policy: Policy config of the task.
+        learner: Learner config of the task.
         tasks: Learning tasks, one after the other; the later ones say ``resume``.
-        store: For the rounds.
+        store: Store for the tensors of the rounds.
     """
 
     def __init__(

@@ -114,7 +114,7 @@ def test_a_round_that_is_gone_is_passed_over(tmp_path: Path) -> None:
     assert steps_of(coordinator) == [2, 4]
 
 
-def test_a_lost_lease_drops_the_task_and_the_next_one_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
+def test_a_lost_lease_drops_the_task_and_the_next_one_resumes_from_the_checkpoint(tmp_path: Path) -> None:
     coordinator = LearningCoordinator(tmp_path, rounds=6, learner=LEARNER, tasks=2)
 
     def lose_the_lease(name: str, message: dict[str, Any]) -> None:

@@ -123,7 +123,7 @@ def test_a_process_that_hangs_ends_with_124_and_its_stacks() -> None:
     assert "end_process" in ended.stderr
 
 
-def test_a_coordinator_that_was_started_anew_is_told_again_who_asks() -> None:
+def test_worker_connects_again_to_a_restarted_coordinator() -> None:
     coordinator = FakeCoordinator(TASKS)
     with connected(coordinator) as worker:
         once = iter([True])
@@ -199,7 +199,7 @@ def test_heartbeats_come_while_the_worker_ticks_or_gets_answers_and_stop_when_it
         wait_for(lambda: len(coordinator.said("heartbeat")) > hung)
 
 
-def test_a_worker_that_may_hang_for_ever_goes_on_sending_heartbeats() -> None:
+def test_worker_without_a_stall_timeout_keeps_sending_heartbeats() -> None:
     coordinator = FakeCoordinator(TASKS, lease=0.04)
     with connected(coordinator):
         wait_for(lambda: len(coordinator.said("heartbeat")) > 20)

@@ -223,7 +223,7 @@ def test_a_run_is_over_when_an_evaluation_of_what_was_learned_reaches_the_stop_v
     assert not commander.finish_collector_task(task["task_id"], evaluated(1e9))
 
 
-def test_a_learner_that_is_done_ends_the_run_and_one_that_left_or_failed_is_followed_by_one_that_goes_on() -> None:
+def test_finished_learner_ends_the_run_and_a_lost_or_failed_one_is_replaced_by_one_that_resumes() -> None:
     commander = make()
     first = commander.get_learner_task()
     commander.notify_fail_learner_task(first["task_id"])
@@ -359,7 +359,7 @@ def test_how_often_a_player_must_be_beaten_is_configured(clock: Clock, is_beaten
 
 
 @pytest.mark.parametrize("kind", ["naive", "solo", "one_vs_one"])
-def test_a_commander_goes_on_from_its_state_which_is_json(kind: str, clock: Clock) -> None:
+def test_a_commander_resumes_from_its_state_which_is_json(kind: str, clock: Clock) -> None:
     league = {"league": {"snapshot_interval": 10}} if kind == "one_vs_one" else {}
     cfg = config(env={"stop_value": 0.5}, type=kind, collector_task_space=3, eval_interval=60.0, **league)
     commander, again = make(cfg), make(cfg)
@@ -372,7 +372,7 @@ def test_a_commander_goes_on_from_its_state_which_is_json(kind: str, clock: Cloc
     under_way = commander.get_collector_task()["task_id"]  # an evaluation, if there are any
     clock.now += 10.0
     state = json.loads(json.dumps(commander.state_dict()))
-    clock.now += 1000.0  # nobody was there meanwhile
+    clock.now += 1000.0  # no worker was connected during this time
     again.load_state_dict(state)
     assert again.state_dict() == state
     assert again.needed_policies() == commander.needed_policies()

@@ -73,7 +73,7 @@ def test_the_player_that_is_beaten_most_surely_makes_room() -> None:
     assert league.players == ["main_at_10", "main_at_30", "main_at_40"]
 
 
-def test_a_league_goes_on_from_its_state_which_is_json() -> None:
+def test_a_league_resumes_from_its_state_which_is_json() -> None:
     league = league_of(0.5, 0.8)
     league.draw()
     state = json.loads(json.dumps(league.state_dict()))

@@ -1,4 +1,4 @@
-"""A coordinator without threads of its own, a clock that is set by hand, and workers that say what they are told to."""
+"""A coordinator without threads, a manual clock, and scripted workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLICY = {
     "learn": {"batch_size": 4, "update_per_collect": 2},
     "collect": {"n_sample": 4},
 }
-"""Four transitions a message, rounds of eight: two are learned from for each one collected."""
+"""Four transitions in each message and rounds of eight: two sampled transitions for each collected one."""
 
 
 def config(folder: Path, policy: dict[str, Any] | None = None, main: Any = None, **coordinator: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A coordinator in a process of its own: answers messages that come as lines of JSON, and shows its buffer."""
+"""A coordinator in a separate process, which answers messages sent as lines of JSON and shows its buffer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of what collectors send."""
+"""The data that collectors send to the coordinator."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_only_the_dropped_episode_of_its_own_collector_is_never_drawn(run: Run) 
         ({"policy_version": torch.full((4,), -1)}, "policy_version"),
     ],
 )
-def test_a_bad_block_is_refused_and_the_run_goes_on(run: Run, changed: dict[str, Any], what: str) -> None:
+def test_a_bad_block_is_refused_and_the_run_continues(run: Run, changed: dict[str, Any], what: str) -> None:
     _, collector = both(run)
     collector.send(transitions())
     assert what in refused(422, collector, transitions(first=4, **changed))

@@ -1,4 +1,4 @@
-"""Whatever a worker says, the coordinator answers or refuses, and goes on."""
+"""The coordinator answers or refuses arbitrary messages, and continues."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def spoilt(data: Any, message: dict[str, Any]) -> Any:
 
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
-def test_malformed_messages_are_refused_or_answered_and_the_run_goes_on(data: Any, tmp_path_factory: Any) -> None:
+def test_malformed_messages_are_refused_or_answered_and_the_run_continues(data: Any, tmp_path_factory: Any) -> None:
     folder = tmp_path_factory.mktemp("run")
     run = Run(config(folder), FileStore(folder / "data"))
     with pytest.MonkeyPatch.context() as patch:

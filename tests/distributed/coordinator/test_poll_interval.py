@@ -1,4 +1,4 @@
-"""How long who waits is told to wait."""
+"""Waiting times that the coordinator sends to waiting workers."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from tests.processes import start
 
 
 class Process:
-    """A coordinator in a process of its own."""
+    """A coordinator in a separate process."""
 
     def __init__(self, folder: Path, snapshot_interval: float) -> None:
         self.folder = folder
@@ -160,7 +160,7 @@ def test_restarts_between_any_two_messages_change_nothing(seed: int, restarts: s
     assert Script(folder / "restarted", seed, 40, restarts).outcome() == quiet
 
 
-def test_a_run_goes_on_with_what_the_config_says_now(tmp_path: Path) -> None:
+def test_resumed_run_uses_the_current_config(tmp_path: Path) -> None:
     run = Run(config(tmp_path / "run"))
     learner, collector = both(run)
     learner.call("learner_close_task", info={"learner_step": 3, "learner_done": False, "results": {}})
@@ -195,7 +195,9 @@ def test_a_run_goes_on_with_what_the_config_says_now(tmp_path: Path) -> None:
         ({}, {"coordinator": {"commander": {"type": "naive"}}}, "system.coordinator.commander.type must be 'solo'"),
     ],
 )
-def test_a_run_does_not_go_on_as_another_one(run: Run, main: Any, system: Any, told: str) -> None:
+def test_run_cannot_be_resumed_with_a_config_that_changes_what_is_learned(
+    run: Run, main: Any, system: Any, told: str
+) -> None:
     cfg = run.cfg
     run.cfg = {"main": {**cfg["main"], **main}, "system": {**cfg["system"], **system}}
     with pytest.raises(ValueError, match=told):
@@ -238,7 +240,7 @@ def test_a_snapshot_takes_the_place_of_the_journal(run: Run) -> None:
 def test_a_snapshot_forgets_where_a_run_is_only_when_it_is_over(run: Run) -> None:
     _, collector = both(run)
     collector.send(transitions())
-    run.replay.snapshot(set())  # the run began behind the look at which ones are over
+    run.replay.snapshot(set())  # the run began after the finished run ids were listed
     assert collector.send(transitions(first=4))["accepted"]
     collector.call("fail", error="an error")
     run.coordinator.save()
@@ -378,7 +380,7 @@ def test_only_weights_that_are_kept_for_ever_wait_for_the_disk(tmp_path: Path, m
     assert len(synced) == 2  # the file and its folder
 
 
-def test_a_torn_file_of_publications_is_told_and_the_learner_publishes_anew(
+def test_truncated_publications_file_is_logged_and_the_learner_publishes_again(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     learner, collector = both(run)
@@ -392,7 +394,7 @@ def test_a_torn_file_of_publications_is_told_and_the_learner_publishes_anew(
     assert collector.call("get_policy", policy_id=policy_id, serial=-1)["version"] == 2
 
 
-def test_workers_go_on_with_their_tasks_and_have_a_whole_lease(run: Run) -> None:
+def test_workers_keep_their_tasks_with_a_full_lease_after_a_restart(run: Run) -> None:
     learner, collector = both(run)
     collector.send(transitions())
     run.clock.now += 14
@@ -459,7 +461,7 @@ def test_priorities_come_back_with_a_snapshot(tmp_path: Path) -> None:
     assert len(set(before)) == 4
 
 
-@pytest.mark.parametrize(("asked", "space"), [(2, 3), (4, 4), (1, 1)])  # by the config of the run that goes on
+@pytest.mark.parametrize(("asked", "space"), [(2, 3), (4, 4), (1, 1)])  # by the config of the resumed run
 def test_the_number_of_collecting_tasks_is_that_of_the_newer_config(asked: int, space: int, tmp_path: Path) -> None:
     run = Run(config(tmp_path / "run"))
     first, second = both(run)[1], Worker(run, "collector")

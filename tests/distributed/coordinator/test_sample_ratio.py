@@ -1,4 +1,4 @@
-"""Samples per insert, from both sides."""
+"""The limit on samples per insert, for the learner and the collectors."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_policy_says_the_ratio_if_the_config_does_not(tmp_path: Path) -> Non
     assert run.replay.ratio.warm_up == 32
 
 
-def test_both_sides_are_told_to_wait_and_then_go_on(tmp_path: Path) -> None:
+def test_learner_and_collectors_wait_and_then_continue(tmp_path: Path) -> None:
     run = Run(config(tmp_path / "run", {"random_collect_size": 8}, samples_per_insert=2.0, tolerance=1.0))
     learner, collector = both(run)
     collector.send(transitions())
@@ -129,7 +129,7 @@ def test_data_from_after_the_checkpoint_of_a_learner_do_not_count_as_new_for_eve
     learner.publish(50)
     for first in range(0, 16, 4):
         collector.send(transitions(first=first, version=50))
-    learner.publish(20)  # taken up from its last checkpoint
+    learner.publish(20)  # resumed from its last checkpoint
     assert learner.get()["data"] is not None
     if late:
         collector.send(transitions(first=16, version=50))

@@ -1,4 +1,4 @@
-"""Who gets which task, who loses it, and when a run is over."""
+"""Assignment and loss of tasks, and the end of a run."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_heartbeats_keep_a_lease(run: Run) -> None:
     assert collector.send(transitions())["accepted"]
 
 
-def test_a_silent_learner_is_followed_by_one_that_goes_on(run: Run) -> None:
+def test_silent_learner_is_replaced_by_one_that_resumes(run: Run) -> None:
     learner, _ = both(run)
     run.elapse(16)
     other = Worker(run, "learner")
@@ -200,7 +200,7 @@ def test_what_a_worker_said_while_the_coordinator_was_stopped_is_heard_before_it
         learner.call("heartbeat")
 
 
-def test_collectors_that_fail_behind_their_first_question_are_failures_in_a_row(tmp_path: Path) -> None:
+def test_collectors_that_fail_after_their_first_message_count_as_consecutive_failures(tmp_path: Path) -> None:
     run = Run(config(tmp_path / "run", max_failures=2))
     _, collector = both(run)
     for _ in range(3):
@@ -228,7 +228,7 @@ def test_a_run_that_was_given_up_for_its_learner_learns_again_when_it_is_resumed
     assert again.call("heartbeat") == {"close": False}
 
 
-def test_a_learner_that_is_lost_behind_the_end_leaves_an_error_and_not_an_empty_result(tmp_path: Path) -> None:
+def test_learner_lost_after_the_end_leaves_an_error_instead_of_an_empty_result(tmp_path: Path) -> None:
     run = Run(config(tmp_path / "run", main={"max_env_step": 4}))
     learner, collector = both(run)
     collector.send(transitions())
@@ -350,7 +350,7 @@ def test_nobody_waits_for_a_worker_that_died_at_the_end(run: Run) -> None:
     assert run.coordinator.wait(0.0)
 
 
-def test_a_run_that_is_not_over_is_not_begun_anew(tmp_path: Path) -> None:
+def test_unfinished_run_can_only_be_resumed(tmp_path: Path) -> None:
     cfg = config(tmp_path / "run")
     Run(cfg)
     with pytest.raises(ValueError, match="--resume"):
@@ -411,7 +411,7 @@ def test_weights_that_no_collector_could_read_are_not_announced(tmp_path: Path, 
     "said",
     [{"learner_step": "abc"}, {"learner_step": None}, {"results": 5}, {"results": {"x": "y"}}, {"learner_done": 1}],
 )
-def test_a_malformed_info_of_a_learner_is_refused_and_the_task_goes_on(
+def test_a_malformed_info_of_a_learner_is_refused_and_the_task_continues(
     run: Run, name: str, said: dict[str, Any]
 ) -> None:
     learner, _ = both(run)

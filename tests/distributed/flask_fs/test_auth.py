@@ -1,4 +1,4 @@
-"""The token: from a file or the environment, good enough, and never shown."""
+"""The token is read from a file or the environment, must be long enough, and is never logged."""
 
 from __future__ import annotations
 

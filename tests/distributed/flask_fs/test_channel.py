@@ -1,4 +1,4 @@
-"""The worker's way: answers, refusals at once, and patience with a coordinator that is away."""
+"""The channel of a worker: answers, immediate refusals, and retries while the coordinator is unreachable."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_proxies_and_passwords_of_the_environment_are_not_used(tmp_path: Path, m
         assert channel.call("task") == {"name": "task"}
 
 
-def test_tensors_go_beside_the_messages_through_the_folder(tmp_path: Path) -> None:
+def test_tensors_are_exchanged_through_the_folder_and_not_in_messages(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "data")
 
     def total(name: str, message: Message) -> Message:
@@ -301,7 +301,7 @@ def test_who_connects_with_another_folder_than_the_coordinators_is_refused(tmp_p
             assert not (tmp_path / "other").exists()
         with calling(tmp_path / "shared", server.port) as channel:
             assert channel.call("connect") == {"name": "connect"}
-        store.mark()  # that of a coordinator behind this one
+        store.mark()  # the mark of a later coordinator
         with calling(tmp_path / "shared", server.port) as channel, pytest.raises(Refusal, match="is not the folder"):
             channel.call("connect")
 

@@ -60,7 +60,7 @@ except Refusal as refusal:
 
 
 def inside(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a shell script as the root of namespaces of its own."""
+    """Run a shell script as root in separate namespaces."""
     command = [
         "unshare",
         "--user",

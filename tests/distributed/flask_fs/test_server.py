@@ -1,4 +1,4 @@
-"""The door: good messages get in, all others get a 4xx with a reason, and it goes on answering."""
+"""The server accepts valid messages, answers all others with status 4xx and a reason, and keeps running."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def raw(server: FlaskServer, content: bytes) -> tuple[int, Any]:
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
         connection.sendall(content)
         answer = b""
-        with suppress(ConnectionResetError):  # behind an answer to what was not read to its end
+        with suppress(ConnectionResetError):  # after an answer to a request that was not read completely
             while part := connection.recv(4096):
                 answer += part
     head, _, rest = answer.partition(b"\r\n\r\n")
@@ -70,7 +70,7 @@ def raw(server: FlaskServer, content: bytes) -> tuple[int, Any]:
 
 
 def assert_refused(response: Any, status: int, server: FlaskServer) -> None:
-    """Check that an answer is a refusal with a reason, and that the server goes on."""
+    """Check that an answer is a refusal with a reason, and that the server keeps running."""
     content = response.json()
     assert response.status_code == content["code"] == status
     assert content["success"] is False

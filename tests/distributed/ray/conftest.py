@@ -23,7 +23,7 @@ def ray() -> Iterator[Any]:
     small = {"num_cpus": 5, "object_store_memory": 100_000_000, "include_dashboard": False}
     on_sigterm = signal.getsignal(signal.SIGTERM)
     module.init(**small, log_to_driver=False, logging_level=logging.ERROR)
-    signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own would be that of all tests behind these
+    signal.signal(signal.SIGTERM, on_sigterm)  # otherwise Ray's handler would stay installed in all later tests
     yield module
     module.shutdown()
 
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def stand_in(ray: Any, namespace: str, folder: Path) -> Iterator[Any]:
-    """Return an actor called "coordinator", which Ray starts anew when it dies."""
+    """Return an actor called "coordinator", which Ray restarts when it dies."""
     options = {"name": "coordinator", "namespace": namespace, "num_cpus": 1, "max_concurrency": 4}
     actor = ray.remote(StandIn).options(**options, max_restarts=-1).remote(folder)
     yield actor

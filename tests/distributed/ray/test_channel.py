@@ -83,7 +83,7 @@ def test_refused_weights_leave_nothing_behind(channel: RayChannel, folder: Path)
 
 
 @pytest.mark.slow
-def test_weights_outlive_the_learner_and_the_coordinator_and_calls_go_on(
+def test_weights_outlive_the_learner_and_the_coordinator_and_calls_continue(
     ray: Any, channel: RayChannel, namespace: str
 ) -> None:
     class Learner:

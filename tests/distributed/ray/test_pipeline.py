@@ -151,7 +151,7 @@ def test_run_that_cannot_work_ends_with_the_reason(ray: Any, tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_run_goes_on_when_each_of_its_actors_is_killed(ray: Any, tmp_path: Path) -> None:
+def test_run_continues_when_each_of_its_actors_is_killed(ray: Any, tmp_path: Path) -> None:
     config = tiny(tmp_path)
     config["main"]["max_train_iter"] = None
     namespace = namespace_of(str(tmp_path))

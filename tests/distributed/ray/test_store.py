@@ -167,7 +167,7 @@ def test_weights_of_the_coordinator_are_all_kept_and_outlive_its_process(ray: An
     before, number = RayStore(tmp_path), KEPT["policy"] + 2
     handles = [before.put("policy", {"w": torch.tensor([float(i)])}, {"version": str(i)}) for i in range(number)]
 
-    after = RayStore(tmp_path)  # knows no references, as the one of a process that was started anew
+    after = RayStore(tmp_path)  # has no references, like the store of a restarted process
 
     for i, handle in enumerate(handles):
         assert before.get(handle).tensors["w"].item() == i
@@ -178,7 +178,7 @@ def test_weights_of_the_coordinator_are_all_kept_and_outlive_its_process(ray: An
         RayStore(tmp_path).get(handles[0])
 
 
-def test_process_that_was_started_anew_hands_out_the_weights_that_its_files_hold(ray: Any, tmp_path: Path) -> None:
+def test_restarted_process_serves_the_weights_in_its_files(ray: Any, tmp_path: Path) -> None:
     handle = RayStore(tmp_path).put("policy", {"w": torch.tensor([1.5, 2.5])}, {"version": "3"})
     torn = {"kind": "policy", "name": NAME}
     (tmp_path / "policy" / f"{NAME}.safetensors").write_bytes(b"torn")

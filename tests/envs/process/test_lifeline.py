@@ -1,4 +1,4 @@
-"""Processes of envs do not outlive their parent, and do not end when it is asked to end."""
+"""Env processes end after their parent has ended, but not because it receives a signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Envs in processes that raise, die or hang: what is said, what is survived, and that nothing gets out of step."""
+"""Envs in processes that raise, die or hang: error messages, recovery, and synchronisation of the envs."""
 
 from __future__ import annotations
 

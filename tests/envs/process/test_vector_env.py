@@ -1,4 +1,4 @@
-"""Envs in processes: they give what a SyncVectorEnv gives, and what a wrong argument says."""
+"""Envs in processes: same results as a SyncVectorEnv, and errors for invalid arguments."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class Draws(Board):
 
 
 class Shares(gym.Wrapper[Any, Any, Any, Any]):
-    """Knows the board of what it wraps, and a list that all envs have."""
+    """Refers to the board of the wrapped env, and to a list that all envs share."""
 
     ALL: ClassVar[list[int]] = []
 

@@ -1,4 +1,4 @@
-"""Trains on two forked ranks, as a notebook does, and says what the policy of this process has then."""
+"""Trains on two forked ranks, as a notebook does, and reports the state of the policy in this process afterwards."""
 
 from __future__ import annotations
 

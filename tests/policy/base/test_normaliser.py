@@ -141,7 +141,7 @@ def test_rewards_are_divided_by_the_standard_deviation_of_the_discounted_return(
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_returns_go_on_from_one_batch_to_the_next_however_it_is_cut(seed: int) -> None:
+def test_returns_do_not_depend_on_the_split_into_batches(seed: int) -> None:
     rng = np.random.default_rng(seed)
     size, num_envs = 60, 3
     env_id = rng.integers(0, num_envs, size) if seed % 2 else np.tile(np.arange(num_envs), size // num_envs)
@@ -182,7 +182,7 @@ def test_return_that_is_not_finite_ends_with_its_episode() -> None:
     assert float(state["reward.mean"]) == pytest.approx((1.0 + 2.5 + 3.0) / 3)
 
 
-def test_returns_do_not_go_on_from_the_episodes_of_an_earlier_fit() -> None:
+def test_returns_do_not_continue_from_the_episodes_of_an_earlier_fit() -> None:
     normaliser = normaliser_of(box(1), norm_obs=False, norm_reward=True, discount_factor=GAMMA)
     normaliser.update(rewards([100.0], [0], [0]))
 

@@ -61,7 +61,7 @@ class Minibatches:
         """Nothing is drawn beforehand."""
 
     def update_priority(self, batch: Any, priority: torch.Tensor) -> None:
-        raise AssertionError("nobody asked for priorities")
+        raise AssertionError("priorities must not be updated")
 
 
 @pytest.mark.parametrize("one", ["batch", "list", "round"])
@@ -106,7 +106,7 @@ def test_training_step_keeps_what_the_last_update_of_each_round_reports() -> Non
     assert_close(policy.metrics.flush()["total_loss"], ((losses[1] + losses[3]) / 2).item())
 
 
-@pytest.mark.parametrize("freq", [3, 4])  # copied before the last of four updates, and behind it
+@pytest.mark.parametrize("freq", [3, 4])  # copied before the last of four updates, and after it
 def test_training_step_with_a_prepared_round_equals_single_updates(freq: int) -> None:
     batches = [make_batch(seed) for seed in range(4)]
     policy, plain = (make_policy(cfg=deep_merge(CFG, {"learn": {"target_update_freq": freq}})) for _ in range(2))

@@ -1,4 +1,4 @@
-"""The prioritised buffer: how often it draws what, with which weights, and what leaves it when."""
+"""The prioritised buffer: sampling frequencies, importance weights, and removal of transitions."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_saving_restores_everything_that_later_samples_depend_on(
     restored.push(pushed(50, 8))
     restored.sample(8, 14)
     original.push(pushed(0, steps))
-    train_iter = (steps + 1) // 4  # that of the newest policy, or one behind it
+    train_iter = (steps + 1) // 4  # that of the newest policy, or one update older
     batch = original.sample(2, train_iter)
     original.update({**batch, "priority": [9.0, 0.1]})
 

@@ -1,4 +1,4 @@
-"""Episodes that were broken off leave every buffer, against a list of everything that was pushed."""
+"""Dropped episodes are removed from every buffer; compared with a list of all pushed transitions."""
 
 from __future__ import annotations
 

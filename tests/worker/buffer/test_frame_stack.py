@@ -129,7 +129,7 @@ def test_stacks_pushed_at_once_are_those_pushed_in_parts_and_those_kept_as_they_
 
 @QUICK
 @given(capacity=st.integers(1, 15), before=PUSHES, after=PUSHES)
-def test_stacks_go_on_from_a_saved_state_as_if_nothing_had_happened(
+def test_stacks_resumed_from_a_saved_state_equal_uninterrupted_ones(
     capacity: int, before: list[list[Any]], after: list[list[Any]]
 ) -> None:
     original, restored, player = RingStorage(capacity, 3), RingStorage(capacity, 3), Player(3, "repeat")
@@ -145,7 +145,7 @@ def test_stacks_go_on_from_a_saved_state_as_if_nothing_had_happened(
     assert_holds(restored, player.rows)
 
 
-def test_stack_behind_the_end_of_an_episode_is_the_true_last_one() -> None:
+def test_final_stack_of_an_episode_is_the_true_one() -> None:
     storage, player = RingStorage(10, 3), Player(3, "repeat")
     batch = player.play([(0, "go", 1), (0, "end", 2), (0, "go", 200)])
     assert batch is not None
@@ -174,7 +174,7 @@ def test_stacks_of_frames_that_are_no_numbers_are_kept_too() -> None:
 
 
 @pytest.mark.parametrize("with_env_id", [True, False])
-def test_stacked_leaf_may_stand_beside_others(with_env_id: bool) -> None:
+def test_observation_may_have_stacked_and_other_entries(with_env_id: bool) -> None:
     storage, player = RingStorage(7, 3), Player(3, "zeros")
     rows: list[dict[str, Any]] = []
     for start in range(0, 24, 4):
@@ -248,7 +248,7 @@ def test_frames_that_nobody_shows_are_written_over() -> None:
         assert batch is not None
         storage.push(batch)
 
-    # 45 laps. Each row has a frame of its own, and where an episode ends or begins up to three more.
+    # 45 laps. Each row has a separate frame, and where an episode ends or begins up to three more.
     frames = frames_of(storage)
     assert frames._fresh <= 20 * 4
     assert (frames._shown > 0).sum() + len(frames._free) == frames._fresh

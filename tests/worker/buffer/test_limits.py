@@ -43,7 +43,7 @@ def test_max_use_holds_within_one_minibatch_too() -> None:
 
 def test_max_use_draws_what_is_left_in_proportion() -> None:
     def second_of_two(seed: int) -> float:
-        """Return what stands in a minibatch of two beside the one that is nearly always drawn first."""
+        """Return the second transition of a minibatch of two, whose first one is nearly always the same."""
         names = prioritised(1e6, 1, 2, 3, alpha=1.0, max_use=1, seed=seed).sample(2)["reward"].tolist()
         return float(sum(names))
 
@@ -157,7 +157,7 @@ def test_max_staleness_holds_for_what_is_pushed_after_an_older_one() -> None:
     assert 2000 <= buffer.count() < 2500
 
 
-def test_max_staleness_holds_for_what_is_drawn_anew_because_of_max_use() -> None:
+def test_max_staleness_applies_to_transitions_redrawn_because_of_max_use() -> None:
     buffer = buffer_of(3000, alpha=1.0, max_staleness=5, max_use=1)
     for version, amount, priority in ((9, 1, 1e6), (9, 2000, 1.0), (0, 500, 1.0)):
         columns = {"policy_version": np.full(amount, version), "priority": np.full(amount, priority)}
@@ -169,7 +169,7 @@ def test_max_staleness_holds_for_what_is_drawn_anew_because_of_max_use() -> None
     assert buffer.count() == 2001 - 64
 
 
-def test_stale_transitions_are_looked_for_anew_after_a_state_was_loaded() -> None:
+def test_stale_transitions_are_searched_again_after_loading_a_state() -> None:
     original, restored = buffer_of(2000, max_staleness=5), buffer_of(2000, max_staleness=5)
     original.push({"reward": np.zeros(50), "policy_version": np.repeat([0, 9], 25)})
     restored.push({"reward": np.zeros(2000), "policy_version": np.repeat([0, 9], [1500, 500])})

@@ -1,4 +1,4 @@
-"""Buffers whose transitions lie in files: the same samples, and nothing left behind."""
+"""Buffers with memory-mapped files: the samples are the same, and no files remain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the buffers of another number of ranks saved is taken over."""
+"""Merging the saved buffers of a different number of ranks."""
 
 from __future__ import annotations
 

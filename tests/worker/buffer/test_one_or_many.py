@@ -1,4 +1,4 @@
-"""What is pushed is one transition or several, and no buffer takes one for the other."""
+"""Every buffer distinguishes a single transition from several ones in `push`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pushing and sampling in proportion: who waits, for what, how long, and what is counted."""
+"""The rate limiter: waiting of pushes and samples, timeouts, and counters."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def push(buffer: AdvancedReplayBuffer, amount: int) -> None:
 
 @contextmanager
 def thread(target: Callable[[], object]) -> Iterator[threading.Thread]:
-    """Run ``target`` beside the block, and raise what it raised when the block is over."""
+    """Run ``target`` in a thread during the block, and re-raise its exception at the end."""
     errors: list[BaseException] = []
 
     def run() -> None:
@@ -269,7 +269,7 @@ def test_counts_fall_to_a_hundredth_within_the_window(clock: SimpleNamespace, wi
     assert (limiter._pushed, limiter._sampled) == pytest.approx((2, 1))
 
 
-def test_pushes_go_on_when_samples_have_been_forgotten(clock: SimpleNamespace) -> None:
+def test_pushes_continue_when_old_samples_leave_the_window(clock: SimpleNamespace) -> None:
     buffer = limited(max=1.0, window_seconds=10.0)
     push(buffer, 8)
     buffer.sample(8)

@@ -41,7 +41,7 @@ def episode(*rewards: float, ending: str = "terminated", env_id: int = 0) -> dic
 class PushedList:
     """Everything that was pushed, and for each transition the index of the one that follows it, if it was pushed.
 
-    A reward is a transition's number; a "gap" is a step that nobody pushes.
+    A reward is a transition's number; a "gap" is a step that is not pushed.
     """
 
     def __init__(self) -> None:

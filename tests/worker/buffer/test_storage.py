@@ -25,7 +25,7 @@ QUICK = settings(max_examples=120, deadline=None, derandomize=True)
 class PushedList:
     """The model: a list of transitions, and envs that produce them.
 
-    An observation is ``[env, episode, step]``, so no two of them are equal. A "gap" is a step that nobody pushes.
+    An observation is ``[env, episode, step]``, so no two of them are equal. A "gap" is a step that is not pushed.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -113,7 +113,7 @@ def test_storage_sums_the_rewards_that_a_walk_through_the_list_finds(
 
 @QUICK
 @given(capacity=st.integers(1, 20), before=PUSHES, after=PUSHES)
-def test_storage_goes_on_from_a_saved_state_as_if_nothing_had_happened(
+def test_storage_resumed_from_a_saved_state_equals_an_uninterrupted_one(
     capacity: int, before: list[list[Event]], after: list[list[Event]]
 ) -> None:
     original, restored, model = RingStorage(capacity), RingStorage(capacity), PushedList()
@@ -248,7 +248,7 @@ def test_storage_gathers_rows_of_any_shape() -> None:
     assert got["next_obs"][..., 0].tolist() == [[2, 3, 4], [4, 4, 2]]
 
 
-def test_storage_gives_columns_of_the_first_step_beside_a_window() -> None:
+def test_storage_returns_columns_of_the_first_step_with_a_window() -> None:
     storage = RingStorage(10)
     storage.push(episode([1, 2], "running") | {"action": np.array([7, 8])})
 
@@ -338,7 +338,7 @@ def test_storage_uses_the_slots_of_what_is_gone_again() -> None:
     for start in range(10):
         storage.push(episode([1, 1], "terminated", start=100 * start))  # needs one spare slot an episode
 
-    # Four rows of obs, reward, two flags, env_id and link, and the observations behind the ends of two episodes.
+    # Four rows of obs, reward, two flags, env_id and link, and the final observations of two episodes.
     assert storage.nbytes == 4 * (4 + 4 + 2 + 8 + 4) + 2 * 4
 
 

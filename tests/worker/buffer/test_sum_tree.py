@@ -16,7 +16,7 @@ from lightning_ding.worker.buffer.sum_tree import SumTree
 
 QUICK = settings(max_examples=80, deadline=None, derandomize=True)
 
-# Of whole numbers every sum is exact; the others are rounded, overflow nothing and vanish beside each other.
+# Of whole numbers every sum is exact; the others are rounded, do not overflow, and vanish when added to each other.
 WHOLE = st.sampled_from([0.0, 0.0, 1.0, 2.0, 3.0, 100.0])
 ROUNDED = st.sampled_from([0.0, 0.1, 1 / 3, 1e-300, 5e-324, 1e-9, 1e9, 1e300, 0.7])
 SIZES = st.sampled_from([1, 2, 7, 8, 9, 63, 64, 65, 300])

@@ -312,7 +312,7 @@ def test_moves_by_chance_and_by_policy_do_not_mix() -> None:
             assert one["twice"].tolist() == (2 * one["action"]).tolist()
 
 
-def test_level_of_the_env_stands_beside_each_transition() -> None:
+def test_each_transition_contains_the_level_of_its_env() -> None:
     collector = collector_of(BattleSampleSerialCollector, relay_env(3))
 
     data, _ = collector.collect(9, level_seeds=[10, 20, 30])

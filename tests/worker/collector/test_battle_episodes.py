@@ -254,7 +254,7 @@ def test_env_that_only_fails_does_not_keep_a_collector_for_ever(monkeypatch: pyt
         collector.collect(1)
 
 
-def test_faults_are_counted_anew_after_a_good_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complete_episode_resets_the_fault_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(episodes, "MAX_FAULTS", 2)
     games_to_come = iter([FaultyGame(n) for n in (1, 1, 0)])
     env = PettingZooVectorEnv(lambda: next(games_to_come), max_faults=100)

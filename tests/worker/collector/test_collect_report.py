@@ -1,4 +1,5 @@
-"""Reports of collecting by hand: numbers of one interval only, written when due, nothing done where nobody reads."""
+"""Reports of a collector without a Trainer: they cover one interval, are written when due, and cost nothing if logging
+is off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong in env or policy, for the collectors with one policy: it is told, dropped or raised, never hidden."""
+"""Faults of env or policy in collectors with one policy are reported, dropped or raised, but never hidden."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def places_of(data: Any, env_id: int) -> list[Place]:
 
 @both
 @each_mode
-def test_collector_does_not_go_on_behind_a_step_that_it_could_not_keep(
+def test_collector_does_not_continue_after_a_step_that_it_could_not_keep(
     kind: Any, mode: AutoresetMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collector = make(kind, envs([[], []], mode))
@@ -144,14 +144,14 @@ def test_collector_raises_a_reported_fault_by_default(kind: Any, mode: Autoreset
 
 @both
 @each_mode
-def test_collector_can_go_on_behind_a_fault_that_it_raised(kind: Any, mode: AutoresetMode) -> None:
+def test_collector_can_continue_after_a_fault_that_it_raised(kind: Any, mode: AutoresetMode) -> None:
     collector = make(kind, envs([[(0, 2)]], mode))
     with pytest.raises(RuntimeError, match="env 0 reported a fault"):
         collector.collect(1 if kind is EpisodeSerialCollector else 6)
 
     data = columns(collector.collect(1 if kind is EpisodeSerialCollector else 4))
 
-    # The first step of episode 0 was good; nobody but the sample collector has a use for it.
+    # The first step of episode 0 was good; only the sample collector uses it.
     expected = [(1, 0), (1, 1), (1, 2)]
     expected = expected if kind is EpisodeSerialCollector else [(0, 0), *expected]
     assert places_of(data, 0) == expected
@@ -191,7 +191,7 @@ def test_collector_counts_dropped_episodes_apart(kind: Any, mode: AutoresetMode)
 
 
 @both
-def test_collector_gives_the_episode_behind_a_fault_an_id_of_its_own(kind: Any) -> None:
+def test_episode_after_a_fault_has_a_new_id(kind: Any) -> None:
     collector = make(kind, envs([[(0, 2), (1, 1)], []]), env_fault="drop")
     data = columns(collector.collect(24 if kind is SampleSerialCollector else 8))
 
@@ -227,7 +227,7 @@ def test_episode_collector_gives_up_an_env_that_never_ends_an_episode() -> None:
         collector.collect(1)
 
 
-def test_sample_collector_goes_on_with_an_env_that_gives_good_steps() -> None:
+def test_sample_collector_continues_with_an_env_that_gives_good_steps() -> None:
     collector = make(SampleSerialCollector, SyncVectorEnv([functools.partial(Endless, 1)]), env_fault="drop")
 
     assert places_of(collector.collect(300), 0) == [(episode, 0) for episode in range(300)]
@@ -243,7 +243,7 @@ def test_collector_counts_faults_in_a_row_env_by_env_and_from_the_last_good_one(
     assert collector.dropped_episode == 2 * 149
 
 
-def test_collector_names_the_env_that_never_recovers_not_one_that_fails_beside_it() -> None:
+def test_error_names_the_env_that_never_recovers_and_not_another_failing_env() -> None:
     first = functools.partial(FaultBarrier, FaultyEnv(0, 200, steps=[101]))
     collector = make(SampleSerialCollector, SyncVectorEnv([first, functools.partial(Endless, 0)]), env_fault="drop")
 
@@ -251,7 +251,7 @@ def test_collector_names_the_env_that_never_recovers_not_one_that_fails_beside_i
         collector.collect(10_000)
 
 
-# ------------------------------------------------------------------ what nobody reported
+# ------------------------------------------------------------------ unreported faults
 
 
 @both
@@ -270,7 +270,7 @@ def test_collector_lets_the_error_of_an_env_out(kind: Any, vector_class: Any, en
 
 @both
 @each_mode
-def test_collector_must_start_new_episodes_behind_an_error_of_an_env(kind: Any, mode: AutoresetMode) -> None:
+def test_collector_must_start_new_episodes_after_an_error_of_an_env(kind: Any, mode: AutoresetMode) -> None:
     collector = make(kind, envs([[], [(0, 2)]], mode, barrier=False))
     with pytest.raises(ArithmeticError):
         collector.collect(20)
@@ -319,7 +319,7 @@ def test_collector_says_that_a_policy_gives_no_actions(kind: Any, output: Any, g
 
 
 @both
-def test_collector_can_go_on_behind_an_error_of_the_policy(kind: Any) -> None:
+def test_collector_can_continue_after_an_error_of_the_policy(kind: Any) -> None:
     class Stumbling(ZeroPolicy):
         stumbles = True
 

@@ -1,4 +1,4 @@
-"""Collectors go on where others were: with the envs there, or with new episodes."""
+"""Collectors continue from a saved state, with the saved state of the envs or with new episodes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def policy() -> CollectMode:
 
 
 def go_on(kind: Any, mode: AutoresetMode, can_pause: bool, amount: int) -> tuple[Any, Any]:
-    """Collect twice, and put a second collector with envs of its own where the first one is then."""
+    """Collect twice, and load the state after that into a second collector with separate envs."""
     env, other_env = envs(mode, can_pause), envs(mode, can_pause)
     collector, other = kind(env=env, policy=policy()), kind(env=other_env, policy=policy())
     collector.collect(amount)
@@ -91,7 +91,7 @@ def counts(collector: ISerialCollector) -> list[Any]:
 
 
 @each_mode
-def test_transitions_go_on_with_those_that_waited(mode: AutoresetMode) -> None:
+def test_resumed_collector_returns_kept_transitions_first(mode: AutoresetMode) -> None:
     collector, other = go_on(SampleSerialCollector, mode, False, amount=10)  # 12 steps are made, 2 and 4 wait
     assert other._kept.count == collector._kept.count > 0
     for _ in range(4):
@@ -101,7 +101,7 @@ def test_transitions_go_on_with_those_that_waited(mode: AutoresetMode) -> None:
 
 @pausing
 @each_mode
-def test_episodes_go_on_with_those_that_wait_and_those_under_way(mode: AutoresetMode, can_pause: bool) -> None:
+def test_resumed_collector_continues_with_kept_and_unfinished_episodes(mode: AutoresetMode, can_pause: bool) -> None:
     collector, other = go_on(EpisodeSerialCollector, mode, can_pause, amount=5)
     assert bool(any(collector._waiting)) is not can_pause
     assert collector._length.any() or can_pause
@@ -111,7 +111,7 @@ def test_episodes_go_on_with_those_that_wait_and_those_under_way(mode: Autoreset
 
 
 @pytest.mark.parametrize("kind", [SampleSerialCollector, EpisodeSerialCollector])
-def test_without_the_envs_counters_and_what_waits_go_on_and_episodes_begin_anew(kind: Any) -> None:
+def test_collector_resumed_without_env_state_keeps_counters_and_kept_data_and_starts_new_episodes(kind: Any) -> None:
     collector, other = kind(env=envs(), policy=policy()), kind(env=envs(), policy=policy())
     collector.collect(5)
     begun = collector._statistics.next_episode_id
@@ -157,7 +157,7 @@ def test_random_states_of_cuda_devices_that_are_not_there_are_left_out(monkeypat
     assert taken == [([0.0] * 16, 0)]
 
 
-def test_a_state_of_another_number_of_envs_is_refused_if_they_are_to_go_on() -> None:
+def test_state_with_a_different_number_of_envs_is_refused_if_episodes_should_continue() -> None:
     state = SampleSerialCollector(env=envs(), policy=policy()).state_dict()
     two = SyncVectorEnv([CountingEnv, CountingEnv], autoreset_mode=MODES[0])
     other = SampleSerialCollector(env=two, policy=policy())

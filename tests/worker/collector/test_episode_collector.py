@@ -116,7 +116,7 @@ def test_envs_that_can_be_paused_waste_no_step_and_give_nothing_old(mode: Autore
 
 
 @each_mode
-def test_envs_that_cannot_be_paused_go_on_and_lose_nothing(mode: AutoresetMode) -> None:
+def test_envs_that_cannot_be_paused_continue_and_lose_nothing(mode: AutoresetMode) -> None:
     collector = collector_of(envs([(1,), (6,)], mode, can_pause=False))
 
     first = collect(collector, 2, train_iter=1)

@@ -52,7 +52,7 @@ def test_collector_counts_the_transitions_handed_over() -> None:
     assert (collector.sample, collector.envstep) == (7, 9)  # two wait for the next call
 
 
-def test_collector_goes_on_counting_from_a_number_that_was_set() -> None:
+def test_collector_continues_counting_from_a_number_that_was_set() -> None:
     collector = collector_of(counting_envs())
     collector.envstep = 1000
 
@@ -328,7 +328,7 @@ def test_reset_restarts_a_policy_that_has_no_env_yet() -> None:
     assert policy.resets == [None, None]
 
 
-def test_reset_begins_the_reports_anew() -> None:
+def test_reset_restarts_the_reports() -> None:
     sink = Sink()
     collector = reporting(sink, freq=10)
     collect(collector, 6, train_iter=10)

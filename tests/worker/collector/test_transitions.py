@@ -1,4 +1,4 @@
-"""Transitions as dicts of tensors: nothing made up, nothing shared that is not equal, the input left alone."""
+"""Transitions as dicts of tensors: correct values, sharing only of equal observations, unchanged input."""
 
 from __future__ import annotations
 

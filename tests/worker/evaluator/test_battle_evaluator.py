@@ -1,4 +1,4 @@
-"""The evaluator of several players: a fixed quota, the same games whoever plays them where, and what follows."""
+"""The evaluator of several players: a fixed quota, and results that do not depend on envs, ranks or seats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Films and figures of evaluations: of what, when, and where they go."""
+"""Videos and figures of evaluations: contents, timing and destination."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def test_evaluator_resets_the_policy_at_the_start_and_where_an_episode_ended() -
 @pytest.mark.parametrize("mode", MODES)
 def test_evaluator_gives_a_policy_with_memory_the_same_episodes_in_every_mode(mode: AutoresetMode) -> None:
     class Metronome(StillPolicy):
-        """Notes the steps of each observation beside how often it has acted in the env since it was reset."""
+        """Records the step of each observation, and the number of actions since the last reset of the env."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -269,7 +269,7 @@ def test_policy_forgets_an_episode_with_a_fault() -> None:
 
     _, (length,) = evaluator.run(range(1))
 
-    assert policy.resets == [None, [0], [0]]  # at the start, behind the fault, behind the episode
+    assert policy.resets == [None, [0], [0]]  # at the start, after the fault, after the episode
     assert length >= 1
 
 

@@ -1,4 +1,4 @@
-"""The metric evaluator: a mean over all examples of a data set, however they are dealt out."""
+"""The metric evaluator: a mean over all examples of a data set, regardless of batches and ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Accuracy(IMetric):
 
 
 class Told(IMetric):
-    """Gives what it is told to, all values at once: at least as good means in every value."""
+    """Returns given values; "at least as good" means in every value."""
 
     def __init__(self, **values: float) -> None:
         self.values = values

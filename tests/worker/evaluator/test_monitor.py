@@ -1,4 +1,4 @@
-"""The monitor: a frozen quota of episodes for each env, and films that belong to their returns."""
+"""The monitor: a fixed quota of episodes for each env, and videos that match the returns."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_frames_of_all_episodes_are_kept_in_little_memory() -> None:
     assert kept < drawn.nbytes / 100
 
 
-def test_frames_behind_the_quota_are_not_kept() -> None:
+def test_frames_beyond_the_quota_are_not_kept() -> None:
     monitor = filmed({0: [(1.0, [10])], 1: [(2.0, [20])]})
     monitor.update_video({0: frame(99), 1: frame(99)})
 

@@ -87,7 +87,7 @@ def test_hook_is_what_it_was_made_as_and_stays_so() -> None:
             setattr(one, attribute, "after_run")
 
 
-def test_hook_acts_behind_iterations_with_priority_100_if_nothing_is_said() -> None:
+def test_hook_acts_after_iterations_with_priority_100_by_default() -> None:
     one = NoteHook(name="a")
 
     assert (one.priority, one.position, one.ext_args) == (100, "after_iter", {})
@@ -111,7 +111,7 @@ def test_hook_without_a_call_cannot_be_made() -> None:
         Silent("a")  # type: ignore[abstract]
 
 
-def test_add_learner_hook_sorts_by_priority_and_goes_behind_equal_ones() -> None:
+def test_add_learner_hook_sorts_by_priority_and_inserts_after_equal_ones() -> None:
     hooks: Any = {position: [] for position in POSITIONS}
     for name, priority in [("b", 20), ("c", 20), ("a", 10), ("e", 30), ("d", 20)]:
         add_learner_hook(hooks, hook(name, priority))
@@ -181,7 +181,7 @@ def test_with_priority_refuses_a_negative_priority() -> None:
     [
         ([1] * 7, 3, [3, 6]),
         ([1] * 3, 1, [1, 2, 3]),
-        ([2, 2, 2, 2], 3, [4, 6]),  # completed: 2, 4, 6, 8; behind the multiples 3 and 6
+        ([2, 2, 2, 2], 3, [4, 6]),  # completed: 2, 4, 6, 8; just past the multiples 3 and 6
         ([7, 1], 3, [7]),  # two multiples at once are one occasion
         ([1, 0, 0, 1], 2, [2]),  # an iteration without an update is none
     ],
@@ -301,7 +301,7 @@ def test_log_reduce_raises_on_all_ranks_if_their_names_differ(two_ranks: Reports
         assert report["differing_names"] == f"ValueError: {message}"
 
 
-def test_log_reduce_goes_on_when_no_rank_reports_anything(two_ranks: Reports) -> None:
+def test_log_reduce_continues_when_no_rank_reports_anything(two_ranks: Reports) -> None:
     assert [report["nothing_reported"] for report in two_ranks] == [{}, {}]
 
 
@@ -320,7 +320,7 @@ def test_log_reduce_refuses_ranks_that_cannot_be_reached() -> None:
 
 
 class StopLate(Callback):
-    """Ends the run behind its second round."""
+    """Ends the run after its second round."""
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         trainer.should_stop = trainer.should_stop or trainer.fit_loop.total_batch_idx >= 1

@@ -42,7 +42,7 @@ def as_list(batch: Batch) -> list[Batch]:
 
 
 class FakePolicy:
-    """Reports what it is told to, one entry for each call; counts nothing itself unless it has a ``progress``."""
+    """Returns given reports, one for each call; counts nothing itself unless it has a ``progress``."""
 
     def __init__(self, *reports: Any, progress: Progress | None = None, device: str = "cpu") -> None:
         self.reports = list(reports)

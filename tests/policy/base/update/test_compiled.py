@@ -262,7 +262,7 @@ def test_batch_of_another_structure_works(no_compiler: list[str]) -> None:
     assert_close(found, expected, rtol=0, atol=1e-6)
 
 
-def test_compiler_that_fails_is_named_once_and_updates_go_on_eagerly(
+def test_compiler_failure_is_logged_once_and_updates_run_eagerly(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(**kwargs: Any) -> Any:

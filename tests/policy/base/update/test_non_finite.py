@@ -1,4 +1,4 @@
-"""Updates whose loss or gradient is NaN or infinite: what becomes of them, and what reproduces them."""
+"""Updates whose loss or gradient is NaN or infinite: how they are handled, and how they are reproduced."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_an_update_that_is_skipped_changes_no_weight_and_no_optimizer(name: str,
     assert not equal(state(), before)
 
 
-def test_learning_goes_on_behind_a_skipped_update_as_if_it_had_not_been() -> None:
+def test_skipped_update_has_no_effect_on_later_updates() -> None:
     one, other = trained("dqn", "skip_update"), trained("dqn")
     one.learn_mode.forward(with_bad(batch_for("dqn"), "reward", NAN))
     for policy in (one, other):
@@ -225,14 +225,14 @@ def test_a_hundred_skipped_in_a_row_raise(monkeypatch: pytest.MonkeyPatch) -> No
         policy.learn_mode.forward(bad)
 
 
-def test_a_good_update_between_begins_the_count_anew() -> None:
+def test_finite_update_resets_the_count_of_consecutive_skips() -> None:
     policy, bad = make("dqn", "skip_update"), with_bad(batch_for("dqn"), "reward", NAN)
     for number in range(199):
         policy.learn_mode.forward(batch_for("dqn") if number == 99 else bad)
     assert policy.updater.guard.skipped_updates == 198
 
 
-def test_a_run_that_is_taken_up_again_goes_on_counting() -> None:
+def test_resumed_run_continues_the_count_of_skipped_updates() -> None:
     first, bad = make("dqn", "skip_update"), with_bad(batch_for("dqn"), "reward", NAN)
     for _ in range(60):
         first.learn_mode.forward(bad)
@@ -469,7 +469,7 @@ def test_a_fit_ends_with_the_error_and_the_dump_in_its_folder(
 
 
 @pytest.mark.parametrize("listens", [False, True])
-def test_a_fit_that_skips_goes_on_and_counts(listens: bool, make_trainer: MakeTrainer, small: Config) -> None:
+def test_a_fit_that_skips_continues_and_counts(listens: bool, make_trainer: MakeTrainer, small: Config) -> None:
     policy = DQNPolicy({**small, "on_non_finite": "skip_update"})
     poison(policy, (3, 5, 18))
     trainer = fit(policy, make_trainer, **({"profiler": "simple"} if listens else {}))
@@ -488,16 +488,16 @@ def test_a_run_that_skips_nothing_says_so(make_trainer: MakeTrainer, small: Conf
     assert "learn/skipped_updates" not in fit(DQNPolicy(small), make_trainer).callback_metrics
 
 
-# ------------------------------------------------------------------ a device that nobody waits for
+# ------------------------------------------------------------------ devices without synchronisation
 
 
 @pytest.fixture
 def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the CPU be a device that looking at costs."""
+    """Treat the CPU as a device on which reading a value is expensive."""
     monkeypatch.setattr(NonFiniteGuard, "_looks_at_once", lambda *_: False)
 
 
-def test_a_device_leaves_out_a_bad_step_and_all_behind_it_until_somebody_looks(on_device: None) -> None:
+def test_a_device_skips_a_bad_step_and_all_later_ones_until_the_result_is_read(on_device: None) -> None:
     policy = trained("dqn")
     before = state_of(policy)
     policy.learner.update(batch_for("dqn"))
@@ -510,7 +510,7 @@ def test_a_device_leaves_out_a_bad_step_and_all_behind_it_until_somebody_looks(o
         policy.updater.guard.look()
     assert load_dump(caught.value.folder).is_exact  # type: ignore[arg-type]
     assert not hasattr(policy.updater.optimizers[0], "found_inf")
-    policy.learner.update(batch_for("dqn", 5))  # who catches the error can go on
+    policy.learner.update(batch_for("dqn", 5))  # training can continue after the error is caught
     assert not equal(state_of(policy), good)
 
 

@@ -108,7 +108,7 @@ def check_piece(mode: str) -> None:
     torch.testing.assert_close(learn(policy, []), expected, rtol=0, atol=1e-5)
 
 
-def test_a_good_update_after_skipped_ones_counts_anew(no_compiler: list[str]) -> None:
+def test_finite_compiled_update_resets_the_count_of_consecutive_skips(no_compiler: list[str]) -> None:
     policy = make("dqn", True, {"on_non_finite": "skip_update"})
     (good,) = batches("dqn", 1)
     bad = with_bad(good, "reward", NAN)
