@@ -20,41 +20,17 @@ from lightning_ding.model.heads import full_precision
 from lightning_ding.registry import MODEL_REGISTRY
 
 
-class Actor(nn.Module):
-    """Encoder and layers of the actor.
+class EncoderAndHead(nn.Module):
+    """The actor, or the critics, which share an encoder.
 
     Args:
         encoder: Encoder with an attribute ``output_size``; None if the actor uses the critics' features.
-        sizes: Number of features, and the width of each layer.
-        activation: Activation of all layers but the last.
-        layer_norm: Apply layer normalisation before each activation.
+        head: Layers that take the features.
     """
 
-    def __init__(
-        self, encoder: nn.Module | None, sizes: Sequence[int], activation: str, layer_norm: bool = False
-    ) -> None:
+    def __init__(self, encoder: Any, head: Any) -> None:
         super().__init__()
-        self.encoder = encoder
-        self.head = MLP(sizes, activation, activate_last=False, layer_norm=layer_norm)
-
-
-class Critic(nn.Module):
-    """Encoder and layers of the critics; all critics share the encoder.
-
-    Args:
-        encoder: Encoder with an attribute ``output_size``.
-        ensemble_size: Number of critics E.
-        sizes: Number of features and action dimensions together, and the width of each layer.
-        activation: Activation of all layers but the last.
-        layer_norm: Apply layer normalisation before each activation.
-    """
-
-    def __init__(
-        self, encoder: nn.Module, ensemble_size: int, sizes: Sequence[int], activation: str, layer_norm: bool = False
-    ) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.head = EnsembleMLP(ensemble_size, sizes, activation, layer_norm)
+        self.encoder, self.head = encoder, head
 
 
 @MODEL_REGISTRY.register("continuous_qac")
@@ -140,8 +116,10 @@ class ContinuousQAC(nn.Module):
         actor_sizes = [features, *[actor_head_hidden_size] * actor_head_layer_num, outputs]
         critic_input = features + self.choices + self.action_size
         critic_sizes = [critic_input, *[critic_head_hidden_size] * critic_head_layer_num, 1]
-        self.actor = Actor(None if share_encoder else make(), actor_sizes, activation, layer_norm)
-        self.critic = Critic(critic_encoder, 1 + twin_critic, critic_sizes, activation, layer_norm)
+        actor_encoder = None if share_encoder else make()
+        actor_head = MLP(actor_sizes, activation, activate_last=False, layer_norm=layer_norm)
+        self.actor = EncoderAndHead(actor_encoder, actor_head)
+        self.critic = EncoderAndHead(critic_encoder, EnsembleMLP(1 + twin_critic, critic_sizes, activation, layer_norm))
         if last_layer_init is not None:
             self._init_last_layers(last_layer_init)
 

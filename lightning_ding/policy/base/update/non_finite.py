@@ -153,8 +153,7 @@ class NonFiniteGuard:
         else:
             is_good = math.isfinite(loss.item()) and _note_bad(gradients, self._found).item() == 0
         if is_good:
-            if self._in_a_row:
-                self._in_a_row.pop(index, None)
+            self._in_a_row.pop(index, None)
             return True
         self._found = torch.zeros(())
         size = float(get_total_norm(gradients)) if norm is None else norm.item()
@@ -214,8 +213,7 @@ class NonFiniteGuard:
         assert self.update is not None
         index = self.update.optimizer
         if looks_at_once and math.isfinite(numbers.sum().item()):
-            if self._in_a_row:
-                self._in_a_row.pop(index, None)
+            self._in_a_row.pop(index, None)
             return
         self._stopped = stopped
         rows = numbers if numbers.ndim == 2 else numbers[None]
