@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,11 +122,6 @@ class EpisodeStatistics:
         dropped, self.dropped_ids = self.dropped_ids, []
         return dropped
 
-    def totals(self) -> dict[str, int]:
-        """Return the counters by the names that reports use."""
-        named = {"envstep": self.envstep, "train_sample": self.sample, "episode": self.episode}
-        return named | {"dropped_episode": self.dropped_episode}
-
     def state_dict(self) -> dict[str, Any]:
         """Return all counters and episodes."""
         return {saved: getattr(self, name) for name, saved in SAVED.items()}
@@ -176,45 +171,35 @@ class FaultCounter:
             )
 
 
-class ReportMark(NamedTuple):
-    """Time and counters at the beginning of a call of ``collect``."""
-
-    seconds: float
-    envstep: int
-    sample: int
-    episodes: int
-
-
 class CollectReport:
     """Sums up what a collector did and writes it to a log at intervals, when the collector is used without a Trainer.
 
-    All values but the totals are those of one interval: from the last report to this one.
+    All values but the totals are those of one interval: from the last report to this one. Nothing is summed up while
+    the log has no reader.
 
     Args:
-        log: The log to write to. While it has no reader, ``is_on`` is false and nothing has to be summed up.
+        log: The log to write to.
         freq: Updates between two reports, >= 1. A report also waits until an episode has ended.
+        statistics: Counters and episodes of the collector.
 
     Example:
-        >>> report = CollectReport(WorkerLog(), freq=100)
-        >>> report.add(seconds=2.0, envstep=10, sample=10, lengths=[4, 6], returns={"return": [1.0, 3.0]})
-        >>> values = report.values()
-        >>> values["return_mean"], values["avg_envstep_per_episode"], values["avg_envstep_per_sec"]
-        (2.0, 5.0, 5.0)
+        >>> statistics = EpisodeStatistics()
+        >>> report = CollectReport(WorkerLog(), 100, statistics)
+        >>> report.begin()
+        >>> statistics.add([1.0, 3.0], [4, 6])
+        >>> report.finish(train_iter=7)
     """
 
-    def __init__(self, log: WorkerLog, freq: int) -> None:
-        self.log = log
-        self.freq = freq
+    def __init__(self, log: WorkerLog, freq: int, statistics: EpisodeStatistics) -> None:
+        self._log = log
+        self._freq = freq
+        self._statistics = statistics
         self.reset()
-
-    @property
-    def is_on(self) -> bool:
-        """Whether the log has a reader."""
-        return self.log.has_reader
 
     def reset(self) -> None:
         """Reset all sums; the next report is due after ``freq`` updates from zero."""
         self._last_train_iter = 0
+        self._mark: tuple[float, int, int, int] | None = None
         self._begin_interval()
 
     def _begin_interval(self) -> None:
@@ -224,79 +209,40 @@ class CollectReport:
         self._lengths: list[int] = []
         self._returns: dict[str, list[float]] = {}
 
-    def begin(self, statistics: EpisodeStatistics) -> ReportMark | None:
-        """Return where a call of ``collect`` begins; None while the log has no reader."""
-        if not self.is_on:
-            return None
-        return ReportMark(time.perf_counter(), statistics.envstep, statistics.sample, len(statistics.returns))
-
-    def finish(
-        self,
-        mark: ReportMark | None,
-        statistics: EpisodeStatistics,
-        train_iter: int,
-        returns: Mapping[str, Sequence[float]] | None = None,
-    ) -> None:
-        """Add what a call of ``collect`` did, and write a report if one is due.
+    def begin(self, is_recorded: bool = True) -> None:
+        """Note the time and the counters at the beginning of a call of ``collect``.
 
         Args:
-            mark: Value that :meth:`begin` returned; None adds nothing.
-            statistics: Counters and episodes of the collector.
+            is_recorded: Whether the call counts in reports.
+        """
+        counted, is_on = self._statistics, is_recorded and self._log.has_reader
+        self._mark = (time.perf_counter(), counted.envstep, counted.sample, len(counted.returns)) if is_on else None
+
+    def finish(self, train_iter: int, returns: Mapping[str, Sequence[float]] | None = None) -> None:
+        """Add what the collector did since :meth:`begin`, and write a report if one is due.
+
+        Args:
             train_iter: Updates so far.
-            returns: Returns by name of the episodes that ended; None takes those of the statistics.
+            returns: Returns by name of the episodes that ended, one name for each player; None takes those of the
+                statistics.
         """
-        if mark is None:
+        if self._mark is None:
             return
-        self.add(
-            seconds=time.perf_counter() - mark.seconds,
-            envstep=statistics.envstep - mark.envstep,
-            sample=statistics.sample - mark.sample,
-            lengths=statistics.lengths[mark.episodes :],
-            returns={"return": statistics.returns[mark.episodes :]} if returns is None else returns,
-        )
-        self.write_if_due(train_iter, statistics.totals())
-
-    def add(
-        self,
-        seconds: float,
-        envstep: int,
-        sample: int,
-        lengths: Sequence[int],
-        returns: Mapping[str, Sequence[float]],
-    ) -> None:
-        """Add what one call of a collector did.
-
-        Args:
-            seconds: Duration of the call.
-            envstep: Env steps of the call.
-            sample: Number of transitions that the call returned.
-            lengths: Env steps of the episodes that ended.
-            returns: Returns of these episodes by name: ``return``, or one name for each player.
-        """
-        self._seconds += seconds
-        self._envstep += envstep
-        self._sample += sample
-        self._lengths += lengths
-        for name, values in returns.items():
+        (began, envstep, sample, episodes), counted = self._mark, self._statistics
+        self._seconds += time.perf_counter() - began
+        self._envstep += counted.envstep - envstep
+        self._sample += counted.sample - sample
+        self._lengths += counted.lengths[episodes:]
+        for name, values in ({"return": counted.returns[episodes:]} if returns is None else returns).items():
             self._returns.setdefault(name, []).extend(values)
+        if train_iter - self._last_train_iter >= self._freq and self._lengths:
+            self._log.write(self._values(), train_iter, counted.envstep)
+            self._last_train_iter = train_iter
+            self._begin_interval()
 
-    def write_if_due(self, train_iter: int, totals: Mapping[str, int]) -> None:
-        """Write the interval and begin the next one, if a report is due.
-
-        Args:
-            train_iter: Updates so far.
-            totals: Counts since the collector's last reset, with ``envstep``; written as ``total_<name>_count``.
-        """
-        if train_iter - self._last_train_iter < self.freq or not self._lengths:
-            return
-        named = {f"total_{name}_count": float(value) for name, value in totals.items()}
-        self.log.write(self.values() | named, train_iter, totals["envstep"])
-        self._last_train_iter = train_iter
-        self._begin_interval()
-
-    def values(self) -> dict[str, float]:
-        """Return the numbers of the interval, in which at least one episode ended; times are in seconds."""
-        episodes, seconds = len(self._lengths), max(self._seconds, 1e-9)
+    def _values(self) -> dict[str, float]:
+        """Return the numbers of the interval, in which at least one episode ended, and the totals; times in seconds."""
+        counted, episodes, seconds = self._statistics, len(self._lengths), max(self._seconds, 1e-9)
         values = {
             "episode_count": float(episodes),
             "envstep_count": float(self._envstep),
@@ -310,7 +256,12 @@ class CollectReport:
         }
         for name, returns in self._returns.items():
             values |= summary(returns, name)
-        return values
+        return values | {
+            "total_envstep_count": float(counted.envstep),
+            "total_train_sample_count": float(counted.sample),
+            "total_episode_count": float(counted.episode),
+            "total_dropped_episode_count": float(counted.dropped_episode),
+        }
 
 
 def summary(returns: Sequence[float] | NDArray[np.float64], name: str = "return") -> dict[str, float]:

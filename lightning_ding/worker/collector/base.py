@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
+import numpy as np
 from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from lightning_ding.config import ConfigLike
 from lightning_ding.envs import EnvStepper
 from lightning_ding.envs.battle_stepper import BattleStepper
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
+from lightning_ding.worker.arguments import check_integers, check_level_seeds, check_policy_kwargs, check_switches
 from lightning_ding.worker.base import Worker, get_class
 from lightning_ding.worker.episodes import CollectReport, EpisodeStatistics
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
@@ -162,7 +165,8 @@ class VectorEnvCollector(ISerialCollector, Generic[StepperT, PolicyT]):
     ) -> None:
         self.config: CollectorConfig = self.resolve_config(cfg)
         self._statistics = EpisodeStatistics()
-        self._report = CollectReport(WorkerLog(tb_logger, exp_name, instance_name), self.config.collect_print_freq)
+        log, freq = WorkerLog(tb_logger, exp_name, instance_name), self.config.collect_print_freq
+        self._report = CollectReport(log, freq, self._statistics)
         self._policy: PolicyT | None = None
         self._stepper: StepperT | None = None
         self._clear()
@@ -236,16 +240,23 @@ class VectorEnvCollector(ISerialCollector, Generic[StepperT, PolicyT]):
             )
         return self._policy
 
-    def _ready(self) -> tuple[PolicyT, StepperT]:
-        """Return policy and stepper at the beginning of a call of ``collect``.
+    def _begin_call(
+        self, train_iter: int, policy_kwargs: Any, level_seeds: Sequence[int] | None, **switches: bool
+    ) -> tuple[PolicyT, StepperT, NDArray[np.int64] | None]:
+        """Check the arguments of ``collect``, and return the policy, the stepper and the level of each env.
 
         Raises:
-            RuntimeError: If one is missing, or the last step of the env failed.
+            RuntimeError: If there is no env or no policy, or the last step of the env failed.
+            TypeError: If an argument is of the wrong type.
+            ValueError: If there is not one level for each env.
         """
+        check_integers(train_iter=train_iter)
+        check_switches(**switches)
+        check_policy_kwargs(policy_kwargs, of_players=self.has_players)
         policy, stepper = self._require_policy(), self._require_env()
         if stepper.obs is None:
             raise RuntimeError("the last step of the env failed: call reset_env() to start new episodes")
-        return policy, stepper
+        return policy, stepper, check_level_seeds(level_seeds, stepper.env.num_envs)
 
 
 def create_serial_collector(cfg: Any, **kwargs: Any) -> ISerialCollector:

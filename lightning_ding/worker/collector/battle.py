@@ -19,9 +19,8 @@ from lightning_ding.config import require
 from lightning_ding.envs import Timestep
 from lightning_ding.envs.battle_stepper import BattleStep, BattleStepper
 from lightning_ding.modes import CollectMode
-from lightning_ding.worker.arguments import check_integers, check_level_seeds, check_policy_kwargs, check_switches
 from lightning_ding.worker.collector.base import VectorEnvCollector
-from lightning_ding.worker.episodes import FaultCounter, ReportMark
+from lightning_ding.worker.episodes import FaultCounter
 from lightning_ding.worker.players import Output, Players, attribute, check_players, gather_actions, random_output
 
 BoolArray = NDArray[np.bool_]
@@ -42,7 +41,6 @@ class BattleCall(NamedTuple):
     level_seeds: NDArray[np.int64] | None
     info: list[list[Info]]
     """Episodes of each player that ended during the call."""
-    mark: ReportMark | None
 
 
 class BattleSerialCollector(VectorEnvCollector[BattleStepper, Sequence[CollectMode]]):
@@ -113,22 +111,18 @@ class BattleSerialCollector(VectorEnvCollector[BattleStepper, Sequence[CollectMo
     def _begin(
         self, train_iter: int, random: bool, policy_kwargs: PolicyKwargs, level_seeds: Sequence[int] | None
     ) -> BattleCall:
-        check_integers(train_iter=train_iter)
-        check_switches(random_collect=random)
-        check_policy_kwargs(policy_kwargs, of_players=True)
-        policies, stepper = self._ready()
+        policies, stepper, seeds = self._begin_call(train_iter, policy_kwargs, level_seeds, random_collect=random)
         learns = np.array([bool(attribute(mode, "collect_data", True)) for mode in policies])
         require(bool(learns.any()), "collect_data", "true for at least one policy", learns.tolist())
-        seeds = check_level_seeds(level_seeds, stepper.num_envs)
         info: list[list[Info]] = [[] for _ in policies]
-        players, mark = Players(policies, policy_kwargs), self._report.begin(self._statistics)
-        return BattleCall(stepper, players, learns, train_iter, random, seeds, info, mark)
+        self._report.begin()
+        return BattleCall(stepper, Players(policies, policy_kwargs), learns, train_iter, random, seeds, info)
 
     def _finish(self, call: BattleCall) -> None:
         """Write a report if one is due and the log has a reader."""
         returns = [[episode["eval_episode_return"] for episode in of_player] for of_player in call.info]
         named = {f"return{player}": values for player, values in enumerate(returns)}
-        self._report.finish(call.mark, self._statistics, call.train_iter, named)
+        self._report.finish(call.train_iter, named)
 
     def _step(self, call: BattleCall, wanted: BoolArray) -> None:
         """Step all games, and begin a game in every env of ``wanted``, shape (N,), without a running game."""

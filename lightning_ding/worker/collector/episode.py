@@ -121,7 +121,7 @@ class EpisodeSerialCollector(SinglePolicyCollector):
         self._turn += wanted
         self._statistics.sample += sum(nested.length(episode) for episode in episodes)
         self._warn_of_old_data()
-        self._finish(call)
+        self._report.finish(train_iter)
         return train_sample(call.policy, episodes) if self.config.get_train_sample else episodes
 
     @override

@@ -88,7 +88,7 @@ class SampleSerialCollector(SinglePolicyCollector):
         amount = wanted if drop_extra else self._kept.count
         data = self._kept.take(amount)
         self._statistics.sample += amount
-        self._finish(call)
+        self._report.finish(train_iter)
         return call.policy.get_train_sample(data)
 
     @override

@@ -19,9 +19,8 @@ from lightning_ding.config import require
 from lightning_ding.envs import EnvStepper, Timestep, from_plain, to_plain
 from lightning_ding.modes import CollectMode
 from lightning_ding.worker.actions import actions_of, random_output
-from lightning_ding.worker.arguments import check_integers, check_level_seeds, check_policy_kwargs, check_switches
 from lightning_ding.worker.collector.base import VectorEnvCollector
-from lightning_ding.worker.episodes import FaultCounter, ReportMark
+from lightning_ding.worker.episodes import FaultCounter
 from lightning_ding.worker.players import collect_mode_of
 
 
@@ -36,7 +35,6 @@ class Call(NamedTuple):
     level_seeds: NDArray[np.int64] | None
     is_recorded: bool
     """Whether the episodes that end are reported."""
-    mark: ReportMark | None
 
 
 class SinglePolicyCollector(VectorEnvCollector[EnvStepper, CollectMode]):
@@ -120,18 +118,11 @@ class SinglePolicyCollector(VectorEnvCollector[EnvStepper, CollectMode]):
         policy_kwargs: Mapping[str, Any] | None,
         level_seeds: Sequence[int] | None,
     ) -> Call:
-        check_integers(train_iter=train_iter)
-        check_switches(random_collect=random_collect, record_random_collect=record_random_collect)
-        check_policy_kwargs(policy_kwargs)
-        policy, stepper = self._ready()
+        switches = {"random_collect": random_collect, "record_random_collect": record_random_collect}
+        policy, stepper, seeds = self._begin_call(train_iter, policy_kwargs, level_seeds, **switches)
         is_recorded = record_random_collect or not random_collect
-        mark = self._report.begin(self._statistics) if is_recorded else None
-        seeds = check_level_seeds(level_seeds, stepper.env.num_envs)
-        return Call(policy, stepper, train_iter, random_collect, policy_kwargs or {}, seeds, is_recorded, mark)
-
-    def _finish(self, call: Call) -> None:
-        """Write a report if one is due and the log has a reader."""
-        self._report.finish(call.mark, self._statistics, call.train_iter)
+        self._report.begin(is_recorded)
+        return Call(policy, stepper, train_iter, random_collect, policy_kwargs or {}, seeds, is_recorded)
 
     def _step(self, call: Call) -> None:
         policy, stepper = call.policy, call.stepper

@@ -4,35 +4,61 @@ is off."""
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 
 import pytest
 
-from lightning_ding.worker.episodes import CollectReport
+from lightning_ding.worker.episodes import CollectReport, EpisodeStatistics
 from lightning_ding.worker.log import WorkerLog
 
 
-class Sink:
-    """A Lightning logger that keeps what it gets."""
+class Reporter:
+    """Stands in for a collector and for its Lightning logger, which keeps what it gets."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, dict[str, float]]] = []
+        self.seconds = 0.0
+        self.statistics = EpisodeStatistics()
+        self.report = CollectReport(WorkerLog(self, instance_name="collector"), 100, self.statistics)
 
     def log_metrics(self, metrics: dict[str, float], step: int) -> None:
         self.rows.append((step, metrics))
 
+    def collect(
+        self,
+        train_iter: int,
+        seconds: float = 1.0,
+        steps: int = 1,
+        sample: int = 1,
+        lengths: Sequence[int] = (1,),
+        returns: Sequence[float] = (0.0,),
+        named: Mapping[str, Sequence[float]] | None = None,
+    ) -> None:
+        self.report.begin()
+        self.seconds += seconds
+        self.statistics.envstep += steps
+        self.statistics.sample += sample
+        self.statistics.add(list(returns), list(lengths))
+        self.report.finish(train_iter, named)
 
-def report_to(sink: Any, freq: int = 100) -> CollectReport:
-    return CollectReport(WorkerLog(sink, instance_name="collector"), freq)
+    def values(self, name: str) -> list[float]:
+        return [row[f"collector/{name}"] for _, row in self.rows]
 
 
-def test_collect_report_adds_an_interval_up() -> None:
-    sink = Sink()
-    report = report_to(sink)
-    report.add(seconds=1.5, envstep=30, sample=24, lengths=[10], returns={"return": [5.0]})
-    report.add(seconds=0.5, envstep=10, sample=16, lengths=[6, 14], returns={"return": [1.0, 3.0]})
+@pytest.fixture
+def reporter(monkeypatch: pytest.MonkeyPatch) -> Reporter:
+    made = Reporter()
+    clock = SimpleNamespace(perf_counter=lambda: made.seconds)
+    monkeypatch.setattr("lightning_ding.worker.episodes.time", clock)
+    return made
 
-    report.write_if_due(100, {"envstep": 1000, "train_sample": 900, "episode": 70})
+
+def test_collect_report_adds_an_interval_up(reporter: Reporter) -> None:
+    reporter.statistics.envstep, reporter.statistics.sample, reporter.statistics.episode = 960, 860, 67
+    reporter.statistics.dropped_episode = 2
+    reporter.collect(99, seconds=1.5, steps=30, sample=24, lengths=[10], returns=[5.0])
+    reporter.collect(100, seconds=0.5, steps=10, sample=16, lengths=[6, 14], returns=[1.0, 3.0])
 
     # 40 steps and samples and 3 episodes in 2 seconds; returns 5, 1, 3 with mean 3 and variance (4 + 4 + 0) / 3.
     expected = {
@@ -52,72 +78,70 @@ def test_collect_report_adds_an_interval_up() -> None:
         "total_envstep_count": 1000,
         "total_train_sample_count": 900,
         "total_episode_count": 70,
+        "total_dropped_episode_count": 2,
     }
-    ((step, row),) = sink.rows
+    ((step, row),) = reporter.rows
     assert step == 1000
     assert row == pytest.approx({f"collector/{name}": value for name, value in expected.items()}, rel=1e-12)
 
 
-def test_collect_report_carries_nothing_from_one_interval_to_the_next() -> None:
-    sink = Sink()
-    report = report_to(sink)
+def test_collect_report_carries_nothing_from_one_interval_to_the_next(reporter: Reporter) -> None:
     for train_iter in (100, 200, 300):
-        report.add(seconds=2.0, envstep=10, sample=10, lengths=[10], returns={"return": [float(train_iter)]})
-        report.write_if_due(train_iter, {"envstep": train_iter})
+        reporter.collect(train_iter, seconds=2.0, returns=[float(train_iter)])
 
-    assert [row["collector/collect_time"] for _, row in sink.rows] == [2.0] * 3
-    assert [row["collector/return_mean"] for _, row in sink.rows] == [100, 200, 300]
+    assert reporter.values("collect_time") == [2.0] * 3
+    assert reporter.values("return_mean") == [100, 200, 300]
 
 
-def test_collect_report_counts_updates_from_the_last_report() -> None:
-    sink = Sink()
-    report = report_to(sink)
+def test_collect_report_counts_updates_from_the_last_report(reporter: Reporter) -> None:
     for train_iter in (99, 130, 200, 229, 230):
-        report.add(seconds=1.0, envstep=1, sample=1, lengths=[1], returns={"return": [0.0]})
-        report.write_if_due(train_iter, {"envstep": train_iter})
+        reporter.collect(train_iter)
 
-    assert [step for step, _ in sink.rows] == [130, 230]
-    assert [row["collector/envstep_count"] for _, row in sink.rows] == [2, 3]
-
-
-def test_collect_report_waits_for_an_episode() -> None:
-    sink = Sink()
-    report = report_to(sink)
-    report.add(seconds=1.0, envstep=5, sample=5, lengths=[], returns={"return": []})
-    report.write_if_due(500, {"envstep": 5})
-    assert sink.rows == []
-
-    report.add(seconds=1.0, envstep=5, sample=5, lengths=[10], returns={"return": [1.0]})
-    report.write_if_due(501, {"envstep": 10})
-
-    assert sink.rows[0][1]["collector/envstep_count"] == 10
+    assert [step for step, _ in reporter.rows] == [2, 5]
+    assert reporter.values("envstep_count") == [2, 3]
 
 
-def test_collect_report_names_the_returns_of_several_players() -> None:
-    report = report_to(Sink())
-    report.add(seconds=1.0, envstep=2, sample=2, lengths=[2], returns={"return0": [1.0], "return1": [-1.0]})
+def test_collect_report_waits_for_an_episode(reporter: Reporter) -> None:
+    reporter.collect(500, steps=5, lengths=[], returns=[])
+    assert reporter.rows == []
 
-    values = report.values()
+    reporter.collect(501, steps=5, lengths=[10], returns=[1.0])
 
-    assert (values["return0_mean"], values["return1_mean"]) == (1.0, -1.0)
-
-
-def test_collect_report_forgets_everything_when_it_is_reset() -> None:
-    sink = Sink()
-    report = report_to(sink)
-    report.add(seconds=1.0, envstep=1, sample=1, lengths=[1], returns={"return": [0.0]})
-    report.write_if_due(100, {"envstep": 1})
-    report.add(seconds=1.0, envstep=7, sample=7, lengths=[7], returns={"return": [9.0]})
-
-    report.reset()
-    report.add(seconds=1.0, envstep=2, sample=2, lengths=[2], returns={"return": [3.0]})
-    report.write_if_due(100, {"envstep": 2})
-
-    assert sink.rows[1][1]["collector/envstep_count"] == 2
+    assert reporter.values("envstep_count") == [10]
 
 
-def test_collect_report_is_off_where_nobody_reads(caplog: pytest.LogCaptureFixture) -> None:
-    assert report_to(Sink()).is_on
-    assert not report_to(None).is_on
+def test_collect_report_names_the_returns_of_several_players(reporter: Reporter) -> None:
+    reporter.collect(100, named={"return0": [1.0], "return1": [-1.0]})
+
+    assert (reporter.values("return0_mean"), reporter.values("return1_mean")) == ([1.0], [-1.0])
+
+
+def test_collect_report_forgets_everything_when_it_is_reset(reporter: Reporter) -> None:
+    reporter.collect(100)
+    reporter.collect(100, steps=7)
+
+    reporter.report.reset()
+    reporter.collect(100, steps=2)
+
+    assert reporter.values("envstep_count") == [1, 2]
+
+
+def test_collect_report_leaves_out_a_call_that_is_not_recorded(reporter: Reporter) -> None:
+    reporter.report.begin(is_recorded=False)
+    reporter.statistics.envstep += 7
+    reporter.report.finish(100)
+    reporter.collect(100, steps=2)
+
+    assert reporter.values("envstep_count") == [2]
+
+
+def test_collect_report_is_off_where_nobody_reads(
+    reporter: Reporter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reporter.report._log, "tb_logger", None)
+    reporter.collect(100)
+    assert reporter.report._mark is None
+
     with caplog.at_level(logging.INFO, logger="lightning_ding"):
-        assert report_to(None).is_on
+        reporter.collect(200)
+    assert "train_iter 200, envstep 2: episode_count 1" in caplog.text

@@ -275,7 +275,7 @@ def test_collector_does_nothing_for_reports_that_nobody_reads(monkeypatch: pytes
 
     collector = reporting(None)
     monkeypatch.setattr("time.perf_counter", refuse)
-    monkeypatch.setattr("lightning_ding.worker.episodes.CollectReport.add", refuse)
+    monkeypatch.setattr("lightning_ding.worker.episodes.CollectReport._values", refuse)
 
     collect(collector, 30, train_iter=100)
 
