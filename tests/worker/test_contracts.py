@@ -17,7 +17,7 @@ from lightning_ding.worker.base import Worker
 
 CONTRACTS = {
     ISerialCollector: {"collect", "envstep", "episode", "pop_episodes", "reset", "reset_env", "reset_policy"},
-    ISerialEvaluator: {"eval", "reset", "reset_env", "reset_policy", "run"},
+    ISerialEvaluator: {"env", "eval", "reset_env", "run"},
     IBuffer: {
         *("clear", "count", "drop_episodes", "load_data", "load_state_dict", "push", "sample"),
         *("save_data", "state_dict", "update"),

@@ -26,6 +26,7 @@ from lightning_ding.worker.arguments import check_integers
 from lightning_ding.worker.base import Worker, get_class
 from lightning_ding.worker.evaluator.config import EvaluatorConfig
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
+from lightning_ding.worker.players import eval_mode_of
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +40,18 @@ class ISerialEvaluator(Worker):
 
     Without a Trainer, call :meth:`eval` when :meth:`should_eval` returns True. In a Trainer's validation loop, call
     :meth:`run`, which evaluates this rank's share. It stores and writes nothing, because the Trainer's callbacks do.
+
+    Args:
+        cfg: An ``EvaluatorConfig``, or a mapping to merge over its defaults.
+        env: The env or data that the policy is evaluated on; its owner closes it.
+        policy: A policy or its eval mode; a sequence of P eval modes where several policies act.
+        tb_logger: A TensorBoard ``SummaryWriter`` or a Lightning logger; or None.
+        exp_name: Part of the name of the logger of Python's logging.
+        instance_name: Name that distinguishes several evaluators, in logs and names of figures.
     """
 
     config_class: ClassVar[type[EvaluatorConfig]] = EvaluatorConfig
     registry = SERIAL_EVALUATOR_REGISTRY
-    config: EvaluatorConfig
     evaluations: int = 0
     """Number of the next evaluation, which decides the seeds of its episodes unless the caller numbers them."""
     best_return: float = -np.inf
@@ -54,6 +62,29 @@ class ISerialEvaluator(Worker):
     """Whether a running evaluation should stop early; another thread may set it. While it is true, none runs."""
     _policy: Any = None
     _last_eval_iter: int | None = None
+
+    def __init__(
+        self,
+        cfg: ConfigLike[EvaluatorConfig] = None,
+        env: Any = None,
+        policy: Any = None,
+        tb_logger: Any = None,
+        exp_name: str = DEFAULT_EXPERIMENT,
+        instance_name: str = "evaluator",
+    ) -> None:
+        self.config: EvaluatorConfig = self.resolve_config(cfg)
+        self._log = WorkerLog(tb_logger, exp_name, instance_name)
+        self._clear()
+        if env is not None:
+            self.reset_env(env)
+        if policy is not None:
+            self.reset_policy(policy)
+
+    def _clear(self) -> None:
+        """Remove the results of earlier evaluations."""
+        self.evaluations = 0
+        self.best_return = -np.inf
+        self._last_eval_iter = None
 
     @property
     @abstractmethod
@@ -74,7 +105,6 @@ class ISerialEvaluator(Worker):
             ValueError: If the evaluator cannot act in ``env``, or it has another number of players than policies.
         """
 
-    @abstractmethod
     def reset_policy(self, policy: Any = None) -> None:
         """Replace the policy if one is given, and reset its evaluating state.
 
@@ -85,10 +115,16 @@ class ISerialEvaluator(Worker):
             TypeError: If several policies act and ``policy`` is not a sequence.
             ValueError: If there are not as many policies as players.
         """
+        if policy is not None:
+            self._policy = eval_mode_of(policy)
+        if self._policy is not None:
+            self._policy.reset()
 
-    @abstractmethod
     def reset(self, policy: Any = None, env: Any = None) -> None:
         """Replace policy and env where they are given, and remove the results of earlier evaluations."""
+        self._clear()
+        self.reset_policy(policy)
+        self.reset_env(env)
 
     def should_eval(self, train_iter: int) -> bool:
         """Return whether ``eval_freq`` updates have passed since the last evaluation, or there was none.
@@ -168,19 +204,15 @@ class ISerialEvaluator(Worker):
 
 
 class EpisodeEvaluator(ISerialEvaluator, Generic[StepperT, PolicyT]):
-    """Measures by whole episodes in a vector env. A subclass acts.
+    """Measures by whole episodes in a vector env. A subclass acts. See :class:`ISerialEvaluator` for other arguments.
 
     Args:
-        cfg: An ``EvaluatorConfig``, or a mapping to merge over its defaults.
-        env: A vector env; its owner closes it.
-        policy: A policy or its eval mode; a sequence of P eval modes where several policies act.
-        tb_logger: A TensorBoard ``SummaryWriter`` or a Lightning logger; or None.
-        exp_name: Part of the name of the logger of Python's logging.
-        instance_name: Name that distinguishes several evaluators, in logs and names of figures.
         seed: Seed of the episodes, together with the number of the evaluation. With ``fixed_starts`` each evaluation
             has the same episodes.
     """
 
+    _stepper: StepperT | None = None
+    _policy: PolicyT | None = None
     _has_cut: bool = False
 
     def __init__(
@@ -193,33 +225,13 @@ class EpisodeEvaluator(ISerialEvaluator, Generic[StepperT, PolicyT]):
         instance_name: str = "evaluator",
         seed: int = 0,
     ) -> None:
-        self.config: EvaluatorConfig = self.resolve_config(cfg)
         self.seed = seed
-        self._log = WorkerLog(tb_logger, exp_name, instance_name)
-        self._stepper: StepperT | None = None
-        self._policy: PolicyT | None = None
-        self._clear()
-        if env is not None:
-            self.reset_env(env)
-        if policy is not None:
-            self.reset_policy(policy)
-
-    def _clear(self) -> None:
-        """Remove the results of earlier evaluations."""
-        self.evaluations = 0
-        self.best_return = -np.inf
-        self._last_eval_iter = None
+        super().__init__(cfg, env, policy, tb_logger, exp_name, instance_name)
 
     @property
     @override
     def env(self) -> VectorEnv | None:
         return None if self._stepper is None else self._stepper.env
-
-    @override
-    def reset(self, policy: PolicyT | None = None, env: VectorEnv | None = None) -> None:
-        self._clear()
-        self.reset_policy(policy)
-        self.reset_env(env)
 
     @override
     def close(self) -> None:
@@ -358,4 +370,4 @@ def create_serial_evaluator(cfg: Any, **kwargs: Any) -> ISerialEvaluator:
     Raises:
         KeyError: If the type is not registered.
     """
-    return get_serial_evaluator_cls(cfg)(cfg, **kwargs)  # type: ignore[call-arg]
+    return get_serial_evaluator_cls(cfg)(cfg, **kwargs)

@@ -24,7 +24,6 @@ from lightning_ding.worker.evaluator.base import EpisodeEvaluator, SaveFunction
 from lightning_ding.worker.evaluator.config import INTERACTION_KEYS
 from lightning_ding.worker.evaluator.monitor import EpisodePlan, VectorEvalMonitor
 from lightning_ding.worker.evaluator.video import MAX_FRAMES, Rendering, check_can_render, frames_of
-from lightning_ding.worker.players import eval_mode_of
 
 
 @SERIAL_EVALUATOR_REGISTRY.register("interaction")
@@ -57,13 +56,6 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
             stepper, limit = EnvStepper(env), self.config.max_episode_steps
             require(limit is None or stepper.can_cut, "max_episode_steps", 'None with mode="native"', limit)
             self._stepper = stepper
-
-    @override
-    def reset_policy(self, policy: EvalMode | None = None) -> None:
-        if policy is not None:
-            self._policy = eval_mode_of(policy)
-        if self._policy is not None:
-            self._policy.reset()
 
     def should_render(self, envstep: int, train_iter: int) -> bool:
         """Return whether the config asks for a video of an evaluation made now; the call changes nothing."""

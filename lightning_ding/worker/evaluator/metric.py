@@ -18,14 +18,11 @@ from torchmetrics import Metric, MetricCollection
 from typing_extensions import override
 
 from lightning_ding import nested
-from lightning_ding.config import ConfigLike, require
-from lightning_ding.modes import EvalMode
+from lightning_ding.config import require
 from lightning_ding.ranks import rank_and_world_size, sum_over_ranks
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
 from lightning_ding.worker.evaluator.base import ISerialEvaluator, SaveFunction
-from lightning_ding.worker.evaluator.config import METRIC_KEYS, EvaluatorConfig
-from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
-from lightning_ding.worker.players import eval_mode_of
+from lightning_ding.worker.evaluator.config import METRIC_KEYS
 
 Values = dict[str, float]
 
@@ -39,16 +36,13 @@ class MetricSerialEvaluator(ISerialEvaluator):
     and computes its own average. The first value of a torchmetrics collection decides which of two is better.
 
     The results of :meth:`eval` are the values of the metric by name, which are also the score. Every value is compared
-    with the same ``stop_value``, and :meth:`IMetric.gt` decides whether all or some of them have to reach it. Its
-    ``n_episode`` must be None, because there are no episodes.
+    with the same ``stop_value``, and :meth:`IMetric.gt` decides whether all or some of them have to reach it. The
+    argument ``n_episode`` must be None, because there are no episodes.
+
+    See :class:`ISerialEvaluator` for the other arguments.
 
     Args:
-        cfg: An ``EvaluatorConfig``, or a mapping to merge over its defaults.
         env: A data loader that yields ``(inputs, label)``, and the metric.
-        policy: A policy, or its eval mode.
-        tb_logger: A TensorBoard ``SummaryWriter`` or a Lightning logger; or None.
-        exp_name: Part of the name of the logger of Python's logging.
-        instance_name: Name that distinguishes several evaluators in logs.
 
     Raises:
         ValueError: If a config key is unknown or has no effect here, or a value is out of range.
@@ -56,23 +50,14 @@ class MetricSerialEvaluator(ISerialEvaluator):
     """
 
     config_keys: ClassVar[frozenset[str]] = METRIC_KEYS
+    best_metric: Values | None = None
+    _loader: Any = None
+    _meter: MeanMeter | TorchMeter | None = None
 
-    def __init__(
-        self,
-        cfg: ConfigLike[EvaluatorConfig] = None,
-        env: tuple[Iterable[Any], IMetric | Metric | MetricCollection] | None = None,
-        policy: EvalMode | None = None,
-        tb_logger: Any = None,
-        exp_name: str = DEFAULT_EXPERIMENT,
-        instance_name: str = "evaluator",
-    ) -> None:
-        self.config = self.resolve_config(cfg)
-        self.best_metric: Values | None = None
-        self._log = WorkerLog(tb_logger, exp_name, instance_name)
-        self._loader: Any = None
-        self._meter: MeanMeter | TorchMeter | None = None
-        self.reset_env(env)
-        self.reset_policy(policy)
+    @override
+    def _clear(self) -> None:
+        super()._clear()
+        self.best_metric = None
 
     @property
     @override
@@ -88,24 +73,6 @@ class MetricSerialEvaluator(ISerialEvaluator):
             raise TypeError(f"env must be (data loader, IMetric or torchmetrics.Metric), got {got}")
         self._loader, metric = env
         self._meter = TorchMeter(metric) if isinstance(metric, (Metric, MetricCollection)) else MeanMeter(metric)
-
-    @override
-    def reset_policy(self, policy: EvalMode | None = None) -> None:
-        if policy is not None:
-            self._policy = eval_mode_of(policy)
-        if self._policy is not None:
-            self._policy.reset()
-
-    @override
-    def reset(
-        self,
-        policy: EvalMode | None = None,
-        env: tuple[Iterable[Any], IMetric | Metric | MetricCollection] | None = None,
-    ) -> None:
-        self.best_metric = None
-        self._last_eval_iter = None
-        self.reset_env(env)
-        self.reset_policy(policy)
 
     @override
     def eval(
