@@ -60,11 +60,6 @@ def leave_within(seconds: float, code: int, started: Sequence[subprocess.Popen[A
 
     Call this before writing the last messages of a process: if stderr is blocked, for example by Ctrl-S, a main thread
     that writes to it holds the lock of ``logging``, and the caller's messages would wait for that lock.
-
-    Args:
-        seconds: Delay in seconds.
-        code: Exit code.
-        started: Processes of other ranks, to be killed.
     """
     timer = threading.Timer(seconds, leave, (code, started))
     timer.daemon = True

@@ -204,14 +204,11 @@ class CollectingDataModule(ResumableDataModule):
         return Stream(self._started_round, self._epoch.begin(cast(Trainer, self.trainer), self._epoch_length()))
 
     def val_dataloader(self) -> Iterable[dict[str, Tensor]]:
-        """Return one evaluation (Lightning hook)."""
+        """Return one evaluation (Lightning hook); a test has other episodes than a validation."""
         self._loader_warnings.suppress()
         return Stream(self._evaluate, 1)
 
-    def test_dataloader(self) -> Iterable[dict[str, Tensor]]:
-        """Return one evaluation, on other episodes than a validation (Lightning hook)."""
-        self._loader_warnings.suppress()
-        return Stream(self._evaluate, 1)
+    test_dataloader = val_dataloader
 
     @property
     def hparams_initial(self) -> Any:
@@ -266,13 +263,7 @@ class CollectingDataModule(ResumableDataModule):
         return self._collect_kwargs
 
     def _collect(self, amount: int, random: bool = False, **kwargs: Any) -> Any:
-        """Return data from the collector, and update the counters of the run.
-
-        Args:
-            amount: Transitions or episodes, in the unit of the collector.
-            random: Whether to take random actions.
-            kwargs: Further arguments of the collector.
-        """
+        """Return transitions or episodes from the collector, and update the counters of the run."""
         policy, collector = self._policy, cast(ISerialCollector, self.collector)
         if not random:
             self._collect_kwargs = self._commander.step()
@@ -309,11 +300,7 @@ class CollectingDataModule(ResumableDataModule):
         self._reset()
 
     def _start_normalising(self) -> None:
-        """Turn on the normalisation of observations and rewards in the policy, if the arguments request it.
-
-        Raises:
-            ValueError: If there is nothing to normalise, or the policy was trained with other settings.
-        """
+        """Turn on the normalisation of observations and rewards in the policy, if the arguments request it."""
         gamma = self._policy.get_attribute("discount_factor") if self.norm_reward else 1.0
         space, asked = self.single_observation_space, (self.norm_obs, self.norm_reward)
         self._policy.normaliser.begin(space, *asked, discount_factor=gamma)
@@ -350,11 +337,7 @@ class CollectingDataModule(ResumableDataModule):
         return self._evaluation.run()
 
     def _check_same_spaces(self, env: VectorEnv) -> None:
-        """Check that the training envs fit the network, which was built for the evaluation envs.
-
-        Raises:
-            ValueError: If the spaces differ in more than the bounds of observations.
-        """
+        """Raise if the training envs differ from those of the evaluation in more than the bounds of observations."""
         pairs = {
             "observation": (env.single_observation_space, self.single_observation_space),
             "action": (env.single_action_space, self.single_action_space),

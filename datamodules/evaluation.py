@@ -47,13 +47,7 @@ class Evaluation:
         self._policy = policy
 
     def make_evaluator(self, env: VectorEnv, seed: int, stage: Stage) -> InteractionSerialEvaluator:
-        """Make the evaluator. The policy must already have the env's spaces.
-
-        Args:
-            env: Vector env of the evaluation.
-            seed: Seed of the run, >= 0.
-            stage: Stage of the Trainer; a test has other episodes than a validation.
-        """
+        """Make the evaluator from the vector env and the seed of the run. The policy must have the env's spaces."""
         loggers = self._trainer.loggers
         video_logger = next((one for one in loggers if isinstance(one, TensorBoardLogger)), self._trainer.logger)
         self.evaluator: InteractionSerialEvaluator = create_serial_evaluator(  # type: ignore[assignment]

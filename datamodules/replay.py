@@ -120,11 +120,7 @@ class ReplayDataModule(CollectingDataModule):
     # ------------------------------------------------------------------ setting up
 
     def _check_policy(self, policy: Any) -> None:
-        """Make the buffer, if there is none for this policy yet, and check that it fits the policy.
-
-        Raises:
-            ValueError: If the policy learns from rollouts, or collector or buffer do not fit it.
-        """
+        """Make the buffer, if there is none for this policy yet, and check that it fits the policy."""
         name = type(policy).__name__
         allowed = "one that learns from replay (others: RolloutDataModule)"
         require(not policy.get_attribute("on_policy"), "policy", allowed, name)

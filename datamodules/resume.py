@@ -111,13 +111,7 @@ class ResumableDataModule(RunData, LightningDataModule):
             self._redistribute(folder, state["world_size"], state["env_step"])
 
     def _redistribute(self, folder: Path, saved: int, env_step: int) -> None:
-        """Load the state of a run with a different number of ranks, from one saved rank or from several.
-
-        Args:
-            folder: The checkpoint's folder, with a subfolder for each saved rank.
-            saved: Number of ranks that wrote it.
-            env_step: Env steps made when it was written.
-        """
+        """Load from a checkpoint's folder, written by ``saved`` ranks at ``env_step``, for another number of ranks."""
         trainer = cast(Trainer, self.trainer)
         rank, now = trainer.global_rank, trainer.world_size
         if trainer.is_global_zero:
@@ -135,15 +129,7 @@ class ResumableDataModule(RunData, LightningDataModule):
         """Handle a checkpoint without the state of the ranks."""
 
     def save_rank_state(self, folder: Path, with_buffer: bool = True) -> None:
-        """Write the state of this rank: where collecting is, random numbers, and the state that a subclass adds.
-
-        Args:
-            folder: Folder of this rank.
-            with_buffer: Whether to write the replay buffer.
-
-        Raises:
-            OSError: If a file cannot be written.
-        """
+        """Write the state of this rank: where collecting is, random numbers, and the state that a subclass adds."""
         folder.mkdir(parents=True, exist_ok=True)
         save_object(rng_state(self._policy.rng), folder / RNG_FILE)
         save_object(self._collecting or read_collecting(*self._collecting_parts()), folder / COLLECTING_FILE)
@@ -214,15 +200,7 @@ class ResumableDataModule(RunData, LightningDataModule):
 def read_collecting(policy: Any, collector: ISerialCollector, env: VectorEnv, evaluation_env: VectorEnv) -> State:
     """Return everything that determines what is collected next, apart from random number generators and weights.
 
-    Args:
-        policy: The policy; its memory of episodes and its pending metrics are read.
-        collector: The collector; its counters, episodes and pending transitions are read.
-        env: Vector env of the collector.
-        evaluation_env: Vector env of the evaluator.
-
-    Returns:
-        The state for ``restore_collecting``. Its entry ``missing`` gives the reason if an env or the collector cannot
-        return its state, and is None otherwise.
+    The entry ``missing`` gives the reason if an env or the collector cannot return its state, and is None otherwise.
     """
     state: State = {"memory": policy.collect_memory(), "metrics": policy.metrics.state_dict(), "missing": None}
     state |= {"returns": policy.normaliser.episode_state()}
@@ -241,9 +219,7 @@ def restore_collecting(
 ) -> str | None:
     """Restore the state that ``read_collecting`` returned, after the envs were reset.
 
-    Returns:
-        None, or the reason why the episodes cannot be continued. Everything else is restored then, and the caller must
-        start new episodes with ``collector.reset_env``.
+    If the episodes cannot be continued, return the reason; the caller must then start new ones.
     """
     missing: str | None = state["missing"] or _other_collector(state["collector"], collector)
     policy.metrics.load_state_dict(state["metrics"], policy.device)

@@ -68,11 +68,7 @@ class RolloutDataModule(CollectingDataModule):
         return cast("dict[str, Any]", nested.index(rollout, kept))
 
     def _check_policy(self, policy: Any) -> None:
-        """Check that the policy learns from rollouts, and that its config has the amount to collect.
-
-        Raises:
-            ValueError: If the policy does not fit, or its config lacks the amount.
-        """
+        """Check that the policy learns from rollouts, and that its config has the amount to collect."""
         name = type(policy).__name__
         allowed = "one that learns from rollouts (others: ReplayDataModule)"
         require(policy.get_attribute("on_policy"), "policy", allowed, name)

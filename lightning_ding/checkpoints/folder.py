@@ -82,10 +82,6 @@ class RunFolder:
     def write(self, trainer: Trainer, with_buffer: bool) -> None:
         """Write all files except the manifest. All ranks must call it.
 
-        Args:
-            trainer: The Trainer of the run.
-            with_buffer: Whether to write replay buffers.
-
         Raises:
             OSError: On all ranks, if one of them could not write.
         """
@@ -106,10 +102,7 @@ class RunFolder:
             data.rank_folder = None
 
     def publish(self, facts: Mapping[str, Any]) -> Path:
-        """Write the manifest, check that all files can be read back, rename the folder and return its path.
-
-        Args:
-            facts: Entries of the manifest; ``world_size`` is the number of ranks.
+        """Write the manifest with facts such as ``world_size``, read all files back, rename the folder, and return it.
 
         Raises:
             OSError: If a file cannot be written, has changed since it was written, or the data of a rank are missing.
@@ -134,12 +127,7 @@ class RunFolder:
         shutil.rmtree(self.temporary, ignore_errors=True)
 
     def retire_older(self, keep_last: int, save_buffer: SaveBuffer) -> None:
-        """Remove older checkpoints, and the replay buffers of those that are kept.
-
-        Args:
-            keep_last: Number of checkpoints to keep, including this one, >= 1.
-            save_buffer: With ``"always"``, replay buffers are kept.
-        """
+        """Keep the newest ``keep_last`` >= 1 checkpoints, the older ones without buffers unless ``"always"``."""
         older = sorted((folder for folder in self._all() if folder.name != self.name), key=_saved_at, reverse=True)
         for folder in older[keep_last - 1 :]:
             shutil.rmtree(folder.rename(self.parent / f".{folder.name}.tmp"))
@@ -154,17 +142,7 @@ class RunFolder:
 
 
 def save_run(trainer: Trainer, parent: Path, filename: str, save_buffer: SaveBuffer, keep_last: int) -> Path:
-    """Write a checkpoint of a run, and remove older ones. All ranks must call it.
-
-    Args:
-        trainer: The Trainer of the run.
-        parent: Folder of all checkpoints of the run.
-        filename: Prefix of the names of its checkpoints.
-        save_buffer: Which checkpoints keep their replay buffers.
-        keep_last: Number of checkpoints to keep, including this one, >= 1.
-
-    Returns:
-        The link to the checkpoint's ``run.ckpt``.
+    """Write a checkpoint to ``parent``, remove older ones, and return ``<filename>.ckpt``. All ranks must call it.
 
     Raises:
         OSError: On all ranks, if one of them could not write; nothing of the checkpoint is left then.

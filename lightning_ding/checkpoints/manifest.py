@@ -20,11 +20,7 @@ class TornCheckpointError(ValueError):
 
 
 def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Write the manifest of a folder, with the name, size and CRC-32 of every file in it.
-
-    Args:
-        folder: Folder that is complete except for the manifest.
-        facts: Further entries of the manifest, such as the env step; builtins.
+    """Write the manifest of a complete folder: facts such as the env step, and name, size and CRC-32 of every file.
 
     Raises:
         OSError: If a file cannot be read or the manifest not written.

@@ -77,11 +77,7 @@ class BattleStepper:
         return cast(BoolArray, self.active.any(1))
 
     def stop(self, mask: BoolArray | None = None) -> None:
-        """Stop episodes before their end.
-
-        Args:
-            mask: Envs whose episodes are stopped, shape (N,); None means all.
-        """
+        """Stop the episodes of the envs in ``mask``, shape (N,), before their end; None means all."""
         chosen = np.ones(self.num_envs, dtype=bool) if mask is None else mask
         self._reset({"reset_mask": np.zeros(self.num_envs, dtype=bool), "stop_mask": chosen})
 

@@ -30,9 +30,6 @@ def check_contract(make: Callable[[], gym.Env[Any, Any]]) -> None:
     The global random number generators are left unchanged. An exception that the env raises is ignored: the run handles
     it as configured.
 
-    Args:
-        make: Function that creates the env.
-
     Raises:
         BrokenEnvError: If a space is missing, or if ``reset`` or ``step`` returns a value that violates gymnasium's API
             or the spaces of the env.
@@ -179,15 +176,7 @@ def what_is_wrong(values: NDArray[Any]) -> str:
 
 
 def check_finite(what: str, value: Any) -> None:
-    """Check that all floating-point numbers in nested data fit into float32.
-
-    Args:
-        what: Name of the data in errors.
-        value: A number or array, or a dict or tuple of such values.
-
-    Raises:
-        FloatingPointError: If a number is not finite or too large for float32.
-    """
+    """Raise ``FloatingPointError`` if a number in nested dicts and tuples is not finite or too large for float32."""
     if isinstance(value, (dict, tuple)):
         for part in value.values() if isinstance(value, dict) else value:
             check_finite(what, part)

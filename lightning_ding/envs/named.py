@@ -71,11 +71,7 @@ def find_env(env: EnvLike, name: str = "env_id") -> str | Callable[..., Any]:
 
 
 def find_wrappers(wrappers: Wrappers, name: str = "wrappers") -> tuple[Callable[[Any], Any], ...]:
-    """Return the callables for wrappers.
-
-    Args:
-        wrappers: Names, mappings or callables as passed by the user, or a single one of these.
-        name: Name of the argument in errors.
+    """Return the callables for names, mappings or callables of wrappers, or for a single one of these.
 
     Raises:
         ValueError: If there is no such wrapper; the message names the nearest one of gymnasium.

@@ -112,7 +112,34 @@ Statistics = Union[RunningStatistics, dict[str, "Statistics"]]  # noqa: UP007 - 
 """The statistics of a space, or of those entries of a Dict space that are normalised."""
 
 
-class NormaliseObservation(VectorWrapper[Any, Any, Any, Any, Any]):
+class _Normaliser(VectorWrapper[Any, Any, Any, Any, Any]):
+    """A vector wrapper with running statistics, and the range of the values that it returns."""
+
+    statistics: Any
+
+    def __init__(self, env: VectorEnv, clip: float, epsilon: float, training: bool) -> None:
+        super().__init__(env)
+        require(clip > 0, "clip", "> 0", clip)
+        require(epsilon > 0, "epsilon", "> 0", epsilon)
+        self.clip, self.epsilon = clip, epsilon
+        self.training = training
+        """Whether the wrapper updates its statistics."""
+
+    def merge_over_ranks(self) -> None:
+        """Merge the statistics of all ranks; see ``RunningStatistics``."""
+        for statistics in nested.leaves(self.statistics):
+            statistics.merge_over_ranks()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the statistics as tensors and builtins, without the state of running episodes."""
+        return cast("dict[str, Any]", nested.apply(RunningStatistics.state_dict, self.statistics))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the statistics that ``state_dict`` returned."""
+        _load(self.statistics, state)
+
+
+class NormaliseObservation(_Normaliser):
     """Shifts and scales the components of observations to mean 0 and standard deviation 1, by running statistics.
 
     In every autoreset mode, the statistics count the first observation of each episode and the observation that each
@@ -136,18 +163,14 @@ class NormaliseObservation(VectorWrapper[Any, Any, Any, Any, Any]):
     def __init__(
         self, env: VectorEnv, clip: float = 10.0, epsilon: float = 1e-8, statistics: Statistics | None = None
     ) -> None:
-        super().__init__(env)
-        _check_range(clip, epsilon)
+        super().__init__(env, clip, epsilon, training=statistics is None)
         own = _make_statistics(env.single_observation_space)
         allowed = "a Box of floats, or a Dict with one that is not called action_mask"
         if own is None:
             raise ValueError(f"env.single_observation_space must be {allowed}, got {env.single_observation_space}")
         if statistics is not None and _shapes(statistics) != _shapes(own):
             raise ValueError(f"statistics must be of the shapes {_shapes(own)}, got {_shapes(statistics)}")
-        self.clip, self.epsilon = clip, epsilon
         self.statistics = own if statistics is None else statistics
-        self.training = statistics is None
-        """Whether observations update the statistics."""
         self.single_observation_space = _space(env.single_observation_space, own, clip)
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
 
@@ -155,7 +178,7 @@ class NormaliseObservation(VectorWrapper[Any, Any, Any, Any, Any]):
         """Reset all envs, or those where ``options["reset_mask"]`` is true."""
         rows = _reset_rows(options, self.num_envs)
         obs, info = self.env.reset(seed=seed, options=options)
-        return self._normalise(obs, rows), info
+        return self._normalise(obs, self.statistics, rows), info
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, Info]:
         """Step the envs."""
@@ -163,31 +186,18 @@ class NormaliseObservation(VectorWrapper[Any, Any, Any, Any, Any]):
         ended = terminated | truncated
         counted = ~_not_in_episode(info, ended)
         if self.env.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP or not ended.any():
-            return self._normalise(obs, counted), reward, terminated, truncated, info
-        reached = self._normalise(with_final_obs(obs, info["final_obs"], ended), counted)
+            return self._normalise(obs, self.statistics, counted), reward, terminated, truncated, info
+        reached = self._normalise(with_final_obs(obs, info["final_obs"], ended), self.statistics, counted)
         final_obs = np.full(self.num_envs, None, dtype=object)
         for row in np.flatnonzero(ended):
             final_obs[row] = nested.index(reached, row)
-        obs = merge_rows(self._normalise(obs, ended), reached, ended)
+        obs = merge_rows(self._normalise(obs, self.statistics, ended), reached, ended)
         return obs, reward, terminated, truncated, {**info, "final_obs": final_obs}
 
     @property
     def has_seen(self) -> bool:
         """Whether the statistics contain any observation."""
         return all(statistics.count > 0 for statistics in nested.leaves(self.statistics))
-
-    def merge_over_ranks(self) -> None:
-        """Merge the statistics of all ranks; see ``RunningStatistics``."""
-        for statistics in nested.leaves(self.statistics):
-            statistics.merge_over_ranks()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the statistics as tensors and builtins."""
-        return cast("dict[str, Any]", nested.apply(RunningStatistics.state_dict, self.statistics))
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the statistics that ``state_dict`` returned."""
-        _load(self.statistics, state)
 
     def episode_state(self) -> dict[str, Any]:
         """Return the state of the running episodes, which is empty; see ``envs.state``."""
@@ -196,13 +206,10 @@ class NormaliseObservation(VectorWrapper[Any, Any, Any, Any, Any]):
     def load_episode_state(self, state: dict[str, Any]) -> None:
         """Restore what ``episode_state`` returned."""
 
-    def _normalise(self, obs: Any, counted: BoolArray) -> Any:
-        return self._normalise_part(obs, self.statistics, counted)
-
-    def _normalise_part(self, obs: Any, statistics: Statistics, counted: BoolArray) -> Any:
+    def _normalise(self, obs: Any, statistics: Statistics, counted: BoolArray) -> Any:
         if isinstance(statistics, dict):
             return {
-                name: self._normalise_part(part, statistics[name], counted) if name in statistics else part
+                name: self._normalise(part, statistics[name], counted) if name in statistics else part
                 for name, part in obs.items()
             }
         finite = np.isfinite(obs).reshape(len(obs), -1).all(1)
@@ -215,7 +222,7 @@ class NormaliseObservation(VectorWrapper[Any, Any, Any, Any, Any]):
         return normal
 
 
-class NormaliseReward(VectorWrapper[Any, Any, Any, Any, Any]):
+class NormaliseReward(_Normaliser):
     """Divides rewards by the running standard deviation of the discounted return, without subtracting a mean.
 
     The return of an env is ``G_t = discount_factor * G_{t-1} + r_t`` from the start of its episode, as in VecNormalize
@@ -242,13 +249,10 @@ class NormaliseReward(VectorWrapper[Any, Any, Any, Any, Any]):
         epsilon: float = 1e-8,
         statistics: RunningStatistics | None = None,
     ) -> None:
-        super().__init__(env)
+        super().__init__(env, clip, epsilon, training=statistics is None)
         require(0 <= discount_factor <= 1, "discount_factor", "in [0, 1]", discount_factor)
-        _check_range(clip, epsilon)
-        self.discount_factor, self.clip, self.epsilon = discount_factor, clip, epsilon
+        self.discount_factor = discount_factor
         self.statistics = RunningStatistics(()) if statistics is None else statistics
-        self.training = statistics is None
-        """Whether rewards update the statistics."""
         self._return = np.zeros(env.num_envs)
         self._resetting = np.zeros(env.num_envs, dtype=bool)
 
@@ -276,18 +280,6 @@ class NormaliseReward(VectorWrapper[Any, Any, Any, Any, Any]):
             self._resetting = ended
         return obs, normal, terminated, truncated, {**info, "raw_reward": raw_reward}
 
-    def merge_over_ranks(self) -> None:
-        """Merge the statistics of all ranks; see ``RunningStatistics``."""
-        self.statistics.merge_over_ranks()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the statistics as tensors and builtins, without the returns of running episodes."""
-        return self.statistics.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the statistics that ``state_dict`` returned."""
-        self.statistics.load_state_dict(state)
-
     def episode_state(self) -> dict[str, Any]:
         """Return the discounted returns of the running episodes, and the envs that are being reset."""
         return {"return": self._return.copy(), "resetting": self._resetting.copy()}
@@ -295,11 +287,6 @@ class NormaliseReward(VectorWrapper[Any, Any, Any, Any, Any]):
     def load_episode_state(self, state: dict[str, Any]) -> None:
         """Restore what ``episode_state`` returned."""
         self._return, self._resetting = state["return"].copy(), state["resetting"].copy()
-
-
-def _check_range(clip: float, epsilon: float) -> None:
-    require(clip > 0, "clip", "> 0", clip)
-    require(epsilon > 0, "epsilon", "> 0", epsilon)
 
 
 def _reset_rows(options: Info | None, num_envs: int) -> BoolArray:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector.utils import batch_space, create_empty_array
 from numpy.typing import NDArray
 
 from lightning_ding import nested
@@ -96,7 +96,7 @@ class PettingZooVectorEnv(VectorEnv[Any, Any, Any]):
         sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
         self._first_seeds: list[int | None] = sequence.generate_state(num_envs).tolist()
         shape = (num_envs, self.num_players)
-        self._obs = _zeros(self.single_observation_space, shape)
+        self._obs = create_empty_array(batch_space(self.single_observation_space, self.num_players), num_envs)
         self._active = np.zeros(shape, dtype=bool)
         self._is_in = np.zeros(shape, dtype=bool)  # has not left yet
         self._seat = np.tile(np.arange(self.num_players), (num_envs, 1))
@@ -106,20 +106,9 @@ class PettingZooVectorEnv(VectorEnv[Any, Any, Any]):
         self._is_broken = np.zeros(num_envs, dtype=bool)
 
     def reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: Mapping[str, Any] | None = None,
+        self, *, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Any, Info]:
-        """Start episodes in all envs, or in those chosen by the options.
-
-        Args:
-            seed: A seed for each env, where None continues its random stream; or a number s, which gives env i the seed
-                s + i.
-            options: Options as described in the class.
-
-        Returns:
-            Observations, leading axes (N, P), and an info with ``active`` and ``seat``, both (N, P).
+        """Start episodes in all envs, or in those chosen by the options that the class describes.
 
         Raises:
             RuntimeError: If an env failed more than ``max_faults`` times; its error is the cause.
@@ -136,14 +125,7 @@ class PettingZooVectorEnv(VectorEnv[Any, Any, Any]):
         return self._copy_of_obs(), self._info()
 
     def step(self, actions: Any) -> tuple[Any, NDArray[np.float64], BoolArray, BoolArray, Info]:
-        """Step the envs with the actions of the active players.
-
-        Args:
-            actions: Actions, leading axes (N, P).
-
-        Returns:
-            Observations, rewards (N, P), whether a player reached a terminal state (N, P), whether its episode was
-            truncated (N, P), and an info with ``active`` and ``seat``, both (N, P).
+        """Step the envs with the actions of the active players; all arrays have the leading axes (N, P).
 
         Raises:
             ValueError: If ``actions`` has a wrong shape.
@@ -263,12 +245,6 @@ def _check_space(kind: str, space: spaces.Space[Any], may_be_dict: bool) -> None
             _check_space(kind, below, may_be_dict)
     elif not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
         raise TypeError(f"the {kind} space must be Box, Discrete, MultiDiscrete or MultiBinary, got {space}")
-
-
-def _zeros(space: spaces.Space[Any], lead: tuple[int, int]) -> Any:
-    if isinstance(space, spaces.Dict):
-        return {name: _zeros(below, lead) for name, below in space.spaces.items()}
-    return np.zeros(lead + (space.shape or ()), space.dtype)
 
 
 def _put(arrays: Any, where: tuple[int, int], value: Any) -> None:

@@ -28,7 +28,7 @@ class FaultBarrier(gym.Wrapper[Any, Any, Any, Any]):
     Args:
         env: Any env.
         max_faults: Largest number of consecutive faults, without a valid step between them, >= 1. The next fault is
-            raised.
+            the cause of a ``RuntimeError``.
 
     Raises:
         ValueError: If ``max_faults`` is out of range.
@@ -49,11 +49,7 @@ class FaultBarrier(gym.Wrapper[Any, Any, Any, Any]):
         self._obs: Any = None
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
-        """Start a new episode, if necessary with several attempts.
-
-        Raises:
-            RuntimeError: After more than ``max_faults`` consecutive faults; the last one is its cause.
-        """
+        """Start a new episode, if necessary with several attempts."""
         while True:
             try:
                 obs, info = self.env.reset(seed=seed, options=options)
@@ -66,11 +62,7 @@ class FaultBarrier(gym.Wrapper[Any, Any, Any, Any]):
                 return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, Info]:
-        """Step the env.
-
-        Raises:
-            RuntimeError: After more than ``max_faults`` consecutive faults; the last one is its cause.
-        """
+        """Step the env, or end its episode after a fault."""
         try:
             obs, reward, terminated, truncated, info = self.env.step(action)
             check_finite("observation", obs)
@@ -138,15 +130,7 @@ def can_pause(env: VectorEnv) -> bool:
 
 
 def check_paused(paused: NDArray[np.bool_], ended: NDArray[np.bool_]) -> None:
-    """Check that no paused env ended an episode.
-
-    Args:
-        paused: Whether an env is paused, shape (N,).
-        ended: Whether an env ended an episode in this step, shape (N,).
-
-    Raises:
-        RuntimeError: If a paused env ended an episode.
-    """
+    """Raise ``RuntimeError`` if an env that is paused, shape (N,), ended an episode in this step, shape (N,)."""
     if (paused & ended).any():
         env_id = int((paused & ended).argmax())
         raise RuntimeError(f"env {env_id} ended an episode while it was paused: Pausable must be its outermost wrapper")

@@ -80,18 +80,12 @@ class EnvProcess:
             with socket.socket(fileno=os.dup(self._file)) as end:
                 end.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(STALL), 0))
 
-    def ask(self, operation: str, request: tuple[Any, ...] | None = None) -> None:
-        """Send a request.
-
-        Args:
-            operation: Name of the operation in errors.
-            request: Name and arguments of a method of ``EnvWorker``; None means a step with the actions in the shared
-                memory.
-        """
-        self.send(operation, None if request is None else dumps_for_child(request))
+    def ask(self, operation: str, request: tuple[Any, ...]) -> None:
+        """Send a request: the name of the operation in errors, and name and arguments of a method of ``EnvWorker``."""
+        self.send(operation, dumps_for_child(request))
 
     def send(self, operation: str, data: Any) -> None:
-        """Send a request that is already pickled, or None."""
+        """Send a request that is already pickled, or None for a step with the actions in the shared memory."""
         self._requested, self.failure, self.answer = operation, None, None
         if self.block is not None:
             self.block.position[1] = STEPPING  # until the process changes it
@@ -207,10 +201,7 @@ class EnvProcess:
 def gather(processes: Sequence[EnvProcess], limits: Limits, give_up_on: Sequence[str] = ()) -> None:
     """Wait until every process with a pending request has answered, has died, or was killed at its time limit.
 
-    Args:
-        processes: Processes with or without a pending request.
-        limits: Time limits for an answer.
-        give_up_on: Kinds of failures after which the other processes are not awaited.
+    After a failure of one of the kinds ``give_up_on``, the other processes are not awaited.
     """
     start = time.monotonic()
     for process in processes:

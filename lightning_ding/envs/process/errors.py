@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,8 +55,10 @@ class Failure:
     refusal: Exception | None = None
     """The exception if a check of an argument raised it."""
 
-    def describe(self, detail: str = "") -> str:
-        """Return a description of the failure with its traceback."""
+    def describe(self, details: Mapping[int, str] | None = None) -> str:
+        """Return a description of the failure, with its traceback and the given details of its envs."""
+        texts = [details[env_id] for env_id in self.env_ids if env_id in details] if details else []
+        detail = f" ({'; '.join(texts)})" if texts else ""
         who = f"env {self.env_ids[0]}" if len(self.env_ids) == 1 else f"envs {list(self.env_ids)}"
         trace = f"\n{self.trace.rstrip()}" if self.trace else ""
         return f"{who} failed in {self.operation}: {self.summary}{detail}{trace}"

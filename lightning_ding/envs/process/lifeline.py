@@ -63,12 +63,9 @@ atexit.register(_close_open)  # runs before the handler of multiprocessing, whic
 
 
 def prepare_child(parent: Connection) -> None:
-    """Set up the signals of a child process.
+    """Set up the signals of a child process whose parent has this lifeline.
 
     The child ends with its parent, ignores SIGTERM, leaves Ctrl-C to the parent, and prints its stacks at SIGUSR1.
-
-    Args:
-        parent: Lifeline of the parent.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ignore_sigterm()
@@ -78,11 +75,7 @@ def prepare_child(parent: Connection) -> None:
 
 
 def die_with(parent: Connection) -> None:
-    """End this process when its parent ends.
-
-    Args:
-        parent: Lifeline of the parent.
-    """
+    """End this process when the parent with this lifeline ends."""
     try:
         _ask_kernel(parent)
     except (AttributeError, ImportError, OSError):  # not Linux

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from lightning_ding.envs.process.env_process import EnvProcess, Limits, gather
-from lightning_ding.envs.process.errors import EnvProcessError, Failure
+from lightning_ding.envs.process.errors import EnvProcessError
 from lightning_ding.envs.process.shared_memory import SharedArrays, layout_of
 
 START_SECONDS = 120.0  # until a new process answers; it mostly imports gymnasium and numpy
@@ -29,13 +29,13 @@ EnvDescription = tuple[Any, Any, "dict[str, Any]", "str | None"]
 
 
 class EnvProcesses:
-    """Processes with one or more envs each.
+    """Processes with one or more envs each; the arguments are those of ``ProcessVectorEnv``.
 
     Args:
         makers: Functions that create the envs.
         envs_per_process: Number of envs that share a process.
         mode: Autoreset mode.
-        context: Start method of processes: ``"forkserver"``, ``"spawn"`` or ``"fork"``.
+        context: Start method of processes.
         timeout: Seconds for creating the envs of a process; None for no limit.
 
     Raises:
@@ -52,11 +52,13 @@ class EnvProcesses:
     ) -> None:
         self._context: BaseContext = multiprocessing.get_context(context)
         self._timeout = timeout
-        self._is_closed = False
+        self.is_closed = False
+        """Whether all processes were ended."""
         ids = range(len(makers))
         self._groups = [ids[start : start + envs_per_process] for start in ids[::envs_per_process]]
         self._setups = [_pickle_makers(makers, group, mode) for group in self._groups]
-        self._attributes: dict[str, list[Any]] = {}
+        self.attributes: dict[str, list[Any]] = {}
+        """Values that ``set_attr`` has set, one for each env, which replacements get too."""
         self._shape: tuple[Any, Any] = (None, None)
         self.all: list[EnvProcess] = []
         """The processes in the order of their envs."""
@@ -71,12 +73,12 @@ class EnvProcesses:
                 are ended in this case.
         """
         try:
-            self._raise_failures(self._make(range(len(self._groups)), ANYTHING))
+            _raise(self._make(range(len(self._groups)), ANYTHING))
             descriptions: list[EnvDescription] = [one for process in self.all for one in process.answer.fn]
             _check_spaces(descriptions)
             self._shape = (layout_of(descriptions[0][0]), layout_of(descriptions[0][1]))
             self._share(self.all)
-            self._raise_failures(self.gather(self.all, (self._timeout, None), ANYTHING))
+            _raise(self.gather(self.all, (self._timeout, None), ANYTHING))
         except BaseException:
             self.kill()
             raise
@@ -86,11 +88,6 @@ class EnvProcesses:
         """Wait for answers, and return the processes that failed."""
         gather(asked, limits, give_up_on)
         return [process for process in asked if process.failure is not None]
-
-    def finish_pending(self, limits: Limits) -> None:
-        """Wait for the answers to requests of a call that was interrupted, e.g. by Ctrl-C."""
-        if any(process.is_pending for process in self.all):
-            gather(self.all, limits)
 
     def replace(self, broken: Sequence[EnvProcess], seeds: Sequence[int]) -> list[EnvProcess]:
         """Replace failed processes by new ones, and return the new ones, which may have failed too.
@@ -108,21 +105,12 @@ class EnvProcesses:
         self._make(numbers, ())
         fresh = [self.all[number] for number in numbers]
         for process in (working := _working(fresh)):
-            attributes = {name: values[process.rows] for name, values in self._attributes.items()}
+            attributes = {name: values[process.rows] for name, values in self.attributes.items()}
             process.ask(MAKING, ("resume", seeds[process.rows], attributes))
         gather(working, (self._timeout, None))
         self._share(working := _working(fresh))
         gather(working, (self._timeout, None))
         return fresh
-
-    def keep_attribute(self, name: str, values: list[Any]) -> None:
-        """Store an attribute of the envs for their replacements."""
-        self._attributes[name] = values
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether all processes were ended."""
-        return self._is_closed
 
     def close(self, seconds: float) -> None:
         """Close the envs and end their processes.
@@ -145,7 +133,7 @@ class EnvProcesses:
 
     def kill(self) -> None:
         """End all processes immediately."""
-        self._is_closed = True
+        self.is_closed = True
         for process in self.all:
             process.kill()
 
@@ -167,20 +155,16 @@ class EnvProcesses:
         for process in processes:
             process.share(SharedArrays(len(process.env_ids), *self._shape))
 
-    def _raise_failures(self, failed: Sequence[EnvProcess]) -> None:
-        if failed:
-            raise error_of(failed, {})
+
+def _raise(failed: Sequence[EnvProcess]) -> None:
+    if failed:
+        raise error_of(failed, {})
 
 
 def error_of(failed: Sequence[EnvProcess], details: Mapping[int, str]) -> EnvProcessError:
-    """Return one error that describes all failed processes.
-
-    Args:
-        failed: The failed processes, at least one.
-        details: Last operation of each env, by env number.
-    """
+    """Return one error that describes all failed processes, with the last operation of each env."""
     failures = [process.failure for process in failed if process.failure is not None]
-    texts = [failure.describe(_detail(failure, details)) for failure in failures]
+    texts = [failure.describe(details) for failure in failures]
     env_ids = [env_id for failure in failures for env_id in failure.env_ids]
     refusal = next((failure.refusal for failure in failures if failure.refusal is not None), None)
     return EnvProcessError("\n".join(texts), env_ids, refusal)
@@ -198,11 +182,6 @@ def _start(context: BaseContext, group: range) -> EnvProcess:
 
 def _working(processes: Sequence[EnvProcess]) -> list[EnvProcess]:
     return [process for process in processes if process.failure is None]
-
-
-def _detail(failure: Failure, details: Mapping[int, str]) -> str:
-    texts = [details[env_id] for env_id in failure.env_ids if env_id in details]
-    return f" ({'; '.join(texts)})" if texts else ""
 
 
 def _pickle_makers(makers: Sequence[Callable[[], Any]], group: range, mode: AutoresetMode) -> Any:

@@ -18,12 +18,7 @@ from lightning_ding.envs.process.shared_memory import layout_of
 
 
 class Observations:
-    """The last valid observations of N envs.
-
-    Args:
-        space: Observation space of one env.
-        num_envs: Number of envs N.
-    """
+    """The last valid observations of N envs, from the observation space of one env."""
 
     def __init__(self, space: Any, num_envs: int) -> None:
         self._space = space
@@ -57,12 +52,7 @@ class Observations:
         return self._layout.join([leaf[env_id].copy() for leaf in self._leaves])
 
     def fault_infos(self, failed: Sequence[EnvProcess], are_final: bool) -> dict[int, dict[str, Any]]:
-        """Return by env the info of a fault that ends its episode.
-
-        Args:
-            failed: Processes with a failure.
-            are_final: Put the fault into ``final_info``, as for envs that are reset in the same step.
-        """
+        """Return by env the info of a fault that ends its episode, as ``final_info`` if ``are_final``."""
         faults: dict[int, dict[str, Any]] = {}
         for process in failed:
             for env_id in process.env_ids:

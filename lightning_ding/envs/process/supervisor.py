@@ -87,15 +87,12 @@ class ProcessSupervisor:
         return self._processes.gather(processes, limits, self._give_up_on)
 
     def ask_all(self, operation: str, requests: Sequence[tuple[Any, ...]], can_wait: bool = False) -> None:
-        """Send a request to each process and wait for the answers.
+        """Send a request to each process, wait for the answers, and raise if a process fails.
 
         Args:
             operation: Name of the operation in errors.
             requests: A request for each process.
             can_wait: Accept that a dead process does not answer if it will be replaced.
-
-        Raises:
-            EnvProcessError: If a process fails.
         """
         for process, request in zip(self._processes.all, requests, strict=True):
             if process.is_alive:
@@ -107,8 +104,9 @@ class ProcessSupervisor:
             self._raise(failed)
 
     def finish_pending(self) -> None:
-        """Wait for the answers to an interrupted call."""
-        self._processes.finish_pending(self._limits)
+        """Wait for the answers to requests of a call that was interrupted, e.g. by Ctrl-C."""
+        if any(process.is_pending for process in self._processes.all):
+            self._processes.gather(self._processes.all, self._limits)
 
     def recover(self, failed: Sequence[EnvProcess], chosen: Sequence[int], options: Info | None = None) -> None:
         """Replace failed processes until all of them work and the chosen envs in them are reset.
@@ -176,9 +174,7 @@ def _row(actions: Any, env_id: int) -> Any:
 class FaultBudget:
     """Counts the faults of N envs, and draws seeds for their replacements.
 
-    Args:
-        num_envs: Number of envs N.
-        budget: Largest number of consecutive faults of an env, without a complete episode between them, >= 0.
+    ``budget`` is the largest number of consecutive faults of an env, without a complete episode between them, >= 0.
     """
 
     def __init__(self, num_envs: int, budget: int) -> None:

@@ -129,17 +129,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         return self.get_attr("np_random")
 
     def reset(self, *, seed: Any = None, options: Info | None = None) -> tuple[Any, Info]:
-        """Reset all envs, or those where ``options["reset_mask"]`` is true.
-
-        Args:
-            seed: Seed of the first env, which is increased by 1 for each further env; or a list with a seed for each
-                env. None continues the random streams.
-            options: Options of the envs, and optionally ``reset_mask``, a boolean array of shape (N,).
-
-        Raises:
-            ValueError: If the number of seeds or the shape of the mask is wrong.
-            EnvProcessError: If an env fails.
-        """
+        """Reset all envs, or those where ``options["reset_mask"]``, a boolean array of shape (N,), is true."""
         self._check_running()
         seeds = seeds_of(seed, self.num_envs)
         options, mask = without_mask(options, self.num_envs)
@@ -151,15 +141,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         return self._observations.batch(self.copy), self._infos(processes, {})
 
     def step(self, actions: Any) -> Step:
-        """Step all envs.
-
-        Args:
-            actions: Element of ``action_space``.
-
-        Raises:
-            EnvProcessError: If an env fails.
-            RuntimeError: Without autoreset, if an env was not reset after the end of its episode.
-        """
+        """Step all envs."""
         self._check_running()
         self._check_steppable()
         failed = self._supervisor.step(actions, self._request(actions), (self._step_timeout, self._reset_timeout))
@@ -177,11 +159,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         return self._observations.batch(self.copy), reward, terminated, truncated, self._infos(processes, faults)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Return the result of a method of each env, or an attribute of each env; results are pickled.
-
-        Raises:
-            EnvProcessError: If an env fails.
-        """
+        """Return the result of a method of each env, or an attribute of each env; results are pickled."""
         self._check_running()
         self._supervisor.ask_all(f"call({name!r})", [("call", name, args, kwargs)] * len(self._processes.all))
         return tuple(answer for process in self._processes.all for answer in process.answer)
@@ -191,23 +169,16 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of each env.
+        """Set an attribute of each env, from a list or tuple with a value for each env, or one value for all.
 
-        Args:
-            name: Name of the attribute.
-            values: A list or tuple with a value for each env, or one value for all.
-
-        Raises:
-            ValueError: If the number of values is wrong.
-            EnvProcessError: If an env fails. With ``on_env_error="restart"``, a dead process is no error: its
-                replacement at the next step gets the attribute.
+        With ``on_env_error="restart"``, a dead process is no error: its replacement gets the attribute.
         """
         values = list(values) if isinstance(values, (list, tuple)) else [values] * self.num_envs
         require(len(values) == self.num_envs, "values", f"{self.num_envs}, one for each env", len(values))
         self._check_running()
         requests = [("set_attr", name, values[process.rows]) for process in self._processes.all]
         self._supervisor.ask_all(f"set_attr({name!r})", requests, can_wait=True)
-        self._processes.keep_attribute(name, values)
+        self._processes.attributes[name] = values
 
     def render(self) -> tuple[Any, ...]:
         """Return the frame of each env."""
@@ -254,11 +225,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
 
 
 def start_method(name: str | None) -> str:
-    """Return the start method of processes; None means the best one available.
-
-    Raises:
-        ValueError: If the system does not support this start method, or is not a POSIX system.
-    """
+    """Return the start method of processes, the best one for None; raise ``ValueError`` if the system lacks it."""
     require_posix('mode="async"', 'mode="sync"')
     known = multiprocessing.get_all_start_methods()
     name = name or ("forkserver" if "forkserver" in known else "spawn")
@@ -267,17 +234,9 @@ def start_method(name: str | None) -> str:
 
 
 def check_arguments(
-    num_envs: int,
-    envs_per_process: int,
-    on_env_error: str,
-    restart_budget: int,
-    timeouts: Mapping[str, float | None],
+    num_envs: int, envs_per_process: int, on_env_error: str, restart_budget: int, timeouts: Mapping[str, float | None]
 ) -> None:
-    """Check the arguments of ``ProcessVectorEnv``.
-
-    Raises:
-        ValueError: If an argument is out of its range.
-    """
+    """Raise ``ValueError`` for an argument of ``ProcessVectorEnv`` that is out of its range."""
     require(num_envs >= 1, "env_fns", "one or more functions", num_envs)
     require(envs_per_process >= 1, "envs_per_process", ">= 1", envs_per_process)
     require(on_env_error in get_args(OnEnvError), "on_env_error", f"one of {get_args(OnEnvError)}", on_env_error)
@@ -304,7 +263,6 @@ def without_mask(options: Info | None, num_envs: int) -> tuple[Info | None, NDAr
         return options, np.ones(num_envs, dtype=bool)
     mask: Any = options["reset_mask"]
     is_mask = isinstance(mask, np.ndarray) and mask.dtype == bool and mask.shape == (num_envs,) and bool(mask.any())
-    require(
-        is_mask, "options['reset_mask']", f"a boolean array of shape ({num_envs},) with at least one true entry", mask
-    )
+    allowed = f"a boolean array of shape ({num_envs},) with at least one true entry"
+    require(is_mask, "options['reset_mask']", allowed, mask)
     return {name: value for name, value in options.items() if name != "reset_mask"}, mask

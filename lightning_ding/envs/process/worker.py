@@ -33,12 +33,7 @@ Outcome = tuple[int, Any, Info, "tuple[Any, Info] | None"]
 
 
 def serve(pipe: Connection, parent: Connection) -> None:
-    """Answer requests until a request to close, or until the parent ends.
-
-    Args:
-        pipe: The child's end of the pipe.
-        parent: Lifeline of the parent.
-    """
+    """Answer requests over the pipe until a request to close, or until the parent with this lifeline ends."""
     prepare_child(parent)
     file, worker = pipe.fileno(), EnvWorker(pipe)
     try:
@@ -69,11 +64,7 @@ def _answer(pipe: Connection, worker: EnvWorker, code: bytes) -> bool:
 
 
 class EnvWorker:
-    """The envs of this process.
-
-    Args:
-        pipe: The child's end of the pipe.
-    """
+    """The envs of this process. Its public methods are the requests of the parent."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -111,9 +102,7 @@ class EnvWorker:
     def resume(self, seeds: list[int | None], attributes: dict[str, list[Any]]) -> None:
         """Replace failed envs, whose episodes count as ended.
 
-        Args:
-            seeds: Seed of each env for its first reset, used if that reset is called without a seed.
-            attributes: Values that ``set_attr`` has set, one for each env, by name.
+        ``seeds`` are those of first resets without a seed, ``attributes`` the values that ``set_attr`` has set.
         """
         self._fallback_seeds, self._ended = seeds, [True] * len(self._envs)
         for name, values in attributes.items():
@@ -150,11 +139,7 @@ class EnvWorker:
             env.set_wrapper_attr(name, value)
 
     def close(self) -> None:
-        """Close all envs, even if one of them raises.
-
-        Raises:
-            Exception: The first exception that an env raised.
-        """
+        """Close all envs, and raise the first exception of an env afterwards."""
         first: Exception | None = None
         for number, env in enumerate(self._envs):
             try:
@@ -167,13 +152,8 @@ class EnvWorker:
 
     def describe_error(self, error: Exception) -> tuple[int, str, str, Exception | None]:
         """Return the env's number, the error in one line, its traceback, and the error itself if a check raised it."""
-        trace = "".join(traceback.format_exception(error))
-        return (
-            int(self._position[0]),
-            f"{type(error).__name__}: {error}",
-            trace,
-            error if is_check_error(error) else None,
-        )
+        trace, summary = "".join(traceback.format_exception(error)), f"{type(error).__name__}: {error}"
+        return int(self._position[0]), summary, trace, error if is_check_error(error) else None
 
     def _step_one(self, number: int, action: Any) -> None:
         block, final = self._block, None

@@ -136,12 +136,12 @@ def _array_to_plain(value: Any, path: str, memo: Memo | None, depth: int) -> Cod
 
 
 def _array_from_plain(coded: Coded, path: str, decoded: dict[int, Any]) -> Any:
+    size = int(np.prod(coded["shape"]))
     if coded["dtype"] == "object":
-        array = np.empty(int(np.prod(coded["shape"])), dtype=object)
+        array = np.empty(size, dtype=object)
         for place, item in enumerate(coded["items"]):
             array[place] = from_plain(item, None, f"{path}[{place}]", decoded)
         return array.reshape(coded["shape"])
-    size = int(np.prod(coded["shape"]))
     array = np.frombuffer(coded["data"].numpy().tobytes(), dtype=coded["dtype"], count=size)
     array = array.reshape(coded["shape"]).copy()
     return array[()] if coded["is_scalar"] else array
@@ -269,15 +269,12 @@ def _find_class(name: list[str], path: str, fits: Any) -> Any:
 
 
 def state_within(value: Any, layers: Sequence[Any], depth: int = 0) -> str | None:
-    """Return a description of mutable state that a constant holds, or None.
+    """Return a description of mutable state that a constant holds, the end of a sentence about it; or None.
 
     Args:
         value: Instance of one of ``CONSTANT``.
         layers: Envs and wrappers whose state is read; their methods hold no other state.
         depth: Number of constants around the value.
-
-    Returns:
-        The end of a sentence that begins with the name of the value.
     """
     if depth > CONSTANT_DEPTH:
         return None

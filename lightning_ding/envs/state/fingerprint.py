@@ -24,11 +24,7 @@ MODULE = re.compile(r"\blightning_ding\.(?:\w+\.)+(?=\w)")
 
 
 def env_fingerprints(envs: Sequence[Any]) -> Fingerprint:
-    """Return descriptions of the arguments of each env or vector env, and of its wrappers.
-
-    Returns:
-        For each env, descriptions of arguments by the env or wrapper that takes them.
-    """
+    """Return for each env or vector env descriptions of arguments, by the env or wrapper that takes them."""
     return [_fingerprint(env) for env in envs]
 
 
@@ -62,11 +58,9 @@ def _fingerprint(env: Any) -> dict[str, str]:
 
 
 def describe(value: Any, depth: int = 0) -> str:
-    """Return a description of an argument that does not depend on the process.
+    """Return a description of an argument, around which are ``depth`` objects, that does not depend on the process.
 
-    Args:
-        value: Any object. For objects that are neither data nor functions or classes, only the class is described.
-        depth: Number of objects around the value.
+    Of objects that are neither data nor functions or classes, only the class is described.
     """
     below = functools.partial(describe, depth=depth + 1)
     if depth > DEPTH:

@@ -41,15 +41,10 @@ class Memo:
         self._numbers = 0
 
     def once(self, value: Any, path: str, read: Callable[[], Coded]) -> Coded:
-        """Return the encoding of an object: its content the first time, and a reference to that afterwards.
-
-        Args:
-            value: The object.
-            path: Name of the object in errors.
-            read: Function that encodes the object.
+        """Return the encoding of an object: its content from ``read`` the first time, a reference to it afterwards.
 
         Raises:
-            NotPlainError: If the object contains itself.
+            NotPlainError: If the object, named ``path``, contains itself.
         """
         if id(value) not in self._coded:
             self._coded[id(value)] = (value, None)
@@ -74,11 +69,7 @@ class Memo:
         del self._memory[before:]
 
     def check_memory(self) -> None:
-        """Check that no two arrays or tensors share memory, which their restored copies would not do.
-
-        Raises:
-            NotPlainError: If two of them share memory; the message names both.
-        """
+        """Raise ``NotPlainError`` if two arrays or tensors share memory, which their restored copies would not do."""
         ordered = sorted((one for one in self._memory if one.high > one.low), key=lambda one: one.low)
         for place, one in enumerate(ordered):
             for later in ordered[place + 1 :]:

@@ -67,9 +67,8 @@ def load_env_state(env: VectorEnv, state: State) -> None:
     chains = [list(_chain(one)) for one in envs]
     for layers, saved in zip(chains, state["envs"], strict=True):
         if len(layers) != len(saved):
-            raise NotPlainError(
-                f"{name}: the number of wrappers must be as saved, {len(saved) - 1}, got {len(layers) - 1}"
-            )
+            wrong = f"must be as saved, {len(saved) - 1}, got {len(layers) - 1}"
+            raise NotPlainError(f"{name}: the number of wrappers {wrong}")
     check_fingerprints(state.get("made", []), env_fingerprints([env, *envs]), name)
     decoded: dict[int, Any] = {}
     for layers, saved in zip(chains, state["envs"], strict=True):
