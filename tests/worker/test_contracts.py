@@ -16,7 +16,7 @@ from lightning_ding.worker import (
 from lightning_ding.worker.base import Worker
 
 CONTRACTS = {
-    ISerialCollector: {"collect", "envstep", "episode", "pop_episodes", "reset", "reset_env", "reset_policy"},
+    ISerialCollector: {"collect", "reset_env", "reset_policy"},
     ISerialEvaluator: {"env", "eval", "reset_env", "run"},
     IBuffer: {
         *("clear", "count", "drop_episodes", "load_data", "load_state_dict", "push", "sample"),

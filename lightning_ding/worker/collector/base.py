@@ -1,15 +1,15 @@
-"""The interface of the collectors in the learner's process, what they share, and functions that make one."""
+"""The base of the collectors in the learner's process, and functions that make one from a config section."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic
 
 import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
-from typing_extensions import override
+from typing_extensions import TypeVar
 
 from lightning_ding.config import ConfigLike
 from lightning_ding.envs import EnvStepper
@@ -21,128 +21,14 @@ from lightning_ding.worker.episodes import CollectReport, EpisodeStatistics
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
 from lightning_ding.worker_config import CollectorConfig
 
-StepperT = TypeVar("StepperT", bound="EnvStepper | BattleStepper")
-PolicyT = TypeVar("PolicyT")
+StepperT = TypeVar("StepperT", bound="EnvStepper | BattleStepper", default=Any)
+PolicyT = TypeVar("PolicyT", default=Any)
 
 
-class ISerialCollector(Worker):
+class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
     """Acts in a vector env with a policy's collect mode; a context manager that closes what it made.
 
     Its counters cover its own rank. Under several ranks the caller adds them up.
-    """
-
-    config_class: ClassVar[type[CollectorConfig]] = CollectorConfig
-    registry = SERIAL_COLLECTOR_REGISTRY
-    collects_whole_episodes: ClassVar[bool] = False
-    """Whether ``collect`` counts episodes, so that a step is returned only if its episode ends without a fault."""
-    has_players: ClassVar[bool] = False
-    """Whether several policies act in each env."""
-    sample: int
-    """Transitions that this collector has returned, on this rank."""
-    dropped_episode: int = 0
-    """Episodes that a fault of their env ended; they are neither counted nor reported as episodes."""
-
-    @abstractmethod
-    def reset_env(self, env: VectorEnv | None = None) -> None:
-        """Start new episodes, in ``env`` if it is given.
-
-        Unfinished episodes are lost. Transitions that are not yet returned are kept.
-
-        Raises:
-            RuntimeError: If there is no env.
-            ValueError: If ``env`` has another number of players than there are policies.
-        """
-
-    @abstractmethod
-    def reset_policy(self, policy: Any = None) -> None:
-        """Replace the policy if one is given, and reset its collecting state.
-
-        Args:
-            policy: A collect mode; a sequence of them where several policies act in one env.
-
-        Raises:
-            RuntimeError: If there is no policy.
-            TypeError: If several policies act and ``policy`` is not a sequence.
-            ValueError: If there are not as many policies as players, or the collector cannot collect for a policy.
-        """
-
-    @abstractmethod
-    def reset(self, policy: Any = None, env: VectorEnv | None = None) -> None:
-        """Replace policy and env where they are given; reset counters and kept data, and begin new episodes."""
-
-    @abstractmethod
-    def collect(self, target: int | None = None, /, *args: Any, **kwargs: Any) -> Any:
-        """Return collected data.
-
-        Args:
-            target: Amount in the unit of the collector, transitions or episodes; None takes the policy's default.
-            args: Further arguments of the collector.
-            kwargs: Further arguments of the collector; every collector accepts ``train_iter``, ``random_collect`` and
-                ``policy_kwargs``.
-
-        Raises:
-            RuntimeError: If there is no env or no policy, an env reports a fault with ``env_fault="raise"``, or too
-                many in a row.
-            ValueError: If an argument is out of range, a policy gives no actions or of a wrong shape, or a value is not
-                finite.
-            TypeError: If an argument is of the wrong type.
-        """
-
-    @abstractmethod
-    def pop_episodes(self) -> tuple[list[float], list[int]]:
-        """Return the returns, of several players the first one's, and lengths of the episodes since the last call."""
-
-    def pop_dropped_episodes(self) -> list[int]:
-        """Return the ``episode_id`` of the episodes that were dropped for a fault of their env since the last call."""
-        return []
-
-    def skip_episode_ids(self, first: int) -> None:
-        """Give episodes that begin from now on ids >= ``first``, so that they differ from those in a buffer."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all state that decides what is collected next, except that of the envs, as tensors and builtins.
-
-        Raises:
-            NotImplementedError: If the collector does not support it.
-        """
-        raise NotImplementedError(f"a {type(self).__name__} does not give its state")
-
-    def load_state_dict(self, state: Mapping[str, Any], goes_on: bool = True) -> None:
-        """Restore what ``state_dict`` returned.
-
-        Args:
-            state: State of a collector of the same kind with as many envs; of another kind only without ``goes_on``.
-            goes_on: Whether the envs are in the state that they had then. If not, the unfinished episodes are left
-                out, and ``reset_env`` has to begin new ones.
-
-        Raises:
-            NotImplementedError: If the collector does not support it.
-            RuntimeError: If there is no env.
-            ValueError: If the unfinished episodes should continue in another number of envs.
-        """
-        raise NotImplementedError(f"a {type(self).__name__} does not take a state")
-
-    @property
-    @abstractmethod
-    def episode(self) -> int:
-        """Episodes finished by this collector, on this rank."""
-
-    @property
-    @abstractmethod
-    def envstep(self) -> int:
-        """Environment steps taken by this collector, on this rank; a resumed run sets it."""
-
-    @envstep.setter
-    @abstractmethod
-    def envstep(self, value: int) -> None: ...
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release env and policy. Their owners close them and the logger."""
-
-
-class VectorEnvCollector(ISerialCollector, Generic[StepperT, PolicyT]):
-    """Holds the env, the policy, the counters and the report of a collector. A subclass acts.
 
     Args:
         cfg: A ``CollectorConfig``, or a mapping to merge over its defaults.
@@ -153,6 +39,13 @@ class VectorEnvCollector(ISerialCollector, Generic[StepperT, PolicyT]):
         exp_name: Part of the name of the Python logger that gets the reports too.
         instance_name: Name of this collector in both.
     """
+
+    config_class: ClassVar[type[CollectorConfig]] = CollectorConfig
+    registry = SERIAL_COLLECTOR_REGISTRY
+    collects_whole_episodes: ClassVar[bool] = False
+    """Whether ``collect`` counts episodes, so that a step is returned only if its episode ends without a fault."""
+    has_players: ClassVar[bool] = False
+    """Whether several policies act in each env."""
 
     def __init__(
         self,
@@ -180,21 +73,63 @@ class VectorEnvCollector(ISerialCollector, Generic[StepperT, PolicyT]):
         self._statistics.clear()
         self._report.reset()
 
-    @override
+    @abstractmethod
+    def reset_env(self, env: VectorEnv | None = None) -> None:
+        """Start new episodes, in ``env`` if it is given.
+
+        Unfinished episodes are lost. Transitions that are not yet returned are kept.
+
+        Raises:
+            RuntimeError: If there is no env.
+            ValueError: If ``env`` has another number of players than there are policies.
+        """
+
+    @abstractmethod
+    def reset_policy(self, policy: PolicyT | None = None) -> None:
+        """Replace the policy if one is given, and reset its collecting state.
+
+        Args:
+            policy: A collect mode; a sequence of them where several policies act in one env.
+
+        Raises:
+            RuntimeError: If there is no policy.
+            TypeError: If several policies act and ``policy`` is not a sequence.
+            ValueError: If there are not as many policies as players, or the collector cannot collect for a policy.
+        """
+
     def reset(self, policy: PolicyT | None = None, env: VectorEnv | None = None) -> None:
+        """Replace policy and env where they are given; reset counters and kept data, and begin new episodes."""
         self._clear()
         if policy is not None or self._policy is not None:
             self.reset_policy(policy)
         if env is not None or self._stepper is not None:
             self.reset_env(env)
 
-    @override
+    @abstractmethod
+    def collect(self, target: int | None = None, /, *args: Any, **kwargs: Any) -> Any:
+        """Return collected data.
+
+        Args:
+            target: Amount in the unit of the collector, transitions or episodes; None takes the policy's default.
+            args: Further arguments of the collector.
+            kwargs: Further arguments of the collector; every collector accepts ``train_iter``, ``random_collect`` and
+                ``policy_kwargs``.
+
+        Raises:
+            RuntimeError: If there is no env or no policy, an env reports a fault with ``env_fault="raise"``, or too
+                many in a row.
+            ValueError: If an argument is out of range, a policy gives no actions or of a wrong shape, or a value is not
+                finite.
+            TypeError: If an argument is of the wrong type.
+        """
+
     def close(self) -> None:
+        """Release env and policy. Their owners close them and the logger."""
         self._stepper = self._policy = None
 
     @property
-    @override
     def envstep(self) -> int:
+        """Environment steps taken by this collector, on this rank; a resumed run sets it."""
         return self._statistics.envstep
 
     @envstep.setter
@@ -202,31 +137,54 @@ class VectorEnvCollector(ISerialCollector, Generic[StepperT, PolicyT]):
         self._statistics.envstep = value
 
     @property
-    @override
-    def episode(self) -> int:
-        return self._statistics.episode
-
-    @property
-    @override
-    def sample(self) -> int:  # type: ignore[override]
+    def sample(self) -> int:
+        """Transitions that this collector has returned, on this rank."""
         return self._statistics.sample
 
     @property
-    @override
-    def dropped_episode(self) -> int:  # type: ignore[override]
+    def episode(self) -> int:
+        """Episodes finished by this collector, on this rank."""
+        return self._statistics.episode
+
+    @property
+    def dropped_episode(self) -> int:
+        """Episodes that a fault of their env ended; they are neither counted nor reported as episodes."""
         return self._statistics.dropped_episode
 
-    @override
     def pop_episodes(self) -> tuple[list[float], list[int]]:
+        """Return the returns, of several players the first one's, and lengths of the episodes since the last call."""
         return self._statistics.pop_episodes()
 
-    @override
     def pop_dropped_episodes(self) -> list[int]:
+        """Return the ``episode_id`` of the episodes that were dropped for a fault of their env since the last call."""
         return self._statistics.pop_dropped_ids()
 
-    @override
     def skip_episode_ids(self, first: int) -> None:
+        """Give episodes that begin from now on ids >= ``first``, so that they differ from those in a buffer."""
         self._statistics.next_episode_id = max(first, self._statistics.next_episode_id)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all state that decides what is collected next, except that of the envs, as tensors and builtins.
+
+        Raises:
+            NotImplementedError: If the collector does not support it.
+        """
+        raise NotImplementedError(f"a {type(self).__name__} does not give its state")
+
+    def load_state_dict(self, state: Mapping[str, Any], goes_on: bool = True) -> None:
+        """Restore what ``state_dict`` returned.
+
+        Args:
+            state: State of a collector of the same kind with as many envs; of another kind only without ``goes_on``.
+            goes_on: Whether the envs are in the state that they had then. If not, the unfinished episodes are left
+                out, and ``reset_env`` has to begin new ones.
+
+        Raises:
+            NotImplementedError: If the collector does not support it.
+            RuntimeError: If there is no env.
+            ValueError: If the unfinished episodes should continue in another number of envs.
+        """
+        raise NotImplementedError(f"a {type(self).__name__} does not take a state")
 
     def _require_env(self) -> StepperT:
         if self._stepper is None:
@@ -265,7 +223,7 @@ def create_serial_collector(cfg: Any, **kwargs: Any) -> ISerialCollector:
     Raises:
         KeyError: If the type is missing or not registered.
     """
-    return get_serial_collector_cls(cfg)(cfg, **kwargs)  # type: ignore[call-arg]
+    return get_serial_collector_cls(cfg)(cfg, **kwargs)
 
 
 def get_serial_collector_cls(cfg: Any) -> type[ISerialCollector]:

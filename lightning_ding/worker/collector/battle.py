@@ -19,7 +19,7 @@ from lightning_ding.config import require
 from lightning_ding.envs import Timestep
 from lightning_ding.envs.battle_stepper import BattleStep, BattleStepper
 from lightning_ding.modes import CollectMode
-from lightning_ding.worker.collector.base import VectorEnvCollector
+from lightning_ding.worker.collector.base import ISerialCollector
 from lightning_ding.worker.episodes import FaultCounter
 from lightning_ding.worker.players import Output, Players, attribute, check_players, gather_actions, random_output
 
@@ -43,7 +43,7 @@ class BattleCall(NamedTuple):
     """Episodes of each player that ended during the call."""
 
 
-class BattleSerialCollector(VectorEnvCollector[BattleStepper, Sequence[CollectMode]]):
+class BattleSerialCollector(ISerialCollector[BattleStepper, Sequence[CollectMode]]):
     """Acts in N games of P players with P policies. A subclass keeps the transitions.
 
     A transition of a player goes from one of its turns to its next one, or to the end of its episode, so the other
@@ -55,7 +55,7 @@ class BattleSerialCollector(VectorEnvCollector[BattleStepper, Sequence[CollectMo
 
     An env step is one step of one game, regardless of the number of players that act in it. Counters cover this rank.
 
-    See :class:`VectorEnvCollector` for the arguments. The env has an axis of players, see ``BattleStepper``.
+    See :class:`ISerialCollector` for the arguments. The env has an axis of players, see ``BattleStepper``.
 
     Raises:
         TypeError: If ``policy`` is not a sequence.

@@ -19,7 +19,7 @@ from lightning_ding.config import require
 from lightning_ding.envs import EnvStepper, Timestep, from_plain, to_plain
 from lightning_ding.modes import CollectMode
 from lightning_ding.worker.actions import actions_of, random_output
-from lightning_ding.worker.collector.base import VectorEnvCollector
+from lightning_ding.worker.collector.base import ISerialCollector
 from lightning_ding.worker.episodes import FaultCounter
 from lightning_ding.worker.players import collect_mode_of
 
@@ -37,7 +37,7 @@ class Call(NamedTuple):
     """Whether the episodes that end are reported."""
 
 
-class SinglePolicyCollector(VectorEnvCollector[EnvStepper, CollectMode]):
+class SinglePolicyCollector(ISerialCollector[EnvStepper, CollectMode]):
     """Acts in N envs, in any autoreset mode, with one policy. A subclass keeps the steps and decides when to stop."""
 
     # ------------------------------------------------------------------ to implement
