@@ -178,7 +178,7 @@ class NormaliseObservation(_Normaliser):
         """Reset all envs, or those where ``options["reset_mask"]`` is true."""
         rows = _reset_rows(options, self.num_envs)
         obs, info = self.env.reset(seed=seed, options=options)
-        return self._normalise(obs, self.statistics, rows), info
+        return self._normalise(obs, rows), info
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, Info]:
         """Step the envs."""
@@ -186,12 +186,12 @@ class NormaliseObservation(_Normaliser):
         ended = terminated | truncated
         counted = ~_not_in_episode(info, ended)
         if self.env.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP or not ended.any():
-            return self._normalise(obs, self.statistics, counted), reward, terminated, truncated, info
-        reached = self._normalise(with_final_obs(obs, info["final_obs"], ended), self.statistics, counted)
+            return self._normalise(obs, counted), reward, terminated, truncated, info
+        reached = self._normalise(with_final_obs(obs, info["final_obs"], ended), counted)
         final_obs = np.full(self.num_envs, None, dtype=object)
         for row in np.flatnonzero(ended):
             final_obs[row] = nested.index(reached, row)
-        obs = merge_rows(self._normalise(obs, self.statistics, ended), reached, ended)
+        obs = merge_rows(self._normalise(obs, ended), reached, ended)
         return obs, reward, terminated, truncated, {**info, "final_obs": final_obs}
 
     @property
@@ -206,10 +206,13 @@ class NormaliseObservation(_Normaliser):
     def load_episode_state(self, state: dict[str, Any]) -> None:
         """Restore what ``episode_state`` returned."""
 
-    def _normalise(self, obs: Any, statistics: Statistics, counted: BoolArray) -> Any:
+    def _normalise(self, obs: Any, counted: BoolArray) -> Any:
+        return self._normalise_part(obs, self.statistics, counted)
+
+    def _normalise_part(self, obs: Any, statistics: Statistics, counted: BoolArray) -> Any:
         if isinstance(statistics, dict):
             return {
-                name: self._normalise(part, statistics[name], counted) if name in statistics else part
+                name: self._normalise_part(part, statistics[name], counted) if name in statistics else part
                 for name, part in obs.items()
             }
         finite = np.isfinite(obs).reshape(len(obs), -1).all(1)
