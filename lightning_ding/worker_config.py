@@ -38,7 +38,6 @@ class CollectorConfig:
     """Episode collector: pass every finished episode through the vector env's ``reward_shaping(env_id, episode)``."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require(self.collect_print_freq >= 1, "collect_print_freq", ">= 1", self.collect_print_freq)
 
 
@@ -68,7 +67,6 @@ class ReplayBufferConfig:
     """Updates between two reports of a buffer that is used without a Trainer, >= 1."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require(self.replay_buffer_size >= 1, "replay_buffer_size", ">= 1", self.replay_buffer_size)
         require(self.frame_stack >= 1, "frame_stack", ">= 1", self.frame_stack)
         require(self.monitor_freq >= 1, "monitor_freq", ">= 1", self.monitor_freq)
@@ -113,7 +111,6 @@ class HookConfig:
     """Further hooks by name, each a mapping: type, position, and optionally name, priority and ext_args."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         for name in ("log_show_after_iter", "save_ckpt_after_iter"):
             value = getattr(self, name)
             allowed = value is None or value is False or (value is not True and value >= 1)
@@ -128,7 +125,6 @@ class LearnerLoaderConfig:
     """Only 0: batches are fetched one by one in the learner's process, each after the previous update."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         allowed = "0, batches are fetched in the learner's own process"
         require(self.num_workers == 0, "dataloader.num_workers", allowed, self.num_workers)
 
@@ -157,7 +153,6 @@ class LearnerConfig:
     """Hooks that are called around iterations and runs."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require(self.train_iterations >= 1, "train_iterations", ">= 1", self.train_iterations)
 
 
@@ -175,5 +170,4 @@ class AggregatorConfig:
     """Longest wait for the other ranks in seconds, > 0; after it an error."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require(self.timeout_seconds > 0, "timeout_seconds", "> 0", self.timeout_seconds)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import safetensors.torch
 import torch
@@ -77,8 +77,11 @@ class LearnerAggregator:
             ValueError: If the batch has another size.
             RuntimeError: If a learner fails; the message names it, and on its rank its error is the cause.
         """
-        if self._group is None:
-            return _merged(self._train(data, envstep))
+        infos = self._train(data, envstep) if self._group is None else self._train_on_all_ranks(data, envstep)
+        return cast("dict[str, Any]", merge_info(infos))
+
+    def _train_on_all_ranks(self, data: Any, envstep: int) -> list[dict[str, Any]]:
+        """Return the infos of all ranks, or raise on all of them if a learner fails on one."""
         failure: Exception | None = None
         try:
             record = encode({"infos": self._train(data, envstep)})
@@ -90,7 +93,7 @@ class LearnerAggregator:
         failed = [one["failed"] for one in records if "failed" in one]
         if failed:
             raise RuntimeError(f"learners failed on other ranks: {'; '.join(failed)}")
-        return _merged([info for one in records for info in one["infos"]])
+        return [info for one in records for info in one["infos"]]
 
     def close(self) -> dict[str, bool]:
         """Close all learners, even if one of them fails to close.
@@ -188,11 +191,6 @@ def _merge_tensors(values: list[Tensor], path: str) -> Tensor:
     except RuntimeError as error:
         shapes = [tuple(value.shape) for value in values]
         raise ValueError(f"{path} must be tensors that can be joined, got the shapes {shapes}") from error
-
-
-def _merged(infos: list[dict[str, Any]]) -> dict[str, Any]:
-    merged: dict[str, Any] = merge_info(infos)
-    return merged
 
 
 def encode(data: Any) -> bytes:

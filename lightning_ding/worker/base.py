@@ -120,15 +120,7 @@ def create_comm_collector(cfg: Any, **kwargs: Any) -> Any:
 
 
 def create_comm_learner(cfg: Any, **kwargs: Any) -> Any:
-    """Return the comm learner that ``cfg.type``, or ``cfg.system.transport``, names.
-
-    Args:
-        cfg: Config of the worker.
-        kwargs: Further arguments of its constructor, such as ``host`` and ``port``.
-
-    Raises:
-        KeyError: If the type is missing or not registered.
-    """
+    """Return the comm learner that ``cfg`` names, as :func:`create_comm_collector` does."""
     return get_class(COMM_LEARNER_REGISTRY, _named(cfg))(cfg, **kwargs)
 
 

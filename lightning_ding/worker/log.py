@@ -4,52 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
 DEFAULT_EXPERIMENT = "default_experiment"
-
-
-@runtime_checkable
-class MetricsWriter(Protocol):
-    """A logger of Lightning."""
-
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Write numbers."""
-
-
-@runtime_checkable
-class HasExperiment(Protocol):
-    """A logger of Lightning that wraps another writer."""
-
-    experiment: Any
-    """The writer, such as a TensorBoard ``SummaryWriter``."""
-
-
-@runtime_checkable
-class HistogramWriter(Protocol):
-    """A writer that takes distributions, as TensorBoard's does."""
-
-    def add_histogram(self, tag: str, values: Any, global_step: int | None = None) -> Any:
-        """Write a distribution."""
-
-
-@runtime_checkable
-class FigureWriter(Protocol):
-    """A writer that takes figures, as TensorBoard's does."""
-
-    def add_figure(self, tag: str, figure: Any, global_step: int | None = None, close: bool = True) -> Any:
-        """Write a matplotlib figure."""
-
-
-@runtime_checkable
-class VideoWriter(Protocol):
-    """A writer that takes videos, as TensorBoard's does."""
-
-    def add_video(self, tag: str, vid_tensor: Any, global_step: int | None = None, fps: float = 4) -> Any:
-        """Write videos of shape (V, T, C, H, W)."""
 
 
 class WorkerLog:
@@ -87,11 +47,11 @@ class WorkerLog:
     @property
     def writer(self) -> Any:
         """The ``SummaryWriter`` itself, which a Lightning logger calls its ``experiment``."""
-        return self.tb_logger.experiment if isinstance(self.tb_logger, HasExperiment) else self.tb_logger
+        return getattr(self.tb_logger, "experiment", self.tb_logger)
 
     def tag(self, name: str, train_iter: int, envstep: int) -> tuple[str, int]:
         """Return the tag and the step under which a figure or a video is written."""
-        if isinstance(self.tb_logger, MetricsWriter):
+        if hasattr(self.tb_logger, "log_metrics"):
             return f"{self.instance_name}/{name}", envstep
         return f"{self.instance_name}_iter/{name}", train_iter
 
@@ -101,7 +61,7 @@ class WorkerLog:
             return
         line = ", ".join(f"{name} {value:.6g}" for name, value in values.items())
         self._text.info("train_iter %d, envstep %d: %s", train_iter, envstep, line)
-        if isinstance(self.tb_logger, MetricsWriter):
+        if hasattr(self.tb_logger, "log_metrics"):
             named = {f"{self.instance_name}/{name}": value for name, value in values.items()}
             self.tb_logger.log_metrics(named, step=envstep)
         elif self.tb_logger is not None:
@@ -111,7 +71,7 @@ class WorkerLog:
 
     def write_histograms(self, values: Mapping[str, Tensor], train_iter: int, envstep: int) -> None:
         """Write distributions, shapes (values,), to TensorBoard, if that is the logger."""
-        if not self.has_reader or not isinstance(self.writer, HistogramWriter):
+        if not self.has_reader or not hasattr(self.writer, "add_histogram"):
             return
         for name, value in values.items():
             self.writer.add_histogram(f"{self.instance_name}_iter/{name}", value, train_iter)

@@ -56,7 +56,6 @@ class AdvancedBufferConfig(ReplayBufferConfig):
     """Advanced buffer: limits of the rates at which it is filled and sampled."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
         require(0 <= self.alpha <= 1, "alpha", "in [0, 1]", self.alpha)
         require(0 <= self.beta <= 1, "beta", "in [0, 1]", self.beta)
@@ -99,10 +98,9 @@ class AdvancedReplayBuffer(RingBuffer):
         self._gone = 0  # rows that are still in the ring but cannot be drawn any more
         self._first_fresh = 0  # id below which all have left
         self._train_iter = 0
-        start, steps, unit = self.config.beta, self.config.anneal_step, self.config.anneal_unit
-        self._annealing = (
-            Schedule("linear", start, 1.0, steps, "budget" if unit == "budget" else "env_step") if steps else None
-        )
+        steps, in_budget = self.config.anneal_step, self.config.anneal_unit == "budget"
+        unit: Literal["env_step", "budget"] = "budget" if in_budget else "env_step"
+        self._annealing = Schedule("linear", self.config.beta, 1.0, steps, unit) if steps else None
         self._newest_sample: Rows = np.empty(0, dtype=np.int64)
         self._limiter = RateLimiter(self.config.thruput_controller, self._lock)
         self._is_limited = self.config.thruput_controller.is_active
@@ -163,10 +161,11 @@ class AdvancedReplayBuffer(RingBuffer):
             shape = (batch_size,) if num_batches is None else (num_batches, batch_size)
             rows, weight, smallest = self._draw_fresh(shape, cur_learner_iter, sample_range)
             self._newest_sample = rows.flatten()  # a copy, because the rows are returned
-            extra = {"IS": ((weight / smallest) ** -self.beta).astype(np.float32), "priority": self._priority[rows]}
-            extra |= {"replay_unique_id": self._id_of(rows), "replay_buffer_idx": rows}
             batch = self._storage.gather(rows, n_step, discount_factor)
-            batch |= {name: torch.from_numpy(array) for name, array in extra.items()}
+            batch["IS"] = torch.from_numpy(((weight / smallest) ** -self.beta).astype(np.float32))
+            batch["priority"] = torch.from_numpy(self._priority[rows])
+            batch["replay_unique_id"] = torch.from_numpy(self._id_of(rows))
+            batch["replay_buffer_idx"] = torch.from_numpy(rows)
             self._limiter.count_sample(rows.size)
             self._note_sample(rows.size, cur_learner_iter)
             self._lock.notify_all()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from typing_extensions import Self
@@ -128,11 +128,7 @@ class IBuffer(Worker):
 
 
 def create_buffer(cfg: Any, **kwargs: Any) -> IBuffer:
-    """Return the buffer that ``cfg.type`` names, made with ``cfg`` and ``kwargs``.
-
-    Raises:
-        KeyError: If the type is missing or not registered.
-    """
+    """Return the buffer that ``cfg.type`` names, made with ``cfg`` and ``kwargs``; see :func:`get_buffer_cls`."""
     return get_buffer_cls(cfg)(cfg, **kwargs)  # type: ignore[call-arg]
 
 
@@ -142,8 +138,7 @@ def get_buffer_cls(cfg: Any) -> type[IBuffer]:
     Raises:
         KeyError: If the type is missing or not registered.
     """
-    found: type[IBuffer] = get_class(BUFFER_REGISTRY, cfg)
-    return found
+    return cast(type[IBuffer], get_class(BUFFER_REGISTRY, cfg))
 
 
 def load_merged(buffer: IBuffer, files: Sequence[Path], seed: np.random.SeedSequence) -> tuple[int, int]:

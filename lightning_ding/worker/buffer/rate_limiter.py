@@ -39,7 +39,6 @@ class ThroughputConfig:
     """Longest wait in seconds, > 0; after it an error names the reason."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         limit, path = self.push_sample_rate_limit, "thruput_controller.push_sample_rate_limit"
         require(limit.max is None or limit.max > 0, f"{path}.max", "> 0 or None", limit.max)
         require(limit.min >= 0, f"{path}.min", ">= 0", limit.min)

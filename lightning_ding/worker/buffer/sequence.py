@@ -33,7 +33,6 @@ class SequenceBufferConfig(ReplayBufferConfig):
     """Sequence and episode buffer: first steps of a sequence that are not learned from, in [0, sequence_length)."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
         length = self.sequence_length
         require(length is None or length >= 1, "sequence_length", ">= 1 or None", length)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from lightning_ding.config import require
 from lightning_ding.ranks import rank_and_world_size
 from lightning_ding.worker.evaluator.config import EvaluatorConfig
-from lightning_ding.worker.log import FigureWriter, VideoWriter, WorkerLog
+from lightning_ding.worker.log import WorkerLog
 
 MAX_SIDE = 320
 """Pixels of a frame's longer side; larger ones are shrunk by a whole factor."""
@@ -61,7 +61,7 @@ class Rendering:
         """
         check_can_render(env)
         import_extra("PIL.Image")
-        if rank_and_world_size()[0] == 0 and not isinstance(self.log.writer, VideoWriter):
+        if rank_and_world_size()[0] == 0 and not hasattr(self.log.writer, "add_video"):
             given = type(self.log.tb_logger).__name__
             raise ValueError(
                 f"a video needs a SummaryWriter or Lightning's TensorBoardLogger as tb_logger, got {given}"
@@ -84,7 +84,7 @@ class Rendering:
         folder.mkdir(parents=True, exist_ok=True)
         figure = returns_figure(returns, f"{self.log.instance_name} at update {train_iter}, env step {envstep}")
         figure.savefig(folder / f"{self.log.instance_name}_{train_iter}.png")
-        if isinstance(self.log.writer, FigureWriter):
+        if hasattr(self.log.writer, "add_figure"):
             name, step = self.log.tag("returns", train_iter, envstep)
             self.log.writer.add_figure(name, figure, step, close=False)  # pyplot did not make it
 
