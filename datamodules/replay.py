@@ -22,7 +22,7 @@ from lightning_ding.config import require
 from lightning_ding.datamodules.base import CollectingDataModule
 from lightning_ding.datamodules.rng import Seeds
 from lightning_ding.ranks import on_any_rank
-from lightning_ding.worker import IBuffer, create_buffer, get_serial_collector_cls, load_merged, next_episode_id
+from lightning_ding.worker import IBuffer, create_buffer, get_serial_collector_cls
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +60,9 @@ class ReplayDataModule(CollectingDataModule):
         if not files:
             self._without_rank_state(str(folders[0]))
             return
-        cast(IBuffer, self.buffer).clear()  # an earlier fit may have filled it
-        taken, self._first_episode_id = load_merged(cast(IBuffer, self.buffer), files, seeds.replay)
+        buffer = cast(IBuffer, self.buffer)
+        buffer.clear()  # an earlier fit may have filled it
+        taken, self._first_episode_id = buffer.load_files(files, seeds.replay), buffer.next_episode_id()
         if taken < len(files):
             kind = type(self.buffer).__name__
             logger.warning(
@@ -82,7 +83,7 @@ class ReplayDataModule(CollectingDataModule):
     def _reset(self) -> None:
         super()._reset()
         if self.buffer is not None:  # from an earlier fit; episodes are dropped by their id, which must be unique
-            self._first_episode_id = next_episode_id(self.buffer)
+            self._first_episode_id = self.buffer.next_episode_id()
 
     def _next_round(self) -> ReplayRound:
         """Collect ``n_sample`` transitions, at first enough for a minibatch, and sample the minibatches of a round."""

@@ -31,10 +31,7 @@ def check_amount(name: str, value: Any) -> int:
 
 
 def check_integers(**values: Any) -> None:
-    """Raise if an argument is not an integer.
-
-    Args:
-        values: Arguments by name.
+    """Check arguments, given by name, that must be integers.
 
     Raises:
         TypeError: If an argument is neither a Python nor a numpy integer; a bool is not an integer.
@@ -45,10 +42,7 @@ def check_integers(**values: Any) -> None:
 
 
 def check_switches(**values: Any) -> None:
-    """Raise if an argument is not a bool.
-
-    Args:
-        values: Arguments by name.
+    """Check arguments, given by name, that must be bools.
 
     Raises:
         TypeError: If an argument is neither a Python nor a numpy bool.

@@ -1,7 +1,7 @@
 """Replay buffers."""
 
 from lightning_ding.worker.buffer.advanced import AdvancedReplayBuffer
-from lightning_ding.worker.buffer.base import IBuffer, create_buffer, get_buffer_cls, load_merged, next_episode_id
+from lightning_ding.worker.buffer.base import IBuffer, create_buffer, get_buffer_cls
 from lightning_ding.worker.buffer.episode import EpisodeReplayBuffer
 from lightning_ding.worker.buffer.naive import NaiveReplayBuffer
 from lightning_ding.worker.buffer.sequence import SequenceReplayBuffer
@@ -14,6 +14,4 @@ __all__ = [
     "SequenceReplayBuffer",
     "create_buffer",
     "get_buffer_cls",
-    "load_merged",
-    "next_episode_id",
 ]

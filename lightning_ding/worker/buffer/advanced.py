@@ -166,7 +166,7 @@ class AdvancedReplayBuffer(RingBuffer):
             batch["priority"] = torch.from_numpy(self._priority[rows])
             batch["replay_unique_id"] = torch.from_numpy(self._id_of(rows))
             batch["replay_buffer_idx"] = torch.from_numpy(rows)
-            self._limiter.count_sample(rows.size)
+            self._limiter.sampled += rows.size
             self._note_sample(rows.size, cur_learner_iter)
             self._lock.notify_all()
             return batch
@@ -242,7 +242,7 @@ class AdvancedReplayBuffer(RingBuffer):
         before = self._storage.push_count
         super()._push(batch)
         amount = self._storage.push_count - before
-        self._limiter.count_push(amount)
+        self._limiter.pushed += amount
         size = min(amount, self._storage.capacity)
         if not size:
             return

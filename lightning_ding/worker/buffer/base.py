@@ -139,22 +139,3 @@ def get_buffer_cls(cfg: Any) -> type[IBuffer]:
         KeyError: If the type is missing or not registered.
     """
     return cast(type[IBuffer], get_class(BUFFER_REGISTRY, cfg))
-
-
-def load_merged(buffer: IBuffer, files: Sequence[Path], seed: np.random.SeedSequence) -> tuple[int, int]:
-    """Fill an empty buffer with the states that several buffers saved.
-
-    Args:
-        buffer: A buffer of the same type and size as those that were saved.
-        files: Files that ``save_data`` wrote, at least one.
-        seed: Seed of the later draws.
-
-    Returns:
-        The number of files that were loaded, and an episode id above the ids of all transitions.
-    """
-    return buffer.load_files(files, seed), buffer.next_episode_id()
-
-
-def next_episode_id(buffer: IBuffer) -> int:
-    """Return an episode id above the ids of all transitions of a buffer."""
-    return buffer.next_episode_id()

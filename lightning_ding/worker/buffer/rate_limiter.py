@@ -71,8 +71,9 @@ class RateLimiter:
     def __init__(self, config: ThroughputConfig, condition: threading.Condition) -> None:
         self.config = config
         self._condition = condition
-        self._pushed = 0.0
-        self._sampled = 0.0
+        self.pushed = 0.0
+        self.sampled = 0.0
+        """Weighted counts, to which the buffer adds what it pushed and sampled."""
         self._since = time.monotonic()
         self.waited_seconds = 0.0
         """Total time that pushes and samples have waited."""
@@ -86,17 +87,13 @@ class RateLimiter:
         highest = self.config.push_sample_rate_limit.max
 
         def reason() -> str | None:
-            if highest is None or self._sampled < NOTHING:
+            if highest is None or self.sampled < NOTHING:
                 return None
-            ratio = (self._pushed + amount) / self._sampled
+            ratio = (self.pushed + amount) / self.sampled
             bound = f"thruput_controller.push_sample_rate_limit.max = {highest}"
             return f"pushed / sampled would be {ratio:.3g}, above {bound}" if ratio > highest * SLACK else None
 
         self._wait(f"a push of {amount}", reason)
-
-    def count_push(self, amount: int) -> None:
-        """Count transitions that were pushed."""
-        self._pushed += amount
 
     def wait_to_sample(self, amount: int, batch_size: int, count: Callable[[], int]) -> None:
         """Wait until ``amount`` transitions may be sampled.
@@ -115,15 +112,11 @@ class RateLimiter:
             if count() < ratio * batch_size:
                 name = "thruput_controller.sample_min_limit_ratio"
                 return f"the buffer holds {count()} transitions, fewer than {name} = {ratio} times {batch_size}"
-            reached = self._pushed / (self._sampled + amount)
+            reached = self.pushed / (self.sampled + amount)
             bound = f"thruput_controller.push_sample_rate_limit.min = {lowest}"
             return f"pushed / sampled would be {reached:.3g}, below {bound}" if reached * SLACK < lowest else None
 
         self._wait(f"a sample of {amount}", reason)
-
-    def count_sample(self, amount: int) -> None:
-        """Count transitions that were sampled."""
-        self._sampled += amount
 
     def _wait(self, what: str, reason: Callable[[], str | None]) -> None:
         self._decay()
@@ -146,6 +139,6 @@ class RateLimiter:
     def _decay(self) -> None:
         now = time.monotonic()
         factor = 0.01 ** ((now - self._since) / self.config.window_seconds)
-        self._pushed *= factor
-        self._sampled *= factor
+        self.pushed *= factor
+        self.sampled *= factor
         self._since = now

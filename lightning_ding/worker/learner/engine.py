@@ -25,11 +25,7 @@ from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
 from lightning_ding.worker.players import attribute, learn_mode_of
 
 COUNTERS = {"last_iter": "train_iter", "last_step": "env_step", "last_episode": "episode", "last_sample": "sample"}
-
-
 DEFAULT_INSTANCE = "learner"
-
-
 IDS = ("replay_buffer_idx", "replay_unique_id")
 
 
@@ -92,8 +88,10 @@ class LearnerEngine:
         self._module: Any = None
         self._progress = Progress()
         self._counts_itself = True
-        self._priority_info: dict[str, Any] = {}
-        self._log_buffer = empty_log_buffer()
+        self.priority_info: dict[str, Any] = {}
+        """Priorities of the last batch, as a buffer's ``update`` takes them; empty if the update gave none."""
+        self.log_buffer: LogBuffer = empty_log_buffer()
+        """Values that the last iteration reported: ``scalar``, ``scalars`` and ``histogram``."""
         self._iter_before = 0
         self._in_iteration = False
         self._learner_done = False
@@ -165,20 +163,10 @@ class LearnerEngine:
         self._progress.env_step = int(value)
 
     @property
-    def priority_info(self) -> dict[str, Any]:
-        """Priorities of the last batch, as a buffer's ``update`` takes them; empty if the update gave none."""
-        return self._priority_info
-
-    @property
     def learn_info(self) -> dict[str, Any]:
         """State of the learner: ``learner_step``, ``priority_info`` and ``learner_done``."""
         info = {"learner_step": self.train_iter, "priority_info": self.priority_info}
         return {**info, "learner_done": self._learner_done}
-
-    @property
-    def log_buffer(self) -> LogBuffer:
-        """Values that the last iteration reported: ``scalar``, ``scalars`` and ``histogram``."""
-        return self._log_buffer
 
     def crossed(self, every: int) -> bool:
         """Return whether the last iteration completed an update whose number is a multiple of ``every``."""
@@ -198,8 +186,8 @@ class LearnerEngine:
         """Reset the values of the last iteration; in a Trainer every hook calls this method."""
         self._in_iteration = True
         self._iter_before = self.train_iter
-        self._priority_info = {}
-        self._log_buffer = empty_log_buffer()
+        self.priority_info = {}
+        self.log_buffer = empty_log_buffer()
 
     def finish_iteration(self, outputs: Sequence[Mapping[str, Any]]) -> None:
         """Take the reports of the iteration's updates; in a Trainer every hook calls this; the first counts."""
@@ -209,8 +197,8 @@ class LearnerEngine:
         if self._counts_itself:
             self.last_iter.add(len(outputs))
         self.updates = self.train_iter - self._iter_before
-        self._log_buffer = sort_outputs(outputs)
-        scalar = self._log_buffer["scalar"]
+        self.log_buffer = sort_outputs(outputs)
+        scalar = self.log_buffer["scalar"]
         for name in self.policy.monitor_vars():
             value = None if name in scalar else attribute(self.policy, name, None)
             if value is not None:
@@ -235,14 +223,14 @@ class LearnerEngine:
             values = values.tolist() if isinstance(values, Tensor) else values
         else:
             ids = {name: data.get(name, [None] * size) for name in IDS}
-        self._priority_info = {"priority": values, **ids}
+        self.priority_info = {"priority": values, **ids}
 
     def report(self, values: Mapping[str, float]) -> None:
         """Write numbers, and the histograms of the last iteration, to the loggers, if this rank reports."""
         self.monitor = dict(values)
         if self._reports:
             self._log.write(values, self.train_iter, self.collector_envstep)
-            self._log.write_histograms(self._log_buffer["histogram"], self.train_iter, self.collector_envstep)
+            self._log.write_histograms(self.log_buffer["histogram"], self.train_iter, self.collector_envstep)
 
     def save_checkpoint(self, ckpt_name: str | None = None) -> Path:
         """Write the policy's learning state and the counters; only the first rank writes.

@@ -32,6 +32,8 @@ from lightning_ding.worker.log import DEFAULT_EXPERIMENT
 from lightning_ding.worker.players import attribute
 from lightning_ding.worker_config import LearnerConfig
 
+NextBatch = Callable[[], Any]
+TakePriority = Callable[[Any, Tensor], None]
 TRAINER_FLAGS: dict[str, Any] = {
     "devices": 1,
     "logger": False,
@@ -242,12 +244,6 @@ def _list_of_dicts(output: Any) -> list[dict[str, Any]]:
     if not isinstance(outputs, Sequence) or not all(isinstance(one, Mapping) for one in outputs):
         raise TypeError(f"the learn mode's forward must return a dict or a list of dicts, got {output!r}")
     return [dict(one) for one in outputs]
-
-
-NextBatch = Callable[[], Any]
-
-
-TakePriority = Callable[[Any, Tensor], None]
 
 
 def on_device(data: Any, device: torch.device | str) -> Any:

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_ding.worker import IBuffer, NaiveReplayBuffer, create_buffer
-from lightning_ding.worker.buffer import load_merged
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 NUM_ENVS = 3
@@ -248,7 +247,7 @@ def test_what_was_dropped_does_not_come_back_in_a_buffer_that_takes_over_others(
         buffer.save_data(tmp_path / name)
 
     merged = make(kind, 4)
-    load_merged(merged, [tmp_path / "one", tmp_path / "other"], np.random.SeedSequence(0))
+    merged.load_files([tmp_path / "one", tmp_path / "other"], np.random.SeedSequence(0))
 
     assert merged.count() == 4
     assert sorted(numbers(merged.sample(4)["reward"])) == [0, 1, 2, 3]  # two of either

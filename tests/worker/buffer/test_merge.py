@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_ding.worker import AdvancedReplayBuffer, IBuffer, NaiveReplayBuffer, SequenceReplayBuffer, load_merged
+from lightning_ding.worker import AdvancedReplayBuffer, IBuffer, NaiveReplayBuffer, SequenceReplayBuffer
 
 SEED = np.random.SeedSequence(0)
 
@@ -43,7 +43,7 @@ def test_buffers_are_merged_in_the_order_of_time_with_ids_of_their_own(kind: Any
         buffer.push(steps(100 * number, 10))
         files.append(save(buffer, tmp_path / str(number)))
     merged = kind({"replay_buffer_size": 100}, seed=5)
-    assert load_merged(merged, files, SEED) == (2, 4)
+    assert (merged.load_files(files, SEED), merged.next_episode_id()) == (2, 4)
     data = contents(merged)
     assert merged.count() == 40
     assert sorted(set(data["env_id"].tolist())) == sorted(set(data["episode_id"].tolist())) == [0, 1, 2, 3]
@@ -61,7 +61,7 @@ def test_windows_of_several_steps_are_those_of_before(tmp_path: Path) -> None:
         buffer.push(steps(100 * number, 10))
         files.append(save(buffer, tmp_path / str(number)))
     merged = NaiveReplayBuffer({"replay_buffer_size": 100}, seed=5)
-    load_merged(merged, files, SEED)
+    merged.load_files(files, SEED)
     batch = merged.sample(40, n_step=3)
     full = (batch["obs"][:, 0] % 100) <= 7
     assert full.sum() == 32
@@ -77,7 +77,7 @@ def test_the_newest_of_each_stay_when_it_is_too_much(tmp_path: Path) -> None:
         buffer.push(steps(100 * number, 80))  # of 160 the newest 100: steps 30 to 79
         files.append(save(buffer, tmp_path / str(number)))
     merged = NaiveReplayBuffer({"replay_buffer_size": 100}, seed=5)
-    load_merged(merged, files, SEED)
+    merged.load_files(files, SEED)
     at = contents(merged)["policy_version"]
     assert sorted(at[at < 100].tolist()) == sorted([*range(55, 80)] * 2)
     assert sorted(at[at >= 100].tolist()) == sorted([*range(155, 180)] * 2)
@@ -98,7 +98,7 @@ def test_priorities_and_uses_come_along_and_what_was_used_up_does_not(tmp_path: 
         kept |= dict(zip([obs[row] for row in rows], [tuple(map(float, one)) for one in found], strict=True))
         files.append(save(buffer, tmp_path / str(number)))
     merged = AdvancedReplayBuffer({"replay_buffer_size": 100, "max_use": 3, "alpha": 0.7}, seed=5)
-    load_merged(merged, files, SEED)
+    merged.load_files(files, SEED)
     rows = np.arange(merged.count())
     got = zip(merged._priority[rows], merged._tree.read(rows), merged._use[rows], strict=True)
     obs = merged._storage.gather(rows, 1, 1.0)["obs"].flatten().tolist()
@@ -113,7 +113,7 @@ def test_two_buffers_that_begin_with_one_file_draw_differently(tmp_path: Path) -
     drawn = []
     for seed in (1, 2):
         copy = NaiveReplayBuffer({"replay_buffer_size": 100}, seed=0)
-        assert load_merged(copy, [file], np.random.SeedSequence(seed)) == (1, 8)
+        assert (copy.load_files([file], np.random.SeedSequence(seed)), copy.next_episode_id()) == (1, 8)
         assert copy.count() == 80
         drawn.append(copy.sample(20)["obs"].flatten().tolist())
     assert drawn[0] != drawn[1]
@@ -126,5 +126,5 @@ def test_a_buffer_of_sequences_takes_the_first_file_only(tmp_path: Path) -> None
         buffer.push(steps(100 * number, 10))
         files.append(save(buffer, tmp_path / str(number)))
     taken = SequenceReplayBuffer({"replay_buffer_size": 100, "sequence_length": 2}, seed=5)
-    assert load_merged(taken, files, SEED) == (1, 2)
+    assert (taken.load_files(files, SEED), taken.next_episode_id()) == (1, 2)
     assert taken.count() == 20

@@ -258,15 +258,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def test_counts_fall_to_a_hundredth_within_the_window(clock: SimpleNamespace, window_seconds: float) -> None:
     config = ThroughputConfig(window_seconds=window_seconds)
     limiter = RateLimiter(config, threading.Condition())
-    limiter.count_push(200)
-    limiter.count_sample(100)
+    limiter.pushed += 200
+    limiter.sampled += 100
 
     clock.now = window_seconds / 2
     limiter.wait_to_push(0)
-    assert (limiter._pushed, limiter._sampled) == pytest.approx((20, 10))
+    assert (limiter.pushed, limiter.sampled) == pytest.approx((20, 10))
     clock.now = window_seconds
     limiter.wait_to_push(0)
-    assert (limiter._pushed, limiter._sampled) == pytest.approx((2, 1))
+    assert (limiter.pushed, limiter.sampled) == pytest.approx((2, 1))
 
 
 def test_pushes_continue_when_old_samples_leave_the_window(clock: SimpleNamespace) -> None:
