@@ -39,11 +39,14 @@ class DataSource(Protocol):
         """Request a round once; called in a thread.
 
         Args:
-            batch_size: Transitions of a minibatch.
-            num_batches: Minibatches of the round.
-            cur_learner_iter: Updates made so far.
+            batch_size: Transitions of a minibatch, >= 1.
+            num_batches: Minibatches of the round, >= 1.
+            cur_learner_iter: Updates made so far, ``train_iter``.
             options: ``n_step`` and ``discount_factor`` for n-step returns.
-            rank: Global rank of the learner.
+            rank: Global rank of the learner, from 0.
+
+        Returns:
+            The answer; its ``data`` is None while there are too few transitions, or when the run is over.
         """
         ...
 
@@ -202,9 +205,7 @@ class RemoteReplayDataModule(CollectingDataModule):
         self._waits.append(time.perf_counter() - began)
         is_over = answer is None or answer.stop or answer.data is None
         if self._agree(is_over, answer):
-            warnings.filterwarnings(
-                "ignore", "train_dataloader yielded None"
-            )  # intended: the run ends without an update
+            warnings.filterwarnings("ignore", "train_dataloader yielded None")  # the run ends without an update
             why = "the wait for data was cancelled" if self.cancel_requested else "the coordinator sends no more data"
             stop_run(cast(Trainer, self.trainer), why)
             return None

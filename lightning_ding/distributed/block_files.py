@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +58,16 @@ def write_block(file: Path, tensors: Mapping[str, Any], metadata: Mapping[str, s
         OSError: If there is no space or writing fails; then the file does not exist, or is the old one.
         ValueError: If ``flatten`` does not accept the keys.
     """
+    with replacing(file) as temporary:
+        write_tensors(_own_memory(flatten(tensors)), temporary, metadata or {})
+
+
+@contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """Yield a temporary file that replaces ``file`` at the end, or is deleted after an error."""
     temporary = file.with_name(f".{file.name}.tmp")
     try:
-        write_tensors(_own_memory(flatten(tensors)), temporary, metadata or {})
+        yield temporary
         os.replace(temporary, file)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -80,9 +88,8 @@ def read_block(file: Path, max_bytes: int) -> Block:
     """
     content = _read(file, max_bytes)
     try:
-        tensors = unflatten(
-            dict(sorted(load(content).items()))
-        )  # safetensors returns them in a different order each time
+        flat = sorted(load(content).items())  # safetensors returns them in a different order each time
+        tensors = unflatten(dict(flat))
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, AssertionError) as error:
         raise Refusal(422, f"{file.name} is truncated or no block of tensors: {str(error)[:200]}") from error

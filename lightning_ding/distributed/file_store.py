@@ -16,7 +16,7 @@ from typing import Any
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.distributed.block_files import read_block, write_block
+from lightning_ding.distributed.block_files import read_block, replacing, write_block
 from lightning_ding.distributed.transport import KINDS, Block, Kind, Refusal, Store
 from lightning_ding.posix import require_posix_for_distributed
 
@@ -141,13 +141,8 @@ def _move(source: Path, file: Path) -> None:
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        temporary = file.with_name(f".{file.name}.tmp")
-        try:
+        with replacing(file) as temporary:
             shutil.copyfile(source, temporary)
-            os.replace(temporary, file)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
         source.unlink()
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.stop_signals import STOP_SIGNALS, collected
@@ -57,7 +58,7 @@ def coordinate(cfg: ParallelConfig, resume: bool = False) -> int:
         try:
             coordinator.start()
             server.start()
-            _write_address(folder / ADDRESS_FILE, server)
+            replace_text(folder / ADDRESS_FILE, json.dumps({**server.address, "pid": os.getpid()}), is_synced=False)
             _wait(coordinator, received)
         finally:
             coordinator.close()
@@ -110,9 +111,3 @@ def _lock(file: IO[str], folder: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise CannotStartError(f"another coordinator uses {str(folder)!r}; choose another main.exp_name") from error
-
-
-def _write_address(file: Path, server: Server) -> None:
-    temporary = file.with_suffix(".tmp")
-    temporary.write_text(json.dumps({**server.address, "pid": os.getpid()}))
-    temporary.replace(file)

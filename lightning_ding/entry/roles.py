@@ -25,8 +25,6 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-import torch
-
 from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
 from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
 from lightning_ding.distributed.comm_worker.loop import end_process
@@ -129,9 +127,6 @@ def _run(role: str, cfg: ParallelConfig, options: argparse.Namespace) -> int:
         raise CannotStartError(f"system.transport {name!r} has no single roles: `parallel` starts all processes")
     if role == "coordinator":
         return coordinate(_listening_at(cfg, options.host, options.port), options.resume)
-    section = cfg.system.learner if role == "learner" else cfg.system.collector
-    if section.num_threads is not None:
-        torch.set_num_threads(section.num_threads)
     address = {"host": options.host, "port": options.port}
     try:
         worker = BaseCommLearner(cfg, **address) if role == "learner" else BaseCommCollector(cfg, **address)

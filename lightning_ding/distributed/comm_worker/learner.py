@@ -141,17 +141,7 @@ class BaseCommLearner(BaseCommRole):
     def get_data(
         self, batch_size: int, num_batches: int, cur_learner_iter: int, options: Mapping[str, Any], rank: int = 0
     ) -> RemoteData:
-        """Request a round of minibatches once.
-
-        Args:
-            batch_size: Transitions of a minibatch, >= 1.
-            num_batches: Minibatches of the round, >= 1.
-            cur_learner_iter: Updates made so far, ``train_iter``.
-            options: Further arguments of the buffer's ``sample``, such as ``n_step``.
-            rank: Rank of this process in the learner, from 0.
-
-        Returns:
-            The answer; its ``data`` is None while there are too few transitions, or when the run is over.
+        """Request a round of minibatches once, see :meth:`DataSource.get_data`.
 
         Raises:
             LeaseLostError: If another learner has the task now.

@@ -171,7 +171,7 @@ class BaseParallelCommander(ABC):
         n_episode: int | None = None,
         evaluates: bool = False,
     ) -> TaskInfo:
-        """Return a task for a collector, with a seed that depends on the number of the task."""
+        """Return a task for a collector, the main player's path first; its seed depends on the number of the task."""
         main, collector = self.config.main, self.config.system.collector
         seed = np.random.SeedSequence([main.seed, self._task_number]).generate_state(1).tolist()[0]
         collector_cfg = {
@@ -181,7 +181,7 @@ class BaseParallelCommander(ABC):
             "policy": dict(main.policy),
             "env": to_dict(main.env),
             "n_sample": self._n_sample,
-            "n_episode": n_episode,
+            "n_episode": main.env.n_evaluator_episode if evaluates else n_episode,
             "policy_update_path": paths,
             "policy_update_flag": flags,
             "collect_setting": {} if evaluates else self.collect_setting(0),
@@ -191,7 +191,8 @@ class BaseParallelCommander(ABC):
             "seed": seed,
             "exp_name": main.exp_name,
         }
-        return {"task_id": task_id, "buffer_id": buffer_id, "collector_cfg": collector_cfg, "opponent": None}
+        opponent = paths[1] if len(paths) > 1 else None
+        return {"task_id": task_id, "buffer_id": buffer_id, "collector_cfg": collector_cfg, "opponent": opponent}
 
     def _learner_task(self, task_id: str, policy_id: str, buffer_id: str, resume: bool) -> TaskInfo:
         main = self.config.main

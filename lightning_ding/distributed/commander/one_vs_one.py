@@ -50,15 +50,16 @@ class OneVsOneParallelCommander(SoloParallelCommander):
         kind, former = self.league.draw()
         opponent = {"itself": policy_id, "random": RANDOM, "former": former}[kind]
         paths, flags = [policy_id, str(opponent)], [True, kind == "itself"]
-        return self._battle(task_id, buffer_id, paths, flags, self.league.config.task_episodes, evaluates=False)
+        self._opponents[task_id] = paths[1]
+        return self._collector_task(task_id, buffer_id, paths, flags, self.league.config.task_episodes)
 
     @override
     def _evaluation_task(self, task_id: str, policy_id: str, buffer_id: str) -> TaskInfo:
         hardest = self.league.hardest()
         opponent = RANDOM if self._next_is_random or hardest is None else hardest
         self._next_is_random = opponent != RANDOM
-        n_episode = self.config.main.env.n_evaluator_episode
-        return self._battle(task_id, buffer_id, [policy_id, opponent], [True, False], n_episode, evaluates=True)
+        self._opponents[task_id] = opponent
+        return self._collector_task(task_id, buffer_id, [policy_id, opponent], [True, False], evaluates=True)
 
     @override
     def needed_policies(self) -> set[str]:
@@ -112,13 +113,6 @@ class OneVsOneParallelCommander(SoloParallelCommander):
         self._opponents = dict(state["opponents"])
         self._next_is_random = state["next_is_random"]
         self._reached, self._beaten = state["reached"], state["beaten"]
-
-    def _battle(
-        self, task_id: str, buffer_id: str, paths: list[str], flags: list[bool], n_episode: int, evaluates: bool
-    ) -> TaskInfo:
-        self._opponents[task_id] = paths[1]
-        task = self._collector_task(task_id, buffer_id, paths, flags, n_episode, evaluates)
-        return {**task, "opponent": paths[1]}
 
 
 RANDOM = "random"

@@ -139,8 +139,7 @@ class SoloParallelCommander(BaseParallelCommander):
         return self._collector_task(task_id, buffer_id, [policy_id], [True])
 
     def _evaluation_task(self, task_id: str, policy_id: str, buffer_id: str) -> TaskInfo:
-        n_episode = self.config.main.env.n_evaluator_episode
-        return self._collector_task(task_id, buffer_id, [policy_id], [True], n_episode, evaluates=True)
+        return self._collector_task(task_id, buffer_id, [policy_id], [True], evaluates=True)
 
     def _is_over(self, info: Mapping[str, Any]) -> bool:
         """Return whether an evaluation ends the run."""

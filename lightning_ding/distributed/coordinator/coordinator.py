@@ -16,11 +16,9 @@ from lightning_ding.config import ConfigLike, resolve
 from lightning_ding.distributed import messages
 from lightning_ding.distributed.commander.base import BaseParallelCommander, create_parallel_commander
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.coordinator.collector_endpoint import CollectorEndpoint
+from lightning_ding.distributed.coordinator.endpoints import CollectorEndpoint, LearnerEndpoint, WorkerEndpoint
 from lightning_ding.distributed.coordinator.intake import ReplaySettings
-from lightning_ding.distributed.coordinator.learner_endpoint import LearnerEndpoint
 from lightning_ding.distributed.coordinator.run_state import RunState
-from lightning_ding.distributed.coordinator.worker_endpoint import WorkerEndpoint
 from lightning_ding.distributed.transport import Message, Refusal, Store
 
 logger = logging.getLogger(__name__)

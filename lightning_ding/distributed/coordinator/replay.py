@@ -16,7 +16,7 @@ from lightning_ding.distributed.block_files import read_block
 from lightning_ding.distributed.coordinator.intake import Counts, Intake, ReplaySettings, Sender
 from lightning_ding.distributed.coordinator.journal import Entry, Journal
 from lightning_ding.distributed.coordinator.sample_ratio import PollInterval
-from lightning_ding.distributed.transport import Refusal, Store
+from lightning_ding.distributed.transport import Block, Refusal, Store
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Replay:
             verdict = self._judge(sender, seq, policy_version, is_free)
         if verdict is not None:
             return verdict
-        tensors, problem = self._fetch(data_id)  # without the lock, because it may take long
+        data, problem = self._fetch(data_id)  # without the lock, because it may take long
         with self._lock:
             verdict = self._judge(sender, seq, policy_version, is_free)  # the same message may have arrived twice
             if verdict is not None:
@@ -96,7 +96,7 @@ class Replay:
             try:
                 if problem is not None:
                     raise problem
-                rows = None if tensors is None else self.intake.read(tensors, entry)
+                rows = None if data is None else self.intake.read(data.tensors, entry)
                 self.journal.write(entry, lambda file: self._store.move(data_id, file))
                 self._apply_or_discard(entry, rows)
             except Refusal:
@@ -220,10 +220,10 @@ class Replay:
         waits = self.intake.lacks_data(policy_version, self._batch_size)
         return None if is_free or self.ratio.may_insert(learner_waits=waits) else "wait"
 
-    def _fetch(self, data_id: Any) -> tuple[dict[str, Any] | None, Refusal | None]:
+    def _fetch(self, data_id: Any) -> tuple[Block | None, Refusal | None]:
         """Return the transitions of a message, or the refusal of the store."""
         try:
-            return (None if data_id is None else self._store.get(data_id).tensors), None
+            return (None if data_id is None else self._store.get(data_id)), None
         except Refusal as refusal:
             return None, refusal
 

@@ -100,9 +100,8 @@ class FlaskChannel(Channel):
                     reason = f"no answer to {name!r} in {self.reconnect_timeout:g} s: {error}"
                     raise CoordinatorGoneError(reason) from error
                 if wait == FIRST_WAIT:
-                    level = (
-                        logging.WARNING if self._has_answered else logging.INFO
-                    )  # a coordinator may start later than its workers
+                    # a coordinator may start later than its workers
+                    level = logging.WARNING if self._has_answered else logging.INFO
                     logger.log(level, "no answer to %r yet, trying for %.0f s more: %s", name, left, error)
             self._closed.wait(min(left, wait * random.uniform(0.5, 1.0)))
             wait = min(2 * wait, LONGEST_WAIT)

@@ -23,18 +23,24 @@ from lightning_ding.distributed.flask_fs.auth import callable_name
 from lightning_ding.distributed.transport import Handler, Message, Refusal, Server
 
 try:
+    from flask import Flask, Response, request
     from waitress import wasyncore
     from waitress.channel import HTTPChannel
     from waitress.server import create_server
     from waitress.task import ErrorTask
+    from werkzeug.exceptions import HTTPException
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(NEEDS_FLASK, name=error.name) from error
-
 
 THREADS = 32
 """Messages that are answered at a time; a request for a task can occupy one thread for up to a second."""
 CONNECTIONS = 1000
 HEADER_BYTES = 16_384
+NAME = re.compile(r"[a-z_]{1,64}")
+MAX_DEPTH = 32
+"""Largest depth of nested lists and objects in a message."""
+
+logger = logging.getLogger(__name__)
 
 
 class FlaskServer(Server):
@@ -47,8 +53,8 @@ class FlaskServer(Server):
         handler: Answers the messages, such as ``Coordinator.handle``.
         host: Address to listen at.
         port: Port to listen at; 0 takes a free one.
-        token: Token that every message must carry; None accepts messages without one.
-        channel: Channel number that every message must carry.
+        token: Token in the ``Authorization: Bearer <token>`` of every message; None accepts messages without one.
+        channel: Channel number in the ``X-Lightning-Ding-Channel`` of every message.
         max_message: Largest size of a message in bytes; a larger one is refused before it is read.
         mark: Mark of the folder of the run, with which workers check that they share the folder; None for no check.
 
@@ -153,9 +159,8 @@ def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[Any, ...
 def _listen(family: socket.AddressFamily, address: tuple[Any, ...]) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # lets a restarted coordinator use its port at once
+        # lets a restarted coordinator use its port at once
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as error:
         listener.close()
@@ -163,34 +168,13 @@ def _listen(family: socket.AddressFamily, address: tuple[Any, ...]) -> socket.so
     return listener
 
 
-try:
-    from flask import Flask, Response, request
-    from werkzeug.exceptions import HTTPException
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(NEEDS_FLASK, name=error.name) from error
-
-
-NAME = re.compile(r"[a-z_]{1,64}")
-MAX_DEPTH = 32
-"""Largest depth of nested lists and objects in a message."""
-
-
-logger = logging.getLogger(__name__)
-
-
 def make_app(handler: Handler, token: str | None, channel: int, max_message: int, mark: str | None = None) -> Flask:
-    """Return the WSGI app that passes messages to ``handler``.
+    """Return the WSGI app that passes messages to ``handler``; the arguments are those of :class:`FlaskServer`.
 
     Every answer is ``{success, code, message, data}``: ``code`` is the HTTP status, ``message`` an explanation.
     Token and channel are checked for every method and path. A web page cannot make a browser send messages: the browser
-    would need permission to send JSON, and requests with an ``Origin`` are refused.
-
-    Args:
-        handler: Function that answers the messages; errors other than ``Refusal`` are logged and become a 500.
-        token: Token that ``Authorization: Bearer <token>`` must contain; None for no check.
-        channel: Value that ``X-Lightning-Ding-Channel`` must have.
-        max_message: Largest size of a message, in bytes.
-        mark: Mark of the folder of the run, sent with answers, see :meth:`FileStore.mark`; None for none.
+    would need permission to send JSON, and requests with an ``Origin`` are refused. Errors of ``handler`` other than
+    ``Refusal`` are logged and become a 500.
     """
     app = Flask(__name__, static_folder=None, template_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = max_message

@@ -53,12 +53,6 @@ class RayChannel(Channel):
 
     @override
     def call(self, name: str, message: Message | None = None) -> Message:
-        """Send a message, with references to the blocks whose handles are in it, and return the answer.
-
-        Raises:
-            Refusal: If the coordinator refuses the message; ``LeaseLostError`` for an expired lease.
-            CoordinatorGoneError: If the coordinator could not be reached for too long, or this process has left Ray.
-        """
         message = message or {}
         parcel = {"refs": self.store.refs_of(message), "deleted": self.store.take_deleted()}
         answer = self._ask(name, message, parcel)

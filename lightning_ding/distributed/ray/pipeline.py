@@ -114,13 +114,7 @@ class _Run:
         self._failures: dict[str, int] = {}
 
     def wait(self) -> None:
-        """Start the workers and wait for the end of the run.
-
-        Raises:
-            ImportError: If a package is missing on an actor's machine.
-            ValueError: If the config is wrong.
-            RuntimeError: If an actor died too often, or Ray could not start one in time.
-        """
+        """Start the workers and wait for the end of the run."""
         self._wait_for_coordinator()
         roles = ["learner", *["collector"] * self._cfg.system.collector.num]
         for number, role in enumerate(roles):
@@ -130,11 +124,7 @@ class _Run:
             self._look_at_workers()
 
     def result(self) -> dict[str, Any]:
-        """Wait for the workers to end, close the coordinator and return its result.
-
-        Raises:
-            RuntimeError: If the run was given up.
-        """
+        """Wait for the workers to end, close the coordinator and return its result."""
         if self._runs:
             self._ray.wait(list(self._runs), num_returns=len(self._runs), timeout=GOODBYE)
         result: dict[str, Any] = self._ray.get(self._coordinator.close.remote(), timeout=CLOSE_TIMEOUT)
@@ -206,12 +196,7 @@ class _Run:
             self._run(name)
 
     def _why(self, ref: Any) -> str | None:
-        """Return why a worker ended; None if it ended because the run is over.
-
-        Raises:
-            ImportError, ValueError: If the config is wrong.
-            RuntimeError: If Ray does not restart the worker any more.
-        """
+        """Return why a worker ended; None if it ended because the run is over."""
         errors = self._ray.exceptions
         try:
             code = self._ray.get(ref)
@@ -250,13 +235,7 @@ class Pending:
         self._has_warned = False
 
     def add(self, name: str, actor: Any, needs: Mapping[str, float]) -> None:
-        """Wait for another actor.
-
-        Args:
-            name: Name of the actor.
-            actor: Handle of the actor, which Ray has just returned.
-            needs: Resources that the actor needs, such as ``{"CPU": 1}``.
-        """
+        """Wait for another actor, which needs resources such as ``{"CPU": 1}``."""
         self._waiting[actor.__ray_ready__.remote()] = (name, needs)
         self._since = time.monotonic()
 

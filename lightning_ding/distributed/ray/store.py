@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from lightning_ding.config import require
 from lightning_ding.distributed.block_files import flatten, read_block, unflatten, write_block
@@ -59,25 +60,15 @@ class RayStore(Store):
 
     # ------------------------------------------------------------------ the interface of a store
 
+    @override
     def put(self, kind: Kind, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> Any:
-        """Store a nested dict of CPU tensors or arrays, and return its handle.
-
-        Raises:
-            OSError: If the object store and its disk are full.
-            ValueError: If the kind is unknown, or a key is not allowed by ``block_files.flatten``.
-        """
         require(kind in KINDS, "kind", f"one of {', '.join(KINDS)}", kind)
         handle = {"kind": kind, "name": uuid.uuid4().hex}
         self._keep(handle, tensors, metadata or {})
         return handle
 
+    @override
     def get(self, handle: Any) -> Block:
-        """Return a block; its tensors are copies, which may be modified.
-
-        Raises:
-            Refusal: If the handle is malformed (400), there is no such block or its process has died (404), it is too
-                large (413), or it has another kind or form (422).
-        """
         kind, name = check_handle(handle)
         ref = self._refs[kind].get(name)
         if ref is None:
@@ -90,6 +81,7 @@ class RayStore(Store):
             raise Refusal(404, f"the {kind} block {name} is lost: {type(error).__name__}") from error
         return unpack(kind, name, value, self._max_bytes)
 
+    @override
     def delete(self, handle: Any) -> None:
         """Delete a block here and, with the next message, at the coordinator; do nothing if there is none."""
         kind, name = check_handle(handle)
@@ -100,15 +92,9 @@ class RayStore(Store):
             with self._lock:
                 self._deleted.append(name)
 
+    @override
     def move(self, handle: Any, file: Path) -> None:
-        """Move a block from the object store into a safetensors file, which appears when it is complete.
-
-        Raises:
-            Refusal: As for ``get``.
-            OSError: If the file cannot be written; then the block stays in the store.
-        """
-        block = self.get(handle)
-        write_block(file, *block)
+        write_block(file, *self.get(handle))
         self.delete(handle)
 
     # ------------------------------------------------------------------ references sent with a message

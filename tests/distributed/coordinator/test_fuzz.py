@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_ding import __version__
-from lightning_ding.distributed.coordinator import worker_endpoint as worker_desk
+from lightning_ding.distributed.coordinator import endpoints
 from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.distributed.transport import SCHEMA, Refusal
 from tests.distributed.coordinator.coordinating import Run, Worker, both, config, transitions
@@ -83,7 +83,7 @@ def test_malformed_messages_are_refused_or_answered_and_the_run_continues(data: 
     folder = tmp_path_factory.mktemp("run")
     run = Run(config(folder), FileStore(folder / "data"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker_desk, "TASK_WAIT", 0.0)
+        patch.setattr(endpoints, "TASK_WAIT", 0.0)
         learner, collector = both(run)
         messages = good_messages(run, learner, collector)
         for _ in range(data.draw(st.integers(1, 5))):

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_ding import __version__
-from lightning_ding.distributed.coordinator import worker_endpoint
+from lightning_ding.distributed.coordinator import endpoints
 from lightning_ding.distributed.coordinator.publications import PublishedWeights
 from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.distributed.in_process import MemoryStore
@@ -406,7 +406,7 @@ def test_workers_keep_their_tasks_with_a_full_lease_after_a_restart(run: Run) ->
 
 
 def test_an_idle_worker_has_to_connect_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_endpoint, "TASK_WAIT", 0.0)
+    monkeypatch.setattr(endpoints, "TASK_WAIT", 0.0)
     both(run)
     idle = Worker(run, "learner")
     assert idle.take()["task"] is None

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lightning_ding import __version__
-from lightning_ding.distributed.coordinator import worker_endpoint
+from lightning_ding.distributed.coordinator import endpoints
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.distributed.in_process import MemoryStore
@@ -21,7 +21,7 @@ from tests.distributed.coordinator.coordinating import Run, Worker, both, config
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_endpoint, "TASK_WAIT", 0.0)
+    monkeypatch.setattr(endpoints, "TASK_WAIT", 0.0)
 
 
 @pytest.fixture

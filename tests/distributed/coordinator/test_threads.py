@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lightning_ding.distributed.coordinator import worker_endpoint as worker_desk
+from lightning_ding.distributed.coordinator import endpoints
 from lightning_ding.distributed.coordinator.coordinator import Periodic
 from tests.distributed.coordinator.coordinating import Run, Worker, config, transitions
 
@@ -90,7 +90,7 @@ def test_who_asks_for_a_task_gets_it_as_soon_as_there_is_one(tmp_path: Path) -> 
 def test_eight_workers_wait_for_a_task_at_a_time_and_others_ask_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_desk, "TASK_WAIT", DEADLINE)
+    monkeypatch.setattr(endpoints, "TASK_WAIT", DEADLINE)
     run = Run(config(tmp_path / "run", commander={"collector_task_space": 0}))
     collectors = [Worker(run, "collector") for _ in range(9)]
     threads = [threading.Thread(target=collector.take, daemon=True) for collector in collectors[:8]]

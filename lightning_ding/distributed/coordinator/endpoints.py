@@ -1,0 +1,365 @@
+"""The answers of the coordinator: to all workers, to collectors and to learners."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from lightning_ding import __version__
+from lightning_ding.distributed import messages
+from lightning_ding.distributed.coordinator.intake import Sender
+from lightning_ding.distributed.coordinator.replay import Replay
+from lightning_ding.distributed.coordinator.run_state import RunState
+from lightning_ding.distributed.coordinator.scheduler import Scheduler
+from lightning_ding.distributed.coordinator.tasks import Task
+from lightning_ding.distributed.messages import read_info, read_metadata, read_sample_options
+from lightning_ding.distributed.transport import DISK_WAIT, ROLES, SCHEMA, Message, Refusal, Role
+
+logger = logging.getLogger(__name__)
+
+TASK_WAIT = 1.0  # seconds that the answer to a request for a task is delayed until there is one
+MAX_WAITING = 8  # requests for a task that may be delayed at a time
+KEPT_ROUNDS = 64  # rounds that learners have requested and may not have read yet
+LARGEST_ROUND = 64  # largest size of a round, in rounds of the policy
+GONE = 404  # status of a block that was read and deleted before
+
+
+class Endpoint:
+    """Answers some of the messages to the coordinator.
+
+    Args:
+        run: State of the run.
+    """
+
+    def __init__(self, run: RunState) -> None:
+        self.run = run
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Tasks and their owners."""
+        return self.run.scheduler
+
+    def _owned(self, message: Message, role: Role | None = None) -> Task:
+        """Return the task that a message is about, and renew the lease of its owner.
+
+        Raises:
+            Refusal: 404 for an unknown task, 400 for a task of the other role.
+            LeaseLostError: If the sender does not own the task any more.
+        """
+        worker_id, run_id = messages.text(message, "worker_id"), messages.text(message, "run_id")
+        self.scheduler.book.renew(worker_id)
+        task = self.scheduler.book.owned(worker_id, messages.text(message, "task_id"), run_id)
+        if role is not None and task.role != role:
+            raise Refusal(400, f"this message is for a {role}'s task, got {task.task_id}, which is a {task.role}'s")
+        return task
+
+    def _is_over(self, message: Message) -> bool:
+        """Return whether the attempt that a message ends has already ended, because an answer was lost."""
+        self.scheduler.book.renew(messages.text(message, "worker_id"))
+        return self.scheduler.book.is_over(messages.text(message, "run_id"))
+
+    def _finish(self, task: Task, info: Mapping[str, Any], is_done: bool) -> None:
+        """End a task, or release it for another worker."""
+        if not is_done:
+            self.scheduler.release(task)
+            return
+        try:
+            self.scheduler.finish(task, info)
+        except (KeyError, TypeError, ValueError) as error:
+            raise Refusal(400, f"info is not the finish info of a {task.role}: {error!r}") from error
+
+
+class WorkerEndpoint(Endpoint):
+    """Answers the messages that collectors and learners have in common."""
+
+    def __init__(self, run: RunState) -> None:
+        super().__init__(run)
+        self._num_waiting = 0  # workers whose requests for a task are being delayed
+
+    def deal_with_connect(self, message: Message) -> Message:
+        """Register a worker, if it has the same version as the coordinator."""
+        theirs = (messages.text(message, "version"), messages.whole(message, "schema"))
+        if theirs != (__version__, SCHEMA):
+            raise Refusal(426, f"this run has version {__version__}, schema {SCHEMA}, got {theirs[0]}, {theirs[1]}")
+        role: Any = messages.text(message, "role")
+        if role not in ROLES:
+            raise Refusal(400, f"role must be one of {', '.join(ROLES)}, got {role[:100]!r}")
+        with self.run.lock:
+            self.scheduler.book.connect(
+                messages.text(message, "worker_id"), role, messages.mapping(message, "resource")
+            )
+        return {"lease": self.scheduler.book.lease}
+
+    def deal_with_heartbeat(self, message: Message) -> Message:
+        """Renew a lease, and answer whether the task is to be closed."""
+        with self.run.lock:
+            self.scheduler.book.renew(messages.text(message, "worker_id"))
+            return {"close": self._owned(message).is_closing if message.get("task_id") is not None else False}
+
+    def deal_with_task(self, message: Message) -> Message:
+        """Answer with a task; without a task, delay the answer a little.
+
+        Each delayed answer occupies a thread of the server. Above a limit, the answer is immediate and workers
+        repeat their request.
+        """
+        worker_id = messages.text(message, "worker_id")
+        with self.run.lock:
+            before, may_wait = self._owners(), self._num_waiting < MAX_WAITING
+            self._num_waiting += 1
+            try:
+                task, is_over = self._next_task(worker_id, TASK_WAIT if may_wait else 0.0)
+            finally:
+                self._num_waiting -= 1
+            if is_over or self._owners() != before:
+                self.run.changed()
+            wait = 0.0 if may_wait or task is not None else TASK_WAIT
+            return {"task": None if task is None else _about(task), "shutdown": is_over, "wait": wait}
+
+    def deal_with_fail(self, message: Message) -> Message:
+        """Take a task away from a worker that reports an error."""
+        with self.run.lock:
+            if not self._is_over(message):
+                self.scheduler.fail(self._owned(message), messages.text(message, "error"))
+                self.run.changed()
+        return {}
+
+    def deal_with_disconnect(self, message: Message) -> Message:
+        """Remove a worker, and release its task for another worker."""
+        with self.run.lock:
+            self.scheduler.disconnect(messages.text(message, "worker_id"))
+            self.run.changed()
+        return {}
+
+    def deal_with_get_policy(self, message: Message) -> Message:
+        """Answer with the handle of newer weights of a policy, if there are any."""
+        serial = message.get("serial", -1)
+        known = serial if isinstance(serial, int) else messages.whole(message, "serial")
+        with self.run.lock:
+            self.scheduler.book.renew(messages.text(message, "worker_id"))
+            return self.run.weights.newer(messages.text(message, "policy_id"), known)
+
+    def _next_task(self, worker_id: str, seconds: float) -> tuple[Task | None, bool]:
+        """Return the next task, or None after ``seconds`` without one, and whether the run is over."""
+        until = time.monotonic() + seconds
+        while True:
+            worker = self.scheduler.book.renew(worker_id)
+            task = self.scheduler.next_task(worker)
+            worker.knows_end = self.scheduler.is_over
+            left = until - time.monotonic()
+            if task is not None or worker.knows_end or left <= 0:
+                return task, worker.knows_end
+            self.run.lock.wait(left)
+
+    def _owners(self) -> tuple[Any, ...]:
+        """Return everything that expired leases and new tasks can change."""
+        book = self.scheduler.book
+        return (*book.workers, *((task.task_id, task.run_id, task.is_closing) for task in book.tasks.values()))
+
+
+def _about(task: Task) -> dict[str, Any]:
+    """Return a task in the form in which workers receive it."""
+    name = f"{task.role}_start_task"
+    return {"name": name, "task_id": task.task_id, "run_id": task.run_id, "task_info": task.info}
+
+
+class CollectorEndpoint(Endpoint):
+    """Answers the messages of collectors."""
+
+    def deal_with_collector_send_data(self, message: Message) -> Message:
+        """Accept transitions and their metadata, which are on the disk when this returns."""
+        seq, metadata = messages.whole(message, "seq"), read_metadata(message)
+        with self.run.lock:
+            task = self._owned(message, "collector")
+            if task.is_evaluation:
+                raise Refusal(400, f"the task {task.task_id} is an evaluation, which sends no data")
+            replay = self.run.replay(task.buffer_id)
+            policy_version, forced = self.run.policy_version(task.buffer_id), self.scheduler.is_over
+            sender = Sender(str(task.run_id), task.slot, task.run_number)
+        wait = replay.collector_wait()
+        try:
+            verdict = replay.accept(
+                sender, seq, messages.handle(message, "data_id", "data"), metadata, policy_version, forced
+            )
+        except OSError as error:
+            logger.error("data of %s cannot be written: %s", sender.run_id, error)
+            verdict, wait = "wait", DISK_WAIT
+        with self.run.lock:
+            if verdict == "accepted":
+                self._note_data(task, is_progress=message.get("data_id") is not None)
+            taken = {"accepted": verdict != "wait", "duplicate": verdict == "duplicate"}
+            return {**taken, "wait": wait if verdict == "wait" else 0.0, **self._settings(task, replay)}
+
+    def deal_with_collector_finish_task(self, message: Message) -> Message:
+        """Record the end of a collecting or evaluating task."""
+        with self.run.lock:
+            if not self._is_over(message):
+                task, info = self._owned(message, "collector"), messages.mapping(message, "info")
+                is_done = self.deal_with_collector_judge_finish(task.task_id, info)
+                self._finish(task, info, is_done)
+                if is_done and task.is_evaluation:
+                    self.run.results.note_evaluation(info, self.run.env_step())
+                self.run.changed()
+        return {}
+
+    def deal_with_collector_judge_finish(self, task_id: str, info: Mapping[str, Any]) -> bool:
+        """Return whether the finish info of a collector marks its task as done."""
+        return self.scheduler.commander.judge_collector_finish(task_id, info)
+
+    def _settings(self, task: Task, replay: Replay) -> Message:
+        """Return the settings with which a collector continues."""
+        serials, paths = self.run.weights.serials(), task.info["collector_cfg"]["policy_update_path"]
+        return {
+            "close": task.is_closing,
+            "policy": {path: serials[path] for path in paths if path in serials},
+            "collect_setting": self.scheduler.commander.collect_setting(replay.counts.env_step),
+            "random": replay.wants_random(),
+        }
+
+    def _note_data(self, task: Task, is_progress: bool) -> None:
+        if is_progress:  # the first message of a task has no data
+            self.scheduler.note_progress(task)
+        limit = self.run.config.main.max_env_step
+        if limit is not None and not self.scheduler.is_over and self.run.env_step() >= limit:
+            self.scheduler.end()
+            self.run.changed()
+
+
+class LearnerEndpoint(Endpoint):
+    """Answers the messages of learners."""
+
+    def __init__(self, run: RunState) -> None:
+        super().__init__(run)
+        self._rounds: deque[Any] = deque()  # handles of the newest rounds, which may not have been read yet
+        self._answers: dict[tuple[str, int, int], Message] = {}  # the newest answers, which may not have arrived
+
+    def deal_with_learner_get_data(self, message: Message) -> Message:
+        """Draw a round and put it into the store, or answer how long to wait.
+
+        A request that is repeated with the same ``number`` gets the same answer, so that no episode statistics are lost
+        with an answer.
+        """
+        if message.get("number") is None:
+            return self._answer_get_data(message)
+        rank, number = messages.whole(message, "rank"), messages.whole(message, "number")
+        key = (messages.text(message, "run_id"), rank, number)
+        with self.run.lock:
+            self._owned(message, "learner")
+            known = self._answers.get(key)
+        answer = known if known is not None else self._answer_get_data(message)
+        with self.run.lock:
+            self._answers[key] = answer
+            if len(self._answers) > KEPT_ROUNDS:
+                del self._answers[next(iter(self._answers))]
+        return answer
+
+    def _answer_get_data(self, message: Message) -> Message:
+        amount = self._amount(message)
+        train_iter, rank = messages.whole(message, "cur_learner_iter"), messages.whole(message, "rank")
+        options = read_sample_options(message)
+        with self.run.lock:
+            task = self._owned(message, "learner")
+            replay, policy_version = self.run.replay(task.buffer_id), self.run.policy_version(task.buffer_id)
+            stops = task.is_closing
+        batch = None if stops else replay.draw(*amount, train_iter, options, policy_version)
+        handle = None if batch is None else self._put(batch)
+        counts = replay.counts
+        return {
+            "data": handle,
+            "wait": 0.0 if stops or batch is not None else replay.learner_wait(),
+            "stop": stops,
+            "progress": {"env_step": counts.env_step, "episode": counts.episode, "sample": counts.sample},
+            "episodes": replay.pop_episodes() if rank == 0 else {"returns": [], "lengths": [], "dropped": 0},
+            "stats": replay.stats(),
+        }
+
+    def deal_with_learner_send_info(self, message: Message) -> Message:
+        """Pass priorities to the buffer and the progress of a learner to the commander."""
+        info = read_info(message)
+        train_iter, priorities = info["learner_step"], messages.handle(info, "priority_info", "priority")
+        info.pop("priority_info", None)
+        with self.run.lock:
+            task = self._owned(message, "learner")
+            replay = self.run.replay(task.buffer_id)
+            if train_iter > self.run.results.train_iter:
+                self.scheduler.note_progress(task)
+            self._note_info(task, info)
+        if priorities is not None:
+            self._take_priorities(replay, priorities)
+        return {}
+
+    def deal_with_learner_send_policy(self, message: Message) -> Message:
+        """Publish new weights; refuse weights that cannot be read."""
+        policy_id, policy_version = messages.text(message, "policy_id"), messages.whole(message, "version")
+        handle = messages.handle(message, "data_id", "policy")
+        if handle is None:
+            raise Refusal(400, "data_id must be the handle of the weights, got None")
+        with self.run.lock:
+            task = self._owned(message, "learner")
+            if policy_id != task.info["policy_id"]:
+                raise Refusal(
+                    404, f"policy_id must be {task.info['policy_id']!r} in this task, got {policy_id[:100]!r}"
+                )
+        self.run.store.get(handle)
+        with self.run.lock:
+            self._owned(message, "learner")
+            weights, commander = self.run.weights, self.scheduler.commander
+            if not weights.is_newest(policy_id, handle):  # otherwise the answer to this message was lost
+                snapshot = commander.wants_snapshot(policy_id, policy_version)
+                weights.publish(policy_id, policy_version, handle, snapshot)
+                if snapshot is not None:
+                    self.run.changed()  # before weights are deleted that this snapshot may replace
+                weights.keep_only(commander.needed_policies())
+            return {"serial": weights.serials()[policy_id]}
+
+    def deal_with_learner_finish_task(self, message: Message) -> Message:
+        """Record that a learner has finished or released its task."""
+        with self.run.lock:
+            if not self._is_over(message):
+                task, info = self._owned(message, "learner"), read_info(message)
+                self._note_info(task, info)
+                self._finish(task, info, self.deal_with_learner_judge_finish(task.task_id, info))
+                self.run.changed()
+        return {}
+
+    def deal_with_learner_judge_finish(self, task_id: str, info: Mapping[str, Any]) -> bool:
+        """Return whether the info of a learner marks its task as done."""
+        return self.scheduler.commander.judge_learner_finish(task_id, info)
+
+    def _amount(self, message: Message) -> tuple[int, int]:
+        """Return the requested transitions of a minibatch and minibatches of a round.
+
+        Raises:
+            Refusal: 422, if the round would be far larger than a round of the policy.
+        """
+        batch_size, num_batches = messages.whole(message, "batch_size", 1), messages.whole(message, "num_batches", 1)
+        limit = LARGEST_ROUND * self.run.settings.round_size
+        if batch_size * num_batches > limit:
+            raise Refusal(422, f"a round must have at most {limit} transitions, got {batch_size} * {num_batches}")
+        return batch_size, num_batches
+
+    def _put(self, batch: dict[str, Any]) -> Any:
+        """Store a round and return its handle; delete a very old one, whose learner never got the answer."""
+        handle = self.run.store.put("batch", batch)
+        with self.run.lock:
+            self._rounds.append(handle)
+            forgotten = self._rounds.popleft() if len(self._rounds) > KEPT_ROUNDS else None
+        if forgotten is not None:
+            self.run.store.delete(forgotten)
+        return handle
+
+    def _take_priorities(self, replay: Replay, handle: Any) -> None:
+        try:
+            replay.update(self.run.store.get(handle).tensors)
+        except Refusal as refusal:
+            if refusal.status != GONE:
+                raise
+            logger.info("these priorities were applied before, and the answer was lost: %s", refusal)
+        finally:
+            self.run.store.delete(handle)
+
+    def _note_info(self, task: Task, info: Mapping[str, Any]) -> None:
+        self.run.results.note_learner(info)
+        self.scheduler.commander.update_learner_info(task.task_id, info)
