@@ -25,6 +25,7 @@ from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
 from lightning_ding.worker.arguments import check_integers
 from lightning_ding.worker.base import Worker, get_class
 from lightning_ding.worker.evaluator.config import EvaluatorConfig
+from lightning_ding.worker.evaluator.monitor import EpisodePlan
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
 from lightning_ding.worker.players import eval_mode_of
 
@@ -263,18 +264,12 @@ class EpisodeEvaluator(ISerialEvaluator, Generic[StepperT, PolicyT]):
             self.evaluations += 1
         return number
 
-    def _is_too_long(self, steps: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which episodes have reached ``max_episode_steps``, and log it the first time.
-
-        Args:
-            steps: Env steps of the episodes so far.
-        """
-        limit = self.config.max_episode_steps
-        if limit is None:
-            return np.zeros(len(steps), dtype=bool)
-        too_long: NDArray[np.bool_] = steps >= limit
+    def _is_too_long(self, plan: EpisodePlan) -> NDArray[np.bool_]:
+        """Return in which envs the episode has reached ``max_episode_steps``, and log it the first time."""
+        too_long = plan.is_too_long
         if too_long.any() and not self._has_cut:
             self._has_cut = True
+            limit = self.config.max_episode_steps
             logger.warning("an evaluation episode was cut off at max_episode_steps=%d; its return is partial", limit)
         return too_long
 

@@ -100,7 +100,7 @@ class BattleInteractionSerialEvaluator(EpisodeEvaluator[BattleStepper, Sequence[
         """
         stepper, policies = self._parts()
         players = Players(policies)
-        plan = EpisodePlan(episodes, stepper.num_envs, self.seed, self._number(), (stepper.num_players,))
+        plan = EpisodePlan(self.config, episodes, stepper.num_envs, self.seed, self._number(), (stepper.num_players,))
         players.reset()
         stepper.stop()
         _start(stepper, plan, ~stepper.is_playing)
@@ -109,7 +109,7 @@ class BattleInteractionSerialEvaluator(EpisodeEvaluator[BattleStepper, Sequence[
             step = stepper.step(gather_actions(stepper.env, players.act(stepper.obs, stepper.active)))
             plan.add(step.reward, is_playing)
             ended = step.over | step.abnormal
-            cut = self._is_too_long(plan.steps) & is_playing & ~ended
+            cut = self._is_too_long(plan) & is_playing & ~ended
             if cut.any():
                 stepper.stop(cut)
                 ended |= cut

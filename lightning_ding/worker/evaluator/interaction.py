@@ -144,7 +144,7 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
         stepper, policy = self._parts()
         if video:
             check_can_render(stepper.env)
-        plan = EpisodePlan(episodes, stepper.env.num_envs, self.seed, self._number(number))
+        plan = EpisodePlan(self.config, episodes, stepper.env.num_envs, self.seed, self._number(number))
         monitor = VectorEvalMonitor(stepper.env.num_envs, len(episodes))
         self._run(stepper, policy, plan, monitor if video else None, policy_kwargs or {})
         if not plan.is_finished:
@@ -205,7 +205,7 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
             if monitor:
                 monitor.update_video({i: frames[i] for i in np.flatnonzero(timestep.valid).tolist()})
             if self.config.max_episode_steps is not None:
-                timestep = self._cut_long_episodes(stepper, timestep, plan.steps)
+                timestep = self._cut_long_episodes(stepper, timestep, plan)
             obs = stepper.obs
             ended = timestep.terminated | timestep.truncated
             starts = np.flatnonzero(ended | ~timestep.valid)  # where not valid, it acted on a last observation again
@@ -213,9 +213,9 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
                 plan.record(ended, timestep.abnormal, timestep.fault, monitor)
                 policy.reset(starts.tolist())
 
-    def _cut_long_episodes(self, stepper: EnvStepper, timestep: Timestep, steps: NDArray[Any]) -> Timestep:
+    def _cut_long_episodes(self, stepper: EnvStepper, timestep: Timestep, plan: EpisodePlan) -> Timestep:
         """Return the step with those episodes truncated that have reached ``max_episode_steps``."""
-        cut = self._is_too_long(steps) & timestep.valid & ~(timestep.terminated | timestep.truncated)
+        cut = self._is_too_long(plan) & timestep.valid & ~(timestep.terminated | timestep.truncated)
         if not cut.any():
             return timestep
         stepper.cut(cut)

@@ -19,6 +19,7 @@ from torch import Tensor
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.worker.episodes import share_out
+from lightning_ding.worker.evaluator.config import EvaluatorConfig
 from lightning_ding.worker.evaluator.video import EpisodeVideo
 
 
@@ -162,6 +163,7 @@ class EpisodePlan:
     after the env's other ones, with the same seed.
 
     Args:
+        config: Config of the evaluator.
         episodes: Numbers of the episodes, E >= 1; they determine the seeds.
         num_envs: Number of envs N.
         seed: Seed of the evaluator.
@@ -173,9 +175,16 @@ class EpisodePlan:
     """
 
     def __init__(
-        self, episodes: Sequence[int], num_envs: int, seed: int, number: int = 0, players: tuple[int, ...] = ()
+        self,
+        config: EvaluatorConfig,
+        episodes: Sequence[int],
+        num_envs: int,
+        seed: int,
+        number: int,
+        players: tuple[int, ...] = (),
     ) -> None:
         require(len(episodes) >= 1, "n_episode", ">= 1", len(episodes))
+        self._config = config
         self.episodes = episodes
         self.seeds = [int(np.random.SeedSequence([seed, episode, number]).generate_state(1)[0]) for episode in episodes]
         """Seeds of the E episodes."""
@@ -184,8 +193,7 @@ class EpisodePlan:
         self.lengths = np.zeros(len(episodes), dtype=np.int64)
         """Env steps of the episodes that ended, shape (E,)."""
         self._return = np.zeros((num_envs, *players))
-        self.steps = np.zeros(num_envs, dtype=np.int64)
-        """Env steps of the running episode of each env, shape (N,)."""
+        self._steps = np.zeros(num_envs, dtype=np.int64)
         self._waiting = [deque(range(env_id, len(episodes), num_envs)) for env_id in range(num_envs)]
         self.running: list[int | None] = [waiting.popleft() if waiting else None for waiting in self._waiting]
         """Position of the episode that each env runs; None after its last one."""
@@ -195,6 +203,12 @@ class EpisodePlan:
     def is_finished(self) -> bool:
         """Whether all episodes were run."""
         return all(position is None for position in self.running)
+
+    @property
+    def is_too_long(self) -> NDArray[np.bool_]:
+        """Whether the episode of each env has reached ``max_episode_steps``, shape (N,)."""
+        limit = self._config.max_episode_steps
+        return np.zeros(len(self._steps), dtype=bool) if limit is None else self._steps >= limit
 
     def first_seeds(self) -> list[int | None]:
         """Return the seed of the episode that each env runs; None for an env without an episode."""
@@ -216,7 +230,7 @@ class EpisodePlan:
             made_step: Whether each env made a step of its episode, shape (N,).
         """
         self._return += (reward.T * made_step).T
-        self.steps += made_step
+        self._steps += made_step
 
     def record(
         self,
@@ -246,13 +260,13 @@ class EpisodePlan:
                 if monitor:
                     monitor.drop_video(env_id)
             else:
-                self.returns[position], self.lengths[position] = self._return[env_id], self.steps[env_id]
+                self.returns[position], self.lengths[position] = self._return[env_id], self._steps[env_id]
                 if monitor:
                     monitor.update_reward(env_id, self._return[env_id])
             waiting = self._waiting[env_id]
             self.running[env_id] = waiting.popleft() if waiting else None
         self._return[ended] = 0
-        self.steps[ended] = 0
+        self._steps[ended] = 0
 
     def _count_fault(self, env_id: int, fault_of: Callable[[int], str | None]) -> None:
         self._faults += 1
