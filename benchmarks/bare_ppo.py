@@ -85,10 +85,10 @@ def advantages(w: PPOWorkload, data: Rollout, next_value: Tensor, next_start: Te
     advantage, last = torch.zeros_like(data.reward), torch.zeros(w.num_envs)
     for t in reversed(range(w.num_steps)):
         is_last = t == w.num_steps - 1
-        goes_on = 1.0 - (next_start if is_last else data.starts[t + 1])
+        continues = 1.0 - (next_start if is_last else data.starts[t + 1])
         value = next_value if is_last else data.value[t + 1]
-        delta = data.reward[t] + w.gamma * value * goes_on - data.value[t]
-        advantage[t] = last = delta + w.gamma * w.gae_lambda * goes_on * last
+        delta = data.reward[t] + w.gamma * value * continues - data.value[t]
+        advantage[t] = last = delta + w.gamma * w.gae_lambda * continues * last
     return advantage
 
 

@@ -29,7 +29,7 @@ class BestCheckpoint(SharedFolder, Checkpoint):
     """
 
     mode: ClassVar = "max"
-    """Read by loggers that upload checkpoints, like ``save_top_k``."""
+    """Read, like ``save_top_k``, by loggers that upload checkpoints."""
     save_top_k: ClassVar = 1
     kind = "best"
 

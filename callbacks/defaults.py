@@ -26,9 +26,9 @@ _of_one_fit: WeakSet[Callback] = WeakSet()
 def default_callbacks(trainer: Trainer, limits: Limits) -> list[Callback]:
     """Return the callbacks that a run needs and the Trainer does not have, and remove Lightning's own defaults.
 
-    A progress bar that Lightning made with all its defaults is replaced by ours. A progress bar that the user
-    configured is kept, and ours is not added. With ``enable_progress_bar=False`` there is none. For checkpoints, see
-    :func:`~lightning_ding.callbacks.defaults.add_checkpoint_callbacks`.
+    A progress bar that Lightning created with all its defaults is replaced by ``EnvStepProgressBar``. A progress bar
+    that the user configured is kept, and ``EnvStepProgressBar`` is not added. With ``enable_progress_bar=False`` there
+    is none. For checkpoints, see :func:`~lightning_ding.callbacks.defaults.add_checkpoint_callbacks`.
 
     Args:
         trainer: The Trainer; its ``callbacks`` are changed.
@@ -47,7 +47,7 @@ def default_callbacks(trainer: Trainer, limits: Limits) -> list[Callback]:
 
 
 def _progress_bar(present: list[Callback]) -> list[Callback]:
-    """Return our progress bar if Lightning's default one is among the callbacks, and remove that one."""
+    """Replace Lightning's default progress bar, if it is among the callbacks, by ``EnvStepProgressBar``."""
     bars = [callback for callback in present if isinstance(callback, ProgressBar)]
     if (
         len(bars) == 1
@@ -60,7 +60,7 @@ def _progress_bar(present: list[Callback]) -> list[Callback]:
 
 
 def add_checkpoint_callbacks(trainer: Trainer) -> None:
-    """Replace the checkpoint callback that Lightning made with all its defaults by ours.
+    """Replace the checkpoint callback that Lightning created with all its defaults by those of this project.
 
     A checkpoint callback that the user configured is kept, and decides itself which checkpoint is the best. Because it
     does not save what a resumed run needs, a ``RunCheckpoint`` is added. With ``enable_checkpointing=False`` nothing is

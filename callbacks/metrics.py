@@ -34,18 +34,18 @@ HOOKS = ("on_train_epoch_start", *BATCHES)
 """Hooks in which these monitors log."""
 
 _failed: WeakSet[Logger] = WeakSet()
-"""Loggers that could not write, which was logged once."""
+"""Loggers whose write error has already been logged."""
 
 
 class MetricsLogger(Callback):
     """Write metrics of learning, collecting and speed at regular intervals of rounds, and before each evaluation.
 
-    One call of ``self.log`` takes about half a millisecond; this callback makes one transfer to the host for each time
-    it writes. The metrics are also in ``trainer.callback_metrics``. Under DDP, learning metrics are means over the
-    ranks, episodes are those of all ranks, and ``buffer/...`` describes the buffer of rank zero.
+    One call of ``self.log`` takes about half a millisecond; this callback makes one transfer to the host per write. The
+    metrics are also in ``trainer.callback_metrics``. Under DDP, learning metrics are means over the ranks, episodes are
+    those of all ranks, and ``buffer/...`` describes the buffer of rank zero.
 
     Args:
-        log_every_n_rounds: Rounds of an interval, >= 1; None takes the Trainer's ``log_every_n_steps``.
+        log_every_n_rounds: Number of rounds in an interval, >= 1; None means the Trainer's ``log_every_n_steps``.
     """
 
     def __init__(self, log_every_n_rounds: int | None = None) -> None:
@@ -87,7 +87,7 @@ class MetricsLogger(Callback):
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Make ``{step}`` in the names of checkpoints the env step, with or without an evaluation before."""
+        """Set ``{step}`` in checkpoint names to the env step, also after an epoch without an evaluation."""
         trainer.callback_metrics["step"] = torch.tensor(float(pl_module.progress.env_step))
 
     @override

@@ -21,8 +21,8 @@ from lightning.pytorch import Trainer
 from lightning_ding.ranks import gather_rows
 
 STDERR = 2  # the descriptor, because sys.stderr may not be backed by a file
-BACKSTOP = 5.0  # seconds that a process gets to write its messages and stacks before it is ended
-SHOWING = 1.0  # seconds that env processes get to write their stacks
+BACKSTOP = 5.0  # seconds for a process to write its messages and stacks before it is killed
+SHOWING = 1.0  # seconds for env processes to write their stacks
 
 
 def show_stacks() -> None:

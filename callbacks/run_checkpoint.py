@@ -49,7 +49,10 @@ class LastCheckpointFinder(ModelCheckpoint):
         root = run_root(trainer, self.dirpath)
         found = last_checkpoint(root)
         if found is None:
-            raise ValueError(f'ckpt_path must not be "last" where no run has left a complete checkpoint, got {root}')
+            raise ValueError(
+                f'ckpt_path="last" needs a complete checkpoint, but there is none in {root}: start without ckpt_path, '
+                "or pass the path of a checkpoint"
+            )
         return found
 
     @override
@@ -90,7 +93,7 @@ class RunCheckpoint(SharedFolder, LastCheckpointFinder):
     ) -> None:
         require(every_n_epochs >= 1, "every_n_epochs", ">= 1", every_n_epochs)
         require(keep_last >= 1, "keep_last", ">= 1", keep_last)
-        known = '"never" (what False was), "last" (what True was) or "always"'
+        known = '"never" (formerly False), "last" (formerly True) or "always"'
         require(save_buffer in get_args(SaveBuffer), "save_buffer", known, save_buffer)
         super().__init__(dirpath, every_n_epochs)
         self.filename: str = filename

@@ -65,9 +65,9 @@ class SharedFolder:
             self._error = error
             if trainer.is_global_zero or not isinstance(error, AnotherRankError):
                 logger.error(
-                    "THE %s CHECKPOINT OF ENV STEP %d WAS NOT WRITTEN to %s: %s. The previous one is kept; training "
-                    "continues and tries again at the next one",
-                    self.kind.upper(),
+                    "the %s checkpoint of env step %d could not be written to %s: %s. Training continues; the previous "
+                    "checkpoint is kept, and the next one is written as usual",
+                    self.kind,
                     env_step,
                     self._folder,
                     error,
@@ -82,7 +82,7 @@ class SharedFolder:
 def checkpoint_folder(trainer: Trainer, dirpath: str | Path | None) -> Path:
     """Return the folder of this run's checkpoints. All ranks must call it, before they write the first checkpoint.
 
-    It is ``dirpath``, or else the folder to which Lightning's ``ModelCheckpoint`` would write. If that holds the
+    It is ``dirpath``, or else the folder to which Lightning's ``ModelCheckpoint`` would write. If that folder contains
     checkpoints of another run, it is the first unused one of its subfolders ``v1``, ``v2`` and so on. A run that was
     resumed from a checkpoint in one of these folders continues in it, and so does a later fit with the same callbacks.
 
@@ -125,7 +125,7 @@ def _default_folder(trainer: Trainer) -> Path:
 
 
 def _folder_of_run(trainer: Trainer, base: Path) -> Path:
-    """Return the folder from which this run comes if it is ``base`` or a subfolder of it, else the first unused one."""
+    """Return ``base`` or its subfolder that this run wrote to or was resumed from, else the first unused one."""
     sharing = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, SharedFolder)]
     folders = [base]
     while any(_has_checkpoint(folders[-1], callback.filename) for callback in sharing):

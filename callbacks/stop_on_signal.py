@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 WAKE = b"\0"  # no signal has this number
 SAME = 1.0  # seconds; one Ctrl-C reaches a rank twice, from the terminal and from rank zero
-OTHERS_LEAVE = 4.0  # seconds that a rank waits for the rank that started it to end it
+OTHERS_LEAVE = 4.0  # seconds that a rank waits to be ended by the rank that started it
 
 WHAT_ENDS = {
     "fit": "the run ends after this round",
@@ -57,11 +57,11 @@ class SignalListener:
     """Call a function, in a separate thread, with the number of each signal that arrives.
 
     Python runs a signal's handler in the main thread, between two of its instructions. A main thread that waits for
-    another rank in a collective operation does not get there. Python also writes the number of the signal to a socket
-    at once (``signal.set_wakeup_fd``), and the thread of this class reads it there.
+    another rank in a collective operation never runs the handler. Python also writes the number of the signal to a
+    socket at once (``signal.set_wakeup_fd``), and the thread of this class reads it there.
 
-    After a failed fit, ``signal.getsignal`` still returns the handler of this class, because Lightning restores the
-    handlers that it found, after its last hook. The next signal then restores the old handler and is passed to it.
+    After a failed fit, ``signal.getsignal`` still returns the handler of this class, because Lightning, after its last
+    hook, restores the handlers that it found. The next signal then restores the old handler and is passed to it.
 
     Args:
         signals: Numbers of the signals; their handlers are replaced while this listens. A signal that is ignored stays
@@ -144,19 +144,20 @@ def _detach_in_child() -> None:
         _listening = None
 
 
-if hasattr(os, "register_at_fork"):  # or a signal to a forked env process would be written to its parent's socket
+# without this, a signal to a forked env process would be written to the socket of its parent
+if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_detach_in_child)
 
 
 class StopOnSignal(Callback):
     """End the run after the round in which a signal arrives, with a checkpoint but without an evaluation.
 
-    The process exits with 128 + the number of the signal, see :mod:`lightning_ding.exit_codes`, by a ``SystemExit`` out
-    of ``fit``. All ranks end together, whichever rank got the signal. Ranks that rank zero has started exit with 0,
-    because Lightning kills all ranks when one of them does not. An evaluation in progress is cancelled and its result
-    is NaN; ``trainer.validate`` and ``trainer.test`` end in the same way. A second signal ends the process at once. If
-    the run has not ended after ``grace`` seconds, all stacks are written to stderr and the process ends; the previous
-    checkpoint is still there.
+    The process exits with 128 + the number of the signal, see :mod:`lightning_ding.exit_codes`, by raising
+    ``SystemExit`` from ``fit``. All ranks end together, whichever rank got the signal. Ranks that rank zero has started
+    exit with 0, because Lightning kills all ranks when one of them exits with another code. An evaluation in progress
+    is cancelled and its result is NaN; ``trainer.validate`` and ``trainer.test`` end in the same way. A second signal
+    ends the process at once. If the run has not ended after ``grace`` seconds, all stacks are written to stderr and the
+    process ends; the previous checkpoint is still there.
 
     Args:
         grace: Seconds for the round and the checkpoint, > 0 and finite.
@@ -248,7 +249,7 @@ class StopOnSignal(Callback):
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         """Restore the Trainer's settings and the signal handlers.
 
-        With several ranks, a running deadline stays in force: Lightning may now wait for the other ranks without end,
+        With several ranks, a running deadline stays in force: Lightning may now wait indefinitely for the other ranks,
         and the exception would never reach the caller.
         """
         self._restore(trainer)

@@ -31,7 +31,7 @@ from lightning_ding.protocols import run_data
 logger = logging.getLogger(__name__)
 
 POLL = 1.0  # seconds
-ORPHAN_LEAVES = 5.0  # seconds after which a rank exits after the rank that started it has exited
+ORPHAN_LEAVES = 5.0  # seconds from the exit of the rank that started this rank until this rank exits
 
 
 class Watchdog(Callback):
@@ -40,8 +40,9 @@ class Watchdog(Callback):
     The stacks of all threads of this process and of its env processes are first written to stderr; the exit code is
     :data:`~lightning_ding.exit_codes.STALLED`. A thread reads the counters once a second, so the run is not slowed
     down. If that thread cannot run, because other code holds the interpreter lock, ``faulthandler`` writes the stacks
-    and ends the process with exit code 1. The callback therefore uses ``faulthandler.dump_traceback_later``. Under DDP
-    each rank watches itself, and a rank that another rank has started exits some seconds after that rank has exited.
+    and ends the process with exit code 1. Other code must therefore not call ``faulthandler.dump_traceback_later``
+    during a run. Under DDP each rank watches itself, and a rank that another rank has started exits some seconds after
+    that rank has exited.
 
     Time in which the process was stopped (Ctrl-Z) does not count for the thread, but it does for ``faulthandler``: a
     process that was stopped for longer than ``seconds`` may be ended with exit code 1 as soon as it continues.
@@ -97,7 +98,7 @@ class Watchdog(Callback):
             orphaned += passed if self._is_started and os.getppid() != parent else 0.0
             if orphaned >= ORPHAN_LEAVES:
                 leave_within(BACKSTOP, ORPHANED)
-                logger.error("the process that started this rank has exited")
+                logger.error("this rank exits, because the process that started it has exited")
                 leave(ORPHANED)
         faulthandler.cancel_dump_traceback_later()
 
@@ -107,7 +108,11 @@ class Watchdog(Callback):
         started = started_here(trainer)
         leave_within(BACKSTOP + waits, STALLED, started)
         _arm(2 * BACKSTOP + waits)
-        logger.error("no env step and no update for %g s; the stacks of all threads:", seconds)
+        logger.error(
+            "no env step and no update for %g s, so the process ends. If a step, an update, a checkpoint or a callback "
+            "takes longer, pass Watchdog(seconds=...). Stacks of all threads:",
+            seconds,
+        )
         show_stacks()
         time.sleep(waits)
         leave(STALLED, started)

@@ -45,9 +45,9 @@ class CollectingDataModule(ResumableDataModule):
     """
 
     single_observation_space: spaces.Space[Any]
-    """Observation space of one env, once a stage was set up."""
+    """Observation space of one env; available once a stage has been set up."""
     single_action_space: spaces.Space[Any]
-    """Action space of one env, once a stage was set up."""
+    """Action space of one env; available once a stage has been set up."""
 
     def __init__(
         self,
@@ -86,26 +86,26 @@ class CollectingDataModule(ResumableDataModule):
             seed: Seed of envs, exploration and learning, >= 0; each rank derives its own from it.
             max_env_step: Env steps over all ranks after which the run ends, >= 1; None for no limit.
             max_train_iter: Updates after which the run ends, >= 1; None for no limit.
-            stop_value: Mean return of an evaluation at which the run ends; None takes the policy's
+            stop_value: Mean return of an evaluation at which the run ends; None means the policy's
                 ``eval.evaluator.stop_value``.
-            rounds_per_epoch: Rounds between two evaluations, >= 1; None takes the number that makes ``eval_freq``
+            rounds_per_epoch: Rounds between two evaluations, >= 1; None means the number that makes ``eval_freq``
                 updates.
-            evaluator_env_num: Envs for evaluation on each rank, >= 1; None takes one for each episode, up to
+            evaluator_env_num: Envs for evaluation on each rank, >= 1; None means one for each episode, up to
                 ``num_envs``.
-            n_evaluator_episode: Episodes of an evaluation over all ranks, >= 1; None takes the policy's
+            n_evaluator_episode: Episodes of an evaluation over all ranks, >= 1; None means the policy's
                 ``eval.evaluator.n_episode``.
             norm_obs: Whether the policy shifts and scales observations by the mean and standard deviation of those seen
                 in training, over all ranks. The statistics are part of the policy; evaluations do not change them.
             norm_reward: Whether the policy learns from rewards divided by the standard deviation of the discounted
-                return; reports contain the returns of the env.
+                return; logged returns are the unscaled returns of the env.
             env_timeout: Time limit for an env in seconds, > 0, only with ``mode="async"``: a pair for a reset and for a
                 step, or one number for both; None for no limit; ``"default"`` for 120 and 60 s. After a timeout or the
                 death of an env's process, ``collect.collector.env_fault="raise"`` ends the run, and ``"drop"`` drops
                 the episode and starts a new process.
             train_wrappers: Wrappers of the training envs only, such as reward clipping, applied around ``wrappers``.
             eval_wrappers: Wrappers of the evaluation envs only, applied around ``wrappers``.
-            eval_env_id: Env of the evaluation, with the same spaces; None takes ``env_id``.
-            eval_env_kwargs: Arguments of the evaluation env, instead of ``env_kwargs``; None takes ``env_kwargs``.
+            eval_env_id: Evaluation env, with the same spaces; None means ``env_id``.
+            eval_env_kwargs: Arguments of the evaluation env, instead of ``env_kwargs``; None means ``env_kwargs``.
             import_names: Modules to import first, for the envs that they register.
 
         Raises:
@@ -151,7 +151,7 @@ class CollectingDataModule(ResumableDataModule):
         wrappers = (*self.wrappers, *self.train_wrappers)
         if self._policy.config.collect.collector.env_fault != "drop":
             return wrappers
-        allowed = '"sync" or "async" with collect.collector.env_fault="drop"'
+        allowed = '"sync" or "async" if collect.collector.env_fault is "drop"'
         require(MODES[self.mode].has_separate_envs, "mode", allowed, self.mode)
         return (*wrappers, FaultBarrier)
 
@@ -192,7 +192,7 @@ class CollectingDataModule(ResumableDataModule):
         trainer = cast(Trainer, self.trainer)
         self._policy = trainer.lightning_module
         trainer.callbacks = sort_callbacks(trainer.callbacks)  # type: ignore[attr-defined]
-        trainer.num_sanity_val_steps = 0  # or Lightning would evaluate the untrained policy at full length
+        trainer.num_sanity_val_steps = 0  # otherwise Lightning would run a full evaluation of the untrained policy
         self._setup_evaluator(stage)
         if stage == "fit":
             self._policy.progress.budget = self.max_env_step
@@ -241,7 +241,7 @@ class CollectingDataModule(ResumableDataModule):
         return self.collector.pop_episodes() if self.collector is not None else ([], [])
 
     def pop_metrics(self) -> dict[str, float]:
-        """Return the metrics of collecting since the last call, by their full names."""
+        """Return the collection metrics since the last call, by full name."""
         metrics = {f"collect/{name}": float(value) for name, value in self._collect_kwargs.items()}
         dropped = self.collector.dropped_episode if self.collector is not None else 0
         return metrics | ({"collect/dropped_episode": float(dropped)} if dropped else {})
@@ -288,7 +288,8 @@ class CollectingDataModule(ResumableDataModule):
         if get_serial_collector_cls(policy.config.collect.collector).has_players:
             raise ValueError(
                 "collect.collector.type must be a collector for one policy, such as 'sample', in a "
-                f"{type(self).__name__}, got {policy.config.collect.collector.type!r}; use it without a datamodule"
+                f"{type(self).__name__}, got {policy.config.collect.collector.type!r}; collectors for several players "
+                "are used without a datamodule"
             )
         self._check_policy(policy)
         env = self._make_env(self.env_id, self.num_envs, self._collector_wrappers(), self.env_kwargs)

@@ -1,11 +1,11 @@
 """The rounds of an epoch: iterating over them, and resuming a run in the middle of an epoch.
 
 Lightning 2.6.6 counts an epoch that ``trainer.should_stop`` cut short as complete, and starts the next one at full
-length. Evaluations would then come at other env steps than in a run that was never stopped. There is no public way to
-continue an epoch, so :class:`EpochPosition` decrements the counter of ``trainer.fit_loop``. Lightning then requests
-a new loader after the rest of the epoch, as with ``reload_dataloaders_every_n_epochs``. A run that Lightning itself
-restores in the middle of an epoch (``max_steps``, a checkpoint of an evaluation) is left to Lightning. With
-``val_check_interval``, or with a fraction of the batches as limit, a new epoch starts.
+length. Evaluations would then take place at different env steps than in a run that was never stopped. There is no
+public way to continue an epoch, so :class:`EpochPosition` decrements the counter of ``trainer.fit_loop``. Lightning
+then requests a new loader after the rest of the epoch, as with ``reload_dataloaders_every_n_epochs``. A run that
+Lightning itself restores in the middle of an epoch (``max_steps``, a checkpoint of an evaluation) is left to Lightning.
+With ``val_check_interval``, or with a fraction of the batches as limit, a new epoch starts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class EpochPosition:
         limit = trainer.limit_train_batches
         self._length = min(length, limit) if isinstance(limit, int) else length
         fit_loop: Any = trainer.fit_loop
-        evaluates_at_end = getattr(trainer, "val_check_interval", None) == 1.0  # Lightning does not set it for a time
+        evaluates_at_end = getattr(trainer, "val_check_interval", None) == 1.0  # unset if the interval is a duration
         can_resume = evaluates_at_end and (limit == 1.0 or isinstance(limit, int))
         if fit_loop.restarting or not can_resume or self.round >= self._length:
             self.round = 0
@@ -73,8 +73,8 @@ class EpochPosition:
 class Stream(IterableDataset[Any]):
     """An iterable data set that yields ``length`` items of a producer. Every iterator continues where the last stopped.
 
-    Because the data set has a length, Lightning does not fetch an item before the previous one was learned from.
-    Making an iterator calls nothing, so Lightning may make any number of them.
+    Because the data set has a length, Lightning does not fetch an item before the update on the previous one is
+    finished. Making an iterator calls nothing, so Lightning may make any number of them.
 
     Args:
         produce: Function that returns the next item.
@@ -94,7 +94,7 @@ class Stream(IterableDataset[Any]):
 
 
 MISLEADING_WARNINGS = (
-    r"The number of training batches \(\d+\) is smaller than the logging interval",  # ours counts across epochs
+    r"The number of training batches \(\d+\) is smaller than the logging interval",  # here, rounds count across epochs
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # Lightning 2.6 with torch 2.13
 )
 

@@ -27,7 +27,7 @@ class Evaluation:
     Args:
         trainer: The Trainer.
         policy: The policy to evaluate.
-        n_episode: Number of episodes over all ranks, at least one for each rank; None takes the policy's
+        n_episode: Number of episodes over all ranks, at least one for each rank; None means the policy's
             ``eval.evaluator.n_episode``.
 
     Raises:
@@ -42,7 +42,8 @@ class Evaluation:
         self.episodes = range(self.n_episode)[trainer.global_rank :: ranks]
         """Numbers of the episodes that this rank runs."""
         is_known = issubclass(get_serial_evaluator_cls(self.config), InteractionSerialEvaluator)
-        require(is_known, "eval.evaluator.type", "an InteractionSerialEvaluator", self.config.type)
+        allowed = "that of an InteractionSerialEvaluator, such as 'interaction' (the callback RunEvaluator runs others)"
+        require(is_known, "eval.evaluator.type", allowed, self.config.type)
         self._trainer = trainer
         self._policy = policy
 

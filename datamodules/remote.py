@@ -61,24 +61,24 @@ class RemoteReplayDataModule(CollectingDataModule):
 
     Args:
         comm_learner: Source of the rounds.
-        env_id: Env of the evaluation, in any form that :class:`CollectingDataModule` takes.
-        evaluator_env_num: Envs for evaluation on each rank, >= 1; None takes one for each episode, up to 8.
-        n_evaluator_episode: Episodes of an evaluation over all ranks, >= 1; None takes the policy's
+        env_id: Evaluation env, in any form that :class:`CollectingDataModule` takes.
+        evaluator_env_num: Envs for evaluation on each rank, >= 1; None means one for each episode, up to 8.
+        n_evaluator_episode: Episodes of an evaluation over all ranks, >= 1; None means the policy's
             ``eval.evaluator.n_episode``.
         seed: Seed of evaluation and learning, >= 0; each rank derives its own from it.
         max_env_step: Env steps of all collectors after which the run ends, >= 1; None for no limit.
         max_train_iter: Updates after which the run ends, >= 1; None for no limit.
-        stop_value: Mean return of an evaluation at which the run ends; None takes the policy's
+        stop_value: Mean return of an evaluation at which the run ends; None means the policy's
             ``eval.evaluator.stop_value``. Needs ``validate``.
-        rounds_per_epoch: Rounds between two evaluations, >= 1; None takes the number that makes ``eval_freq`` updates.
+        rounds_per_epoch: Rounds between two evaluations, >= 1; None means the number that makes ``eval_freq`` updates.
         env_kwargs: Arguments of the env.
-        wrappers: Wrappers of each env of the evaluation, the innermost first.
-        mode: Way of stepping the envs of the evaluation, as in :class:`CollectingDataModule`.
+        wrappers: Wrappers of each evaluation env, the innermost first.
+        mode: How the evaluation envs are stepped, as in :class:`CollectingDataModule`.
         prefetch: Rounds that are fetched ahead of the one that is learned from, >= 0. They are sampled that much
             earlier; from a prioritised buffer, before the newest priorities are known.
         validate: Whether to evaluate; if not, the Trainer needs ``limit_val_batches=0``.
         spaces: Observation and action space of one env, for envs that gymnasium does not make; only without
-            ``validate``. None makes an env to read them from.
+            ``validate``. If None, an env is created to read them from.
         patience: Seconds without a round and without a new env step after which the run fails, > 0.
         import_names: Modules to import first, for the envs that they register.
         norm_obs: Whether the policy normalises observations by the statistics of those that it learns from, over all
@@ -130,8 +130,8 @@ class RemoteReplayDataModule(CollectingDataModule):
         )
         require(prefetch >= 0, "prefetch", ">= 0", prefetch)
         require(patience > 0, "patience", "> 0 seconds", patience)
-        require(validate or stop_value is None, "stop_value", "None without validate", stop_value)
-        require(not validate or spaces is None, "spaces", "None with validate, which makes envs", spaces)
+        require(validate or stop_value is None, "stop_value", "None if validate is False", stop_value)
+        require(not validate or spaces is None, "spaces", "None if validate is True, which makes envs", spaces)
         self.comm_learner = comm_learner
         self.prefetch = prefetch
         self.validate = validate
@@ -164,7 +164,7 @@ class RemoteReplayDataModule(CollectingDataModule):
         """Return the metrics of the newest round and of waiting for rounds, by their full names.
 
         ``remote/round_wait`` is the mean time in seconds that the learner waited for a round since the last call, and
-        ``remote/prefetched`` is the number of rounds that are fetched already.
+        ``remote/prefetched`` is the number of rounds already fetched.
         """
         metrics, waits = self._metrics, self._waits
         self._metrics, self._waits = {}, []
@@ -233,7 +233,7 @@ class RemoteReplayDataModule(CollectingDataModule):
     # ------------------------------------------------------------------ state
 
     def save_rank_state(self, folder: Path, with_buffer: bool = True) -> None:
-        """Write the random number generators of this rank; the coordinator saves what is collected.
+        """Write the states of the random number generators of this rank. The coordinator saves the collected data.
 
         Raises:
             OSError: If the file cannot be written.
@@ -260,7 +260,7 @@ class RemoteReplayDataModule(CollectingDataModule):
         """Check that the policy learns from replay.
 
         Raises:
-            ValueError: If not.
+            ValueError: If the policy learns from rollouts.
         """
         name = type(policy).__name__
         require(not policy.get_attribute("on_policy"), "policy", "one that learns from replay", name)
@@ -269,10 +269,10 @@ class RemoteReplayDataModule(CollectingDataModule):
         if self.validate:
             super()._setup_evaluator(stage)
             return
-        require(stage == "fit", "stage", '"fit" without validate', stage)
+        require(stage == "fit", "stage", '"fit" if validate is False', stage)
         trainer = cast(Trainer, self.trainer)
         is_off = trainer.limit_val_batches == 0
-        require(is_off, "limit_val_batches", "0 without validate", trainer.limit_val_batches)
+        require(is_off, "limit_val_batches", "0 if validate is False", trainer.limit_val_batches)
         if self._spaces is None:
             env = self._make_env(self.env_id, 1, self.wrappers, self.env_kwargs)
             self._spaces = (env.single_observation_space, env.single_action_space)

@@ -19,7 +19,7 @@ from lightning_ding import nested
 from lightning_ding.config import require
 
 KEYS = ("replay_unique_id", "replay_buffer_idx")
-"""Columns that identify the transition of a prioritised buffer."""
+"""Columns that identify a transition in a prioritised buffer."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class RemoteData:
     lengths: Sequence[int] = ()
     """Lengths of these episodes in env steps."""
     dropped: int = 0
-    """Episodes that were dropped after a fault of their env since the last answer."""
+    """Number of episodes that were dropped after an env fault since the last answer."""
     stats: Mapping[str, Any] = field(default_factory=dict)
     """Values to log, such as ``policy_lag``."""
 
@@ -55,7 +55,7 @@ class RemoteRound:
         num_batches: U, the number of minibatches that was requested.
 
     Raises:
-        ValueError: If ``data`` has more or fewer minibatches.
+        ValueError: If ``data`` does not have ``num_batches`` minibatches.
     """
 
     def __init__(self, data: dict[str, Any], num_batches: int) -> None:
@@ -101,9 +101,9 @@ class RemoteRound:
         return self
 
 
-POLL = 0.05  # seconds between two checks whether the wait was cancelled
-LEAST_WAIT = 0.002  # seconds between two requests
-CLOSING = 2.0  # seconds that the thread gets to end
+POLL = 0.05  # seconds between two checks of whether the wait was cancelled
+LEAST_WAIT = 0.002  # minimum seconds between two requests
+CLOSING = 2.0  # seconds to wait for the thread to end
 
 
 class RemoteFeed:
@@ -121,7 +121,7 @@ class RemoteFeed:
         self.envstep = 0
         """Env steps of the newest answer; they grow while collectors run, with or without rounds."""
         self.dropped_episode = 0
-        """Episodes that were dropped after a fault of their env."""
+        """Number of episodes that were dropped after an env fault."""
         self._ask = ask
         self._ahead = ahead
         self._patience = patience
@@ -134,7 +134,7 @@ class RemoteFeed:
         self._thread.start()
 
     def next(self, is_cancelled: Callable[[], bool] = lambda: False) -> RemoteData | None:
-        """Return the next answer that has a round or ends the run; None if ``is_cancelled`` returns true before.
+        """Return the next answer that has a round or ends the run; None if ``is_cancelled`` returns true first.
 
         Raises:
             TimeoutError: If there was neither a round nor a new env step for ``patience`` seconds.
@@ -162,7 +162,7 @@ class RemoteFeed:
 
     @property
     def ready(self) -> int:
-        """Number of answers that are fetched and not yet taken."""
+        """Number of answers that have been fetched and not yet returned."""
         return self._fetched.qsize()
 
     def close(self) -> None:
@@ -184,7 +184,7 @@ class RemoteFeed:
             self._fetched.put(error)
 
     def _fetch(self) -> RemoteData | None:
-        """Return the first answer that has a round or ends the run; None if the feed is closed before."""
+        """Return the first answer that has a round or ends the run; None if the feed is closed first."""
         since = time.monotonic()
         while not self._closed.is_set():
             answer = self._ask()

@@ -36,13 +36,14 @@ class ReplayDataModule(CollectingDataModule):
     """
 
     buffer: IBuffer | None = None
-    """The replay buffer of this rank, once a fit was set up; a later fit of the same policy continues to use it."""
+    """The replay buffer of this rank; None until a fit has been set up. A later fit of the same policy continues to use
+    it."""
     _buffer_of: Any = None
 
     # ------------------------------------------------------------------ state
 
     def save_rank_state(self, folder: Path, with_buffer: bool = True) -> None:
-        """Write the state of this rank: where collecting is, random numbers and the replay buffer."""
+        """Write the collection state, the random number states and the replay buffer of this rank."""
         super().save_rank_state(folder, with_buffer)
         if with_buffer:
             cast(IBuffer, self.buffer).save_data(folder / BUFFER_FILE)
@@ -70,11 +71,11 @@ class ReplayDataModule(CollectingDataModule):
             )
 
     def _without_rank_state(self, checkpoint: str) -> None:
-        logger.warning("there are no replay data with %s: continuing with an empty buffer", checkpoint)
+        logger.warning("%s contains no replay data: continuing with an empty buffer", checkpoint)
         cast(IBuffer, self.buffer).clear()  # an earlier fit may have filled it
 
     def pop_metrics(self) -> dict[str, float]:
-        """Return the metrics of collecting and of the buffer since the last call, by their full names."""
+        """Return the metrics of the collection and of the buffer since the last call, by full name."""
         of_buffer = self.buffer.pop_metrics() if self.buffer is not None else {}
         return super().pop_metrics() | {f"buffer/{name}": value for name, value in of_buffer.items()}
 
@@ -86,7 +87,7 @@ class ReplayDataModule(CollectingDataModule):
             self._first_episode_id = self.buffer.next_episode_id()
 
     def _next_round(self) -> ReplayRound:
-        """Collect ``n_sample`` transitions, at first enough for a minibatch, and sample the minibatches of a round."""
+        """Collect ``n_sample`` transitions, or more until the buffer holds a minibatch, and sample a round."""
         collect, buffer = self._policy.collect_mode, cast(IBuffer, self.buffer)
         batch_size, num_batches = collect.get_attribute("batch_size"), collect.get_attribute("update_per_collect")
         self._collect_and_push(collect.get_attribute("n_sample"))
@@ -103,7 +104,7 @@ class ReplayDataModule(CollectingDataModule):
             self._collect_and_push(warm_up, random=self._policy.progress.env_step == 0)
 
     def _transitions_left(self) -> int:
-        """Return how many transitions this rank can collect such that one further round reaches ``max_env_step``."""
+        """Return how many transitions this rank can collect so that ``max_env_step`` leaves room for one more round."""
         trainer = cast(Trainer, self.trainer)
         budgets: list[int] = [callback.limit for callback in trainer.callbacks if isinstance(callback, StopAtEnvStep)]  # type: ignore[attr-defined]
         left = min(budgets, default=sys.maxsize) - self._policy.progress.env_step
@@ -123,12 +124,13 @@ class ReplayDataModule(CollectingDataModule):
     def _check_policy(self, policy: Any) -> None:
         """Make the buffer, if there is none for this policy yet, and check that it fits the policy."""
         name = type(policy).__name__
-        allowed = "one that learns from replay (others: RolloutDataModule)"
+        allowed = "one that learns from replay (use RolloutDataModule for on-policy algorithms)"
         require(not policy.get_attribute("on_policy"), "policy", allowed, name)
         if get_serial_collector_cls(policy.config.collect.collector).collects_whole_episodes:
             raise ValueError(
                 "collect.collector.type must be a collector of single transitions, such as 'sample', in a "
-                f"ReplayDataModule, got {policy.config.collect.collector.type!r}; use it without a datamodule"
+                f"ReplayDataModule, got {policy.config.collect.collector.type!r}; collectors of whole episodes are "
+                "used without a datamodule"
             )
         config = policy.config.other.replay_buffer
         if self.buffer is None or self._buffer_of is not policy:
@@ -146,7 +148,7 @@ class ReplayDataModule(CollectingDataModule):
         if policy.get_attribute("priority") and not self.buffer.is_prioritised:
             raise ValueError(
                 "priority needs a prioritised buffer, but other.replay_buffer.type is "
-                f"{config.type!r}, which stores no priorities"
+                f"{config.type!r}, which stores no priorities; use 'advanced'"
             )
 
 

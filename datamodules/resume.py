@@ -1,4 +1,4 @@
-"""Stop a run and resume it exactly: what a rank saves of itself, and where a resumed run starts."""
+"""Save and restore the state of each rank, so that a stopped run resumes exactly."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCHEMA = 4
 class ResumableDataModule(RunData, LightningDataModule):
     """A datamodule that starts collecting when Lightning requests the first round of a fit.
 
-    Collecting then starts with new episodes, or continues where the checkpoint of a resumed run was written.
+    Collecting then starts with new episodes. In a resumed run it continues from the state in the checkpoint.
     """
 
     has_rank_state = True
@@ -43,9 +43,9 @@ class ResumableDataModule(RunData, LightningDataModule):
     norm_reward: bool
     _collector_env: VectorEnv
     _rng: dict[str, Any] | None
-    """Random number generators' states of a checkpoint, until the first round."""
+    """States of the random number generators from a checkpoint; None after the first round."""
     _collecting: dict[str, Any] | None
-    """State of collecting of a checkpoint, until the first round."""
+    """State of the collection from a checkpoint; None after the first round."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class ResumableDataModule(RunData, LightningDataModule):
         """Restore the state of the run if training is resumed (Lightning hook).
 
         Raises:
-            ValueError: If the state has another version, or ``norm_obs`` or ``norm_reward`` have changed.
+            ValueError: If the state has a different schema version, or ``norm_obs`` or ``norm_reward`` has changed.
         """
         got = state.get("schema")
         if got != SCHEMA:
@@ -117,7 +117,7 @@ class ResumableDataModule(RunData, LightningDataModule):
         if trainer.is_global_zero:
             logger.warning(
                 "%s was written by %d ranks and is resumed by %d: counters continue, buffers are distributed among the "
-                "ranks, and episodes and random numbers start new", folder, saved, now,
+                "ranks, and all ranks start new episodes with new random seeds", folder, saved, now,
             )  # fmt: skip
         shares = range(rank, saved, now) if now < saved else [rank % saved]
         self._take_over([folder / RANK_FOLDER.format(share) for share in shares], Seeds(self.seed, rank, env_step))
@@ -129,7 +129,7 @@ class ResumableDataModule(RunData, LightningDataModule):
         """Handle a checkpoint without the state of the ranks."""
 
     def save_rank_state(self, folder: Path, with_buffer: bool = True) -> None:
-        """Write the state of this rank: where collecting is, random numbers, and the state that a subclass adds."""
+        """Write the collection state and the random number states of this rank, and the state that a subclass adds."""
         folder.mkdir(parents=True, exist_ok=True)
         save_object(rng_state(self._policy.rng), folder / RNG_FILE)
         save_object(self._collecting or read_collecting(*self._collecting_parts()), folder / COLLECTING_FILE)
@@ -164,7 +164,7 @@ class ResumableDataModule(RunData, LightningDataModule):
         return self._next_round()
 
     def _start(self) -> None:
-        """Start collecting: where a checkpoint was written, or else with new seeds of envs and exploration."""
+        """Start collecting: continue from a checkpoint, or else begin with new seeds for envs and exploration."""
         self._starts = False
         gc.freeze()  # these objects live as long as the run, and scanning them repeatedly took 3 % of the time
         if self._collecting is None:
@@ -172,7 +172,7 @@ class ResumableDataModule(RunData, LightningDataModule):
             self._begin_episodes()
         else:
             self._resume_collecting(self._collecting)
-        if self._rng is not None:  # last, because starting has drawn random numbers
+        if self._rng is not None:  # must come last, because starting the collection draws random numbers
             set_rng_state(self._rng, self._policy.rng)
         self._clear_rank_state()
         self._begin()
@@ -185,7 +185,7 @@ class ResumableDataModule(RunData, LightningDataModule):
         collector.reset_env()
 
     def _resume_collecting(self, state: dict[str, Any]) -> None:
-        """Restore the envs, the collector and the policy to where a checkpoint was written."""
+        """Restore the envs, the collector and the policy to their state in a checkpoint."""
         self._begin_episodes()
         missing = restore_collecting(state, *self._collecting_parts())
         if missing is not None:
@@ -230,7 +230,7 @@ def restore_collecting(
         except NotPlainError as error:
             missing = str(error)
     if state["collector"] is not None:
-        collector.load_state_dict(state["collector"], goes_on=missing is None)
+        collector.load_state_dict(state["collector"], continues=missing is None)
     if missing is None:
         policy.load_collect_memory(state["memory"])
         policy.normaliser.load_episode_state(state["returns"])
@@ -238,7 +238,7 @@ def restore_collecting(
 
 
 def _other_collector(saved: Mapping[str, Any] | None, collector: ISerialCollector) -> str | None:
-    """Return a message if the state is from another class of collector; None if not, or without a class in it."""
+    """Return a message if the state is from a different collector class; None if it is not or names no class."""
     name = type(collector).__name__
     was = name if saved is None else saved.get("class", name)
     return None if was == name else f"the collector was a {was}, now it is a {name}"

@@ -65,7 +65,7 @@ def rng_state(exploration: np.random.Generator) -> dict[str, Any]:
 
 
 def set_rng_state(state: Mapping[str, Any], exploration: np.random.Generator) -> None:
-    """Restore the states that ``rng_state`` returned; of CUDA devices, those that exist here."""
+    """Restore the states that ``rng_state`` returned; for CUDA, only those of devices that exist here."""
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
     name, keys, *rest = state["numpy"]

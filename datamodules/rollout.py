@@ -70,7 +70,7 @@ class RolloutDataModule(CollectingDataModule):
     def _check_policy(self, policy: Any) -> None:
         """Check that the policy learns from rollouts, and that its config has the amount to collect."""
         name = type(policy).__name__
-        allowed = "one that learns from rollouts (others: ReplayDataModule)"
+        allowed = "one that learns from rollouts (use ReplayDataModule for off-policy algorithms)"
         require(policy.get_attribute("on_policy"), "policy", allowed, name)
         wanted = "n_episode" if self._whole_episodes() else "n_sample"
         kind = policy.config.collect.collector.type

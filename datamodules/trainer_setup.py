@@ -25,8 +25,8 @@ class ChecksCallbacks(Protocol):
 def set_up_trainer(trainer: Trainer, limits: Limits) -> None:
     """Prepare a Trainer for a run with a datamodule that collects.
 
-    Refuse callbacks that cannot work, add our checkpoint callbacks, so that ``ckpt_path="last"`` finds them, and remove
-    Lightning's default limit of 1000 epochs if the run has its own limit.
+    Refuse callbacks that cannot work, add the checkpoint callbacks of this project, so that ``ckpt_path="last"`` finds
+    them, and remove Lightning's default limit of 1000 epochs if the run has its own limit.
 
     Args:
         trainer: The Trainer; its module is attached already.
@@ -37,8 +37,8 @@ def set_up_trainer(trainer: Trainer, limits: Limits) -> None:
     """
     if trainer.state.fn == "predict":
         raise ValueError(
-            "trainer.predict cannot work with an env, which gives no data set: trainer.test measures the policy, "
-            "policy(observations) returns its actions, and predict takes a DataLoader of observations"
+            "trainer.predict needs a data set, which an env does not provide: use trainer.test to evaluate the "
+            "policy, policy(observations) to get actions, or pass a DataLoader of observations"
         )
     policy = trainer.lightning_module
     if isinstance(policy, ChecksCallbacks):

@@ -1,7 +1,7 @@
 """Typed config dataclasses: strict reading of mappings, deep merging, and conversion to EasyDict.
 
 A config is a frozen dataclass, and the only place that defines its defaults. Users pass the dataclass or a nested
-mapping. An unknown key is an error that names the nearest known key.
+mapping. An unknown key raises an error that suggests the nearest known key.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Exit codes of a training process, in addition to Python's: 0 on success, 1 after an error, 2 for a wrong command.
+"""Exit codes of a training process, in addition to Python's: 0 on success, 1 after an error, 2 for an invalid command.
 
 A shell reports 128 + the signal's number for a process that a signal has ended. A run that ends itself after a signal
 uses the same exit code.

@@ -32,7 +32,7 @@ class RunData:
         return [], []
 
     def pop_metrics(self) -> dict[str, float]:
-        """Return the metrics of collecting and of the buffer since the last call, by their full names."""
+        """Return the metrics of the collection and of the buffer since the last call, by full name."""
         return {}
 
     def steps_made(self) -> int:

@@ -40,7 +40,7 @@ class Registry(Generic[T]):
         """Return a decorator that registers a class or function.
 
         Args:
-            name: Name of the entry; None takes the object's ``__name__``.
+            name: Name of the entry; None means the object's ``__name__``.
             force_overwrite: Whether to replace an entry of the same name.
 
         Raises:

@@ -184,7 +184,12 @@ class ScheduleConfig:
         is_curve = self.type in CURVES
         for name, is_used in {"unit": self.type != "constant", "end": is_curve, "decay": is_curve}.items():
             unchanged = getattr(self, name) == getattr(type(self), name)
-            require(is_used or unchanged, f"{path}.{name}", f"left alone with type {self.type}", getattr(self, name))
+            require(
+                is_used or unchanged,
+                f"{path}.{name}",
+                f"left at its default with type {self.type}",
+                getattr(self, name),
+            )
         is_known = not is_curve or self.unit == "budget" or self.decay is not None
         require(is_known, f"{path}.decay", "set with unit env_step", self.decay)
         allowed = "pairs (position, factor) with type piecewise, None with every other"
@@ -199,7 +204,7 @@ class ScheduleConfig:
         return Schedule(self.type, 1.0, self.end, decay, self.unit, self.points or ())
 
 
-EPS_SHARE = 0.1  # of the budget, after which a linear epsilon has reached its end
+EPS_SHARE = 0.1  # share of the budget after which a linear epsilon reaches its end
 ASSUMED_BUDGET = 100_000  # env steps, for a run whose length is not known
 
 
@@ -225,8 +230,8 @@ class EpsConfig:
         require(0 <= self.end <= 1, "other.eps.end", "in [0, 1]", self.end)
         require(self.decay is None or self.decay > 0, "other.eps.decay", "> 0 or None", self.decay)
         has_unit = self.decay is not None or self.unit == "env_step"
-        require(has_unit, "other.eps.unit", "left alone without other.eps.decay", self.unit)
-        allowed = f"left alone where start and end are equal ({self.start})"
+        require(has_unit, "other.eps.unit", "left at its default without other.eps.decay", self.unit)
+        allowed = f"left at its default where start and end are equal ({self.start})"
         for name in ("type", "decay"):
             is_used = self.start != self.end or getattr(self, name) == getattr(type(self), name)
             require(is_used, f"other.eps.{name}", allowed, getattr(self, name))
@@ -330,5 +335,5 @@ class ScheduledValues:
 
 @rank_zero_only
 def _warn_of_end(name: str, env_step: int, factor: float) -> None:
-    text = "the run has outlived learn.%s, which has ended before env step %d: its factor stays at %g"
+    text = "the schedule learn.%s ended before env step %d; the run continues with its last factor, %g"
     logger.warning(text, f"{name}_scheduler", env_step, factor)

@@ -223,8 +223,8 @@ def test_a_run_that_outlives_its_schedule_says_so_once(
     schedule = {"type": "linear", "unit": "env_step", "decay": 20}
     with caplog.at_level(logging.WARNING, logger="lightning_ding"):
         run(make_trainer, "a2c", 96, {"lr_scheduler": schedule})
-    text = "the run has outlived learn.lr_scheduler, which has ended before env step 32: its factor stays at 0"
-    assert caplog.text.count("outlived") == caplog.text.count(text) == 1
+    text = "the schedule learn.lr_scheduler ended before env step 32; the run continues with its last factor, 0"
+    assert caplog.text.count("the schedule") == caplog.text.count(text) == 1
 
 
 def test_a_run_that_ends_with_its_schedule_says_nothing(
@@ -232,7 +232,7 @@ def test_a_run_that_ends_with_its_schedule_says_nothing(
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="lightning_ding"):
         run(make_trainer, "a2c", 90, {"lr_scheduler": LINEAR})  # the last round goes to 96
-    assert "outlived" not in caplog.text
+    assert "the schedule" not in caplog.text
 
 
 def test_nothing_is_evaluated_when_nothing_is_scheduled(
@@ -255,8 +255,8 @@ def test_schedules_are_evaluated_once_a_round(make_trainer: MakeTrainer, monkeyp
     ("section", "message"),
     [
         ({"type": "step"}, "learn.lr_scheduler.type' must be one of 'constant', 'linear'"),
-        ({"end": 0.5}, "lr_scheduler.end must be left alone with type constant"),
-        ({"unit": "env_step"}, "lr_scheduler.unit must be left alone with type constant"),
+        ({"end": 0.5}, "lr_scheduler.end must be left at its default with type constant"),
+        ({"unit": "env_step"}, "lr_scheduler.unit must be left at its default with type constant"),
         ({"type": "linear", "end": -0.5}, "lr_scheduler.end must be >= 0"),
         ({"type": "linear", "unit": "env_step"}, "lr_scheduler.decay must be set with unit env_step"),
         ({"type": "linear", "decay": 0.0}, "lr_scheduler.decay must be > 0 or None"),
@@ -264,7 +264,7 @@ def test_schedules_are_evaluated_once_a_round(make_trainer: MakeTrainer, monkeyp
         ({"type": "piecewise"}, "lr_scheduler.points must be pairs"),
         ({"type": "piecewise", "points": [[0.0, -1.0]]}, "lr_scheduler.points must be factors >= 0"),
         ({"type": "piecewise", "points": [[0.5, 1.0], [0.1, 0.0]]}, "points must be pairs .* with increasing x"),
-        ({"type": "piecewise", "points": [[0.0, 1.0]], "end": 0.5}, "left alone with type piecewise"),
+        ({"type": "piecewise", "points": [[0.0, 1.0]], "end": 0.5}, "left at its default with type piecewise"),
         ({"epoch_num": 3}, "lr_scheduler.epoch_num' does not exist here: set type: linear"),
         ({"min_lr_lambda": 0.1}, "lr_scheduler.min_lr_lambda' does not exist here: set end"),
     ],
@@ -279,7 +279,10 @@ def test_a_schedule_that_cannot_be_is_refused(name: str, section: dict[str, Any]
 @pytest.mark.parametrize(
     ("learn", "message"),
     [
-        ({"optimizer": {"type": "sgd", "eps": 1e-4}}, "learn.optimizer.eps must be left alone with sgd, got 0.0001"),
+        (
+            {"optimizer": {"type": "sgd", "eps": 1e-4}},
+            "learn.optimizer.eps must be left at its default with sgd, got 0.0001",
+        ),
         ({"optimizer": {"momentum": 0.9}}, "learn.optimizer.momentum must be 0 with adam, got 0.9"),
         ({"optimizer": {"type": "sgd", "momentum": 1.0}}, r"learn.optimizer.momentum must be in \[0, 1\), got 1.0"),
         ({"optimizer": {"weight_decay": -1.0}}, "learn.optimizer.weight_decay must be >= 0, got -1.0"),
@@ -287,7 +290,7 @@ def test_a_schedule_that_cannot_be_is_refused(name: str, section: dict[str, Any]
         ({"optimizer": {"type": "lion"}}, "learn.optimizer.type' must be one of 'adam', 'adamw', 'rmsprop', 'sgd'"),
         (
             {"grad_clip_norm": 1.0, "grad_clip_value": 1.0},
-            r"grad_clip_value must be None beside grad_clip_norm \(1.0\)",
+            r"grad_clip_value must be None unless grad_clip_norm \(1.0\) is set to None",
         ),
         ({"grad_clip_norm": None, "grad_clip_value": 0.0}, "learn.grad_clip_value must be > 0 or None, got 0.0"),
         ({"weight_decay": 0.1}, "'learn.weight_decay' does not exist here: set optimizer.weight_decay"),

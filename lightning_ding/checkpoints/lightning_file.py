@@ -39,7 +39,7 @@ def on_every_rank(trainer: Trainer, step: Callable[[], object], only_zero: bool 
         except OSError as error:
             failure = error
     if not trainer.strategy.reduce_boolean_decision(failure is None, all=True):
-        raise failure or AnotherRankError("another rank could not write its part")
+        raise failure or AnotherRankError("another rank could not write its part; its log gives the reason")
 
 
 class _SyncedIO(TorchCheckpointIO):

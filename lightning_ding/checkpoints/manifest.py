@@ -51,7 +51,7 @@ def verify(folder: Path) -> dict[str, Any]:
     """Check that every file of a checkpoint's manifest exists with unchanged content, and return the manifest.
 
     Raises:
-        TornCheckpointError: If not; the message names the file and the difference.
+        TornCheckpointError: If the checkpoint differs from its manifest; the message names the file and the difference.
         OSError: If a file cannot be read.
     """
     manifest = read_manifest(folder)

@@ -131,7 +131,7 @@ def _read(file: Path, max_bytes: int) -> bytes:
     try:
         status = os.fstat(opened)
         if not stat.S_ISREG(status.st_mode):
-            raise Refusal(403, f"{file.name} is no regular file")
+            raise Refusal(403, f"{file.name} is not a regular file")
         if status.st_size > max_bytes:
             raise Refusal(413, f"{file.name} must have at most {max_bytes} bytes, got {status.st_size}")
         with os.fdopen(opened, "rb", closefd=False) as stream:

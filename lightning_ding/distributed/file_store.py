@@ -66,7 +66,7 @@ class FileStore(Store):
         source = self._file(handle)
         try:
             if not stat.S_ISREG(source.lstat().st_mode):
-                raise Refusal(403, f"{source.name} is no regular file")
+                raise Refusal(403, f"{source.name} is not a regular file")
             _move(source, file)
         except FileNotFoundError as error:
             if source.exists():  # then the target directory is missing

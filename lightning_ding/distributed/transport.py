@@ -190,7 +190,7 @@ class Transport(ABC):
 
         Args:
             config: Config of the run.
-            host: Address of the coordinator; None takes it from the config or the folder of the run.
+            host: Address of the coordinator; None means that it is taken from the config or the folder of the run.
             port: Port of the coordinator; None as for ``host``.
 
         Raises:

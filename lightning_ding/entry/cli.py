@@ -64,10 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line.
 
     Args:
-        arguments: Command-line arguments without the program's name; None takes ``sys.argv``.
+        arguments: Command-line arguments without the program's name; None means ``sys.argv``.
 
     Raises:
-        SystemExit: With code 2 for a wrong command line, or with the exit code of the command.
+        SystemExit: With code 2 for an invalid command line, or with the exit code of the command.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = given[0] if given else ""

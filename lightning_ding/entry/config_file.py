@@ -96,7 +96,7 @@ def _read(file: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read the config file {str(file)!r}: {error}") from error
     except (yaml.YAMLError, json.JSONDecodeError) as error:
-        raise ValueError(f"{str(file)!r} is no YAML: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{str(file)!r} is not valid YAML: {' '.join(str(error).split())}") from error
     if content is None:
         return {}
     if not isinstance(content, Mapping):

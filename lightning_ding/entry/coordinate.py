@@ -20,7 +20,7 @@ from lightning_ding.distributed.transport import ADDRESS_FILE, Server, get_trans
 from lightning_ding.exit_codes import BY_SIGNAL, GIVEN_UP
 
 LOOK = 0.5  # seconds between two checks for a signal
-REPORT = 10.0  # seconds between two lines of progress in the log
+REPORT = 10.0  # seconds between two progress messages in the log
 PROGRESS = (
     "env step %(env_step)d, update %(train_iter)d, %(episode)d episodes, %(collectors)d collectors, "
     "%(learners)d learners, policy lag %(policy_lag).1f, %(samples_per_insert).1f samples per insert"

@@ -196,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line.
 
     Args:
-        arguments: Command-line arguments without the program's name; None takes ``sys.argv``.
+        arguments: Command-line arguments without the program's name; None means ``sys.argv``.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     DingParser.made.clear()

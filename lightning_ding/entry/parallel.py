@@ -4,8 +4,8 @@
     lightning-ding parallel --config FILE --set main.seed=1 --set system.collector.num=4
     lightning-ding parallel --config FILE --resume
 
-The exit code is 0 when the run is finished, 1 if it failed, 2 for a wrong command or config, 130 after Ctrl-C and 143
-after SIGTERM; then --resume continues the run.
+The exit code is 0 when the run is finished, 1 if it failed, 2 for an invalid command or config, 130 after Ctrl-C and
+143 after SIGTERM; then --resume continues the run.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ ASK = """Send one message to the coordinator of a distributed run, and print its
     lightning-ding ask increase_collector '{"n": 2}' --config FILE
     lightning-ding ask shutdown --config FILE --host 10.0.0.1 --port 5000
 
-The exit code is 0 after an answer, 1 after a refusal or none, 2 for a wrong command or config.
+The exit code is 0 after an answer, 1 after a refusal or none, 2 for an invalid command or config.
 """
 
 
@@ -137,7 +137,7 @@ def _parse(parser: Parser, text: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except ValueError as error:
-        parser.error(f"{text!r} is no JSON: {error}")
+        parser.error(f"{text!r} is not valid JSON: {error}")
     if not isinstance(content, dict):
         parser.error(f'a message must be a JSON object, such as {{"n": 2}}, got {text!r}')
     return content

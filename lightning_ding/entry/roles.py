@@ -7,7 +7,7 @@
 Exit codes, see :mod:`lightning_ding.exit_codes`:
 
 * 0 when the run is over, 1 after an error;
-* 2 for a wrong command or config, or a worker that the coordinator refuses;
+* 2 for an invalid command or config, or a worker that the coordinator refuses;
 * 3 if the coordinator ended the run because tasks failed repeatedly;
 * 125 if a worker can no longer reach the coordinator;
 * 143 after SIGTERM and 130 after Ctrl-C.
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one role until the run is over.
 
     Args:
-        arguments: Role and options; None takes ``sys.argv``.
+        arguments: Role and options; None means ``sys.argv``.
 
     Raises:
         SystemExit: At the end, with the exit code.

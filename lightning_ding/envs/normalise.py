@@ -95,7 +95,7 @@ class RunningStatistics:
         """Restore what ``state_dict`` returned, on all ranks.
 
         Raises:
-            ValueError: If the statistics are of rows of another shape.
+            ValueError: If the statistics belong to rows of a different shape.
         """
         mean, m2 = state["mean"].numpy().copy(), state["m2"].numpy().copy()
         if mean.shape != self.shape:

@@ -48,7 +48,7 @@ class PettingZooVectorEnv(VectorEnv[Any, Any, Any]):
         rotate_seats: Give player p the seat (p + k) % P in episode k, so that all players move first equally often. Env
             i starts with episode i, so that all seats are used from the start.
         seed: Seed for the first episodes; None draws a random one.
-        max_faults: Largest number of faults of an env without a finished episode between them, >= 0. A fault is an
+        max_faults: Maximum number of faults of an env without a finished episode between them, >= 0. A fault is an
             exception, or an observation or reward that is not finite. It truncates the episode, with
             ``info["abnormal"]`` (N,) true and a description in ``info["fault"]`` (N,), and the env is created again at
             its next reset. The next fault is raised.

@@ -27,8 +27,8 @@ class FaultBarrier(gym.Wrapper[Any, Any, Any, Any]):
 
     Args:
         env: Any env.
-        max_faults: Largest number of consecutive faults, without a valid step between them, >= 1. The next fault is
-            the cause of a ``RuntimeError``.
+        max_faults: Maximum number of faults without a valid step between them, >= 1. The next fault is the cause of a
+            ``RuntimeError``.
 
     Raises:
         ValueError: If ``max_faults`` is out of range.

@@ -18,7 +18,7 @@ from lightning_ding.model.encoder import MLP, activation_function
 from lightning_ding.registry import ENCODER_REGISTRY
 
 IMAGE_SIZES = (32, 64, 64, 512)  # channels of three convolutions, then features (Mnih et al. 2015)
-IMAGE_KERNELS, IMAGE_STRIDES = (8, 4, 3), (4, 2, 1)  # of these convolutions
+IMAGE_KERNELS, IMAGE_STRIDES = (8, 4, 3), (4, 2, 1)  # kernel sizes and strides of the three convolutions
 SMALLEST_LARGE_SIDE = 36  # pixels; the smallest side that these kernels accept
 IMPALA_SIZES = (16, 32, 32, 256)  # channels of three sections, then features (Espeholt et al. 2018)
 

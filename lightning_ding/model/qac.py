@@ -190,7 +190,7 @@ class EnsembleMLP(nn.Module):
             layers = [nn.Linear(layer_in, layer_out) for _ in range(ensemble_size)]
             self.weights.append(nn.Parameter(torch.stack([layer.weight.detach().T for layer in layers])))
             self.biases.append(nn.Parameter(torch.stack([layer.bias.detach()[None] for layer in layers])))
-        self.scales, self.shifts = nn.ParameterList(), nn.ParameterList()  # of layer normalisation, (E, 1, out)
+        self.scales, self.shifts = nn.ParameterList(), nn.ParameterList()  # layer normalisation, shape (E, 1, out)
         for size in sizes[1:-1] if layer_norm else ():
             self.scales.append(nn.Parameter(torch.ones(ensemble_size, 1, size)))
             self.shifts.append(nn.Parameter(torch.zeros(ensemble_size, 1, size)))

@@ -25,7 +25,7 @@ class ActorCriticModelConfig(ActorModelConfig):
     share_encoder: bool = True
     """Use one encoder for actor and critic."""
     critic_head_hidden_size: int | None = None
-    """Width of the critic head's hidden layers; None takes the encoder's last width."""
+    """Width of the critic head's hidden layers; None means the encoder's last width."""
     critic_head_layer_num: int = 0
     """Number of hidden layers of the critic's head, >= 0."""
 

@@ -33,7 +33,7 @@ class CategoricalModelConfig(QLearningModelConfig):
     """A network that predicts distributions over a fixed support."""
 
     action_shape: int | None = None
-    """Number of actions; None takes it from the env."""
+    """Number of actions; None means that it is taken from the env."""
     v_min: float = -10.0
     """Smallest return that the network can represent, < v_max; smaller returns are clipped to it."""
     v_max: float = 10.0
@@ -62,7 +62,7 @@ class C51Config(QLearningConfig):
     """The Q-network."""
 
 
-LARGEST_CLIPPED_SHARE = 0.25  # of the targets' mass outside the support, on average between two logs
+LARGEST_CLIPPED_SHARE = 0.25  # share of the targets' mass outside the support, averaged between two logs
 
 
 @POLICY_REGISTRY.register("c51")

@@ -5,8 +5,8 @@ Papers: Lillicrap et al. 2016 (https://arxiv.org/abs/1509.02971), hybrid actions
 (https://arxiv.org/abs/1802.09477).
 
 Where this differs: normal noise by default instead of that of Ornstein and Uhlenbeck; no batch normalisation and no
-weight decay; the critic's first layer gets the action; a time limit is no terminal state. The targets move with the
-actor, every ``actor_update_freq`` updates. Importance-sampling weights weigh the critics' loss only.
+weight decay; the critic's first layer gets the action; a time limit is not treated as termination. The targets move
+with the actor, every ``actor_update_freq`` updates. Importance-sampling weights weigh the critics' loss only.
 
 A hybrid action is a choice with arguments; the critic gets the choice as a one-hot vector, and the raw outputs in
 Hausknecht and Stone. Its gradient at a one-hot vector contains no information about other choices, so the actor
@@ -38,7 +38,7 @@ from lightning_ding.policy.replay_policy import ReplayCollectConfig
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.schedules import EpsConfig
 
-LOGIT_PENALTY = 1e-3  # of the mean squared logit in the actor's loss; Lowe et al. 2017 (their code, openai/maddpg)
+LOGIT_PENALTY = 1e-3  # weight of the mean squared logit in the actor's loss; Lowe et al. 2017 (code: openai/maddpg)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class DDPGModelConfig(QACModelConfig):
     """The actor and the critic."""
 
     action_start: int | None = None
-    """Smallest choice of a hybrid action in the env; None takes it from the env, or 0 without an env."""
+    """Smallest choice of a hybrid action in the env; None means the env's, or 0 without an env."""
     twin_critic: bool = False
     """Use two critics; the target is the smaller of their values."""
     last_layer_init: float | None = 3e-3
@@ -100,7 +100,12 @@ class DDPGLearnConfig(QACLearnConfig):
         require(self.noise_sigma >= 0, "learn.noise_sigma", ">= 0", self.noise_sigma)
         unused = self.noise_sigma == 0.2 and self.noise_range == NoiseRangeConfig()
         got = (self.noise_sigma, self.noise_range)
-        require(self.noise or unused, "learn.noise_sigma and learn.noise_range", "left alone without learn.noise", got)
+        require(
+            self.noise or unused,
+            "learn.noise_sigma and learn.noise_range",
+            "left at their defaults without learn.noise",
+            got,
+        )
 
 
 @dataclass(frozen=True)
@@ -141,7 +146,12 @@ class DDPGConfig(QACConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         chooses = self.model.action_shape is None or isinstance(self.model.action_shape, Mapping)
-        require(chooses or self.other.eps == EpsConfig(), "other.eps", "left alone without choices", self.other.eps)
+        require(
+            chooses or self.other.eps == EpsConfig(),
+            "other.eps",
+            "left at its default without a hybrid action",
+            self.other.eps,
+        )
 
 
 @POLICY_REGISTRY.register("ddpg")

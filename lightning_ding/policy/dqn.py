@@ -5,7 +5,7 @@ Papers: Mnih et al. 2015 (https://arxiv.org/abs/1312.5602); double: van Hasselt 
 et al. 2018 (https://arxiv.org/abs/1710.02298); priorities: Schaul et al. 2016 (https://arxiv.org/abs/1511.05952).
 
 Where this differs: Adam and the Huber loss instead of RMSProp and clipped errors; epsilon is drawn for each env on its
-own; a time limit is no terminal state, so a truncated step bootstraps from its true final observation.
+own; a time limit is not treated as termination, so a truncated step bootstraps from its true final observation.
 
 Shapes: B batch, A actions.
 """
@@ -37,7 +37,7 @@ class DQNModelConfig(QLearningModelConfig):
     """The Q-network: an encoder and a head."""
 
     action_shape: int | Sequence[int] | None = None
-    """Number of actions, or one for each dimension; None takes it from the env."""
+    """Number of actions, or one for each dimension; None means that it is taken from the env."""
     dueling: bool = True
     """Split the head into a state value and advantages."""
 

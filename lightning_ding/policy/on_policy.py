@@ -33,19 +33,20 @@ class ActorModelConfig(NetworkConfig):
 
     action_shape: Any = None
     """Number of actions or dimensions; one number for each dimension of a multi-discrete action; action_type_shape
-    and action_args_shape of a hybrid one; None takes it from the env."""
+    and action_args_shape of a hybrid one; None means that it is taken from the env."""
     action_space: Literal["discrete", "continuous", "hybrid"] | None = None
-    """Kind of action; None takes it from the env."""
+    """Kind of action; None means that it is taken from the env."""
     action_low: Sequence[float] | None = None
-    """Smallest value of each dimension in the env; None takes it from the env, or -1 without an env."""
+    """Smallest value of each dimension in the env; None means the env's, or -1 without an env."""
     action_high: Sequence[float] | None = None
-    """Largest value of each dimension in the env; None takes it from the env, or 1 without an env."""
+    """Largest value of each dimension in the env; None means the env's, or 1 without an env."""
     action_integer: bool | None = None
-    """Whether continuous actions are rounded, for an env with a Box of integers; None takes it from the env."""
+    """Whether continuous actions are rounded, for an env with a Box of integers; None means that it is taken from the
+    env."""
     action_start: int | Sequence[int] | None = None
-    """Smallest action of a Discrete space, or of each dimension; None takes it from the env, or 0 without an env."""
+    """Smallest action of a Discrete space, or of each dimension; None means the env's, or 0 without an env."""
     actor_head_hidden_size: int | None = None
-    """Width of the actor head's hidden layers; None takes the encoder's last width."""
+    """Width of the actor head's hidden layers; None means the encoder's last width."""
     actor_head_layer_num: int = 0
     """Number of hidden layers of the actor's head, >= 0."""
     sigma_type: Literal["independent", "conditioned", "fixed"] = "independent"
@@ -53,7 +54,7 @@ class ActorModelConfig(NetworkConfig):
     fixed_sigma_value: float = 0.3
     """The standard deviation with sigma_type fixed, > 0, in units of half the action's range."""
     bound_type: Literal["tanh"] | None = None
-    """Squash the mean of continuous actions; None leaves it free, and clips the action."""
+    """Squash the mean of continuous actions; None means that the mean is not bounded, and the action is clipped."""
 
     def __post_init__(self) -> None:
         """Check that no option is set that has no effect with the kind of action."""
@@ -102,7 +103,7 @@ class OnPolicyLearnConfig(LearnConfig):
         require(self.entropy_weight >= 0, "learn.entropy_weight", ">= 0", self.entropy_weight)
         self.entropy_weight_scheduler.check(path)
         is_used = self.entropy_weight > 0 or self.entropy_weight_scheduler == ScheduleConfig()
-        require(is_used, path, "left alone with entropy_weight 0", self.entropy_weight_scheduler.type)
+        require(is_used, path, "left at its default with entropy_weight 0", self.entropy_weight_scheduler.type)
 
 
 @dataclass(frozen=True)

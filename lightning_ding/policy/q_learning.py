@@ -30,9 +30,9 @@ class QLearningModelConfig(NetworkConfig):
     """A Q-network: an encoder and a head."""
 
     action_start: int | Sequence[int] | None = None
-    """Smallest action of a Discrete space, or of each dimension; None takes it from the env, or 0 without an env."""
+    """Smallest action of a Discrete space, or of each dimension; None means the env's, or 0 without an env."""
     head_hidden_size: int | None = None
-    """Width of the head's hidden layers; None takes the encoder's last width."""
+    """Width of the head's hidden layers; None means the encoder's last width."""
     head_layer_num: int | None = None
     """Number of hidden layers of the head, >= 0; None means 1 in a dueling head, else 0."""
 

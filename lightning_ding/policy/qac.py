@@ -35,11 +35,12 @@ class QACModelConfig(NetworkConfig):
     """Number of dimensions of the action, hybrid: ``{action_type_shape, action_args_shape}``; None takes it from the
     env."""
     action_low: Sequence[float] | None = None
-    """Smallest value of each dimension of the action; None takes it from the env, or -1 without an env."""
+    """Smallest value of each dimension of the action; None means the env's, or -1 without an env."""
     action_high: Sequence[float] | None = None
-    """Largest value of each dimension of the action; None takes it from the env, or 1 without an env."""
+    """Largest value of each dimension of the action; None means the env's, or 1 without an env."""
     action_integer: bool | None = None
-    """Whether continuous actions are rounded, for an env with a Box of integers; None takes it from the env."""
+    """Whether continuous actions are rounded, for an env with a Box of integers; None means that it is taken from the
+    env."""
     twin_critic: bool = True
     """Use two critics; the target is the smaller of their values."""
     actor_head_hidden_size: int = 256
@@ -68,7 +69,7 @@ class QACModelConfig(NetworkConfig):
             require(layers >= 0, f"model.{head}_layer_num", ">= 0", layers)
             require(size >= 1, f"model.{head}_hidden_size", ">= 1", size)
             is_used = layers > 0 or size == getattr(type(self), f"{head}_hidden_size")
-            require(is_used, f"model.{head}_hidden_size", "left alone without hidden layers", size)
+            require(is_used, f"model.{head}_hidden_size", "left at its default without hidden layers", size)
 
 
 @dataclass(frozen=True)

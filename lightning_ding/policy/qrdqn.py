@@ -36,7 +36,7 @@ class QRDQNModelConfig(QLearningModelConfig):
     """The Q-network: an encoder and a head."""
 
     action_shape: int | None = None
-    """Number of actions; None takes it from the env."""
+    """Number of actions; None means that it is taken from the env."""
     num_quantiles: int = 32
     """Number of quantiles of each action's return, >= 1."""
     dueling: bool = False

@@ -25,7 +25,7 @@ class ReplayLearnConfig(LearnConfig):
     """How updates are made."""
 
     MOVED: ClassVar[dict[str, str]] = LearnConfig.MOVED | moved(
-        discount_factor="set discount_factor beside nstep, not in learn"
+        discount_factor="set discount_factor at the top level, like nstep, not in learn"
     )
 
     default_copy_freq: ClassVar[int] = 100

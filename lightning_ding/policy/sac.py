@@ -4,9 +4,9 @@ Papers: Haarnoja et al. 2018 (https://arxiv.org/abs/1801.01290) and 2018b (https
 equations are meant below; twin critics: Fujimoto et al. 2018 (https://arxiv.org/abs/1802.09477).
 
 Where this differs: the temperature's loss takes the log density that the actor's loss has computed, from before the
-actor's step; log densities and the target entropy are of normalised actions; a time limit is no terminal state, so the
-entropy of the true final observation of a truncated episode counts; importance-sampling weights weigh the critics' loss
-only.
+actor's step; log densities and the target entropy are of normalised actions; a time limit is not treated as
+termination, so the entropy of the true final observation of a truncated episode counts; importance-sampling weights
+weigh the critics' loss only.
 
 Shapes: B batch, A dimensions of an action, E critics.
 """
@@ -68,7 +68,9 @@ class SACLearnConfig(QACLearnConfig):
         require(self.alpha > 0 or not (self.auto_alpha and self.log_space), "learn.alpha", start, self.alpha)
         got = (self.learning_rate_alpha, self.log_space, self.target_entropy)
         names = "learn.learning_rate_alpha, learn.log_space and learn.target_entropy"
-        require(self.auto_alpha or got == (3e-4, True, None), names, "left alone without learn.auto_alpha", got)
+        require(
+            self.auto_alpha or got == (3e-4, True, None), names, "left at their defaults without learn.auto_alpha", got
+        )
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ class OrnsteinUhlenbeckNoise:
         Args:
             shape: Shape (B, A) of the noise.
             rng: Random number generator.
-            sigma: Scale of the noise of this step; None takes the ``sigma`` of the constructor.
+            sigma: Scale of the noise of this step; None means the ``sigma`` of the constructor.
         """
         if self.state.shape != shape:
             self.state = np.zeros(shape)

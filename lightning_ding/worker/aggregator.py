@@ -30,7 +30,7 @@ class LearnerAggregator:
 
     Each learner keeps its own weights, unless the policies average their gradients over ranks. Under torch.distributed
     every rank has an aggregator with its own learners and batches. The merged report is the same on all ranks, and a
-    learner that fails on one rank is an error on all.
+    learner that fails on one rank raises an error on all ranks.
 
     Args:
         cfg: An ``AggregatorConfig``, or a mapping to merge over its defaults.
@@ -74,7 +74,7 @@ class LearnerAggregator:
             The merged ``learn_info`` of all learners of all ranks; see :func:`merge_info`.
 
         Raises:
-            ValueError: If the batch has another size.
+            ValueError: If the size of the batch does not match.
             RuntimeError: If a learner fails; the message names it, and on its rank its error is the cause.
         """
         infos = self._train(data, envstep) if self._group is None else self._train_on_all_ranks(data, envstep)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from lightning_ding.config import require
 from lightning_ding.worker.log import WorkerLog
 
-MAX_FAULTS = 100  # of one env without a success in between, since an env that never recovers would block the run
+MAX_FAULTS = 100  # consecutive faults of one env; an env that never recovers would otherwise block the run
 SAVED = {
     "envstep": "_envstep",
     "sample": "sample",
@@ -79,7 +79,7 @@ class EpisodeStatistics:
         self.episode = 0
         """Episodes that ended without a fault."""
         self.dropped_episode = 0
-        """Episodes that a fault of their env ended; they do not count as episodes."""
+        """Number of episodes that were dropped after an env fault. They are not counted as episodes."""
         self.next_episode_id = 0
         """Identifier of the next episode that begins."""
         self.returns: list[float] = []

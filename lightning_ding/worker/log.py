@@ -17,9 +17,10 @@ class WorkerLog:
 
     Args:
         tb_logger: A TensorBoard ``SummaryWriter``, a Lightning logger, or None. A ``SummaryWriter`` gets
-            ``{instance_name}_iter/<name>`` by updates and ``{instance_name}_step/<name>`` by env steps. A Lightning
-            logger gets ``{instance_name}/<name>`` by env steps.
-        exp_name: The logger of Python's logging is ``lightning_ding.{exp_name}.{instance_name}``, at level INFO.
+            ``{instance_name}_iter/<name>`` with the number of updates as step, and ``{instance_name}_step/<name>`` with
+            env steps. A Lightning logger gets ``{instance_name}/<name>`` by env steps.
+        exp_name: Name of the experiment. Records go to the Python logger ``lightning_ding.{exp_name}.{instance_name}``
+            at level INFO.
         instance_name: Name that distinguishes several workers of a kind.
         every_rank: Write on every rank, not only on rank zero.
     """
@@ -39,7 +40,7 @@ class WorkerLog:
 
     @property
     def has_reader(self) -> bool:
-        """Whether what is written reaches a logger on this rank."""
+        """Whether this rank logs."""
         if self.tb_logger is None and not self._text.isEnabledFor(logging.INFO):
             return False
         return self.every_rank or not (dist.is_available() and dist.is_initialized() and dist.get_rank() > 0)
@@ -56,7 +57,7 @@ class WorkerLog:
         return f"{self.instance_name}_iter/{name}", train_iter
 
     def write(self, values: Mapping[str, float], train_iter: int, envstep: int) -> None:
-        """Write numbers, if the log has a reader."""
+        """Write numbers if this rank logs."""
         if not self.has_reader:
             return
         line = ", ".join(f"{name} {value:.6g}" for name, value in values.items())

@@ -151,7 +151,7 @@ def test_full_disk_leaves_the_best_file_of_before_and_the_next_better_policy_is_
     assert callback.best_model_score == 3
     assert [file.name for file in folder.iterdir()] == ["best.ckpt"]
     (record,) = caplog.records
-    assert "THE BEST CHECKPOINT OF ENV STEP 48 WAS NOT WRITTEN" in record.getMessage()
+    assert "the best checkpoint of env step 48 could not be written" in record.getMessage()
 
 
 def test_run_whose_best_policy_could_not_be_written_ends_with_an_error(

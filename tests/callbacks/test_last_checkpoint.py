@@ -75,7 +75,7 @@ def test_last_without_a_checkpoint_is_an_error_and_no_run_from_scratch(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path
 ) -> None:
     trainer = make_trainer(enable_checkpointing=True, callbacks=[RunCheckpoint(tmp_path / "here")])
-    with pytest.raises(ValueError, match=r'ckpt_path must not be "last" where no run has left .*here'):
+    with pytest.raises(ValueError, match=r'ckpt_path="last" needs a complete checkpoint.*here'):
         fit(trainer, small, 64, ckpt_path="last")
 
 
@@ -83,7 +83,7 @@ def test_last_of_a_trainer_with_default_callbacks_is_where_the_earlier_run_ended
     def trainer() -> Trainer:
         return Trainer(accelerator="cpu", default_root_dir=tmp_path)
 
-    with pytest.raises(ValueError, match='ckpt_path must not be "last"'):
+    with pytest.raises(ValueError, match='ckpt_path="last" needs a complete checkpoint'):
         fit(trainer(), small, 64, ckpt_path="last")
     assert fit(trainer(), small, 64) == 0
     second = trainer()

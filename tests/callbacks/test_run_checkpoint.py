@@ -129,7 +129,7 @@ def test_buffers_are_kept_in_the_checkpoints_asked_for(
 
 @pytest.mark.parametrize("save_buffer", [True, False, 1, "first"])
 def test_buffers_kept_in_no_known_way_are_refused(save_buffer: Any) -> None:
-    with pytest.raises(ValueError, match=r'save_buffer must be "never" \(what False was\), "last" .* got'):
+    with pytest.raises(ValueError, match=r'save_buffer must be "never" \(formerly False\), "last" .* got'):
         RunCheckpoint(save_buffer=save_buffer)
 
 
@@ -192,7 +192,7 @@ def test_full_disk_keeps_the_last_checkpoint_and_the_run_continues_and_tries_aga
     assert callback.left == 3 * [["last-32", "last.ckpt"]] + [["last-80", "last.ckpt"]]
     assert verify(tmp_path / "here" / "last-80")["env_step"] == 80
     first, second = (record.getMessage() for record in caplog.records)
-    assert "THE LAST CHECKPOINT OF ENV STEP 48 WAS NOT WRITTEN" in first
+    assert "the last checkpoint of env step 48 could not be written" in first
     assert str(tmp_path / "here") in first
     assert "File too large" in first
     assert "ENV STEP 64" in second

@@ -141,7 +141,7 @@ def test_last_without_a_logger_is_of_a_run_without_one_in_the_same_root(
 ) -> None:
     run(make_trainer, small)
     (tmp_path / "checkpoints").rename(tmp_path / "other_root")
-    with pytest.raises(ValueError, match=r"where no run has left a complete checkpoint, got .*checkpoints"):
+    with pytest.raises(ValueError, match=r"needs a complete checkpoint, but there is none in .*checkpoints"):
         run(make_trainer, small, max_env_step=64, ckpt_path="last")
 
 

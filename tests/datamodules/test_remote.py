@@ -164,7 +164,7 @@ def test_without_validation_no_env_is_stepped_and_the_trainer_has_to_know(
     make_trainer(callbacks=[watch], limit_val_batches=0).fit(policy_of(small), module)
     assert watch.evaluated_at == []
     assert module.evaluator is None
-    with pytest.raises(ValueError, match="limit_val_batches must be 0 without validate"):
+    with pytest.raises(ValueError, match="limit_val_batches must be 0 if validate is False"):
         make_trainer().fit(policy_of(small), RemoteReplayDataModule(Source(3), "CartPole-v1", validate=False))
 
 

@@ -185,13 +185,17 @@ def test_multi_discrete_action_reaches_the_env(make_trainer: MakeTrainer) -> Non
 
 def test_policy_that_learns_from_replay_is_refused(make_trainer: MakeTrainer, small: Config) -> None:
     with pytest.raises(
-        ValueError, match=r"one that learns from rollouts \(others: ReplayDataModule\), got 'DQNPolicy'"
+        ValueError,
+        match=r"one that learns from rollouts \(use ReplayDataModule for off-policy algorithms\), got 'DQNPolicy'",
     ):
         fit(make_trainer, DQNPolicy(small))
 
 
 def test_policy_that_learns_from_rollouts_is_refused_by_the_replay(make_trainer: MakeTrainer) -> None:
-    with pytest.raises(ValueError, match=r"one that learns from replay \(others: RolloutDataModule\), got 'PPOPolicy'"):
+    with pytest.raises(
+        ValueError,
+        match=r"one that learns from replay \(use RolloutDataModule for on-policy algorithms\), got 'PPOPolicy'",
+    ):
         make_trainer().fit(ppo(), ReplayDataModule("CartPole-v1", max_env_step=10))
 
 

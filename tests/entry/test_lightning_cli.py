@@ -105,7 +105,7 @@ def test_last_checkpoint_that_is_not_there_ends_in_one_line_before_anything_star
     with pytest.raises(SystemExit) as exit_code:
         run(command, "--ckpt_path", "last")
     assert exit_code.value.code == 2
-    assert_one_line(capsys.readouterr().err, 'ckpt_path must not be "last" where no run has left a complete checkpoint')
+    assert_one_line(capsys.readouterr().err, 'ckpt_path="last" needs a complete checkpoint, but there is none')
     assert [file.name for file in Path().iterdir()] == ["run.yaml"]
 
 

@@ -31,7 +31,7 @@ MISTAKES = {
     "system: {learner: {trainer: {default_root_dir: x}}}": "'system.learner.trainer.default_root_dir' must be left out",
     "system: {coordinator: {lease: 0}}": "coordinator.lease must be > 0, got 0",
     "[1, 2]": "must hold a mapping with the keys main and system",
-    "main: {": "is no YAML",
+    "main: {": "is not valid YAML",
 }
 
 
@@ -120,19 +120,19 @@ def test_folder_with_a_run_needs_resume_or_another_name(file: Path, capsys: pyte
     Path("old/coordinator").mkdir(parents=True)
     Path("old/coordinator/state.json").touch()
     line = error_of("parallel", "--config", file, capsys=capsys)
-    assert "main.exp_name='old' holds a run: --resume continues it, or choose another folder" in line
+    assert "main.exp_name='old' contains a run: --resume continues it, or choose another folder" in line
 
 
 def test_folder_with_a_run_that_is_over_needs_another_name(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _with(file, "main: {exp_name: old}")
     Path("old/learner").mkdir(parents=True)
     line = error_of("parallel", "--config", file, capsys=capsys)
-    assert "main.exp_name='old' holds a run that is over: choose another folder" in line
+    assert "main.exp_name='old' contains a finished run: choose another folder" in line
 
 
 def test_folder_without_a_run_cannot_be_resumed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _with(file, "main: {exp_name: new}")
-    assert "'new' holds no run to resume" in error_of("parallel", "--config", file, "--resume", capsys=capsys)
+    assert "'new' contains no run to resume" in error_of("parallel", "--config", file, "--resume", capsys=capsys)
 
 
 def test_single_role_over_ray_is_refused(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

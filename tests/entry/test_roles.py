@@ -97,7 +97,7 @@ def test_coordinator_answers_what_it_is_asked(folder: Path, capsys: pytest.Captu
     ("arguments", "code", "reason"),
     [
         (["increase_collector", '{"n": 0}'], 1, "400: n must be an integer >= 1, got"),
-        (["increase_collector", "{n: 1}"], 2, "is no JSON"),
+        (["increase_collector", "{n: 1}"], 2, "is not valid JSON"),
         (["increase_collector", "3"], 2, "must be a JSON object"),
         (["connect"], 2, "invalid choice: 'connect'"),
         (["status", "--set", "main.exp_name=nowhere", "--set", "system.reconnect_timeout=0.3"], 1, "no answer to 'st"),

@@ -157,7 +157,7 @@ def test_the_command_mode_gives_the_epsilon_of_the_schedule() -> None:
 
 def test_a_schedule_of_choices_is_refused_where_there_are_none() -> None:
     cfg = {"model": {"obs_shape": 3, "action_shape": 1}, "other": {"eps": {"start": 0.5}}}
-    with pytest.raises(ValueError, match=r"other\.eps must be left alone without choices"):
+    with pytest.raises(ValueError, match=r"other\.eps must be left at its default without a hybrid action"):
         DDPGPolicy(cfg)
 
 

@@ -384,8 +384,8 @@ def slow_advantage(rows: list[Config], gamma: float, lam: float) -> list[float]:
     behind = 0.0
     for row in reversed(rows):
         delta = row["reward"] + gamma * 3 * row["next_obs"][0] * (not row["terminated"]) - 3 * row["obs"][0]
-        goes_on = not (row["terminated"] or row["truncated"]) and bool(found)
-        behind = delta + gamma * lam * behind * goes_on
+        continues = not (row["terminated"] or row["truncated"]) and bool(found)
+        behind = delta + gamma * lam * behind * continues
         found.append(behind)
     return found[::-1]
 

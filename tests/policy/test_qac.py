@@ -143,7 +143,9 @@ def test_a_discrete_env_is_refused() -> None:
 @pytest.mark.parametrize("head", ["actor", "critic"])
 def test_a_width_of_no_hidden_layers_is_refused(name: str, head: str) -> None:
     cfg = {f"{head}_head_hidden_size": 64, f"{head}_head_layer_num": 0}
-    with pytest.raises(ValueError, match=f"model.{head}_head_hidden_size must be left alone without hidden layers"):
+    with pytest.raises(
+        ValueError, match=f"model.{head}_head_hidden_size must be left at its default without hidden layers"
+    ):
         create_policy({"type": name, "model": cfg})
 
 
@@ -408,15 +410,23 @@ def test_a_checkpoint_of_sac_holds_targets_temperature_and_bounds() -> None:
 @pytest.mark.parametrize(
     ("name", "cfg", "message"),
     [
-        ("ddpg", {"learn": {"noise_sigma": 0.3}}, "left alone without learn.noise"),
-        ("ddpg", {"learn": {"noise_range": {"max": 0.3}}}, "left alone without learn.noise"),
+        ("ddpg", {"learn": {"noise_sigma": 0.3}}, "left at their defaults without learn.noise"),
+        ("ddpg", {"learn": {"noise_range": {"max": 0.3}}}, "left at their defaults without learn.noise"),
         ("ddpg", {"learn": {"actor_update_freq": 0}}, "learn.actor_update_freq must be >= 1, got 0"),
         ("ddpg", {"collect": {"noise_sigma": -1.0}}, "collect.noise_sigma must be >= 0"),
-        ("ddpg", {"learn": {"discount_factor": 0.9}}, "set discount_factor beside nstep"),
+        ("ddpg", {"learn": {"discount_factor": 0.9}}, "set discount_factor at the top level"),
         ("td3", {"learn": {"noise_range": {"min": 0.5}}}, "learn.noise_range.min must be below"),
         ("td3", {"learn": {"learning_rate_actor": 0.0}}, "learn.learning_rate_actor must be > 0"),
-        ("sac", {"learn": {"auto_alpha": False, "log_space": False}}, "left alone without learn.auto_alpha"),
-        ("sac", {"learn": {"auto_alpha": False, "target_entropy": -1.0}}, "left alone without learn.auto_alpha"),
+        (
+            "sac",
+            {"learn": {"auto_alpha": False, "log_space": False}},
+            "left at their defaults without learn.auto_alpha",
+        ),
+        (
+            "sac",
+            {"learn": {"auto_alpha": False, "target_entropy": -1.0}},
+            "left at their defaults without learn.auto_alpha",
+        ),
         ("sac", {"learn": {"alpha": 0.0}}, "learn.alpha must be > 0 to learn its logarithm"),
         ("sac", {"learn": {"target_theta": 0.0}}, r"learn.target_theta must be in \(0, 1\]"),
         ("sac", {"learn": {"grad_clip_norm": 0.0}}, "learn.grad_clip_norm must be > 0"),

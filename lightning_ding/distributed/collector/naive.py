@@ -21,7 +21,7 @@ class NaiveCollector(BaseCommRole):
         host: Address of the coordinator; None reads it from the folder of the run.
         port: Port of the coordinator; None reads it from the folder of the run.
         prefix: Folder of the run.
-        channel: Channel to the coordinator; None makes one over HTTP and the folder.
+        channel: Channel to the coordinator; if None, one over HTTP and the folder is created.
 
     Raises:
         TypeError: If ``host`` or ``port`` has the wrong type.

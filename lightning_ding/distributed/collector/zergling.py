@@ -57,7 +57,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
     def _make_env(self, seed: np.random.SeedSequence) -> VectorEnv:
         config, env = self.config, self.config.env
         drops = config.env_fault == "drop" and not config.eval_flag
-        allowed = '"sync" or "async" with env_fault="drop"'
+        allowed = '"sync" or "async" if env_fault is "drop"'
         kind = MODES[env.mode]
         require(kind.has_separate_envs or not drops, "env.mode", allowed, env.mode)
         env_id, kwargs, wrappers = env.evaluating if config.eval_flag else env.collecting

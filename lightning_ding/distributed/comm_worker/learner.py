@@ -96,7 +96,7 @@ class BaseCommLearner(BaseCommRole):
         self._connected().call("learner_close_task", info=info)
 
     def _take_part(self, worker: CommWorker) -> int:
-        """On a rank other than zero, do the tasks of rank zero together with it, under its worker id."""
+        """Do the tasks of rank zero together with it, under its worker id; called on all other ranks."""
         for worker_id, task in tasks_of_rank_zero():
             worker.worker_id, worker.task = worker_id, task
             self._create_learner(task.task_info).start()

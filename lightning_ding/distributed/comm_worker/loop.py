@@ -51,8 +51,9 @@ class BaseCommRole:
 
     Args:
         cfg: Config of the whole run.
-        channel: Channel to the coordinator, which the caller closes; None makes one with the transport of the run.
-        host: Address of the coordinator; None takes it from the config or the folder of the run.
+        channel: Channel to the coordinator, which the caller closes; if None, one is created with the transport of the
+            run.
+        host: Address of the coordinator; None means that it is taken from the config or the folder of the run.
         port: Port of the coordinator, given if and only if ``host`` is.
 
     Raises:
@@ -61,7 +62,7 @@ class BaseCommRole:
     """
 
     transport: ClassVar[str | None] = None
-    """Name of the transport; None takes ``system.transport``."""
+    """Name of the transport; None means ``system.transport``."""
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
         cfg: Config of the run.
         store: Store for blocks of tensors that workers and this process exchange.
         resume: Whether to resume the run in ``main.exp_name``, if there is one.
-        commander: Commander that decides on tasks; None makes the one in the config.
+        commander: Commander that decides on tasks; None means the one in the config.
         clock: Function that returns the time in seconds, for leases.
 
     Raises:

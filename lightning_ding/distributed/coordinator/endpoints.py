@@ -24,7 +24,7 @@ TASK_WAIT = 1.0  # seconds that the answer to a request for a task is delayed un
 MAX_WAITING = 8  # requests for a task that may be delayed at a time
 KEPT_ROUNDS = 64  # rounds that learners have requested and may not have read yet
 LARGEST_ROUND = 64  # largest size of a round, in rounds of the policy
-GONE = 404  # status of a block that was read and deleted before
+GONE = 404  # status of a block that has already been read and deleted
 
 
 class Endpoint:
@@ -356,7 +356,7 @@ class LearnerEndpoint(Endpoint):
         except Refusal as refusal:
             if refusal.status != GONE:
                 raise
-            logger.info("these priorities were applied before, and the answer was lost: %s", refusal)
+            logger.info("these priorities have already been applied; the previous answer was lost: %s", refusal)
         finally:
             self.run.store.delete(handle)
 

@@ -75,8 +75,8 @@ def check_folder(folder: Path, resume: bool) -> None:
     name = f"main.exp_name={str(folder)!r}"
     if holds_run(folder):
         if not resume:
-            raise ValueError(f"{name} holds a run: --resume continues it, or choose another folder")
+            raise ValueError(f"{name} contains a run: --resume continues it, or choose another folder")
     elif (folder / "result.json").exists() or (not resume and (folder / "learner").exists()):
-        raise ValueError(f"{name} holds a run that is over: choose another folder")
+        raise ValueError(f"{name} contains a finished run: choose another folder")
     elif resume:
-        raise ValueError(f"{name} holds no run to resume")
+        raise ValueError(f"{name} contains no run to resume: start without --resume, or correct main.exp_name")

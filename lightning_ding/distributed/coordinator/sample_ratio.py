@@ -16,7 +16,7 @@ class SampleRatio:
     """Counts inserted and sampled transitions, and decides which side has to wait.
 
     Args:
-        samples_per_insert: Transitions to sample for each inserted one, > 0.
+        samples_per_insert: Ratio of sampled to inserted transitions, > 0.
         warm_up: Transitions to insert before the first round, >= 0.
         tolerance: Rounds by which one side may be ahead of the other, > 0.
         round_size: Transitions of a round, >= 1; replaced by the size of the newest round.
@@ -41,12 +41,12 @@ class SampleRatio:
 
     @property
     def balance(self) -> float:
-        """Transitions by which learning is late; negative if it is ahead."""
+        """Number of transitions by which learning is behind; negative if it is ahead."""
         return self.samples_per_insert * max(0, self.inserted - self.warm_up) - self.sampled
 
     @property
     def so_far(self) -> float:
-        """Transitions sampled for each one inserted after the warm-up; 0 during the warm-up."""
+        """Ratio of sampled to inserted transitions since the warm-up; 0 during the warm-up."""
         counted = self.inserted - self.warm_up
         return self.sampled / counted if counted > 0 else 0.0
 
@@ -56,7 +56,7 @@ class SampleRatio:
         return self.inserted >= self.warm_up and within
 
     def may_insert(self, learner_waits: bool) -> bool:
-        """Return whether learning is not too late, or is waiting itself.
+        """Return whether learning is not too far behind, or is waiting itself.
 
         Args:
             learner_waits: Whether the learner waits for more or newer data, regardless of the ratio.

@@ -139,7 +139,7 @@ class Scheduler:
         """End the run with an error."""
         if self.error is None and not self.is_over:
             self.error = why
-            logger.error("giving the run up: %s", why)
+            logger.error("giving up the run: %s", why)
         self.end()
 
     def is_known_to_all(self) -> bool:

@@ -84,7 +84,7 @@ class TaskBook:
         """Add a worker, or renew its lease.
 
         Raises:
-            Refusal: 400, if the worker had another role before.
+            Refusal: 400, if the worker previously had another role.
         """
         known = self.workers.get(worker_id)
         if known is None:

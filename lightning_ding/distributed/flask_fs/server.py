@@ -52,14 +52,14 @@ class FlaskServer(Server):
     Args:
         handler: Answers the messages, such as ``Coordinator.handle``.
         host: Address to listen at.
-        port: Port to listen at; 0 takes a free one.
+        port: Port to listen at; 0 means any free port.
         token: Token in the ``Authorization: Bearer <token>`` of every message; None accepts messages without one.
         channel: Channel number in the ``X-Lightning-Ding-Channel`` of every message.
         max_message: Largest size of a message in bytes; a larger one is refused before it is read.
         mark: Mark of the folder of the run, with which workers check that they share the folder; None for no check.
 
     Raises:
-        ValueError: If ``host`` can be reached from other machines and there is no token, or it is no address.
+        ValueError: If ``host`` can be reached from other machines and there is no token, or it is not an address.
         OSError: If the address is in use or does not belong to this machine.
     """
 

@@ -270,7 +270,7 @@ def _tensor(name: str, form: tuple[str, tuple[int, ...]], array: Any) -> torch.T
     dtype, shape = form
     kind = getattr(torch, dtype, None)
     if not isinstance(kind, torch.dtype) or array.dtype != np.uint8 or array.ndim != 1:
-        raise Refusal(422, f"{name} is no tensor of bytes with a known dtype: {dtype!r}")
+        raise Refusal(422, f"{name} must be a tensor of bytes with a known dtype, got {dtype!r}")
     expected = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
     if array.nbytes != expected:
         raise Refusal(422, f"{name} of {dtype} {shape} must have {expected} bytes, got {array.nbytes}")

@@ -2,9 +2,9 @@
 
 A parent holds the only write end of a pipe, its lifeline, and never writes to it. When the parent ends, the kernel
 closes the write end and sends SIGKILL to each child that has registered for that. The child does not need to run for
-this, so it works for a child that hangs in C code and holds Python's GIL. ``PR_SET_PDEATHSIG`` is no alternative: the
-parent of a child of a fork server is the fork server, and a forked child would be killed when the thread that forked it
-ends.
+this, so it works for a child that hangs in C code and holds Python's GIL. ``PR_SET_PDEATHSIG`` is not an alternative:
+the parent of a child of a fork server is the fork server, and a forked child would be killed when the thread that
+forked it ends.
 
 systemd and SLURM send SIGTERM to every process of a run. The run then finishes its round, for which it needs its env
 processes and their fork server. They therefore ignore SIGTERM, and end on request over their pipes or when the run

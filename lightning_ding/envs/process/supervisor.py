@@ -29,7 +29,7 @@ class ProcessSupervisor:
         processes: Processes, already started.
         num_envs: Number of envs in them.
         on_env_error: Whether failures are raised or processes are replaced.
-        budget: Largest number of consecutive faults of an env, without a complete episode between them, >= 0.
+        budget: Maximum number of faults of an env without a complete episode between them, >= 0.
         reset_timeout: Seconds for all requests but steps; None for no limit.
     """
 
@@ -187,7 +187,7 @@ class FaultBudget:
         self._since_seed = [0] * num_envs
 
     def seeded(self, env_id: int, seed: int | None) -> None:
-        """Record the seed of a reset; None leaves the last one in place."""
+        """Record the seed of a reset; if None, the last seed is kept."""
         if seed is not None:
             self._seeds[env_id], self._since_seed[env_id] = seed, 0
 

@@ -61,8 +61,8 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         step_timeout: Seconds for ``step``; > 0, None for no limit.
         close_timeout: Seconds for closing the envs, after which their processes are killed; > 0.
         on_env_error: ``"raise"`` raises a failure in ``reset`` or ``step``, ``"restart"`` replaces the process.
-        restart_budget: Largest number of consecutive faults of an env, without a complete episode between them, >= 0.
-            The next fault is raised.
+        restart_budget: Maximum number of faults of an env without a complete episode between them, >= 0. The next fault
+            is raised.
         context: Start method as in ``multiprocessing``; None means ``"forkserver"`` where it is available. The
             processes do not import the main script; its objects are sent to them by value.
 
@@ -171,7 +171,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute of each env, from a list or tuple with a value for each env, or one value for all.
 
-        With ``on_env_error="restart"``, a dead process is no error: its replacement gets the attribute.
+        With ``on_env_error="restart"``, a dead process is not an error: its replacement gets the attribute.
         """
         values = list(values) if isinstance(values, (list, tuple)) else [values] * self.num_envs
         require(len(values) == self.num_envs, "values", f"{self.num_envs}, one for each env", len(values))

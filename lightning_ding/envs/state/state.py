@@ -20,7 +20,7 @@ from lightning_ding.envs.state.memo import Memo, NotPlainError
 
 State = dict[str, Any]
 ARGUMENTS = frozenset({"_saved_kwargs", "render_mode"})
-READ_SEPARATELY = frozenset({"env_fns", "envs"})  # of a SyncVectorEnv
+READ_SEPARATELY = frozenset({"env_fns", "envs"})  # attributes of a SyncVectorEnv
 
 
 def env_state(env: VectorEnv) -> State:

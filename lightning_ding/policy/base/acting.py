@@ -45,7 +45,8 @@ class ActionSelector:
             kwargs: Further arguments of ``function``.
         """
         ids = list(obs) if isinstance(obs, dict) and obs and isinstance(next(iter(obs)), int) else None
-        obs = obs if isinstance(obs, (Tensor, np.ndarray)) else nested.as_dicts(obs)  # of a Tuple space
+        if not isinstance(obs, (Tensor, np.ndarray)):
+            obs = nested.as_dicts(obs)  # observations of a Tuple space are tuples
         batch = nested.to_tensor(obs) if ids is None else nested.stack([obs[i] for i in ids])
         if torch.device(device).type != "cpu":
             batch = nested.to(batch, device)
@@ -58,7 +59,7 @@ class InEvalMode:
     """A reusable context manager that switches a network to evaluation and back.
 
     ``nn.Module.train`` sets an attribute of each module through a slow path, twice for each step of the envs; on a
-    small network that took a fifth of the time of collecting. ``train`` is only called on modules that override it.
+    small network that took a fifth of the collection time. ``train`` is only called on modules that override it.
 
     Args:
         model: The network; modules that are added to it later are not switched.

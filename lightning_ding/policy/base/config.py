@@ -18,13 +18,13 @@ class NetworkConfig:
     """The network of every algorithm: the spaces of its env, and its encoder."""
 
     obs_shape: Any = None
-    """Size or shape of an observation, or a dict of them; None takes it from the env."""
+    """Size or shape of an observation, or a dict of them; None means that it is taken from the env."""
     action_shape: Any = None
-    """Number of actions; None takes it from the env."""
+    """Number of actions; None means that it is taken from the env."""
     encoder: str | None = None
     """Registered encoder (mlp, conv, impala, dict or your own); None chooses by the shape of observations."""
     encoder_hidden_size_list: Sequence[int] | None = None
-    """Widths of the encoder; None takes the encoder's default: 128, 128, 64 for vectors."""
+    """Widths of the encoder; None means the encoder's default: 128, 128, 64 for vectors."""
     encoder_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Further options of the encoder by name: layer_norm, activation; of images channels, feature_size, kernel_size and
     stride; of dicts fusion_size and image_encoder; see the page on networks."""
@@ -62,7 +62,7 @@ class LearnConfig:
             clip = getattr(self, name)
             require(clip is None or clip > 0, f"learn.{name}", "> 0 or None", clip)
         one = self.grad_clip_norm is None or self.grad_clip_value is None
-        allowed = f"None beside grad_clip_norm ({self.grad_clip_norm}); set that one to None to clip by value"
+        allowed = f"None unless grad_clip_norm ({self.grad_clip_norm}) is set to None"
         require(one, "learn.grad_clip_value", allowed, self.grad_clip_value)
         self.lr_scheduler.check("learn.lr_scheduler")
 

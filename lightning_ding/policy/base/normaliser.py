@@ -47,7 +47,7 @@ class Normaliser(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.paths: dict[str, tuple[str, ...]] = {}
-        """By name of the statistics, the keys that lead to the normalised entries of an observation."""
+        """Keys that lead to the normalised entries of an observation, by name of the statistics."""
         self.discount_factor = 1.0
         self._episodes = _Returns()
 
@@ -216,7 +216,7 @@ class _Returns:
 
     def __init__(self) -> None:
         self.value = np.zeros(0)
-        self.episode = np.zeros(0, dtype=np.int64)  # of which it is the return
+        self.episode = np.zeros(0, dtype=np.int64)  # id of the episode of each return
 
     def follow(self, reward: Tensor, env_id: Tensor, episode_id: Tensor, discount_factor: float) -> Tensor:
         """Return the discounted return so far at each of S transitions, shape (S,), and keep the last of each env."""

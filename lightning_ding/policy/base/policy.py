@@ -212,7 +212,7 @@ class Policy(LightningModule, Generic[ConfigT]):
 
         Raises:
             TypeError: If the algorithm does not support such a space.
-            ValueError: If the config has other shapes.
+            ValueError: If the shapes in the config differ from those of the spaces.
         """
         known, section = self._model_section(), cast(Any, self.config).model
         missing = missing_shapes(known, self._shapes_of(observation_space, action_space), action_space)

@@ -48,9 +48,9 @@ def _sums(table: Tensor) -> Tensor:
 
 
 def update_over_ranks(running: RunningMeanStd, x: Tensor) -> None:
-    """Take items of all ranks, shape (B,) on each and B not the same, into running statistics; in the same order.
+    """Update running statistics with the items of all ranks, in the same order on each; shape (B,), B may differ.
 
-    Items that are not finite are left out: they would stay in the statistics for ever.
+    Items that are not finite are left out: they would remain in the statistics permanently.
     """
     merge_over_ranks([running], [moments(x[x.isfinite()])])
 

@@ -21,13 +21,13 @@ class Round(Protocol):
 
     @property
     def drawn(self) -> Batch | None:
-        """All minibatches, leading axes (U, B), if they are drawn already."""
+        """All minibatches, leading axes (U, B), if they have already been drawn."""
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield minibatches."""
 
     def prepare(self, function: Callable[[Batch], Batch]) -> None:
-        """Apply ``function`` to all minibatches at once, leading axes (U, B), if they are drawn already."""
+        """Apply ``function`` to all minibatches at once, leading axes (U, B), if they have already been drawn."""
 
     def update_priority(self, batch: Batch, priority: Tensor) -> None:
         """Store the priorities, shape (B,), of the minibatch of the last update."""

@@ -21,9 +21,9 @@ from lightning_ding.config import require
 from lightning_ding.rl import discrete_counts
 
 Shape = Any  # int, tuple of ints, a description with "kind" (see model.features), or a dict of these
-SMALLEST_SIDE = 7  # of an image in a stack of images
+SMALLEST_SIDE = 7  # minimum side, in pixels, of an image in a stack
 MOST_CHANNELS = 4
-SMALLEST_SIDE_OF_BYTES = 32  # of an image without an axis of channels; smaller ones may be stacked vectors
+SMALLEST_SIDE_OF_BYTES = 32  # minimum side of an image without a channel axis; smaller arrays may be stacked vectors
 LARGEST_FLAT = 4096  # numbers in several axes that are taken for a vector
 
 
@@ -52,7 +52,7 @@ def obs_shape(space: spaces.Space[Any]) -> Shape:
         return _array_shape(space)
     raise TypeError(
         "the observation space must be made of Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple, got "
-        f"{space}; gymnasium.wrappers.TransformObservation makes another one of it"
+        f"{space}; use gymnasium.wrappers.TransformObservation to change it"
     )
 
 
@@ -305,7 +305,8 @@ def missing_shapes(
         action_space: The env's action space, for the message.
 
     Raises:
-        ValueError: If the config has other shapes than the env, or action units that the env's actions do not have.
+        ValueError: If the shapes in the config differ from those of the env, or if it has action units that the env's
+            actions do not have.
     """
     for name in ACTION_UNITS:
         useless = asked.get(name) is not None and name not in found

@@ -61,7 +61,7 @@ class AdvancedBufferConfig(ReplayBufferConfig):
         require(0 <= self.beta <= 1, "beta", "in [0, 1]", self.beta)
         require(self.anneal_step >= 0, "anneal_step", ">= 0", self.anneal_step)
         anneals = self.anneal_step > 0 or self.anneal_unit == "train_iter"
-        require(anneals, "anneal_unit", "left alone with anneal_step 0", self.anneal_unit)
+        require(anneals, "anneal_unit", "left at its default with anneal_step 0", self.anneal_unit)
         for name in ("max_use", "max_staleness"):
             value = getattr(self, name)
             require(value is None or value >= 1, name, ">= 1 or None", value)
@@ -273,7 +273,7 @@ class AdvancedReplayBuffer(RingBuffer):
         return largest or 1.0
 
     def _forget(self, rows: Rows) -> None:
-        """Count rows that are overwritten or cleared; some of them may have left before."""
+        """Count rows that are overwritten or cleared; some of them may already have been removed."""
         if self._gone:
             here = self._tree.read(rows) > 0
             self._gone -= len(rows) - int(np.count_nonzero(here))

@@ -101,7 +101,7 @@ class EpisodeReplayBuffer(RingBuffer):
 
         Args:
             replace: Allow an episode to occur in a minibatch more than once.
-            sequence: Steps of a window T, above the burn-in; None takes ``sequence_length``. Without either, whole
+            sequence: Steps of a window T, above the burn-in; None means ``sequence_length``. Without either, whole
                 episodes are returned, and T is the length of the longest one.
 
         Returns:

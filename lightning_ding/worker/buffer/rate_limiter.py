@@ -43,7 +43,12 @@ class ThroughputConfig:
         require(limit.max is None or limit.max > 0, f"{path}.max", "> 0 or None", limit.max)
         require(limit.min >= 0, f"{path}.min", ">= 0", limit.min)
         above = limit.max is None or limit.max > limit.min
-        require(above, f"{path}.max", f"above min ({limit.min}), or both sides wait for each other", limit.max)
+        require(
+            above,
+            f"{path}.max",
+            f"above min ({limit.min}), so that pushing and sampling do not wait for each other",
+            limit.max,
+        )
         require(self.window_seconds > 0, "thruput_controller.window_seconds", "> 0", self.window_seconds)
         ratio = self.sample_min_limit_ratio
         require(ratio >= 1, "thruput_controller.sample_min_limit_ratio", ">= 1", ratio)

@@ -297,7 +297,7 @@ class RingBuffer(IBuffer):
 
     def _forget(self, rows: Rows) -> None:
         """Count rows that leave because they are overwritten, cleared, dropped, used up or stale."""
-        rows = self._dropped.release(rows)  # dropped rows have left before
+        rows = self._dropped.release(rows)  # dropped rows have already been counted
         self._removed += len(rows)
         if self.config.enable_track_used_data:
             self._used_data.append(self._storage.columns["data_id"][rows].copy())

@@ -80,7 +80,7 @@ class SequenceReplayBuffer(RingBuffer):
         """Return a copy of sequences, drawn with replacement; see also :meth:`IBuffer.sample`.
 
         Args:
-            sequence: Steps of a sequence T, above the burn-in; None takes the config's ``sequence_length``.
+            sequence: Steps of a sequence T, above the burn-in; None means the config's ``sequence_length``.
 
         Returns:
             A nested dict of tensors, leading axes (T, B) or (U, T, B), with ``discount``, and two masks: ``mask`` is

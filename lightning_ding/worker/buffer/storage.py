@@ -1,17 +1,17 @@
 """Ring storage of transitions in typed columns, with every observation kept once.
 
-The observation after a step is, most of the time, the observation before the env's next step. So a row holds its
-observation and a link: to the row that follows it in the same env, or to a spare slot if no row follows (the episode
-ended, or the next step is not there yet). The observations of rows and slots are numbered consecutively:
+The observation after a step is, most of the time, the observation before the env's next step. A row therefore contains
+its observation and a link: to the row that follows it in the same env, or to a spare slot if no row follows (the
+episode ended, or the next step is not there yet). The observations of rows and slots are numbered consecutively:
 
     entries 0 to C - 1     observation of row i
     entries C to 2C - 1    spare slots, used from the front and freed when their row is overwritten
 
-Memory that was never written costs nothing, because the operating system allocates pages on the first write. So the
-storage grows to its size without a pause, and spare slots cost only what the unfinished episodes need.
+Memory that was never written costs nothing, because the operating system allocates pages on the first write. The
+storage therefore grows to its full size without a pause, and spare slots use memory only for unfinished episodes.
 
 A following row is linked only if it belongs to the same episode, where there is an ``episode_id``, and if its
-observation equals the announced one. So the storage returns exactly what was pushed.
+observation equals the announced one. The storage therefore returns exactly the transitions that were pushed.
 
 Shapes: C capacity, K transitions pushed, n steps.
 """

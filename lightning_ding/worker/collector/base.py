@@ -110,7 +110,7 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
         """Return collected data.
 
         Args:
-            target: Amount in the unit of the collector, transitions or episodes; None takes the policy's default.
+            target: Amount in the unit of the collector, transitions or episodes; None means the policy's default.
             args: Further arguments of the collector.
             kwargs: Further arguments of the collector; every collector accepts ``train_iter``, ``random_collect`` and
                 ``policy_kwargs``.
@@ -148,7 +148,7 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
 
     @property
     def dropped_episode(self) -> int:
-        """Episodes that a fault of their env ended; they are neither counted nor reported as episodes."""
+        """Number of episodes that were dropped after an env fault. They are not counted as episodes."""
         return self._statistics.dropped_episode
 
     def pop_episodes(self) -> tuple[list[float], list[int]]:
@@ -156,7 +156,7 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
         return self._statistics.pop_episodes()
 
     def pop_dropped_episodes(self) -> list[int]:
-        """Return the ``episode_id`` of the episodes that were dropped for a fault of their env since the last call."""
+        """Return the ``episode_id`` of the episodes that were dropped after an env fault since the last call."""
         return self._statistics.pop_dropped_ids()
 
     def skip_episode_ids(self, first: int) -> None:
@@ -171,18 +171,19 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
         """
         raise NotImplementedError(f"a {type(self).__name__} does not give its state")
 
-    def load_state_dict(self, state: Mapping[str, Any], goes_on: bool = True) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], continues: bool = True) -> None:
         """Restore what ``state_dict`` returned.
 
         Args:
-            state: State of a collector of the same kind with as many envs; of another kind only without ``goes_on``.
-            goes_on: Whether the envs are in the state that they had then. If not, the unfinished episodes are left
-                out, and ``reset_env`` has to begin new ones.
+            state: State of a collector of the same kind with as many envs; of a different kind only if ``continues`` is
+                false.
+            continues: Whether the envs are in the state that they had when ``state`` was saved. If not, the unfinished
+                episodes are left out, and ``reset_env`` has to begin new ones.
 
         Raises:
             NotImplementedError: If the collector does not support it.
             RuntimeError: If there is no env.
-            ValueError: If the unfinished episodes should continue in another number of envs.
+            ValueError: If unfinished episodes are to continue, and the number of envs differs.
         """
         raise NotImplementedError(f"a {type(self).__name__} does not take a state")
 

@@ -119,7 +119,7 @@ class BattleSerialCollector(ISerialCollector[BattleStepper, Sequence[CollectMode
         return BattleCall(stepper, Players(policies, policy_kwargs), learns, train_iter, random, seeds, info)
 
     def _finish(self, call: BattleCall) -> None:
-        """Write a report if one is due and the log has a reader."""
+        """Write a report if one is due and this rank logs."""
         returns = [[episode["eval_episode_return"] for episode in of_player] for of_player in call.info]
         named = {f"return{player}": values for player, values in enumerate(returns)}
         self._report.finish(call.train_iter, named)

@@ -26,8 +26,8 @@ from lightning_ding.worker.players import attribute
 class BattleEpisodeSerialCollector(BattleSerialCollector):
     """Collects E whole episodes a call, equally many in each env.
 
-    The first E episodes that end would mostly be short ones. So each env has a quota, E // N and one more for the envs
-    whose turn it is, and is paused once it has delivered its quota.
+    The first E episodes to end would mostly be short ones. Each env therefore has a quota of E // N episodes, plus one
+    for the envs whose turn it is, and is paused once it has delivered its quota.
 
     With ``env_fault="drop"`` an episode in which an env reports a fault is dropped and counted in ``dropped_episode``,
     and the env has to deliver another one.
@@ -61,7 +61,7 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
         """Return E episodes of every player that learns; see also :class:`ISerialCollector`.
 
         Args:
-            n_episode: Number of episodes E, >= 1; None takes ``n_episode`` of the first policy that learns.
+            n_episode: Number of episodes E, >= 1; None means ``n_episode`` of the first policy that learns.
             train_iter: Updates so far; each move carries it as ``policy_version``.
             policy_kwargs: Arguments of the policies' ``forward``, such as ``eps``: a mapping for all, or one for each.
             random_collect: Take uniformly random actions for the players that learn, legal ones where the observation

@@ -60,7 +60,7 @@ class BattleSampleSerialCollector(BattleSerialCollector):
         """Return S transitions of every player that learns; see also :class:`ISerialCollector`.
 
         Args:
-            n_sample: Number of transitions S of each player, >= 1; None takes ``n_sample`` of each player's policy.
+            n_sample: Number of transitions S of each player, >= 1; None means ``n_sample`` of each player's policy.
             train_iter: Updates so far; each transition carries it as ``policy_version``.
             drop_extra: Return exactly S transitions and keep the others for the next call; otherwise return all, S or
                 more.

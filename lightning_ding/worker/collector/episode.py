@@ -31,10 +31,10 @@ logger = logging.getLogger(__name__)
 class EpisodeSerialCollector(SinglePolicyCollector):
     """Collects E whole episodes a call, equally many in each env.
 
-    The first E episodes that end would mostly be short ones. So each env has a quota, E // N and one more for the envs
-    whose turn it is, and returns all its episodes in their order. An env with a full quota is paused until the
-    others have theirs, if all envs are ``Pausable``: then all returned data were collected with the newest
-    weights. Otherwise it continues, and its further episodes, oldest first, count for its quota in the next calls. Use
+    The first E episodes to end would mostly be short ones. Each env therefore has a quota of E // N episodes, plus one
+    for the envs whose turn it is, and returns all its episodes in their order. An env with a full quota is paused until
+    the others have theirs, if all envs are ``Pausable``: then all returned data were collected with the newest weights.
+    Otherwise it continues, and its further episodes, oldest first, count for its quota in the next calls. Use
     ``Pausable`` envs for a policy that must learn from its own newest data.
 
     With ``env_fault="drop"`` an episode in which an env reports a fault is dropped and counted in ``dropped_episode``,
@@ -90,7 +90,7 @@ class EpisodeSerialCollector(SinglePolicyCollector):
         """Return E episodes, env by env, those of each env in chronological order; see also :class:`ISerialCollector`.
 
         Args:
-            n_episode: Number of episodes E, >= 1; None takes the policy's ``n_episode``.
+            n_episode: Number of episodes E, >= 1; None means the policy's ``n_episode``.
             train_iter: Updates so far; each step carries it as ``policy_version``.
             policy_kwargs: Arguments of the policy's ``forward``, such as ``eps``.
             random_collect: Take uniformly random actions, legal ones where the observation has an ``action_mask``.
@@ -132,8 +132,8 @@ class EpisodeSerialCollector(SinglePolicyCollector):
         return {**state, "episodes": to_plain(counted), "steps": to_plain(under_way)}
 
     @override
-    def load_state_dict(self, state: Mapping[str, Any], goes_on: bool = True) -> None:
-        super().load_state_dict(state, goes_on)
+    def load_state_dict(self, state: Mapping[str, Any], continues: bool = True) -> None:
+        super().load_state_dict(state, continues)
         if "episodes" not in state:  # a collector of another kind has none
             return
         counted = from_plain(state["episodes"])
@@ -142,7 +142,7 @@ class EpisodeSerialCollector(SinglePolicyCollector):
             self._waiting = [deque(map(nested.to_array, queue)) for queue in counted["waiting"]]  # type: ignore[arg-type]
         under_way = from_plain(state["steps"])
         self._has_levels = under_way["has_levels"]
-        if goes_on:
+        if continues:
             self._table = StepTable.of(nested.to_array(under_way["steps"]) if under_way["steps"] else None)  # type: ignore[arg-type]
 
     def _check_levels(self, level_seeds: Sequence[int] | None) -> None:

@@ -65,7 +65,7 @@ class SampleSerialCollector(SinglePolicyCollector):
         """Return S transitions; see also :class:`ISerialCollector`.
 
         Args:
-            n_sample: Number of transitions S, >= 1; None takes the policy's ``n_sample``.
+            n_sample: Number of transitions S, >= 1; None means the policy's ``n_sample``.
             train_iter: Updates so far; each transition carries it as ``policy_version``.
             drop_extra: Return exactly S transitions and keep the others for the next call; otherwise return all, S or
                 more.
@@ -96,8 +96,8 @@ class SampleSerialCollector(SinglePolicyCollector):
         return {**super().state_dict(), "kept": to_plain(self._kept.parts)}
 
     @override
-    def load_state_dict(self, state: Mapping[str, Any], goes_on: bool = True) -> None:
-        super().load_state_dict(state, goes_on)
+    def load_state_dict(self, state: Mapping[str, Any], continues: bool = True) -> None:
+        super().load_state_dict(state, continues)
         if "kept" in state:  # a collector of another kind has none
             self._kept = TransitionQueue([nested.to_array(part) for part in from_plain(state["kept"])])
 

@@ -97,13 +97,13 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, CollectMode]):
         return {"class": type(self).__name__, "counted": to_plain(counted), "under_way": to_plain(under_way)}
 
     @override
-    def load_state_dict(self, state: Mapping[str, Any], goes_on: bool = True) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], continues: bool = True) -> None:
         stepper = self._require_env()
         under_way = from_plain(state["under_way"])
         saved, now = len(under_way["_length"]), stepper.env.num_envs
-        require(saved == now or not goes_on, "num_envs", f"{saved}, as saved", now)
+        require(saved == now or not continues, "num_envs", f"{saved}, as saved", now)
         self._statistics.load_state_dict(from_plain(state["counted"]))
-        if goes_on:
+        if continues:
             stepper.load_state_dict(under_way["stepper"])
             self._return, self._length = under_way["_return"], under_way["_length"]
             self._faults.count, self._episode_id = under_way["_faults"], under_way["_episode_id"]

@@ -93,7 +93,7 @@ class StepTable:
             alive: Number of the newest steps, before this one, that are still needed; older ones may be overwritten.
 
         Raises:
-            ValueError: If the step has other entries than the ones before.
+            ValueError: If the entries of the step differ from those of the previous steps.
         """
         if self._columns is None:
             self._columns = nested.apply(lambda x: np.empty((self._capacity, *x.shape), x.dtype), step)

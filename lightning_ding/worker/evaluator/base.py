@@ -47,7 +47,7 @@ class ISerialEvaluator(Worker):
         env: The env or data that the policy is evaluated on; its owner closes it.
         policy: A policy or its eval mode; a sequence of P eval modes where several policies act.
         tb_logger: A TensorBoard ``SummaryWriter`` or a Lightning logger; or None.
-        exp_name: Part of the name of the logger of Python's logging.
+        exp_name: Part of the name of the Python logger.
         instance_name: Name that distinguishes several evaluators, in logs and names of figures.
     """
 
@@ -152,7 +152,7 @@ class ISerialEvaluator(Worker):
                 rank, because saving may need all of them, as ``Trainer.save_checkpoint`` does.
             train_iter: Updates so far; negative if not known.
             envstep: Environment steps so far.
-            n_episode: Number of episodes over all ranks; None takes the config's ``n_episode``.
+            n_episode: Number of episodes over all ranks; None means the config's ``n_episode``.
 
         Returns:
             Whether the score reached ``stop_value`` after at least one update, and the results as plain Python; see

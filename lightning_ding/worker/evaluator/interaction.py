@@ -86,7 +86,7 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
             save_ckpt_fn: Function called on every rank with a file name when the mean return is the best so far.
             train_iter: Updates so far; negative if not known.
             envstep: Environment steps so far.
-            n_episode: Number of episodes over all ranks; None takes the config's ``n_episode``.
+            n_episode: Number of episodes over all ranks; None means the config's ``n_episode``.
             force_render: Record a video of this evaluation, regardless of the config.
             policy_kwargs: Arguments of the policy's ``forward``.
 

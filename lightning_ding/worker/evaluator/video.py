@@ -194,7 +194,7 @@ class EpisodeVideo:
         """Keep a frame, uint8 of shape (H, W, C).
 
         Raises:
-            ValueError: If the frame has another form, or another shape than the first frame.
+            ValueError: If the frame is not an image, or its shape differs from that of the first frame.
         """
         is_image = isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3
         got = (str(frame.dtype), frame.shape) if isinstance(frame, np.ndarray) else type(frame).__name__

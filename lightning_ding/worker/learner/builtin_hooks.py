@@ -37,7 +37,8 @@ class BuiltinHook(LearnerHook):
         ext_args: Further arguments of the hook by name.
 
     Raises:
-        ValueError: If there is an unknown key in ``ext_args`` or a value is out of range, or the position is another.
+        ValueError: If there is an unknown key in ``ext_args`` or a value is out of range, or the position is not
+            allowed.
     """
 
     default_name: ClassVar[str]
@@ -182,7 +183,7 @@ class LogReduceHook(BuiltinHook):
 
 
 def _monitored(engine: LearnerEngine) -> dict[str, Scalar]:
-    """Return what is reported of an iteration."""
+    """Return the metrics reported for an iteration."""
     scalar, scalars = engine.log_buffer["scalar"], engine.log_buffer["scalars"]
     values = {name: scalar[name] for name in engine.policy.monitor_vars() if name in scalar}
     return values | {f"{name}/{key}": value for name, below in scalars.items() for key, value in below.items()}

@@ -48,7 +48,7 @@ class LearnerEngine:
     Args:
         policy: A policy, or its learn mode.
         tb_logger: See :class:`~lightning_ding.worker.log.WorkerLog`.
-        dist_info: Rank and number of ranks; None takes those of ``torch.distributed``.
+        dist_info: Rank and number of ranks; None means those of ``torch.distributed``.
         exp_name: Name of the experiment; also the folder of the checkpoints, unless ``folder`` is given.
         instance_name: Name that distinguishes several learners.
         folder: Folder of the folder ``ckpt``, which is ``ckpt_{instance_name}`` if the name is not the default.
@@ -236,7 +236,7 @@ class LearnerEngine:
         """Write the policy's learning state and the counters; only the first rank writes.
 
         Args:
-            ckpt_name: File name; None takes the attribute ``ckpt_name``, or ``iteration_{updates}.pth.tar`` if that is
+            ckpt_name: File name; None means the attribute ``ckpt_name``, or ``iteration_{updates}.pth.tar`` if that is
                 None.
 
         Returns:

@@ -52,7 +52,7 @@ class BaseLearner(LearnerEngine, Worker):
         cfg: A ``LearnerConfig``, or a mapping to merge over its defaults.
         policy: A policy, or its learn mode.
         tb_logger: See :class:`~lightning_ding.worker.log.WorkerLog`.
-        dist_info: Rank and number of ranks; None takes those of ``torch.distributed``.
+        dist_info: Rank and number of ranks; None means those of ``torch.distributed``.
         exp_name: Name of the experiment, and folder of the checkpoints.
         instance_name: Name that distinguishes several learners.
 
@@ -111,7 +111,7 @@ class BaseLearner(LearnerEngine, Worker):
             RuntimeError: If there is no policy.
             TypeError: If an argument is of the wrong type, the policy returns neither a dict nor a list of dicts, or it
                 reports anything but numbers.
-            ValueError: If the policy returns another number of priorities than B.
+            ValueError: If the policy does not return B priorities.
         """
         check_integers(envstep=envstep)
         check_policy_kwargs(policy_kwargs)
@@ -157,7 +157,7 @@ class BaseLearner(LearnerEngine, Worker):
         """Return the batches of a run, as rounds for a Trainer.
 
         Args:
-            get_data: A function of the batch size, or an iterable; None takes the attribute ``get_data``.
+            get_data: A function of the batch size, or an iterable; None means the attribute ``get_data``.
 
         Raises:
             RuntimeError: If both are None.

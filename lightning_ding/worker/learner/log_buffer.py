@@ -1,4 +1,4 @@
-"""The reports of updates, sorted into groups of plain numbers, so that hooks need not check types."""
+"""Metrics that updates report, sorted by kind and converted to numbers, so that hooks need not check types."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def empty_log_buffer() -> LogBuffer:
 
 
 def sort_outputs(outputs: Sequence[Mapping[str, Any]]) -> LogBuffer:
-    """Return the reports of some updates by groups.
+    """Return the metrics that several updates report, in groups.
 
     The names ``[scalars]name`` and ``[histogram]name`` contain their group in brackets; other values are ``scalar``.
-    The value of a name is the mean over the updates that report it; histograms are joined.
+    The value of a name is the mean over the updates that report it; histograms are concatenated.
 
     Args:
         outputs: The report of each update: numbers, or numpy or torch values of any shape, which are averaged; mappings
@@ -46,7 +46,7 @@ def sort_outputs(outputs: Sequence[Mapping[str, Any]]) -> LogBuffer:
 
 
 def to_scalar(name: str, value: Any) -> Scalar:
-    """Return a number, or the mean of many; a tensor stays one, of shape ().
+    """Return a value as a scalar. Arrays and tensors are averaged; a tensor stays a tensor, of shape ().
 
     Raises:
         TypeError: If ``value`` is not a number.

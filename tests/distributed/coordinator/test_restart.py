@@ -472,8 +472,8 @@ def test_the_number_of_collecting_tasks_is_that_of_the_newer_config(asked: int, 
     third, fourth = Worker(run, "collector"), Worker(run, "collector")
     for worker in (third, fourth):
         worker.take()
-    goes_on = [not worker.call("heartbeat")["close"] for worker in (first, second)]
-    assert sum(goes_on) + bool(third.task) + bool(fourth.task) == space
-    assert goes_on == [asked > 1, True]
+    continues = [not worker.call("heartbeat")["close"] for worker in (first, second)]
+    assert sum(continues) + bool(third.task) + bool(fourth.task) == space
+    assert continues == [asked > 1, True]
     run.restart()
     assert run.coordinator.handle("increase_collector", {"n": 1}) == {"collector_task_space": space + 1}

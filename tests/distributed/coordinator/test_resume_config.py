@@ -10,8 +10,8 @@ import pytest
 from lightning_ding.distributed.coordinator.resume_config import check_folder, holds_run
 
 STATE, RESULT, LEARNER = "coordinator/state.json", "result.json", "learner/metrics.csv"
-OVER = "a run that is over: choose another folder"
-NONE = "no run to resume"
+OVER = "a finished run: choose another folder"
+NONE = "no run to resume: start without --resume, or correct main.exp_name"
 RUNS = "a run: --resume continues it, or choose another folder"
 
 
@@ -44,4 +44,4 @@ def _refusal(folder: Path, reason: str | None) -> Any:
     """Return what expects an error with a reason, or none."""
     if reason is None:
         return nullcontext()
-    return pytest.raises(ValueError, match=f"^{re.escape(f'main.exp_name={str(folder)!r} holds {reason}')}$")
+    return pytest.raises(ValueError, match=f"^{re.escape(f'main.exp_name={str(folder)!r} contains {reason}')}$")

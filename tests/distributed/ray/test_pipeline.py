@@ -22,7 +22,7 @@ from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGIST
 
 
 def tiny(folder: Path, **system: Any) -> dict[str, Any]:
-    """Return the config of a run that is over within seconds."""
+    """Return the config of a run that ends within seconds."""
     policy = {
         "type": "dqn",
         "random_collect_size": 16,
@@ -81,9 +81,9 @@ def test_folder_that_does_not_take_the_run_stays_as_it_is(tmp_path: Path) -> Non
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "result.json").write_text("{}")
 
-    with pytest.raises(ValueError, match="holds a run that is over: choose another folder"):
+    with pytest.raises(ValueError, match="contains a finished run: choose another folder"):
         run_on_ray(tiny(tmp_path / "old"))
-    with pytest.raises(ValueError, match="holds no run to resume"):
+    with pytest.raises(ValueError, match="contains no run to resume"):
         run_on_ray(tiny(tmp_path / "new"), resume=True)
 
     assert [file.relative_to(tmp_path) for file in tmp_path.rglob("*")] == [Path("old"), Path("old/result.json")]
@@ -134,7 +134,7 @@ def test_run_on_ray_ends_with_a_result_and_leaves_no_actor(ray: Any, tmp_path: P
             ray.get_actor(name, namespace_of(str(tmp_path)))
     assert ray.is_initialized()  # it was so before
     for resume in (False, True):
-        with pytest.raises(ValueError, match="holds a run that is over"):
+        with pytest.raises(ValueError, match="contains a finished run"):
             run_on_ray(tiny(tmp_path), resume)
     assert json.loads((tmp_path / "result.json").read_text()) == result
 

@@ -154,7 +154,7 @@ def settings(env: Any) -> str:
     return str([{key: one for key, one in held.items() if key != "_cached_spec"} for held in layers])
 
 
-def check_goes_on(first: VectorEnv, second: VectorEnv, before: int = 23, steps: int = 60) -> None:
+def check_continues(first: VectorEnv, second: VectorEnv, before: int = 23, steps: int = 60) -> None:
     """Play, put the second envs where the first are, and see the same in both."""
     one, other = EnvStepper(first), EnvStepper(second)
     one.reset()
@@ -174,12 +174,12 @@ def check_goes_on(first: VectorEnv, second: VectorEnv, before: int = 23, steps: 
     ["CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "FrozenLake-v1"],
 )
 def test_gymnasium_envs_continue_from_a_saved_state(env: str, autoreset: AutoresetName) -> None:
-    check_goes_on(make(env, (), autoreset), make(env, (), autoreset, seed=2))
+    check_continues(make(env, (), autoreset), make(env, (), autoreset, seed=2))
 
 
 @pytest.mark.parametrize("env", [ChainEnv, CountingEnv, BanditEnv, TargetEnv, HybridTargetEnv, XorEnv])
 def test_toy_envs_continue_from_a_saved_state(env: Any) -> None:
-    check_goes_on(make(env), make(env, seed=2))
+    check_continues(make(env), make(env, seed=2))
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_toy_envs_continue_from_a_saved_state(env: Any) -> None:
     ],
 )
 def test_wrappers_continue_from_a_saved_state(wrap: Wrap) -> None:
-    check_goes_on(make("CartPole-v1", (wrap,)), make("CartPole-v1", (wrap,), seed=2))
+    check_continues(make("CartPole-v1", (wrap,)), make("CartPole-v1", (wrap,), seed=2))
 
 
 @pytest.mark.parametrize("autoreset", MODES)

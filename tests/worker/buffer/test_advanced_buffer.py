@@ -226,7 +226,7 @@ def test_n_step_returns_are_those_of_the_uniform_buffer() -> None:
         ({"alpha": 1.1}, r"alpha must be in \[0, 1\], got 1\.1"),
         ({"beta": -0.1}, r"beta must be in \[0, 1\], got -0\.1"),
         ({"anneal_step": -1}, "anneal_step must be >= 0, got -1"),
-        ({"anneal_step": 0, "anneal_unit": "budget"}, "anneal_unit must be left alone with anneal_step 0"),
+        ({"anneal_step": 0, "anneal_unit": "budget"}, "anneal_unit must be left at its default with anneal_step 0"),
         ({"max_use": 0}, "max_use must be >= 1 or None, got 0"),
         ({"max_staleness": 0}, "max_staleness must be >= 1 or None, got 0"),
         ({"sequence_length": 4}, "config key 'sequence_length' does nothing in AdvancedReplayBuffer, got 4; its keys:"),

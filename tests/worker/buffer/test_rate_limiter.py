@@ -296,7 +296,10 @@ def test_timeout_seconds_is_the_longest_wait() -> None:
     [
         ({"max": 0.0}, r"push_sample_rate_limit\.max must be > 0 or None, got 0"),
         ({"min": -1.0}, r"push_sample_rate_limit\.min must be >= 0, got -1"),
-        ({"max": 1.0, "min": 1.0}, r"max must be above min \(1\.0\), or both sides wait for each other, got 1\.0"),
+        (
+            {"max": 1.0, "min": 1.0},
+            r"max must be above min \(1\.0\), so that pushing and sampling do not wait for each other, got 1\.0",
+        ),
         ({"window_seconds": 0.0}, r"window_seconds must be > 0, got 0"),
         ({"sample_min_limit_ratio": 0.5}, r"sample_min_limit_ratio must be >= 1, got 0\.5"),
         ({"timeout_seconds": 0.0}, r"timeout_seconds must be > 0, got 0"),

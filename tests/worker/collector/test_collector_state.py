@@ -115,7 +115,7 @@ def test_collector_resumed_without_env_state_keeps_counters_and_kept_data_and_st
     collector, other = kind(env=envs(), policy=policy()), kind(env=envs(), policy=policy())
     collector.collect(5)
     begun = collector._statistics.next_episode_id
-    other.load_state_dict(through_a_file(collector.state_dict()), goes_on=False)
+    other.load_state_dict(through_a_file(collector.state_dict()), continues=False)
     other.reset_env()
     data = [other.collect(5) for _ in range(6)]
     if kind is EpisodeSerialCollector:
@@ -163,7 +163,7 @@ def test_state_with_a_different_number_of_envs_is_refused_if_episodes_should_con
     other = SampleSerialCollector(env=two, policy=policy())
     with pytest.raises(ValueError, match="num_envs must be 3, as saved, got 2"):
         other.load_state_dict(state)
-    other.load_state_dict(state, goes_on=False)
+    other.load_state_dict(state, continues=False)
 
 
 @pytest.mark.parametrize("kind", [SampleSerialCollector, EpisodeSerialCollector])
@@ -181,7 +181,7 @@ def test_dropped_episodes_that_nobody_asked_for_are_part_of_the_state() -> None:
     collector = SampleSerialCollector({"env_fault": "drop"}, env=envs(kind=Brittle), policy=policy())
     collector.collect(40)
     other = SampleSerialCollector({"env_fault": "drop"}, env=envs(kind=Brittle), policy=policy())
-    other.load_state_dict(collector.state_dict(), goes_on=False)
+    other.load_state_dict(collector.state_dict(), continues=False)
     assert len(other.pop_dropped_episodes()) == 3
 
 

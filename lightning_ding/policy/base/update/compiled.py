@@ -112,7 +112,7 @@ class Compiler:
 
     def _give_up(self, reason: str) -> None:
         self._has_failed = True
-        logger.warning("compile=True, but updates are made eagerly: %s", reason)
+        logger.warning("compile=True, but updates run eagerly: %s", reason)
 
 
 class Made(NamedTuple):
@@ -240,7 +240,7 @@ class CompiledUpdate:
             return made
         raise error or RuntimeError("another rank could not compile")
 
-    # ------------------------------------------------------------------ what is compiled
+    # ------------------------------------------------------------------ the compiled function
 
     def _update(
         self, parameters: list[Tensor], state: list[list[Tensor]], lr: Tensor, stopped: Tensor, batch: Batch

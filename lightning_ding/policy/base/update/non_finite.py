@@ -75,11 +75,12 @@ class _Unseen(NamedTuple):
 class NonFiniteGuard:
     """Raises, warns or skips an update whose loss or gradient is not finite, according to the policy's config.
 
-    * ``"raise"``: the step is not made, files that reproduce it are written, and :class:`NonFiniteError` is raised.
-    * ``"skip_update"``: the step is not made, so weights and optimizer state stay. ``train_iter``, schedules and target
-      networks move as usual. A prioritised buffer keeps its priorities, and the round's metrics are not logged. After
-      100 skipped steps of one optimizer in a row it raises.
-    * ``"warn"``: the step is made.
+    * ``"raise"``: the optimizer step is skipped, files that reproduce it are written, and :class:`NonFiniteError` is
+      raised.
+    * ``"skip_update"``: the optimizer step is skipped, so weights and optimizer state do not change. ``train_iter``,
+      schedules and target networks move as usual. A prioritised buffer keeps its priorities, and the round's metrics
+      are not logged. After 100 skipped steps of one optimizer in a row it raises.
+    * ``"warn"``: the optimizer step is taken.
 
     The latter two warn at the 1st, 10th, 100th, ... time, and write files that reproduce the first.
 
@@ -253,10 +254,10 @@ class NonFiniteGuard:
         self.is_clean = was_clean
         return self.is_clean
 
-    # ------------------------------------------------------------------ what is bad
+    # ------------------------------------------------------------------ non-finite updates
 
     def _meet(self, update: Update, loss: float, norm: float | None, parameter: str | None, is_exact: bool) -> bool:
-        """Raise, or return whether the step is made."""
+        """Raise, or return whether to take the optimizer step."""
         self.is_clean = False
         self._bad += 1
         in_a_row = self._in_a_row[update.optimizer] = self._in_a_row.get(update.optimizer, 0) + 1
@@ -264,8 +265,8 @@ class NonFiniteGuard:
         raises = self.mode == "raise" or gives_up
         message = self._describe(update, loss, norm, parameter)
         if gives_up:
-            message += f", and so were the {MAX_SKIPPED - 1} before it"
-        message += "; the update was made" if self.mode == "warn" else "; the update was not made"
+            message += f"; the {MAX_SKIPPED - 1} updates before it were not finite either"
+        message += "; the optimizer step was taken" if self.mode == "warn" else "; the optimizer step was skipped"
         folder = None
         if raises or self._bad == 1:
             folder, where = self._dump(update, message, is_exact)
@@ -273,7 +274,7 @@ class NonFiniteGuard:
         if raises:
             raise NonFiniteError(message, update.number, loss, norm, parameter, folder)
         if str(self._bad).rstrip("0") == "1":
-            logger.warning("%s (the next warning comes when it has happened %d times)", message, 10 * self._bad)
+            logger.warning("%s (the next warning comes after %d such updates)", message, 10 * self._bad)
         if self.mode == "warn":
             return True
         self.skipped_updates += 1
@@ -284,7 +285,7 @@ class NonFiniteGuard:
         size = "not finite or not known" if norm is None else f"{norm:g}"
         what = f"update {update.number}: the loss{name} of optimizer {update.optimizer} is {loss:g}, the norm of its "
         what += f"gradient {size}"
-        return what if parameter is None else f"{what}, first of all that of {parameter}"
+        return what if parameter is None else f"{what}, first in {parameter}"
 
     def _dump(self, update: Update, message: str, is_exact: bool) -> tuple[Path | None, str]:
         if not self.writes_dump:
@@ -293,8 +294,8 @@ class NonFiniteGuard:
         try:
             write_dump(folder, self._policy, update, message, is_exact)
         except Exception as error:  # a full disk, or whatever else, must not hide what happened
-            return None, f"; what reproduces it could not be written: {error}"
-        return folder, f"; what reproduces it lies in {folder}, see lightning_ding.policy.load_dump"
+            return None, f"; files that reproduce it could not be written: {error}"
+        return folder, f"; files that reproduce it are in {folder}, see lightning_ding.policy.load_dump"
 
 
 _ONE = torch.ones(())

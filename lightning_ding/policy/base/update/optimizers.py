@@ -43,7 +43,7 @@ class OptimizerConfig:
         require(self.weight_decay >= 0, "learn.optimizer.weight_decay", ">= 0", self.weight_decay)
         require(0 <= self.momentum < 1, "learn.optimizer.momentum", "in [0, 1)", self.momentum)
         has_eps = self.type != "sgd" or self.eps == type(self).eps
-        require(has_eps, "learn.optimizer.eps", "left alone with sgd", self.eps)
+        require(has_eps, "learn.optimizer.eps", "left at its default with sgd", self.eps)
         has_momentum = self.type in ("sgd", "rmsprop") or self.momentum == 0
         require(has_momentum, "learn.optimizer.momentum", f"0 with {self.type}", self.momentum)
 

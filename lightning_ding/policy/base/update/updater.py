@@ -105,9 +105,9 @@ class Updater:
         """Make one eager optimisation step.
 
         DDP's reducer expects one backward for each call of ``training_step`` that reaches every parameter; an update
-        here is one of many and may belong to one loss of several. So the backward runs with the reducer off, and the
-        gradients of this optimizer are averaged in one flat all-reduce. They are clipped after it, so that all ranks
-        clip the gradient of the whole batch.
+        here is one of many and may belong to one loss of several. The backward pass therefore runs with the reducer
+        off, and the gradients of this optimizer are averaged in one flat all-reduce. They are clipped after it, so that
+        all ranks clip the gradient of the whole batch.
 
         Args:
             loss: A scalar.

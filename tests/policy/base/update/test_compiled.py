@@ -107,7 +107,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def refuse(compiler: Compiler, reason: str) -> None:
     """Let a test fail that would only compare eager updates with eager ones, unless a callback is what it is about."""
     compiler._has_failed = True
-    logging.getLogger("lightning_ding").warning("compile=True, but updates are made eagerly: %s", reason)
+    logging.getLogger("lightning_ding").warning("compile=True, but updates run eagerly: %s", reason)
     assert reason.startswith("a callback"), reason
 
 
@@ -273,7 +273,7 @@ def test_compiler_failure_is_logged_once_and_updates_run_eagerly(
     with caplog.at_level(logging.WARNING, logger="lightning_ding"):
         found = learn(make("dqn"), data)
     assert [record.getMessage() for record in caplog.records] == [
-        "compile=True, but updates are made eagerly: RuntimeError: no C++ compiler"
+        "compile=True, but updates run eagerly: RuntimeError: no C++ compiler"
     ]
     assert torch.equal(found, learn(make("dqn", False), data))
 
@@ -294,7 +294,7 @@ def test_callback_that_takes_part_in_updates_makes_them_eager_and_says_so(
         policy = fit(name, make_trainer, callbacks=[listener])
     assert listener.count == policy.progress.train_iter > 0
     assert no_compiler == []
-    assert caplog.text.count("updates are made eagerly: a callback, a profiler or the precision takes part") == 1
+    assert caplog.text.count("updates run eagerly: a callback, a profiler or the precision takes part") == 1
 
 
 @pytest.mark.parametrize("name", ["dqn", "ppo"])

@@ -147,7 +147,7 @@ def test_a_warning_makes_the_update_nevertheless(caplog: pytest.LogCaptureFixtur
     assert all(torch.isnan(weight).any() for weight in policy.model.parameters())
     assert policy.updater.guard.skipped_updates == 0
     (record,) = caplog.records
-    assert "the update was made" in record.getMessage()
+    assert "the optimizer step was taken" in record.getMessage()
 
 
 class Rooted(nn.Module):
@@ -171,9 +171,7 @@ def test_a_gradient_that_is_not_finite_is_seen_where_the_loss_is(mode: str, clip
     policy.model.root.data.zero_()
     before = state_of(policy)
     if mode == "raise":
-        with pytest.raises(
-            NonFiniteError, match=r"norm of its gradient inf, first of all that of model\.root"
-        ) as caught:
+        with pytest.raises(NonFiniteError, match=r"norm of its gradient inf, first in model\.root") as caught:
             policy.learn_mode.forward(batch_for("dqn"))
         assert math.isfinite(caught.value.loss)
         assert caught.value.parameter == "model.root"
@@ -188,8 +186,8 @@ def test_the_error_says_which_loss_and_update_and_where_the_rest_lies(tmp_path: 
         policy.learn_mode.forward(with_bad(batch_for("sac"), "reward", NAN))
     folder = tmp_path / "non_finite" / "update_2_rank_0"
     assert str(caught.value) == (
-        "update 2: the loss (critic_loss) of optimizer 0 is nan, the norm of its gradient nan, first of all that of "
-        f"{caught.value.parameter}; the update was not made; what reproduces it lies in {folder}, see "
+        "update 2: the loss (critic_loss) of optimizer 0 is nan, the norm of its gradient nan, first in "
+        f"{caught.value.parameter}; the optimizer step was skipped; files that reproduce it are in {folder}, see "
         "lightning_ding.policy.load_dump"
     )
     assert str(caught.value.parameter).startswith("model.critic.")
@@ -221,7 +219,7 @@ def test_a_hundred_skipped_in_a_row_raise(monkeypatch: pytest.MonkeyPatch) -> No
     policy, bad = make("dqn", "skip_update"), with_bad(batch_for("dqn"), "reward", NAN)
     for _ in range(99):
         policy.learn_mode.forward(bad)
-    with pytest.raises(NonFiniteError, match="and so were the 99 before it"):
+    with pytest.raises(NonFiniteError, match="the 99 updates before it were not finite either"):
         policy.learn_mode.forward(bad)
 
 
@@ -243,7 +241,7 @@ def test_resumed_run_continues_the_count_of_skipped_updates() -> None:
     assert second.updater.guard.skipped_updates == 60
     for _ in range(39):
         second.learn_mode.forward(bad)
-    with pytest.raises(NonFiniteError, match="and so were the 99 before it"):
+    with pytest.raises(NonFiniteError, match="the 99 updates before it were not finite either"):
         second.learn_mode.forward(bad)
 
 
@@ -324,7 +322,7 @@ def test_a_skipped_minibatch_does_not_switch_off_the_limit_of_the_divergence() -
     assert not policy._has_moved_far([nan, nan])
 
 
-# ------------------------------------------------------------------ what reproduces it
+# ------------------------------------------------------------------ files that reproduce an update
 
 
 def too_large(name: str) -> Config:
@@ -430,7 +428,7 @@ def test_a_dump_that_cannot_be_written_does_not_hide_the_error(tmp_path: Path) -
     policy = make("dqn")
     (tmp_path / "file").touch()
     policy.updater.guard.folder = tmp_path / "file"
-    with pytest.raises(NonFiniteError, match="what reproduces it could not be written") as caught:
+    with pytest.raises(NonFiniteError, match="files that reproduce it could not be written") as caught:
         policy.learn_mode.forward(with_bad(batch_for("dqn"), "reward", NAN))
     assert caught.value.folder is None
 
