@@ -8,11 +8,11 @@ Shapes: E entries, n of them written or read, S frames of a stack.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from lightning_ding.worker.buffer.files import Memory
 from lightning_ding.worker.buffer.schema import Columns, Rows
@@ -20,10 +20,18 @@ from lightning_ding.worker.buffer.schema import Columns, Rows
 ONE = np.int32(1)  # of the same type as the array that it is added to, because others are far slower
 
 
-class Frames(ABC):
-    """Observations of one leaf by entry."""
+class Frames:
+    """Observations of one leaf by entry. Every entry holds its observation.
 
-    @abstractmethod
+    Args:
+        entries: Number of entries E, twice the rows.
+        like: A batch of observations.
+        memory: Allocator of the arrays.
+    """
+
+    def __init__(self, entries: int, like: NDArray[Any], memory: Memory) -> None:
+        self._values = memory.zeros((entries, *like.shape[1:]), like.dtype)
+
     def write_rows(self, where: slice | Rows, rows: Rows, obs: NDArray[Any], known: Rows, slots: Rows) -> None:
         """Store the observations of new rows.
 
@@ -34,61 +42,21 @@ class Frames(ABC):
             known: Indices of the observations that are already stored as next observation of an earlier row.
             slots: Entries that hold these observations; they are free after the call.
         """
-
-    @abstractmethod
-    def write_slots(self, slots: Rows, next_obs: NDArray[Any], rows: Rows) -> None:
-        """Store the next observations of ``rows`` in ``slots``, all of shape (n, ...)."""
-
-    @abstractmethod
-    def read(self, entries: Rows) -> NDArray[Any]:
-        """Return a copy of the observations, leading axes those of ``entries``."""
-
-    @abstractmethod
-    def release(self, entries: Rows) -> None:
-        """Release entries that will not be read again."""
-
-    @abstractmethod
-    def nbytes(self, rows: int, slots: int) -> int:
-        """Return the bytes that hold observations if ``rows`` rows and ``slots`` spare slots are in use."""
-
-    @abstractmethod
-    def state(self, rows: int, slots: slice) -> Columns:
-        """Return the arrays that are in use."""
-
-    @abstractmethod
-    def load(self, state: Columns, rows: int, slots: slice) -> None:
-        """Restore what ``state`` returned."""
-
-
-class PlainFrames(Frames):
-    """Every entry holds its observation.
-
-    Args:
-        entries: Number of entries E.
-        like: A batch of observations.
-        memory: Allocator of the arrays.
-    """
-
-    def __init__(self, entries: int, like: NDArray[Any], memory: Memory) -> None:
-        self._values = memory.zeros((entries, *like.shape[1:]), like.dtype)
-
-    def write_rows(self, where: slice | Rows, rows: Rows, obs: NDArray[Any], known: Rows, slots: Rows) -> None:
-        """Store the observations of new rows."""
         self._values[where] = obs
 
     def write_slots(self, slots: Rows, next_obs: NDArray[Any], rows: Rows) -> None:
-        """Store next observations."""
+        """Store the next observations of ``rows`` in ``slots``, all of shape (n, ...)."""
         self._values[slots] = next_obs
 
     def read(self, entries: Rows) -> NDArray[Any]:
-        """Return a copy of the observations."""
+        """Return a copy of the observations, leading axes those of ``entries``."""
         return self._values.take(entries, axis=0)
 
     def release(self, entries: Rows) -> None:
-        """Do nothing, because an entry can simply be overwritten."""
+        """Release entries that will not be read again; those of this class are simply overwritten."""
 
     def nbytes(self, rows: int, slots: int) -> int:
-        """Return the bytes that hold observations."""
+        """Return the bytes that hold observations if ``rows`` rows and ``slots`` spare slots are in use."""
         return self._values[: rows + slots].nbytes
 
     def state(self, rows: int, slots: slice) -> Columns:
@@ -108,10 +76,7 @@ class StackedFrames(Frames):
     entry any more is overwritten. The pool initially has space for one frame per row, and grows by a quarter when
     episodes are so short that their first stacks do not fit.
 
-    Args:
-        entries: Number of entries E, twice the rows.
-        like: A batch of observations, shape (n, S, ...).
-        memory: Allocator of the arrays.
+    The constructor takes a batch of observations of shape (n, S, ...).
     """
 
     def __init__(self, entries: int, like: NDArray[Any], memory: Memory) -> None:
@@ -124,6 +89,7 @@ class StackedFrames(Frames):
         self._fresh = 0  # index of the first frame that was never written
         self._number = memory.zeros((entries, self._stack), np.int32)
 
+    @override
     def write_rows(self, where: slice | Rows, rows: Rows, obs: NDArray[Any], known: Rows, slots: Rows) -> None:
         """Copy the announced stacks, and store the other ones frame by frame; equal neighbours are one frame."""
         self._number[rows[known]] = self._number[slots]
@@ -136,6 +102,7 @@ class StackedFrames(Frames):
             numbers = self._put(stacks[is_new])[np.cumsum(is_new).reshape(is_new.shape) - 1]
             self._show(rows[is_other], numbers)
 
+    @override
     def write_slots(self, slots: Rows, next_obs: NDArray[Any], rows: Rows) -> None:
         """Store next observations; a frame that was one place later in the stacks of ``rows`` is reused."""
         before = self._number[rows]
@@ -145,10 +112,11 @@ class StackedFrames(Frames):
         numbers[is_new] = self._put(next_obs[is_new])
         self._show(slots, numbers)
 
+    @override
     def read(self, entries: Rows) -> NDArray[Any]:
-        """Return a copy of the stacks."""
         return self._pool.take(self._number.take(entries, axis=0), axis=0)
 
+    @override
     def release(self, entries: Rows) -> None:
         """Release entries, and the frames that no entry uses any more."""
         numbers = self._number[entries].ravel()
@@ -156,17 +124,18 @@ class StackedFrames(Frames):
         unshown = np.unique(numbers[self._shown[numbers] == 0])
         self._free = np.concatenate([self._free, unshown])
 
+    @override
     def nbytes(self, rows: int, slots: int) -> int:
         """Return the bytes that hold observations, including the indices of their frames."""
         return self._pool[: self._fresh].nbytes + self._number[: rows + slots].nbytes
 
+    @override
     def state(self, rows: int, slots: slice) -> Columns:
-        """Return the arrays that are in use."""
         pool = {"pool": self._pool[: self._fresh], "shown": self._shown[: self._fresh], "free": self._free}
         return {"row": self._number[:rows], "slot": self._number[slots], **pool}
 
+    @override
     def load(self, state: Columns, rows: int, slots: slice) -> None:
-        """Restore what ``state`` returned."""
         self._number[:rows], self._number[slots] = state["row"], state["slot"]
         self._fresh, self._free = len(state["pool"]), state["free"].astype(np.int64)
         self._grow_to(self._fresh)

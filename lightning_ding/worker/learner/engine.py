@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,17 +27,6 @@ from lightning_ding.worker.players import attribute, learn_mode_of
 COUNTERS = {"last_iter": "train_iter", "last_step": "env_step", "last_episode": "episode", "last_sample": "sample"}
 DEFAULT_INSTANCE = "learner"
 IDS = ("replay_buffer_idx", "replay_unique_id")
-
-
-@runtime_checkable
-class _Learns(Protocol):
-    """The part of a learn mode that every learner needs."""
-
-    @property
-    def forward(self) -> Any: ...
-
-    @property
-    def monitor_vars(self) -> Any: ...
 
 
 class LearnerEngine:
@@ -134,7 +123,7 @@ class LearnerEngine:
     @policy.setter
     def policy(self, policy: Any) -> None:
         mode = learn_mode_of(policy)
-        if not isinstance(mode, _Learns):
+        if not (hasattr(mode, "forward") and hasattr(mode, "monitor_vars")):
             raise TypeError(f"policy must be a policy or its learn mode, got {type(policy).__name__}")
         self._policy = mode
         found = attribute(mode, "progress", None)

@@ -291,37 +291,33 @@ class LearnerRound:
         return self
 
 
+@dataclasses.dataclass(eq=False)
 class LearnerStream:
     """Yields rounds until there were enough updates, the batches end, or the learner is closed.
 
     It has a length, so that Lightning does not fetch a batch before the previous one was learned from. Making an
     iterator has no effect, so it may be done any number of times.
-
-    Args:
-        next_batch: Function that returns a batch, and raises ``StopIteration`` when there are no more.
-        is_over: Function that returns whether there were enough updates.
-        length: Largest number of rounds, >= 1.
-        take_priority: See :class:`LearnerRound`.
     """
 
-    def __init__(
-        self, next_batch: NextBatch, is_over: Callable[[], bool], length: int, take_priority: TakePriority
-    ) -> None:
-        self._next_batch = next_batch
-        self._is_over = is_over
-        self._length = length
-        self._take_priority = take_priority
+    next_batch: NextBatch
+    """Returns a batch, and raises ``StopIteration`` when there are no more."""
+    is_over: Callable[[], bool]
+    """Returns whether there were enough updates."""
+    length: int
+    """Largest number of rounds, >= 1."""
+    take_priority: TakePriority
+    """See :class:`LearnerRound`."""
 
     def __len__(self) -> int:
-        return self._length
+        return self.length
 
     def __iter__(self) -> Iterator[LearnerRound]:
-        while not self._is_over():
+        while not self.is_over():
             try:
-                batch = self._next_batch()
+                batch = self.next_batch()
             except StopIteration:
                 return
-            yield LearnerRound(batch, self._take_priority)
+            yield LearnerRound(batch, self.take_priority)
 
 
 def next_batch_of(source: Any, batch_size: Callable[[], int]) -> NextBatch:
