@@ -1,6 +1,6 @@
 """SAC as one bare PyTorch loop without any framework, after CleanRL's ``sac_continuous_action.py``.
 
-Faster than that one: the two critics are one batched network, and Adam is fused. Where CleanRL updates the actor twice
+Faster than CleanRL's: the two critics are one batched network, and Adam is fused. Where CleanRL updates the actor twice
 at every second update of the critics, it is updated once for each, as Stable-Baselines3 does.
 """
 

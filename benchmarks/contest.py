@@ -61,8 +61,8 @@ def main(name: str, description: str | None, contestants: Mapping[str, Callable[
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", choices=contestants, help="run one contestant in this process and print JSON")
-    parser.add_argument("--only", nargs="+", choices=contestants, default=list(contestants), help="leave others out")
-    parser.add_argument("--repeats", type=int, default=3, help="turns")
+    parser.add_argument("--only", nargs="+", choices=contestants, default=list(contestants), help="run only these")
+    parser.add_argument("--repeats", type=int, default=3, help="number of repetitions")
     parser.add_argument("--env-steps", type=int, default=workload.env_steps, help="length of the workload")
     parser.add_argument("--out", type=Path, default=Path(f"docs/results/{name}_speed.json"), help="JSON file")
     options = parser.parse_args()

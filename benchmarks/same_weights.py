@@ -201,7 +201,7 @@ def main() -> None:
     """Compare this tree with a commit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", required=True, metavar="COMMIT", help="commit to compare with")
-    parser.add_argument("--cases", nargs="+", default=[], help="leave others out")
+    parser.add_argument("--cases", nargs="+", default=[], help="run only these")
     parser.add_argument("--timeout", type=float, default=1800.0, help="seconds of a run of all cases")
     options = parser.parse_args()
     name = ["git", "-C", str(ROOT), "rev-parse", "--verify", "--quiet", f"{options.base}^{{commit}}"]

@@ -466,7 +466,7 @@ def main() -> None:
     parser.add_argument("--checkpoints", type=Path, help="continue from the checkpoints of this run, and start none")
     abouts = {name: case.about for name, case in CASES.items()}
     abouts |= {name: about for name, (about, _) in WITHOUT_TRAINER.items()}
-    parser.add_argument("--cases", nargs="+", choices=abouts, default=list(abouts), help="leave others out")
+    parser.add_argument("--cases", nargs="+", choices=abouts, default=list(abouts), help="run only these")
     options = parser.parse_args()
     check_tree(options.tree)
     (options.out / "cases.json").write_text(json.dumps({name: abouts[name] for name in options.cases}))

@@ -247,7 +247,7 @@ class RemoteReplayDataModule(CollectingDataModule):
         set_rng_state(cast("dict[str, Any]", self._rng), self._policy.rng)
 
     def _redistribute(self, folder: Path, saved: int, env_step: int) -> None:
-        pass  # counters and weights are restored already, and there is nothing else to distribute
+        pass  # counters and weights have already been restored, and there is nothing else to distribute
 
     # ------------------------------------------------------------------ setting up
 

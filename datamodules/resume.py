@@ -111,7 +111,7 @@ class ResumableDataModule(RunData, LightningDataModule):
             self._redistribute(folder, state["world_size"], state["env_step"])
 
     def _redistribute(self, folder: Path, saved: int, env_step: int) -> None:
-        """Load from a checkpoint's folder, written by ``saved`` ranks at ``env_step``, for another number of ranks."""
+        """Load from a checkpoint's folder, written by ``saved`` ranks, for a different number of ranks."""
         trainer = cast(Trainer, self.trainer)
         rank, now = trainer.global_rank, trainer.world_size
         if trainer.is_global_zero:
@@ -198,7 +198,7 @@ class ResumableDataModule(RunData, LightningDataModule):
 
 
 def read_collecting(policy: Any, collector: ISerialCollector, env: VectorEnv, evaluation_env: VectorEnv) -> State:
-    """Return everything that determines what is collected next, apart from random number generators and weights.
+    """Return the state that determines the next collected data, apart from random number generators and weights.
 
     The entry ``missing`` gives the reason if an env or the collector cannot return its state, and is None otherwise.
     """

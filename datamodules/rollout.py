@@ -23,7 +23,7 @@ class RolloutDataModule(CollectingDataModule):
 
     A round is a rollout. With the sample collector it has ``n_sample`` transitions, rounded up to whole steps of all
     envs. With the episode collector it has ``n_episode`` whole episodes, and an env pauses once it has run its share.
-    Transitions of an episode that was dropped after a fault of its env are replaced by others. The policy's
+    Transitions of an episode that was dropped after an env fault are replaced by newly collected ones. The policy's
     ``training_step`` splits the rollout into passes and minibatches. An epoch of the Trainer is a number of rounds,
     followed by an evaluation. The arguments are those of :class:`CollectingDataModule`.
 

@@ -312,7 +312,7 @@ class ScheduledValues:
             env_step: Env steps over all ranks before the round, >= 0.
             budget: Env steps of the whole run; needed by schedules in that unit.
             optimizers: Optimizers whose learning rates are set.
-            device: Where the loss is computed.
+            device: Device on which the loss is computed.
 
         Raises:
             ValueError: If the budget is needed and None.

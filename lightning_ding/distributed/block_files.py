@@ -21,7 +21,7 @@ from lightning_ding.distributed.transport import Block, Refusal
 from lightning_ding.worker.buffer.files import write_tensors
 
 MAX_DEPTH = 16
-"""Largest number of nested dicts in a block."""
+"""Maximum number of nested dicts in a block."""
 
 
 def flatten(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -81,10 +81,11 @@ def read_block(file: Path, max_bytes: int) -> Block:
 
     Args:
         file: File to read; a symbolic link is refused.
-        max_bytes: Largest size of the file in bytes; a larger one is not read.
+        max_bytes: Maximum size of the file in bytes; a larger one is not read.
 
     Raises:
-        Refusal: If there is no file (404), it is no regular file (403), too large (413), or no complete block (422).
+        Refusal: If there is no file (404), it is not a regular file (403), too large (413), or not a complete block
+            (422).
     """
     content = _read(file, max_bytes)
     try:

@@ -155,14 +155,14 @@ class CoordinatorConfig:
     port: int = 0
     """Port to listen at; 0 means any free port, which is written to ``coordinator.json`` in the folder of the run."""
     channel: int = 0
-    """Channel number of the run; messages with another number are refused."""
+    """Channel number of the run; messages with a different number are refused."""
     token_file: str | None = None
     """File with the token that every message must carry; None means ``LIGHTNING_DING_TOKEN`` from the environment, or
     the file ``token`` in the folder of the run, if there is one."""
     max_message: int = 1_000_000
-    """Largest size of a control message, in bytes."""
+    """Maximum size of a control message, in bytes."""
     max_block: int = 2_000_000_000
-    """Largest size of a block of tensors, in bytes."""
+    """Maximum size of a block of tensors, in bytes."""
     collector_task_timeout: float = 30.0
     """Seconds for which a collecting task waits for a collector before a warning is logged."""
     learner_task_timeout: float = 600.0

@@ -32,7 +32,7 @@ class FileStore(Store):
 
     Args:
         folder: Folder of the store, made if missing.
-        max_bytes: Largest size of a block that is read, in bytes.
+        max_bytes: Maximum size of a block that is read, in bytes.
 
     Raises:
         ValueError: If ``max_bytes`` is not positive, or the system is not POSIX.

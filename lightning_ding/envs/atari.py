@@ -40,7 +40,7 @@ def make_atari(
             [0, 1]. 0.25 is the value of v5 and of Machado et al., 0 that of Mnih et al. (v4).
         frame_skip: Number of frames for each action, >= 1.
         stack: Number of images in an observation, >= 1.
-        noop_max: Largest number of no-ops at the start of a game, >= 0.
+        noop_max: Maximum number of no-ops at the start of a game, >= 0.
         screen_size: Height and width of the images in pixels, >= 1.
         kwargs: Further arguments of the env, such as ``render_mode``, ``full_action_space``, ``mode``, ``difficulty``.
 

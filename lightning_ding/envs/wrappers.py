@@ -1,4 +1,4 @@
-"""Wrappers of single envs: ``FaultBarrier`` handles faults of an env, and ``Pausable`` allows an env to be paused."""
+"""Wrappers of single envs: ``FaultBarrier`` handles env faults, and ``Pausable`` allows an env to be paused."""
 
 from __future__ import annotations
 

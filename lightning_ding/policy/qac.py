@@ -32,8 +32,8 @@ class QACModelConfig(NetworkConfig):
     """The actor and the critics."""
 
     action_shape: Any = None
-    """Number of dimensions of the action, hybrid: ``{action_type_shape, action_args_shape}``; None takes it from the
-    env."""
+    """Number of dimensions of the action, hybrid: ``{action_type_shape, action_args_shape}``; None means that it is
+    taken from the env."""
     action_low: Sequence[float] | None = None
     """Smallest value of each dimension of the action; None means the env's, or -1 without an env."""
     action_high: Sequence[float] | None = None

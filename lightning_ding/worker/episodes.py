@@ -223,7 +223,7 @@ class CollectReport:
 
         Args:
             train_iter: Updates so far.
-            returns: Returns by name of the episodes that ended, one name for each player; None takes those of the
+            returns: Returns by name of the episodes that ended, one name for each player; None means those of the
                 statistics.
         """
         if self._mark is None:

@@ -219,7 +219,7 @@ class TaskSpace:
     """The running tasks of one kind, at most ``size`` of them.
 
     Args:
-        size: Largest number of concurrent tasks, >= 0. If it is reduced, surplus tasks are closed and may end later.
+        size: Maximum number of concurrent tasks, >= 0. If it is reduced, surplus tasks are closed and may end later.
     """
 
     def __init__(self, size: int) -> None:

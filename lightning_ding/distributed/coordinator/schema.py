@@ -30,7 +30,7 @@ def check_rows(tensors: dict[str, Any], envs: int) -> int:
         envs: Number of env ids of a collector; ``env_id`` must be in [0, envs).
 
     Raises:
-        Refusal: 422, if a column is missing, has another type or length, or has non-finite values or values out of
+        Refusal: 422, if a column is missing, has an invalid type or length, or has non-finite values or values out of
             range.
     """
     _require(not (missing := [name for name in COLUMNS if name not in tensors]), f"transitions need {missing}")

@@ -47,7 +47,7 @@ class FlaskChannel(Channel):
         token: Token to send; None for none.
         channel: Channel number of the run.
         reconnect_timeout: Seconds for which calls are retried while the coordinator does not answer, > 0.
-        max_block: Largest size of a block of tensors, in bytes.
+        max_block: Maximum size of a block of tensors, in bytes.
 
     Raises:
         ValueError: If an argument is out of range.

@@ -55,7 +55,7 @@ class FlaskServer(Server):
         port: Port to listen at; 0 means any free port.
         token: Token in the ``Authorization: Bearer <token>`` of every message; None accepts messages without one.
         channel: Channel number in the ``X-Lightning-Ding-Channel`` of every message.
-        max_message: Largest size of a message in bytes; a larger one is refused before it is read.
+        max_message: Maximum size of a message in bytes; a larger one is refused before it is read.
         mark: Mark of the folder of the run, with which workers check that they share the folder; None for no check.
 
     Raises:

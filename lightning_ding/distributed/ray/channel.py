@@ -34,7 +34,7 @@ class RayChannel(Channel):
     Args:
         namespace: Namespace of the run, ``namespace_of(exp_name)``; Ray must be connected.
         reconnect_timeout: Seconds for which calls are retried while the coordinator does not answer.
-        max_block: Largest size of a block of tensors, in bytes.
+        max_block: Maximum size of a block of tensors, in bytes.
         name: Name of the actor.
 
     Raises:

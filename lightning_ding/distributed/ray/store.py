@@ -44,7 +44,7 @@ class RayStore(Store):
     Args:
         folder: Folder in which the coordinator also keeps weights as files, until they are deleted, so that they
             survive every process. None for a worker.
-        max_bytes: Largest size of a block, in bytes.
+        max_bytes: Maximum size of a block, in bytes.
 
     Raises:
         ImportError: If Ray is not installed.

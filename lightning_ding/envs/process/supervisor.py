@@ -174,7 +174,7 @@ def _row(actions: Any, env_id: int) -> Any:
 class FaultBudget:
     """Counts the faults of N envs, and draws seeds for their replacements.
 
-    ``budget`` is the largest number of consecutive faults of an env, without a complete episode between them, >= 0.
+    ``budget`` is the maximum number of faults of an env without a complete episode between them, >= 0.
     """
 
     def __init__(self, num_envs: int, budget: int) -> None:

@@ -1,4 +1,4 @@
-"""Observations and rewards, normalised by the running statistics of what was collected.
+"""Observations and rewards, normalised by the running statistics of the collected data.
 
 Data stay raw everywhere: in envs, collectors, buffers and messages. A policy normalises observations before they reach
 its network, when acting and when learning, and rewards when learning, with the newest statistics. Those are buffers of
@@ -24,7 +24,7 @@ from lightning_ding.rl.running import Moments, moments
 
 CLIP = 10.0  # normalised numbers stay in [-CLIP, CLIP]
 EPSILON = 1e-8  # is added to a variance
-ESCAPES = str.maketrans({"%": "%25", ":": "%3A", ".": "%2E", "/": "%2F"})  # of keys in names of statistics
+ESCAPES = str.maketrans({"%": "%25", ":": "%3A", ".": "%2E", "/": "%2F"})  # in keys that become names of statistics
 OBS, REWARD = "obs", "reward"  # names of the statistics; those of an entry of a Dict are called obs:entry
 
 

@@ -60,7 +60,7 @@ def merge_over_ranks(running: Sequence[RunningMeanStd], found: Sequence[Moments]
 
     Args:
         running: The statistics, the same on every rank.
-        found: For each of them, the moments of this rank's items.
+        found: Moments of this rank's items, one for each of the statistics.
     """
     if world_size() > 1 and found:
         device = running[0].count.device

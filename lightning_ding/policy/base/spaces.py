@@ -101,7 +101,7 @@ def continuous_action(space: spaces.Space[Any], policy: str) -> dict[str, Any]:
         TypeError: If the space is not a one-dimensional Box.
     """
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-        hint = "gymnasium.wrappers.TransformAction makes a Box of another shape into one"
+        hint = "use gymnasium.wrappers.TransformAction to change the shape of a Box"
         if isinstance(space, spaces.Discrete):
             hint = "dqn, c51, qrdqn, rainbow, ppo, a2c and pg take it"
         raise TypeError(f"{policy} needs a one-dimensional Box as its action space, got {space}; {hint}")

@@ -17,7 +17,7 @@ from typing_extensions import override
 from lightning_ding.worker.buffer.files import Memory
 from lightning_ding.worker.buffer.schema import Columns, Rows
 
-ONE = np.int32(1)  # of the same type as the array that it is added to, because others are far slower
+ONE = np.int32(1)  # the type of the array that it is added to, because other types are far slower
 
 
 class Frames:

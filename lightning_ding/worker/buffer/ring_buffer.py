@@ -178,7 +178,7 @@ class RingBuffer(IBuffer):
         """Restore the state that ``state_dict`` returned.
 
         Raises:
-            ValueError: If a buffer of another type or size saved it.
+            ValueError: If a buffer of a different type or size saved it.
         """
         with self._lock:
             whole = {"tensors", "counters", "rng"} <= state.keys()
@@ -207,7 +207,7 @@ class RingBuffer(IBuffer):
 
         Raises:
             FileNotFoundError: If there is no such file.
-            ValueError: If a buffer of another type or size saved it, or not a buffer's file.
+            ValueError: If a buffer of a different type or size saved it, or not a buffer's file.
         """
         try:
             with safe_open(str(file), framework="pt") as opened:

@@ -81,7 +81,7 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
 
         Raises:
             RuntimeError: If there is no env.
-            ValueError: If ``env`` has another number of players than there are policies.
+            ValueError: If the number of players of ``env`` differs from the number of policies.
         """
 
     @abstractmethod
@@ -164,7 +164,7 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
         self._statistics.next_episode_id = max(first, self._statistics.next_episode_id)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all state that decides what is collected next, except that of the envs, as tensors and builtins.
+        """Return all state that determines the next collected data, except that of the envs, as tensors and builtins.
 
         Raises:
             NotImplementedError: If the collector does not support it.

@@ -134,7 +134,7 @@ class EpisodeSerialCollector(SinglePolicyCollector):
     @override
     def load_state_dict(self, state: Mapping[str, Any], continues: bool = True) -> None:
         super().load_state_dict(state, continues)
-        if "episodes" not in state:  # a collector of another kind has none
+        if "episodes" not in state:  # a collector of a different kind has none
             return
         counted = from_plain(state["episodes"])
         self._turn, self._has_warned = counted["turn"], counted["has_warned"]

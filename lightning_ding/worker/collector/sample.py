@@ -98,7 +98,7 @@ class SampleSerialCollector(SinglePolicyCollector):
     @override
     def load_state_dict(self, state: Mapping[str, Any], continues: bool = True) -> None:
         super().load_state_dict(state, continues)
-        if "kept" in state:  # a collector of another kind has none
+        if "kept" in state:  # a collector of a different kind has none
             self._kept = TransitionQueue([nested.to_array(part) for part in from_plain(state["kept"])])
 
     def _keep(self, step: dict[str, Any], valid: NDArray[np.bool_] | None) -> None:

@@ -103,7 +103,8 @@ class ISerialEvaluator(Worker):
 
         Raises:
             TypeError: If ``env`` is something else.
-            ValueError: If the evaluator cannot act in ``env``, or it has another number of players than policies.
+            ValueError: If the evaluator cannot act in ``env``, or its number of players differs from the number of
+                policies.
         """
 
     def reset_policy(self, policy: Any = None) -> None:
@@ -285,7 +286,7 @@ class EpisodeEvaluator(ISerialEvaluator, Generic[StepperT, PolicyT]):
         Args:
             run: Function that is called once with the numbers of this rank's episodes, at least one; it returns their
                 returns and lengths as :meth:`run` does.
-            n_episode: Number of episodes E over all ranks; None takes the config's ``n_episode``.
+            n_episode: Number of episodes E over all ranks; None means the config's ``n_episode``.
 
         Returns:
             Returns of the players, shape (P, E), E lengths, in the order of the episodes, and the duration in seconds.

@@ -27,7 +27,7 @@ class BattleInteractionSerialEvaluator(EpisodeEvaluator[BattleStepper, Sequence[
     """Lets P policies play a fixed quota of episodes in each env, and measures player 0.
 
     The number of an episode determines its seed and, with an env that rotates seats, its seating. The result therefore
-    does not depend on the number of envs or ranks that share the work. An episode that a fault of its env cuts short is
+    does not depend on the number of envs or ranks that share the work. An episode that an env fault cuts short is
     played again.
 
     The results of :meth:`eval` are ``eval_episode_return`` of player 0 in each episode and ``return_mean``,

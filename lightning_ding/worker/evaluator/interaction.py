@@ -33,7 +33,7 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
     In an env with autoreset disabled every episode has its own seed, so the result does not depend on the number of
     envs or ranks that share the work. In the other modes only the first episode of each env can be seeded.
 
-    An episode that a fault of its env cuts short is not counted but run again.
+    An episode that an env fault cuts short is not counted but run again.
 
     See :class:`EpisodeEvaluator` for the arguments; the logger gets videos and figures too.
 

@@ -159,8 +159,8 @@ class VectorEvalMonitor:
 class EpisodePlan:
     """Deals E episodes out to N envs, and adds up their rewards.
 
-    Env i runs the episodes at the positions i, i + N, ... An episode that a fault of its env cut short is run again
-    after the env's other ones, with the same seed.
+    Env i runs the episodes at the positions i, i + N, ... An episode that an env fault cut short is run again after the
+    other episodes of its env, with the same seed.
 
     Args:
         config: Config of the evaluator.

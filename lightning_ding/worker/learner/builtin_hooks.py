@@ -31,9 +31,9 @@ class BuiltinHook(LearnerHook):
     """A hook whose constructor has defaults.
 
     Args:
-        name: Name of the hook; None takes the name of its class.
-        priority: Order among the hooks of a position, lower first; >= 0. None takes that of its class.
-        position: One of the ``positions`` of its class; None takes the first one.
+        name: Name of the hook; None means the name of its class.
+        priority: Order among the hooks of a position, lower first; >= 0. None means that of its class.
+        position: One of the ``positions`` of its class; None means the first one.
         ext_args: Further arguments of the hook by name.
 
     Raises:

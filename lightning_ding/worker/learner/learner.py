@@ -295,8 +295,8 @@ class LearnerRound:
 class LearnerStream:
     """Yields rounds until there were enough updates, the batches end, or the learner is closed.
 
-    It has a length, so that Lightning does not fetch a batch before the previous one was learned from. Making an
-    iterator has no effect, so it may be done any number of times.
+    It has a length, so that Lightning does not fetch a batch before the update on the previous one is finished. Making
+    an iterator has no effect, so it may be done any number of times.
     """
 
     next_batch: NextBatch
@@ -304,7 +304,7 @@ class LearnerStream:
     is_over: Callable[[], bool]
     """Returns whether there were enough updates."""
     length: int
-    """Largest number of rounds, >= 1."""
+    """Maximum number of rounds, >= 1."""
     take_priority: TakePriority
     """See :class:`LearnerRound`."""
 
