@@ -202,13 +202,7 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
     def _begin_call(
         self, train_iter: int, policy_kwargs: Any, level_seeds: Sequence[int] | None, **switches: bool
     ) -> tuple[PolicyT, StepperT, NDArray[np.int64] | None]:
-        """Check the arguments of ``collect``, and return the policy, the stepper and the level of each env.
-
-        Raises:
-            RuntimeError: If there is no env or no policy, or the last step of the env failed.
-            TypeError: If an argument is of the wrong type.
-            ValueError: If there is not one level for each env.
-        """
+        """Check the arguments of ``collect``, and return the policy, the stepper and the level of each env."""
         check_integers(train_iter=train_iter)
         check_switches(**switches)
         check_policy_kwargs(policy_kwargs, of_players=self.has_players)
@@ -219,19 +213,11 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
 
 
 def create_serial_collector(cfg: Any, **kwargs: Any) -> ISerialCollector:
-    """Return the collector that ``cfg.type`` names, made with ``cfg`` and ``kwargs``.
-
-    Raises:
-        KeyError: If the type is missing or not registered.
-    """
+    """Return an instance of :func:`get_serial_collector_cls`, made with ``cfg`` and ``kwargs``."""
     return get_serial_collector_cls(cfg)(cfg, **kwargs)
 
 
 def get_serial_collector_cls(cfg: Any) -> type[ISerialCollector]:
-    """Return the class of the collector that ``cfg.type`` names.
-
-    Raises:
-        KeyError: If the type is missing or not registered.
-    """
+    """Return the class of the collector that ``cfg.type`` names; raise KeyError if it is missing or not registered."""
     found: type[ISerialCollector] = get_class(SERIAL_COLLECTOR_REGISTRY, cfg)
     return found

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from lightning_ding import nested
-from lightning_ding.envs import EnvStepper, from_plain, to_plain
+from lightning_ding.envs import from_plain, to_plain
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
 from lightning_ding.worker.arguments import check_amount, check_level_switch
 from lightning_ding.worker.collector.single import SinglePolicyCollector
@@ -112,11 +112,12 @@ class EpisodeSerialCollector(SinglePolicyCollector):
         self._check_levels(level_seeds)
         quota = share_out(wanted, len(self._waiting), self._turn)
         try:
-            while (lacks := quota > self._whole()).any():
+            while (lacks := quota > np.array([len(queue) for queue in self._waiting])).any():
                 call.stepper.pause(~lacks & (self._length == 0))
                 self._step(call)
         finally:
-            _wake(call.stepper)
+            if call.stepper.obs is not None:  # otherwise the env failed and may not answer any more
+                call.stepper.pause(np.zeros(call.stepper.env.num_envs, dtype=bool))
         episodes = [queue.popleft() for queue, share in zip(self._waiting, quota, strict=True) for _ in range(share)]
         self._turn += wanted
         self._statistics.sample += sum(nested.length(episode) for episode in episodes)
@@ -168,10 +169,6 @@ class EpisodeSerialCollector(SinglePolicyCollector):
             raise TypeError(f"env.reward_shaping must return the episode, got {type(shaped).__name__}")
         return shaped
 
-    def _whole(self) -> NDArray[np.int64]:
-        """Return the number of whole episodes of each env, shape (N,)."""
-        return np.array([len(queue) for queue in self._waiting])
-
     def _warn_of_old_data(self) -> None:
         if not self._has_warned and any(self._waiting):
             self._has_warned = True
@@ -179,8 +176,3 @@ class EpisodeSerialCollector(SinglePolicyCollector):
                 "envs that cannot be paused continued after their quota; these episodes wait for the next call, where "
                 "they will be older than the newest weights. Wrap the envs in Pausable to avoid this."
             )
-
-
-def _wake(stepper: EnvStepper) -> None:
-    if stepper.obs is not None:  # otherwise the env failed and may not answer any more
-        stepper.pause(np.zeros(stepper.env.num_envs, dtype=bool))

@@ -189,11 +189,7 @@ class ISerialEvaluator(Worker):
     def _check_eval_arguments(
         self, save_ckpt_fn: SaveFunction | None, train_iter: int, envstep: int, n_episode: int | None
     ) -> None:
-        """Check the types of the arguments of :meth:`eval`.
-
-        Raises:
-            TypeError: If an argument is of the wrong type.
-        """
+        """Raise TypeError if an argument of :meth:`eval` is of the wrong type."""
         if save_ckpt_fn is not None and not callable(save_ckpt_fn):
             raise TypeError(f"save_ckpt_fn must be callable or None, got {save_ckpt_fn!r}")
         check_integers(
@@ -290,9 +286,6 @@ class EpisodeEvaluator(ISerialEvaluator, Generic[StepperT, PolicyT]):
 
         Returns:
             Returns of the players, shape (P, E), E lengths, in the order of the episodes, and the duration in seconds.
-
-        Raises:
-            ValueError: If there are fewer episodes than ranks.
         """
         total = self.config.n_episode if n_episode is None else n_episode
         rank, world_size = rank_and_world_size()
@@ -351,19 +344,11 @@ class EpisodeEvaluator(ISerialEvaluator, Generic[StepperT, PolicyT]):
 
 
 def get_serial_evaluator_cls(cfg: Any) -> type[ISerialEvaluator]:
-    """Return the class that ``cfg.type`` names; by default that of ``interaction``.
-
-    Raises:
-        KeyError: If the type is not registered.
-    """
+    """Return the class that ``cfg.type`` names, by default ``interaction``; raise KeyError if it is not registered."""
     found: type[ISerialEvaluator] = get_class(SERIAL_EVALUATOR_REGISTRY, cfg, default_type="interaction")
     return found
 
 
 def create_serial_evaluator(cfg: Any, **kwargs: Any) -> ISerialEvaluator:
-    """Return the evaluator that ``cfg.type`` names, by default ``interaction``, made with ``cfg`` and ``kwargs``.
-
-    Raises:
-        KeyError: If the type is not registered.
-    """
+    """Return an instance of :func:`get_serial_evaluator_cls`, made with ``cfg`` and ``kwargs``."""
     return get_serial_evaluator_cls(cfg)(cfg, **kwargs)
