@@ -74,7 +74,8 @@ class LearnerEngine:
         self._log = WorkerLog(tb_logger, exp_name, instance_name, every_rank=not only_monitor_rank0)
         self._text = logging.getLogger(f"lightning_ding.{exp_name}.{instance_name}")
         self._policy: LearnMode | None = None
-        self._module: Any = None
+        self.module: LightningModule | None = None
+        """The module that a Trainer trains with these hooks; None without a Trainer."""
         self._progress = Progress()
         self._counts_itself = True
         self.priority_info: dict[str, Any] = {}
@@ -83,7 +84,8 @@ class LearnerEngine:
         """Values that the last iteration reported: ``scalar``, ``scalars`` and ``histogram``."""
         self._iter_before = 0
         self._in_iteration = False
-        self._learner_done = False
+        self.learner_done = False
+        """Whether the last run is over."""
         if policy is not None:
             self.policy = policy
 
@@ -96,16 +98,8 @@ class LearnerEngine:
         """
         ranks, folder = (trainer.global_rank, trainer.world_size), Path(trainer.log_dir or trainer.default_root_dir)
         engine = cls(trainer.lightning_module, trainer.logger, ranks, folder=folder, log_policy=False)
-        engine.attach(trainer.lightning_module)
+        engine.module = trainer.lightning_module
         return engine
-
-    def attach(self, module: LightningModule) -> None:
-        """Become the interface to the training of this module."""
-        self._module = module
-
-    def trains(self, module: Any) -> bool:
-        """Return whether this is the interface to the training of a module."""
-        return self._module is module
 
     # ------------------------------------------------------------------ what hooks read
 
@@ -155,21 +149,13 @@ class LearnerEngine:
     def learn_info(self) -> dict[str, Any]:
         """State of the learner: ``learner_step``, ``priority_info`` and ``learner_done``."""
         info = {"learner_step": self.train_iter, "priority_info": self.priority_info}
-        return {**info, "learner_done": self._learner_done}
+        return {**info, "learner_done": self.learner_done}
 
     def crossed(self, every: int) -> bool:
         """Return whether the last iteration completed an update whose number is a multiple of ``every``."""
         return self.train_iter // every > (self.train_iter - self.updates) // every
 
     # ------------------------------------------------------------------ what happens
-
-    def begin_run(self) -> None:
-        """Record that a run begins."""
-        self._learner_done = False
-
-    def end_run(self) -> None:
-        """Record that a run is over."""
-        self._learner_done = True
 
     def begin_iteration(self) -> None:
         """Reset the values of the last iteration; in a Trainer every hook calls this method."""

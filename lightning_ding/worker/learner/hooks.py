@@ -81,7 +81,7 @@ class LearnerHook(Callback, ABC):
     @override
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Call a hook of ``before_run``."""
-        engine_of(trainer).begin_run()
+        engine_of(trainer).learner_done = False
         self._call_at("before_run", trainer)
 
     @override
@@ -99,7 +99,7 @@ class LearnerHook(Callback, ABC):
     @override
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Call a hook of ``after_run``."""
-        engine_of(trainer).end_run()
+        engine_of(trainer).learner_done = True
         self._call_at("after_run", trainer)
 
     def _call_at(self, position: Position, trainer: Trainer) -> None:
@@ -118,7 +118,7 @@ def engine_of(trainer: Trainer) -> LearnerEngine:
     first = next((callback for callback in callbacks if isinstance(callback, LearnerHook)), None)
     if first is None:
         raise RuntimeError("the Trainer has no LearnerHook among its callbacks")
-    if first.engine is None or not first.engine.trains(trainer.lightning_module):
+    if first.engine is None or first.engine.module is not trainer.lightning_module:
         first.engine = LearnerEngine.for_trainer(trainer)
     return first.engine
 

@@ -144,10 +144,8 @@ class BaseLearner(LearnerEngine, Worker):
             ValueError: If there is no such position.
         """
         require(position in POSITIONS, "position", f"one of {', '.join(POSITIONS)}", position)
-        if position == "before_run":
-            self.begin_run()
-        elif position == "after_run":
-            self.end_run()
+        if position in ("before_run", "after_run"):
+            self.learner_done = position == "after_run"
         for hook in self.hooks[position]:
             hook(self)
 
@@ -190,7 +188,7 @@ class BaseLearner(LearnerEngine, Worker):
         require("max_epochs" not in trainer_flags, "max_epochs", "left out; set train_iterations", trainer_flags)
         stream = self._stream or self.setup_dataloader()
         trainer = self._make_trainer(**trainer_flags)
-        self.attach(module)
+        self.module = module
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, LearnerHook):
                 callback.engine = self
