@@ -26,10 +26,8 @@ from lightning_ding.distributed.commander.one_vs_one import OneVsOneParallelComm
 from lightning_ding.distributed.commander.solo import SoloParallelCommander
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
-from lightning_ding.distributed.flask_fs.transport import FlaskFileSystemCollector, FlaskFileSystemLearner
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
 from lightning_ding.distributed.ray.pipeline import run_on_ray
-from lightning_ding.distributed.ray.transport import RayCollector, RayLearner
 from lightning_ding.distributed.transport import (
     TRANSPORTS,
     Block,
@@ -79,10 +77,18 @@ __all__ = [
     "run_on_ray",
 ]
 
-for _name in TRANSPORTS:  # those whose modules define no comm collector and comm learner
-    for _registry, _base in ((COMM_COLLECTOR_REGISTRY, BaseCommCollector), (COMM_LEARNER_REGISTRY, BaseCommLearner)):
-        if _name not in _registry:
-            _registry.register(_name)(type(_base.__name__, (_base,), {"transport": _name}))
+FlaskFileSystemCollector = BaseCommCollector.over("flask_fs", "FlaskFileSystemCollector")
+FlaskFileSystemLearner = BaseCommLearner.over("flask_fs", "FlaskFileSystemLearner")
+RayCollector = BaseCommCollector.over("ray", "RayCollector")
+RayLearner = BaseCommLearner.over("ray", "RayLearner")
+
+for _registry, _base, _named in (
+    (COMM_COLLECTOR_REGISTRY, BaseCommCollector, (FlaskFileSystemCollector, RayCollector)),
+    (COMM_LEARNER_REGISTRY, BaseCommLearner, (FlaskFileSystemLearner, RayLearner)),
+):
+    _known = {one.transport: one for one in _named}
+    for _transport in TRANSPORTS:
+        _registry.register(_transport)(_known.get(_transport) or _base.over(_transport, _base.__name__))
 
 
 def __getattr__(name: str) -> Any:

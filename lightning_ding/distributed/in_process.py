@@ -12,6 +12,7 @@ import torch
 from typing_extensions import override
 
 from lightning_ding import nested
+from lightning_ding.config import require
 from lightning_ding.distributed.block_files import write_block
 from lightning_ding.distributed.transport import (
     KINDS,
@@ -39,8 +40,7 @@ class MemoryStore(Store):
 
     @override
     def put(self, kind: Kind, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> Any:
-        if kind not in KINDS:
-            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+        require(kind in KINDS, "kind", f"one of {', '.join(KINDS)}", kind)
         block = Block(_copy(dict(tensors)), dict(metadata or {}))
         with self._lock:
             self._number += 1

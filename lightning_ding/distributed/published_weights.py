@@ -22,6 +22,7 @@ FIRST_WEIGHTS = 600.0  # seconds to wait for the first weights, while the learne
 LONG = 10.0  # seconds of waiting after which a warning is logged
 PAUSE = 0.1  # seconds between two requests for the first weights
 FetchWeights = Callable[[str, int], Mapping[str, Any] | None]
+"""A function of a policy id and a serial number that returns what :func:`fetch_weights` returns."""
 
 
 def publish_weights(worker: CommWorker, task: LearningTask, state_dict: Mapping[str, Any]) -> None:
@@ -78,8 +79,7 @@ class PolicyWeights:
 
     Args:
         path: Policy id.
-        fetch: Function of a policy id and a serial number that returns ``model``, ``iter`` and ``serial`` of the
-            newest weights, or None if they are not newer.
+        fetch: Function that returns the newest weights.
         mode: Collect or eval mode of the policy.
         update_second: Minimum time between two updates, in seconds.
         is_renewed: Whether the weights are updated after the first ones.

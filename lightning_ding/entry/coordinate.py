@@ -16,7 +16,7 @@ from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.stop_signals import STOP_SIGNALS, collected
-from lightning_ding.distributed.transport import ADDRESS_FILE, Server, get_transport
+from lightning_ding.distributed.transport import ADDRESS_FILE, get_transport
 from lightning_ding.exit_codes import BY_SIGNAL, GIVEN_UP
 
 LOOK = 0.5  # seconds between two checks for a signal
@@ -52,7 +52,10 @@ def coordinate(cfg: ParallelConfig, resume: bool = False) -> int:
     wanted = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     with _folder_to_itself(folder), collected(wanted) as received:
         try:
-            coordinator, server = _make(cfg, resume)
+            transport = get_transport(cfg.system.transport)
+            store = transport.make_store(cfg)
+            coordinator = Coordinator(cfg, store, resume=resume)
+            server = transport.serve(cfg, coordinator.handle, store)
         except (ValueError, ImportError, OSError) as error:
             raise CannotStartError(str(error)) from error
         try:
@@ -67,13 +70,6 @@ def coordinate(cfg: ParallelConfig, resume: bool = False) -> int:
         logger.error("the run was given up: %s", coordinator.error)
         return GIVEN_UP
     return BY_SIGNAL + received[0] if received else 0
-
-
-def _make(cfg: ParallelConfig, resume: bool) -> tuple[Coordinator, Server]:
-    transport = get_transport(cfg.system.transport)
-    store = transport.make_store(cfg)
-    coordinator = Coordinator(cfg, store, resume=resume)
-    return coordinator, transport.serve(cfg, coordinator.handle, store)
 
 
 def _wait(coordinator: Coordinator, received: list[int]) -> None:

@@ -48,8 +48,7 @@ class BaseParallelCollector(ABC):
 
     Args:
         cfg: The ``collector_cfg`` of the task.
-        get_policy_update_info: Function of a policy id and a serial number that returns ``model``, ``iter`` and
-            ``serial`` of the newest weights, or None if they are not newer.
+        get_policy_update_info: Function that returns the newest weights, see ``FetchWeights``.
         send_stepdata: Function that stores a nested dict of tensors and returns its handle.
         send_metadata: Function that sends the metadata of a message and returns the answer.
         tick: Function that is called at each step; an error that it raises ends the task.
@@ -91,13 +90,26 @@ class BaseParallelCollector(ABC):
             seeds: Three seeds: of the envs, of the policies, and of evaluations.
         """
 
-    @abstractmethod
     def _collect_once(self, random: bool, setting: Mapping[str, Any]) -> Collected:
         """Return the transitions of one message."""
+        collector, amount = self._collector, (self.config.n_sample, self.policy_version)
+        found = collector.collect(*amount, drop_extra=False, random_collect=random, policy_kwargs=setting)
+        returns, lengths = collector.pop_episodes()
+        return Collected(self._transitions(found), returns, lengths, collector.pop_dropped_episodes())
 
-    @abstractmethod
+    def _transitions(self, found: Any) -> Any:
+        """Return the transitions among what the serial collector has returned."""
+        return found
+
     def _evaluate(self) -> None:
         """Run the episodes of an evaluation and count them in ``self._statistics``."""
+        returns, lengths = self._evaluator.run(range(self.config.n_episode or 0))
+        self._statistics.add_episodes(self._own_returns(returns))
+        self._statistics.step += sum(lengths)
+
+    def _own_returns(self, returns: Any) -> list[float]:
+        """Return the returns of the main player among those of an evaluator."""
+        return list(returns)
 
     def _add_policy(self, path: str, seed: np.random.SeedSequence, is_renewed: bool = True) -> Any:
         """Make a policy for the env, register its weights, and return its mode, which calls ``tick`` at each step."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.distributed.collector.base import BaseParallelCollector, Collected
+from lightning_ding.distributed.collector.base import BaseParallelCollector
 from lightning_ding.distributed.config import EnvConfig
 from lightning_ding.distributed.transport import Message
 from lightning_ding.envs import PettingZooVectorEnv
@@ -67,22 +67,15 @@ class MarineParallelCollector(BaseParallelCollector):
             self._collector = BattleSampleSerialCollector({"env_fault": config.env_fault}, env=env, policy=modes)
 
     @override
-    def _collect_once(self, random: bool, setting: Mapping[str, Any]) -> Collected:
-        collector = self._collector
-        data, games = collector.collect(
-            self.config.n_sample, self.policy_version, drop_extra=False, random_collect=random, policy_kwargs=setting
-        )
+    def _transitions(self, found: Any) -> Any:
+        data, games = found
         self._count_results([game["eval_episode_return"] for game in games[0]])
-        together = nested.concatenate_arrays([of_player for of_player in data if of_player is not None])
-        returns, lengths = collector.pop_episodes()
-        return Collected(together, returns, lengths, collector.pop_dropped_episodes())
+        return nested.concatenate_arrays([of_player for of_player in data if of_player is not None])
 
     @override
-    def _evaluate(self) -> None:
-        returns, lengths = self._evaluator.run(range(self.config.n_episode or 0))
+    def _own_returns(self, returns: Any) -> list[float]:
         self._count_results(returns[0])
-        self._statistics.add_episodes(returns[0])
-        self._statistics.step += sum(lengths)
+        return list(returns[0])
 
     def _make_env(self, seed: np.random.SeedSequence) -> PettingZooVectorEnv:
         config = self.config

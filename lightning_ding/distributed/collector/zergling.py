@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 from gymnasium.vector import VectorEnv
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.distributed.collector.base import BaseParallelCollector, Collected
+from lightning_ding.distributed.collector.base import BaseParallelCollector
 from lightning_ding.envs import FaultBarrier, make_vector_env
 from lightning_ding.envs.vector import MODES
 from lightning_ding.registry import PARALLEL_COLLECTOR_REGISTRY
@@ -38,21 +35,6 @@ class ZerglingParallelCollector(BaseParallelCollector):
             self._evaluator = InteractionSerialEvaluator(self._limit, env=env, policy=mode, seed=seed)
         else:
             self._collector = SampleSerialCollector({"env_fault": config.env_fault}, env=env, policy=mode)
-
-    @override
-    def _collect_once(self, random: bool, setting: Mapping[str, Any]) -> Collected:
-        collector = self._collector
-        data = collector.collect(
-            self.config.n_sample, self.policy_version, drop_extra=False, random_collect=random, policy_kwargs=setting
-        )
-        returns, lengths = collector.pop_episodes()
-        return Collected(data, returns, lengths, collector.pop_dropped_episodes())
-
-    @override
-    def _evaluate(self) -> None:
-        returns, lengths = self._evaluator.run(range(self.config.n_episode or 0))
-        self._statistics.add_episodes(returns)
-        self._statistics.step += sum(lengths)
 
     def _make_env(self, seed: np.random.SeedSequence) -> VectorEnv:
         config, env = self.config, self.config.env

@@ -133,21 +133,17 @@ class BaseCommCollector(BaseCommRole):
 
     # ------------------------------------------------------------------ tasks
 
-    def _create_collector(self, task_info: Mapping[str, Any]) -> BaseParallelCollector:
-        """Return the parallel collector for a task."""
-        return create_parallel_collector(
-            task_info["collector_cfg"],
-            get_policy_update_info=self.get_policy_update_info,
-            send_stepdata=self.send_stepdata,
-            send_metadata=self.send_metadata,
-            tick=self._connected().tick,
-        )
-
     def _work(self, task: AssignedTask) -> None:
         """Do a task and report its end."""
         worker = self._connected()
         self._seq, self._waited = 0, 0.0
-        self._collector = collector = self._create_collector(task.task_info)
+        self._collector = collector = create_parallel_collector(
+            task.task_info["collector_cfg"],
+            get_policy_update_info=self.get_policy_update_info,
+            send_stepdata=self.send_stepdata,
+            send_metadata=self.send_metadata,
+            tick=worker.tick,
+        )
         worker.on_close = collector.close
         if self._is_closed:
             collector.close()

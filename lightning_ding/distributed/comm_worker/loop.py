@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import torch
+from typing_extensions import Self
 
 from lightning_ding import __version__
 from lightning_ding.config import ConfigLike, require
@@ -81,6 +82,11 @@ class BaseCommRole:
         self._owns_channel = channel is None
         self._transport = get_transport(self.transport or self.config.system.transport)
         self._transport.check(self.config)
+
+    @classmethod
+    def over(cls, transport: str, name: str) -> type[Self]:
+        """Return a subclass called ``name`` that uses one transport, whatever ``system.transport`` is."""
+        return type(name, (cls,), {"transport": transport})
 
     def _make_channel(self) -> Channel:
         """Return a channel to the coordinator."""

@@ -53,7 +53,7 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
         self.config: ParallelConfig = resolve(ParallelConfig, cfg)
         settings = ReplaySettings.of(self.config)
         made = commander if commander is not None else create_parallel_commander(self.config)
-        super().__init__(RunState(self.config, settings, made, store, resume, clock))
+        super().__init__(RunState(settings, made, store, resume, clock))
         self._is_closed = False
         section = self.config.system.coordinator
         self._threads = [

@@ -13,7 +13,6 @@ from lightning_ding.distributed import messages
 from lightning_ding.distributed.coordinator.intake import Sender
 from lightning_ding.distributed.coordinator.replay import Replay
 from lightning_ding.distributed.coordinator.run_state import RunState
-from lightning_ding.distributed.coordinator.scheduler import Scheduler
 from lightning_ding.distributed.coordinator.tasks import Task
 from lightning_ding.distributed.messages import read_info, read_metadata, read_sample_options
 from lightning_ding.distributed.transport import DISK_WAIT, ROLES, SCHEMA, Message, Refusal, Role
@@ -36,11 +35,7 @@ class Endpoint:
 
     def __init__(self, run: RunState) -> None:
         self.run = run
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """Tasks and their owners."""
-        return self.run.scheduler
+        self.scheduler = run.scheduler
 
     def _owned(self, message: Message, role: Role | None = None) -> Task:
         """Return the task that a message is about, and renew the lease of its owner.
@@ -87,10 +82,9 @@ class WorkerEndpoint(Endpoint):
         role: Any = messages.text(message, "role")
         if role not in ROLES:
             raise Refusal(400, f"role must be one of {', '.join(ROLES)}, got {role[:100]!r}")
+        worker_id, resource = messages.text(message, "worker_id"), messages.mapping(message, "resource")
         with self.run.lock:
-            self.scheduler.book.connect(
-                messages.text(message, "worker_id"), role, messages.mapping(message, "resource")
-            )
+            self.scheduler.book.connect(worker_id, role, resource)
         return {"lease": self.scheduler.book.lease}
 
     def deal_with_heartbeat(self, message: Message) -> Message:
@@ -178,17 +172,15 @@ class CollectorEndpoint(Endpoint):
             replay = self.run.replay(task.buffer_id)
             policy_version, forced = self.run.policy_version(task.buffer_id), self.scheduler.is_over
             sender = Sender(str(task.run_id), task.slot, task.run_number)
-        wait = replay.collector_wait()
+        wait, data_id = replay.collector_wait(), messages.handle(message, "data_id", "data")
         try:
-            verdict = replay.accept(
-                sender, seq, messages.handle(message, "data_id", "data"), metadata, policy_version, forced
-            )
+            verdict = replay.accept(sender, seq, data_id, metadata, policy_version, forced)
         except OSError as error:
             logger.error("data of %s cannot be written: %s", sender.run_id, error)
             verdict, wait = "wait", DISK_WAIT
         with self.run.lock:
             if verdict == "accepted":
-                self._note_data(task, is_progress=message.get("data_id") is not None)
+                self._note_data(task, is_progress=data_id is not None)
             taken = {"accepted": verdict != "wait", "duplicate": verdict == "duplicate"}
             return {**taken, "wait": wait if verdict == "wait" else 0.0, **self._settings(task, replay)}
 
@@ -215,7 +207,7 @@ class CollectorEndpoint(Endpoint):
             "close": task.is_closing,
             "policy": {path: serials[path] for path in paths if path in serials},
             "collect_setting": self.scheduler.commander.collect_setting(replay.counts.env_step),
-            "random": replay.wants_random(),
+            "random": replay.counts.sample < self.run.settings.random,
         }
 
     def _note_data(self, task: Task, is_progress: bool) -> None:
@@ -298,10 +290,9 @@ class LearnerEndpoint(Endpoint):
             raise Refusal(400, "data_id must be the handle of the weights, got None")
         with self.run.lock:
             task = self._owned(message, "learner")
-            if policy_id != task.info["policy_id"]:
-                raise Refusal(
-                    404, f"policy_id must be {task.info['policy_id']!r} in this task, got {policy_id[:100]!r}"
-                )
+            allowed = task.info["policy_id"]
+            if policy_id != allowed:
+                raise Refusal(404, f"policy_id must be {allowed!r} in this task, got {policy_id[:100]!r}")
         self.run.store.get(handle)
         with self.run.lock:
             self._owned(message, "learner")

@@ -36,9 +36,12 @@ class Intake:
 
     def __init__(self, cfg: Mapping[str, Any], settings: ReplaySettings) -> None:
         self.settings = settings
-        self.buffer = create_buffer(dict(cfg) or settings.buffer, seed=settings.seed)
-        self.buffer.budget = settings.budget
-        self.ratio = SampleRatio(settings.samples_per_insert, settings.warm_up, settings.tolerance, settings.round_size)
+        self._config = coordinator = settings.config.system.coordinator
+        self.buffer = create_buffer(dict(cfg) or settings.buffer, seed=settings.config.main.seed)
+        self.buffer.budget = settings.config.main.max_env_step
+        self.ratio = SampleRatio(
+            settings.samples_per_insert, settings.warm_up, coordinator.tolerance, settings.round_size
+        )
         self.counts = Counts()
         self.is_starved = False
         """Whether the buffer could not give a minibatch although it holds enough transitions, and got none since."""
@@ -85,8 +88,8 @@ class Intake:
             policy_version: Version of the newest weights.
             batch_size: Transitions of a minibatch.
         """
-        limit = self.settings.max_policy_lag
-        waits = limit is not None and not self.settings.drops_old
+        limit = self._config.max_policy_lag
+        waits = limit is not None and self._config.on_policy_lag == "wait"
         newest = min(self.counts.data_version, policy_version)
         self.counts.data_version = newest
         is_old = waits and policy_version - newest > (limit or 0)
@@ -116,9 +119,9 @@ class Intake:
 
     def _push(self, rows: dict[str, Any], entry: Entry, env_step: int) -> None:
         """Push the transitions that are not too old, and count all of them."""
-        counts, lag, limit = self.counts, entry.policy_version - rows["policy_version"], self.settings.max_policy_lag
+        counts, lag, limit = self.counts, entry.policy_version - rows["policy_version"], self._config.max_policy_lag
         size, newest = len(lag), min(int(rows["policy_version"].max()), entry.policy_version)
-        if limit is not None and self.settings.drops_old:
+        if limit is not None and self._config.on_policy_lag == "drop":
             rows = nested.index(rows, lag <= limit)
         kept = nested.length(rows)
         if kept:
@@ -169,6 +172,7 @@ class Counts:
 class ReplaySettings:
     """Settings for filling and reading a buffer, from the configs of the run and the policy."""
 
+    config: ParallelConfig
     buffer: dict[str, Any]
     """The buffer's section of the policy's config."""
     warm_up: int
@@ -179,15 +183,8 @@ class ReplaySettings:
     round_size: int
     """Transitions of a round: all its minibatches together."""
     samples_per_insert: float
-    tolerance: float
     envs: int
     """Number of env ids of each collector."""
-    seed: int
-    max_policy_lag: int | None = None
-    drops_old: bool = True
-    """Whether transitions that are too old are left out; if not, the learner waits."""
-    budget: int | None = None
-    """Env steps of the whole run, for schedules; None if unlimited."""
 
     @classmethod
     def of(cls, config: ParallelConfig) -> ReplaySettings:
@@ -208,18 +205,14 @@ class ReplaySettings:
         round_size *= batch_size
         players = 2 if config.system.collector.type == "marine" else 1
         return cls(
+            config=config,
             buffer=to_dict(buffer),
             warm_up=max(batch_size, random),
             random=random,
             batch_size=batch_size,
             round_size=round_size,
             samples_per_insert=coordinator.samples_per_insert or round_size / policy.get_attribute("n_sample"),
-            tolerance=coordinator.tolerance,
             envs=config.main.env.collector_env_num * players,
-            seed=config.main.seed,
-            max_policy_lag=coordinator.max_policy_lag,
-            drops_old=coordinator.on_policy_lag == "drop",
-            budget=config.main.max_env_step,
         )
 
 

@@ -111,10 +111,6 @@ class Replay:
         """Return the seconds after which a waiting collector should send its message again."""
         return self._rounds.wait(2.0)  # shorter than the tolerance, so that learning does not wait for data
 
-    def wants_random(self) -> bool:
-        """Return whether collectors should take random actions."""
-        return self.counts.sample < self.settings.random
-
     # ------------------------------------------------------------------ learner
 
     def draw(

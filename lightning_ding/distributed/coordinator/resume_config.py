@@ -16,9 +16,8 @@ def fixed_part(config: ParallelConfig) -> dict[str, Any]:
     """Return the settings that cannot change during a run, with defaults: policy, env, and kinds of roles."""
     policy, system = config.main.policy, config.system
     whole = to_dict(resolve_policy(policy))
-    env: dict[str, Any] = {"env_id": config.main.env.env_id}
-    env |= {"wrappers": config.main.env.wrappers} if config.main.env.wrappers else {}
-    env |= {"train_wrappers": config.main.env.train_wrappers} if config.main.env.train_wrappers else {}
+    wrappers = {name: getattr(config.main.env, name) for name in ("wrappers", "train_wrappers")}
+    env = {"env_id": config.main.env.env_id, **{name: given for name, given in wrappers.items() if given}}
     main = {"policy": {"type": policy["type"], **whole}, "env": env}
     kinds = {"coordinator": {"commander": {"type": system.coordinator.commander.type}}}
     system_part = {**kinds, "collector": {"type": system.collector.type}}

@@ -17,7 +17,6 @@ from typing import Any
 
 from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.distributed.commander.base import BaseParallelCommander
-from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.intake import ReplaySettings
 from lightning_ding.distributed.coordinator.journal import STATE_FILE
 from lightning_ding.distributed.coordinator.publications import PublishedWeights
@@ -33,8 +32,7 @@ class RunState:
     """Tasks, buffers, weights and results of a run.
 
     Args:
-        config: Config of the run.
-        settings: Settings of the buffers.
+        settings: Settings of the buffers, with the config of the run.
         commander: Commander that decides on tasks.
         store: Store for blocks of tensors.
         resume: Whether to resume the run in the folder.
@@ -47,13 +45,13 @@ class RunState:
 
     def __init__(
         self,
-        config: ParallelConfig,
         settings: ReplaySettings,
         commander: BaseParallelCommander,
         store: Store,
         resume: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.config = config = settings.config
         self.folder = Path(config.main.exp_name)
         self.files = self.folder / "coordinator"
         state_file = self.files / STATE_FILE
@@ -65,7 +63,6 @@ class RunState:
         if resume and not state_file.exists() and (self.folder / "result.json").exists():
             raise ValueError(f"the run in {str(self.folder)!r} is over: choose another main.exp_name")
         self.settings = settings
-        self.config = config
         self.store = store
         self.scheduler = Scheduler(commander, config.system.coordinator, clock)
         self.weights = PublishedWeights(self.files / "policies.json", store)
@@ -144,7 +141,7 @@ class RunState:
             OSError: If a file cannot be written.
         """
         with self.lock:
-            over = self.scheduler.book.runs_over()
+            over = set(self.scheduler.book.over)
             replays = list(self.replays.values())
         for replay in replays:
             replay.snapshot(over)

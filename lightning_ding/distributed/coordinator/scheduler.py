@@ -117,7 +117,8 @@ class Scheduler:
         """
         now = self._clock()
         if now - self._swept_at > self.book.lease:
-            self.book.renew_all()
+            for worker_id in self.book.workers:
+                self.book.renew(worker_id)
         self._swept_at = now
         for worker in self.book.silent():
             logger.warning("the %s %s was silent for %s s", worker.role, worker.worker_id, self.book.lease)
@@ -232,7 +233,7 @@ class Scheduler:
         limits = {"collector": self._config.collector_task_timeout, "learner": self._config.learner_task_timeout}
         for role in ROLES:
             for task in self.book.waiting(role):
-                waited = self.book.seconds_waited(task)
+                waited = self._clock() - task.waiting_since
                 if waited > limits[role] and task.task_id not in self._warned:
                     self._warned.add(task.task_id)
                     logger.warning("the task %s has waited %.0f s for a %s", task.task_id, waited, role)

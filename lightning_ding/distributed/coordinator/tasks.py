@@ -76,7 +76,8 @@ class TaskBook:
         self.tasks: dict[str, Task] = {}
         self._clock = clock
         self._runs = 0
-        self._over: deque[str] = deque(maxlen=REMEMBERED)
+        self.over: deque[str] = deque(maxlen=REMEMBERED)
+        """Ids of the attempts that have ended most recently."""
 
     # ------------------------------------------------------------------ workers
 
@@ -111,11 +112,6 @@ class TaskBook:
         worker = self.workers.pop(worker_id, None)
         return self.tasks.get(worker.task_id) if worker is not None and worker.task_id is not None else None
 
-    def renew_all(self) -> None:
-        """Renew the leases of all workers."""
-        for worker in self.workers.values():
-            worker.deadline = self._clock() + self.lease
-
     def silent(self) -> list[WorkerRecord]:
         """Return the workers whose lease has expired."""
         now = self._clock()
@@ -141,10 +137,6 @@ class TaskBook:
     def idle(self, role: Role) -> list[WorkerRecord]:
         """Return the workers that own no task."""
         return [worker for worker in self.workers.values() if worker.role == role and worker.task_id is None]
-
-    def seconds_waited(self, task: Task) -> float:
-        """Return the seconds for which a task has waited for a worker."""
-        return self._clock() - task.waiting_since
 
     def hand_out(self, worker: WorkerRecord) -> Task | None:
         """Make a worker the owner of the next task for it, if there is one."""
@@ -179,11 +171,7 @@ class TaskBook:
 
     def is_over(self, run_id: str) -> bool:
         """Return whether an attempt has ended recently."""
-        return run_id in self._over
-
-    def runs_over(self) -> set[str]:
-        """Return the ids of the attempts that have ended most recently."""
-        return set(self._over)
+        return run_id in self.over
 
     def release(self, task: Task) -> None:
         """Take a task from its owner, and let it wait for another one."""
@@ -191,7 +179,7 @@ class TaskBook:
         if worker is not None and worker.task_id == task.task_id:
             worker.task_id = None
         if task.run_id is not None:
-            self._over.append(task.run_id)
+            self.over.append(task.run_id)
         task.run_id = task.owner = None
         task.is_closing = False
         task.waiting_since = self._clock()
@@ -209,13 +197,13 @@ class TaskBook:
 
     def state_dict(self) -> dict[str, Any]:
         """Return tasks and their owners as builtins."""
-        return {"runs": self._runs, "over": list(self._over), "tasks": [asdict(task) for task in self.tasks.values()]}
+        return {"runs": self._runs, "over": list(self.over), "tasks": [asdict(task) for task in self.tasks.values()]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state that ``state_dict`` returned; the leases of the owners start now."""
         now = self._clock()
         self._runs = int(state["runs"])
-        self._over.extend(state["over"])
+        self.over.extend(state["over"])
         for saved in state["tasks"]:
             task = Task(**{**saved, "is_touched": True, "waiting_since": now})
             self.tasks[task.task_id] = task

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import ClassVar
 
 from typing_extensions import override
 
-from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
-from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.distributed.flask_fs.auth import VARIABLE, leads_to_one_machine, make_token, read_token
 from lightning_ding.distributed.transport import Channel, Handler, Server, Store, Transport
-from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY
 
 STALE = 600.0
 """Seconds after which half-written files and unread rounds of an earlier coordinator are deleted."""
@@ -71,17 +67,3 @@ class FlaskTransport(Transport):
             host, port = section.host, section.port
         token, timeout = read_token(section.token_file, folder), config.system.reconnect_timeout
         return FlaskChannel(folder, host, port, token, section.channel, timeout, section.max_block)
-
-
-@COMM_LEARNER_REGISTRY.register("flask_fs")
-class FlaskFileSystemLearner(BaseCommLearner):
-    """A comm learner over HTTP and a shared folder. See the base class for the arguments."""
-
-    transport: ClassVar[str | None] = "flask_fs"
-
-
-@COMM_COLLECTOR_REGISTRY.register("flask_fs")
-class FlaskFileSystemCollector(BaseCommCollector):
-    """A comm collector over HTTP and a shared folder. See the base class for the arguments."""
-
-    transport: ClassVar[str | None] = "flask_fs"

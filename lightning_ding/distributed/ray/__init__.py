@@ -7,6 +7,7 @@ Ray itself is imported only when it is needed.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 COORDINATOR = "coordinator"
@@ -28,6 +29,4 @@ def import_ray() -> Any:
 
 def namespace_of(exp_name: str) -> str:
     """Return the Ray namespace of a run, made from its folder, so that runs in one cluster stay separate."""
-    from pathlib import Path
-
     return f"lightning_ding:{Path(exp_name).resolve()}"

@@ -10,8 +10,7 @@ from typing import Any
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.ray import COORDINATOR, import_ray, namespace_of
+from lightning_ding.distributed.ray import COORDINATOR, import_ray
 from lightning_ding.distributed.ray.store import RayStore
 from lightning_ding.distributed.transport import Channel, CoordinatorGoneError, LeaseLostError, Message, Refusal
 
@@ -105,20 +104,6 @@ class RayChannel(Channel):
         """Return the errors after which the coordinator may be reachable again a little later."""
         errors = self._ray.exceptions
         return (_NoActorError, errors.RayActorError, errors.GetTimeoutError, errors.ObjectLostError, errors.RpcError)
-
-
-def ray_channel(config: ParallelConfig) -> RayChannel:
-    """Return a channel to the coordinator's actor of a run; join the cluster first if this process has not.
-
-    Raises:
-        ImportError: If Ray is not installed.
-        ConnectionError: If there is no cluster at ``system.ray_address``.
-    """
-    ray: Any = import_ray()
-    namespace = namespace_of(config.main.exp_name)
-    if not ray.is_initialized():
-        join_cluster(config.system.ray_address or "auto", namespace=namespace, log_to_driver=False)
-    return RayChannel(namespace, config.system.reconnect_timeout, config.system.coordinator.max_block)
 
 
 def join_cluster(address: str, **options: Any) -> None:

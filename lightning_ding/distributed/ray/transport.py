@@ -8,15 +8,13 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
-from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.ray.channel import ray_channel
+from lightning_ding.distributed.ray import import_ray, namespace_of
+from lightning_ding.distributed.ray.channel import RayChannel, join_cluster
 from lightning_ding.distributed.ray.pipeline import run_on_ray
 from lightning_ding.distributed.ray.store import RayStore
 from lightning_ding.distributed.ray.workers import RayServer
 from lightning_ding.distributed.transport import Channel, Handler, Server, Store, Transport
-from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY
 
 
 class RayTransport(Transport):
@@ -35,23 +33,18 @@ class RayTransport(Transport):
 
     @override
     def connect(self, config: ParallelConfig, host: str | None = None, port: int | None = None) -> Channel:
+        """Return a channel to the coordinator's actor; join the cluster first if this process has not.
+
+        Raises:
+            ImportError: If Ray is not installed.
+            ConnectionError: If there is no cluster at ``system.ray_address``.
+        """
         require(host is None, "host", "None over Ray, which finds the coordinator by its name", host)
-        return ray_channel(config)
+        namespace = namespace_of(config.main.exp_name)
+        if not import_ray().is_initialized():
+            join_cluster(config.system.ray_address or "auto", namespace=namespace, log_to_driver=False)
+        return RayChannel(namespace, config.system.reconnect_timeout, config.system.coordinator.max_block)
 
     @override
     def run(self, config: ParallelConfig, resume: bool = False) -> dict[str, Any]:
         return run_on_ray(config, resume)
-
-
-@COMM_LEARNER_REGISTRY.register("ray")
-class RayLearner(BaseCommLearner):
-    """A comm learner over Ray. See the base class for the arguments."""
-
-    transport: ClassVar[str | None] = "ray"
-
-
-@COMM_COLLECTOR_REGISTRY.register("ray")
-class RayCollector(BaseCommCollector):
-    """A comm collector over Ray. See the base class for the arguments."""
-
-    transport: ClassVar[str | None] = "ray"
