@@ -175,25 +175,17 @@ class LastLine(Callback):
 
 def _checkpoint(trainer: Trainer) -> str:
     """Return the path of the best checkpoint, or else of the last one; empty if there is none."""
-    best = [
-        one.best_model_path
-        for one in trainer.checkpoint_callbacks
-        if isinstance(one, (BestCheckpoint, ModelCheckpoint))
-    ]
-    last = [one.last_model_path for one in trainer.checkpoint_callbacks if isinstance(one, ModelCheckpoint)]
+    saving = trainer.checkpoint_callbacks
+    best = [one.best_model_path for one in saving if isinstance(one, (BestCheckpoint, ModelCheckpoint))]
+    last = [one.last_model_path for one in saving if isinstance(one, ModelCheckpoint)]
     return next((path for path in best + last if path), "")
 
 
 def write_metrics(trainer: Trainer, metrics: Mapping[str, float], step: int) -> None:
-    """Write metrics to all loggers of a Trainer.
+    """Write metrics to all loggers of a Trainer, at an env step.
 
     If a logger raises ``OSError``, for example because the disk is full, the error is logged once and the logger is
     tried again the next time.
-
-    Args:
-        trainer: The Trainer with the loggers.
-        metrics: Values by name.
-        step: The env step.
     """
     for one in trainer.loggers:
         try:

@@ -50,22 +50,14 @@ class StopAt(Callback):
 
 
 class StopAtEnvStep(StopAt):
-    """Stop the run at the end of the round in which the env steps of all ranks reach a limit.
-
-    Args:
-        max_env_step: Env steps over all ranks, >= 1.
-    """
+    """Stop the run at the end of the round in which the env steps of all ranks reach ``max_env_step`` >= 1."""
 
     def __init__(self, max_env_step: int) -> None:
         super().__init__("env_step", max_env_step)
 
 
 class StopAtTrainIter(StopAt):
-    """Stop the run at the end of the round in which the updates reach a limit.
-
-    Args:
-        max_train_iter: Updates, >= 1.
-    """
+    """Stop the run at the end of the round in which the updates reach ``max_train_iter`` >= 1."""
 
     def __init__(self, max_train_iter: int) -> None:
         super().__init__("train_iter", max_train_iter)

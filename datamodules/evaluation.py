@@ -22,7 +22,7 @@ Stage = Literal["validate", "test"]
 
 
 class Evaluation:
-    """Runs this rank's share of the episodes of each evaluation.
+    """Runs this rank's share of the episodes of each evaluation of a policy.
 
     Args:
         trainer: The Trainer.

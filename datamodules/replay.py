@@ -63,7 +63,7 @@ class ReplayDataModule(CollectingDataModule):
             return
         buffer = cast(IBuffer, self.buffer)
         buffer.clear()  # an earlier fit may have filled it
-        taken, self._first_episode_id = buffer.load_files(files, seeds.replay), buffer.next_episode_id()
+        taken, self._first_episode_id = buffer.load_files(files, seeds.of("replay")), buffer.next_episode_id()
         if taken < len(files):
             kind = type(self.buffer).__name__
             logger.warning(
@@ -135,7 +135,7 @@ class ReplayDataModule(CollectingDataModule):
         config = policy.config.other.replay_buffer
         if self.buffer is None or self._buffer_of is not policy:
             self._buffer_of = policy
-            self.buffer = create_buffer(config, seed=self._seeds().replay)
+            self.buffer = create_buffer(config, seed=self._seeds().of("replay"))
         self.buffer.budget = self.max_env_step
         if self.buffer.gives_sequences:
             raise ValueError(

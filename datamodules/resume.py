@@ -94,9 +94,8 @@ class ResumableDataModule(RunData, LightningDataModule):
             return
         for name in ("norm_obs", "norm_reward"):
             then = state[name]
-            require(
-                getattr(self, name) == then, name, f"{then}, as when the checkpoint was written", getattr(self, name)
-            )
+            now = getattr(self, name)
+            require(now == then, name, f"{then}, as when the checkpoint was written", now)
         if self.evaluator is not None and state["evaluator"] is not None:
             self.evaluator.load_state_dict(state["evaluator"])
         self._epoch.resume(state["round"])
@@ -168,7 +167,7 @@ class ResumableDataModule(RunData, LightningDataModule):
         self._starts = False
         gc.freeze()  # these objects live as long as the run, and scanning them repeatedly took 3 % of the time
         if self._collecting is None:
-            self._policy.seed(self._seeds().exploration)
+            self._policy.seed(self._seeds().of("exploration"))
             self._begin_episodes()
         else:
             self._resume_collecting(self._collecting)
@@ -181,7 +180,7 @@ class ResumableDataModule(RunData, LightningDataModule):
         collector = cast(ISerialCollector, self.collector)
         if self._first_episode_id:
             collector.skip_episode_ids(self._first_episode_id)
-        seed_envs(self._collector_env, self._seeds().collector_envs)
+        seed_envs(self._collector_env, self._seeds().of("collector_envs"))
         collector.reset_env()
 
     def _resume_collecting(self, state: dict[str, Any]) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
-PURPOSES = ("collector_envs", "exploration", "replay", "validate", "test")
+Purpose = Literal["collector_envs", "exploration", "replay", "validate", "test"]
 
 
 class Seeds:
@@ -21,34 +21,20 @@ class Seeds:
         env_step: Env steps made so far, so that a resumed run does not repeat its first episodes.
 
     Example:
-        >>> Seeds(0, rank=0).exploration.generate_state(1) == Seeds(0, rank=1).exploration.generate_state(1)
+        >>> Seeds(0, rank=0).of("replay").generate_state(1) == Seeds(0, rank=1).of("replay").generate_state(1)
         array([False])
     """
 
     def __init__(self, seed: int, rank: int = 0, env_step: int = 0) -> None:
         self._key = (seed, rank, env_step)
 
-    @property
-    def collector_envs(self) -> np.random.SeedSequence:
-        """Seed of the envs that training data comes from."""
-        return self._sequence("collector_envs")
-
-    @property
-    def exploration(self) -> np.random.SeedSequence:
-        """Seed of the policy's exploration."""
-        return self._sequence("exploration")
-
-    @property
-    def replay(self) -> np.random.SeedSequence:
-        """Seed for sampling minibatches."""
-        return self._sequence("replay")
+    def of(self, purpose: Purpose) -> np.random.SeedSequence:
+        """Return the seed of the training envs, of the policy's exploration, or for sampling minibatches."""
+        return np.random.SeedSequence([*self._key, get_args(Purpose).index(purpose)])
 
     def evaluation(self, stage: Literal["validate", "test"]) -> int:
         """Return the seed of the evaluation's episodes, the same on every rank."""
-        return int(np.random.SeedSequence([self._key[0], PURPOSES.index(stage)]).generate_state(1)[0])
-
-    def _sequence(self, purpose: str) -> np.random.SeedSequence:
-        return np.random.SeedSequence([*self._key, PURPOSES.index(purpose)])
+        return int(np.random.SeedSequence([self._key[0], get_args(Purpose).index(stage)]).generate_state(1)[0])
 
 
 def rng_state(exploration: np.random.Generator) -> dict[str, Any]:

@@ -84,11 +84,11 @@ def closest(name: str, known: Iterable[str]) -> str | None:
         >>> closest("learn.lr", ["learn.loss", "learn.learning_rate"])
         'learn.learning_rate'
     """
-    last = _last_part(name)
+    last = name.rpartition(".")[2]
     meanings = (last, *OTHER_NAMES.get(last, ()))
 
     def likeness(one: str) -> tuple[int, float, float]:
-        own = _last_part(one)
+        own = one.rpartition(".")[2]
         rank = len(meanings) - meanings.index(own) if own in meanings else 0
         return rank, _ratio(last, own), _ratio(name, one)
 
@@ -97,10 +97,6 @@ def closest(name: str, known: Iterable[str]) -> str | None:
         return None
     rank, of_last_part, _ = likeness(best)
     return best if rank or of_last_part >= 0.6 else None
-
-
-def _last_part(name: str) -> str:
-    return name.rpartition(".")[2]
 
 
 def _ratio(one: str, other: str) -> float:

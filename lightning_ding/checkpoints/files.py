@@ -92,9 +92,8 @@ def sync(path: Path) -> None:
     """Wait until the content of a file, or the list of names in a folder, is on the disk."""
     if path.is_dir() and not hasattr(os, "O_DIRECTORY"):
         return  # Windows cannot open folders, and writes their lists of names itself
-    number = os.open(
-        path, os.O_RDONLY if path.is_dir() else os.O_RDWR
-    )  # Windows can sync only a file that is open for writing
+    # Windows can sync only a file that is open for writing
+    number = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(number)
     finally:

@@ -48,6 +48,7 @@ RANK_FOLDER = "rank_{}"
 RNG_FILE = "rng.pt"
 COLLECTING_FILE = "collecting.pt"
 BUFFER_FILE = "buffer.safetensors"
+BUFFER_FILES = "rank_*/buffer*"
 SEARCH_DEPTH = 5  # levels below the searched folder, as in name/version_0/checkpoints/last-64
 FOLDER_NAME = re.compile(r".+-\d+(-\d+)?")
 
@@ -133,7 +134,7 @@ class RunFolder:
             shutil.rmtree(folder.rename(self.parent / f".{folder.name}.tmp"))
         for folder in older[: keep_last - 1]:
             if save_buffer != "always" and (folder / MANIFEST).is_file():
-                forget_files(folder, f"{RANK_FOLDER.format('*')}/{BUFFER_FILE}")
+                forget_files(folder, BUFFER_FILES)
 
     def _all(self) -> list[Path]:
         """Return the folders of this run's checkpoints."""

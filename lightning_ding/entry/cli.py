@@ -21,10 +21,7 @@ COMMANDS = {
     "coordinator": ("the coordinator of a distributed run", DISTRIBUTED),
     "learner": ("a learner of a distributed run", DISTRIBUTED),
     "collector": ("a collector of a distributed run", DISTRIBUTED),
-    "ask": (
-        "send one message to a coordinator: status, increase_collector, decrease_collector, shutdown",
-        DISTRIBUTED,
-    ),
+    "ask": ("send a message to a coordinator: status, increase_collector, decrease_collector, shutdown", DISTRIBUTED),
 }
 """Meaning of each command, and the module whose ``main`` gets the whole command line."""
 

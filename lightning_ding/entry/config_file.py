@@ -25,9 +25,8 @@ class _Loader(yaml.SafeLoader):
     """A YAML loader that reads ``1e-3`` as a number, not as a string."""
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
+FLOAT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+0123456789"))
 
 
 def read_config(file: str | Path, settings: Iterable[str] = ()) -> ParallelConfig:

@@ -7,38 +7,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lightning_ding.envs.atari import make_atari
-    from lightning_ding.envs.checks import BrokenEnvError
-    from lightning_ding.envs.normalise import NormaliseObservation, NormaliseReward, RunningStatistics
-    from lightning_ding.envs.pettingzoo import PettingZooVectorEnv
-    from lightning_ding.envs.process import EnvProcessError, ProcessVectorEnv
-    from lightning_ding.envs.state.codec import from_plain, to_plain
-    from lightning_ding.envs.state.memo import NotPlainError
-    from lightning_ding.envs.state.state import env_state, load_env_state
-    from lightning_ding.envs.stepper import EnvStepper, Timestep
-    from lightning_ding.envs.vector import make_vector_env
-    from lightning_ding.envs.wrappers import FaultBarrier, Pausable
+    from lightning_ding.envs.atari import make_atari as make_atari
+    from lightning_ding.envs.checks import BrokenEnvError as BrokenEnvError
+    from lightning_ding.envs.normalise import NormaliseObservation as NormaliseObservation
+    from lightning_ding.envs.normalise import NormaliseReward as NormaliseReward
+    from lightning_ding.envs.normalise import RunningStatistics as RunningStatistics
+    from lightning_ding.envs.pettingzoo import PettingZooVectorEnv as PettingZooVectorEnv
+    from lightning_ding.envs.process import EnvProcessError as EnvProcessError
+    from lightning_ding.envs.process import ProcessVectorEnv as ProcessVectorEnv
+    from lightning_ding.envs.state.codec import from_plain as from_plain
+    from lightning_ding.envs.state.codec import to_plain as to_plain
+    from lightning_ding.envs.state.memo import NotPlainError as NotPlainError
+    from lightning_ding.envs.state.state import env_state as env_state
+    from lightning_ding.envs.state.state import load_env_state as load_env_state
+    from lightning_ding.envs.stepper import EnvStepper as EnvStepper
+    from lightning_ding.envs.stepper import Timestep as Timestep
+    from lightning_ding.envs.vector import make_vector_env as make_vector_env
+    from lightning_ding.envs.wrappers import FaultBarrier as FaultBarrier
+    from lightning_ding.envs.wrappers import Pausable as Pausable
 
-__all__ = [
-    "BrokenEnvError",
-    "EnvProcessError",
-    "EnvStepper",
-    "FaultBarrier",
-    "NormaliseObservation",
-    "NormaliseReward",
-    "NotPlainError",
-    "Pausable",
-    "PettingZooVectorEnv",
-    "ProcessVectorEnv",
-    "RunningStatistics",
-    "Timestep",
-    "env_state",
-    "from_plain",
-    "load_env_state",
-    "make_atari",
-    "make_vector_env",
-    "to_plain",
-]
 _HOMES = {
     "BrokenEnvError": "checks",
     "EnvProcessError": "process",
@@ -59,6 +46,7 @@ _HOMES = {
     "make_vector_env": "vector",
     "to_plain": "state.codec",
 }
+__all__ = list(_HOMES)
 
 if not TYPE_CHECKING:  # a type checker would otherwise accept any name
 

@@ -57,9 +57,8 @@ def make_atari(
         import ale_py
         import cv2  # noqa: F401  # gymnasium's preprocessing needs it
     except ImportError as error:
-        raise ImportError(
-            f"make_atari needs the extra 'atari': pip install 'lightning_ding[atari]' ({error})"
-        ) from error
+        needed = "make_atari needs the extra 'atari': pip install 'lightning_ding[atari]'"
+        raise ImportError(f"{needed} ({error})") from error
     gym.register_envs(ale_py)
     env_id = game if "/" in game else f"ALE/{game}-v5"
     given = {"repeat_action_probability": repeat_action_probability, "frameskip": 1, **kwargs}

@@ -206,7 +206,9 @@ class EnvStepper:
             obs = next_obs
         lost = abnormal & ~(terminated | truncated)
         if lost.any():
-            self._check_single_resets(timestep, int(lost.argmax()))
+            if not self.can_cut:
+                wrong = "reported a fault without ending its episode, and this vector env cannot reset it alone"
+                raise RuntimeError(f"env {lost.argmax()} {wrong}: {timestep.fault(int(lost.argmax()))}")
             obs = self._reset_rows(obs, lost)
         ends = (terminated & ~abnormal, truncated | abnormal)
         return Timestep(next_obs, np.where(abnormal, 0.0, reward), *ends, info, valid & ~abnormal, abnormal), obs
@@ -222,13 +224,6 @@ class EnvStepper:
         except Exception as error:
             _add_note(error, f"raised while the vector env was reset with the seeds {seed}")
             raise
-
-    def _check_single_resets(self, timestep: Timestep, env_id: int) -> None:
-        if not self.can_cut:
-            raise RuntimeError(
-                f"env {env_id} reported a fault without ending its episode, and this vector env cannot reset it alone: "
-                f"{timestep.fault(env_id)}"
-            )
 
     def _check(self, timestep: Timestep, obs: Any, action: Any) -> None:
         fits = fits_float32(timestep.reward)

@@ -64,11 +64,7 @@ class SharedArrays:
 
 
 def make_file(size: int) -> int:
-    """Return the descriptor of an unnamed file in memory.
-
-    Raises:
-        OSError: If there is not enough memory.
-    """
+    """Return the descriptor of an unnamed file in memory; raise ``OSError`` if there is not enough."""
     if hasattr(os, "memfd_create"):
         file = os.memfd_create("envs", os.MFD_CLOEXEC)
     else:
@@ -112,11 +108,8 @@ class Layout:
         except (KeyError, IndexError, TypeError):
             return None
         for leaf, space in zip(leaves, self.leaves, strict=True):
-            if (
-                not isinstance(leaf, np.ndarray)
-                or leaf.dtype != space.dtype
-                or leaf.shape != (num_envs, *_shape(space))
-            ):
+            shape = (num_envs, *_shape(space))
+            if not isinstance(leaf, np.ndarray) or leaf.dtype != space.dtype or leaf.shape != shape:
                 return None
         return leaves
 

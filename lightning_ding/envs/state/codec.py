@@ -64,8 +64,11 @@ def _to_plain(value: Any, path: str, memo: Memo | None, depth: int) -> Coded:
         return _array_to_plain(value, path, memo, depth)
     if isinstance(value, torch.Tensor) and not value.requires_grad:
         return {"kind": "tensor", "data": value.detach().clone()}
-    if type(value) in (bytes, complex):
-        return _number_to_plain(value)
+    if type(value) is complex:
+        return {"kind": "complex", "data": [value.real, value.imag]}
+    if type(value) is bytes:
+        data = torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.empty(0, dtype=torch.uint8)
+        return {"kind": "bytes", "data": data}
     if isinstance(value, Space):
         return _space_to_plain(value, path)
     if isinstance(value, CONSTANT):
@@ -145,13 +148,6 @@ def _array_from_plain(coded: Coded, path: str, decoded: dict[int, Any]) -> Any:
     array = np.frombuffer(coded["data"].numpy().tobytes(), dtype=coded["dtype"], count=size)
     array = array.reshape(coded["shape"]).copy()
     return array[()] if coded["is_scalar"] else array
-
-
-def _number_to_plain(value: bytes | complex) -> Coded:
-    if isinstance(value, complex):
-        return {"kind": "complex", "data": [value.real, value.imag]}
-    data = torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.empty(0, dtype=torch.uint8)
-    return {"kind": "bytes", "data": data}
 
 
 def _generator_to_plain(value: Any, path: str) -> Coded:
