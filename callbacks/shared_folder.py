@@ -51,9 +51,9 @@ class SharedFolder:
             OSError: If the newest attempt to write it failed.
         """
         if self._error is not None:
+            earlier = f"the last complete one is {self.written}" if self.written else "there is no earlier one"
             raise OSError(
-                f"the {self.kind} checkpoint of this run could not be written ({self._error}); "
-                f"the previous one is {self.written or 'missing too'}"
+                f"the {self.kind} checkpoint of this run could not be written ({self._error}); {earlier}"
             ) from self._error
 
     def _attempt(self, trainer: Trainer, env_step: int, write: Callable[[Path], None]) -> None:
@@ -97,7 +97,7 @@ def checkpoint_folder(trainer: Trainer, dirpath: str | Path | None) -> Path:
     found = _folder_of_run(trainer, base) if trainer.is_global_zero else base
     folder = trainer.strategy.broadcast(found)
     if folder != base:
-        rank_zero_warn(f"{base} holds checkpoints of another run; those of this run go to {folder}")
+        rank_zero_warn(f"{base} contains checkpoints of another run; those of this run go to {folder}")
     return folder
 
 

@@ -136,7 +136,7 @@ class Schedule:
             return step
         if budget is None:
             raise ValueError(
-                "a schedule with unit='budget' needs to know the budget: set max_env_step on the datamodule "
+                "a schedule with unit='budget' needs a budget: set max_env_step on the datamodule "
                 "(without a Trainer: policy.progress.budget), or use unit='env_step'"
             )
         return step / budget

@@ -93,7 +93,7 @@ def read_block(file: Path, max_bytes: int) -> Block:
         tensors = unflatten(dict(flat))
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, AssertionError) as error:
-        raise Refusal(422, f"{file.name} is truncated or no block of tensors: {str(error)[:200]}") from error
+        raise Refusal(422, f"{file.name} is truncated or not a block of tensors: {str(error)[:200]}") from error
     return Block(tensors, header.get("__metadata__") or {})
 
 

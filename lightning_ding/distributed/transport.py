@@ -94,7 +94,7 @@ class Store(ABC):
 
         Raises:
             Refusal: If the handle does not belong to this store (400, or 403 for a path outside of it), there is no
-                such block (404), it is too large (413), or it is truncated or has another form (422).
+                such block (404), it is too large (413), or it is truncated or invalid (422).
         """
 
     @abstractmethod

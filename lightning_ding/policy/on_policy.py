@@ -130,7 +130,7 @@ class OnPolicyCollectConfig:
         kind = self.collector.type
         other = "episode" if self.n_sample is not None else "sample"
         given = "n_sample" if self.n_sample is not None else "n_episode"
-        require(kind != other, "collect.collector.type", f"another one with collect.{given}", kind)
+        require(kind != other, "collect.collector.type", f"a different one with collect.{given}", kind)
         waste = "False: the rollout holds whole episodes already"
         require(not self.collector.get_train_sample, "collect.collector.get_train_sample", waste, True)
 

@@ -159,7 +159,7 @@ def test_run_whose_best_policy_could_not_be_written_ends_with_an_error(
 ) -> None:
     scored, callback = Scored(1.0, 5.0, 0.5, 0.5), FullDisk(tmp_path, files_of_at_most, {1})
     with pytest.raises(
-        OSError, match=r"best checkpoint of this run could not be written .*the previous one is .*best\.ckpt"
+        OSError, match=r"best checkpoint of this run could not be written .*the last complete one is .*best\.ckpt"
     ):
         train(make_trainer, small, scored, callback)
     saved = torch.load(tmp_path / "best.ckpt", weights_only=True)

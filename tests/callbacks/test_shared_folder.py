@@ -86,7 +86,7 @@ def test_loggers_of_lightning_give_every_run_a_folder(
 
 
 @pytest.mark.parametrize("logged", [False, True], ids=["logger=False", "logger without version"])
-@pytest.mark.filterwarnings("ignore:.*holds checkpoints of another run")
+@pytest.mark.filterwarnings("ignore:.*contains checkpoints of another run")
 def test_new_run_replaces_no_file_of_another(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path, logged: bool
 ) -> None:
@@ -106,12 +106,14 @@ def test_new_run_in_a_chosen_folder_says_where_its_checkpoints_go(
         return make_trainer(enable_checkpointing=True, callbacks=[RunCheckpoint(tmp_path / "here")])
 
     fit(trainer(), small)
-    with pytest.warns(UserWarning, match=r"here holds checkpoints of another run; those of this run go to .*here/v1"):
+    with pytest.warns(
+        UserWarning, match=r"here contains checkpoints of another run; those of this run go to .*here/v1"
+    ):
         fit(trainer(), small)
     assert (tmp_path / "here" / "v1" / "last.ckpt").exists()
 
 
-@pytest.mark.filterwarnings("ignore:.*holds checkpoints of another run")
+@pytest.mark.filterwarnings("ignore:.*contains checkpoints of another run")
 @pytest.mark.parametrize("ckpt_path", ["last", "v1/last.ckpt", "v1/best.ckpt"])
 def test_resumed_run_continues_in_its_folder(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path, ckpt_path: str
@@ -125,7 +127,7 @@ def test_resumed_run_continues_in_its_folder(
     assert (env_step(folder / "last.ckpt"), env_step(folder / "v1" / "last.ckpt")) == (32, 64)
 
 
-@pytest.mark.filterwarnings("ignore:.*holds checkpoints of another run")
+@pytest.mark.filterwarnings("ignore:.*contains checkpoints of another run")
 def test_last_is_the_newest_of_all_versions_of_a_logger(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path
 ) -> None:
@@ -156,7 +158,7 @@ def test_second_fit_of_a_trainer_continues_in_its_folder(
     assert not (tmp_path / "checkpoints" / "v1").exists()
 
 
-@pytest.mark.filterwarnings("ignore:.*holds checkpoints of another run", "ignore:Checkpoint directory")
+@pytest.mark.filterwarnings("ignore:.*contains checkpoints of another run", "ignore:Checkpoint directory")
 def test_checkpoint_callbacks_of_the_user_do_not_select_the_folder_of_another_run(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path
 ) -> None:

@@ -202,8 +202,8 @@ def test_policy_that_learns_from_rollouts_is_refused_by_the_replay(make_trainer:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"collector": {"type": "episode"}}, "collect.collector.type must be another one with collect.n_sample"),
-        ({"n_sample": None, "n_episode": 3}, "collect.collector.type must be another one with collect.n_episode"),
+        ({"collector": {"type": "episode"}}, "collect.collector.type must be a different one with collect.n_sample"),
+        ({"n_sample": None, "n_episode": 3}, "collect.collector.type must be a different one with collect.n_episode"),
         ({"n_sample": None}, "collect.n_sample must be set when n_episode is None"),
         ({"n_sample": 0}, "collect.n_sample must be >= 1, got 0"),
     ],

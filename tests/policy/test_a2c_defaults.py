@@ -32,7 +32,7 @@ def test_the_step_size_stays_in_a_run_without_a_budget() -> None:
 
 def test_a_schedule_that_was_asked_for_needs_the_budget() -> None:
     learn = A2CPolicy({"model": MODEL, "learn": {"lr_scheduler": {"end": 0.1}}}).config.learn
-    with pytest.raises(ValueError, match="needs to know the budget"):
+    with pytest.raises(ValueError, match="needs a budget"):
         rates(learn, None, 0)
 
 

@@ -57,11 +57,11 @@ class RunState:
         state_file = self.files / STATE_FILE
         if state_file.exists() and not resume:
             raise ValueError(
-                f"{str(self.folder)!r} holds a run that is not over: continue it with --resume (resume=True), "
+                f"{str(self.folder)!r} contains an unfinished run: continue it with --resume (resume=True), "
                 "or choose another main.exp_name"
             )
         if resume and not state_file.exists() and (self.folder / "result.json").exists():
-            raise ValueError(f"the run in {str(self.folder)!r} is over: choose another main.exp_name")
+            raise ValueError(f"the run in {str(self.folder)!r} is finished: choose another main.exp_name")
         self.settings = settings
         self.store = store
         self.scheduler = Scheduler(commander, config.system.coordinator, clock)

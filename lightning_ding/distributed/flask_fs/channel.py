@@ -150,7 +150,7 @@ class FlaskChannel(Channel):
                 content = json.loads(self._address_file.read_text())
                 host, port = host or str(content["host"]), port or int(content["port"])
             except (OSError, ValueError, TypeError, KeyError) as error:
-                raise _NoAnswerError(f"{self._address_file} holds no address of a coordinator: {error}") from error
+                raise _NoAnswerError(f"{self._address_file} contains no address of a coordinator: {error}") from error
             if not HOST.fullmatch(host):
                 raise _NoAnswerError(f"{self._address_file} must hold a host, got {host[:100]!r}")
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

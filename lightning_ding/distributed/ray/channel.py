@@ -118,7 +118,7 @@ def join_cluster(address: str, **options: Any) -> None:
 
     Raises:
         ImportError: If Ray is not installed.
-        ValueError: If the address has another form.
+        ValueError: If the address is invalid.
         ConnectionError: If there is no cluster at the address.
     """
     ray = import_ray()

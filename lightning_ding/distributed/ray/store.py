@@ -253,7 +253,7 @@ def unpack(kind: str, name: str, value: Any, max_bytes: int) -> Block:
         Refusal: If ``value`` is too large (413) or not a packed block (422).
     """
     if not isinstance(value, dict) or value.keys() != PARTS or value["kind"] != kind:
-        raise Refusal(422, f"the object of {name} is no {kind} block")
+        raise Refusal(422, f"the object of {name} is not a {kind} block")
     form, data = value["form"], value["data"]
     size = sum(array.nbytes for array in data.values())
     if size > max_bytes:
@@ -263,7 +263,7 @@ def unpack(kind: str, name: str, value: Any, max_bytes: int) -> Block:
     try:
         return Block(unflatten({part: _tensor(part, form[part], data[part]) for part in form}), value["metadata"])
     except (RuntimeError, TypeError, ValueError) as error:
-        raise Refusal(422, f"the {kind} block {name} has another form: {error}") from error
+        raise Refusal(422, f"the {kind} block {name} is invalid: {error}") from error
 
 
 def _tensor(name: str, form: tuple[str, tuple[int, ...]], array: Any) -> torch.Tensor:

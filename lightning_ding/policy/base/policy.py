@@ -239,7 +239,7 @@ class Policy(LightningModule, Generic[ConfigT]):
             self.build(*env_spaces)
         elif not self._is_built:
             raise RuntimeError(
-                f"{type(self).__name__} does not know its spaces: set model.obs_shape and model.action_shape in its "
+                f"{type(self).__name__} has no spaces: set model.obs_shape and model.action_shape in its "
                 "config, call build(observation_space, action_space), or use a datamodule that has an env"
             )
 
@@ -385,7 +385,7 @@ class Policy(LightningModule, Generic[ConfigT]):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the counters (Lightning hook)."""
         if "progress" not in checkpoint:
-            raise KeyError(f"the checkpoint holds no progress; {nearest('progress', checkpoint)}")
+            raise KeyError(f"the checkpoint contains no 'progress'; {nearest('progress', checkpoint)}")
         check_holds_statistics(checkpoint)
         self.progress.load_state_dict(checkpoint["progress"])
         if "non_finite" in checkpoint:  # checkpoints of older versions lack it

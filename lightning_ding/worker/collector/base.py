@@ -169,7 +169,7 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
         Raises:
             NotImplementedError: If the collector does not support it.
         """
-        raise NotImplementedError(f"a {type(self).__name__} does not give its state")
+        raise NotImplementedError(f"a {type(self).__name__} cannot save its state")
 
     def load_state_dict(self, state: Mapping[str, Any], continues: bool = True) -> None:
         """Restore what ``state_dict`` returned.
@@ -185,7 +185,7 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
             RuntimeError: If there is no env.
             ValueError: If unfinished episodes are to continue, and the number of envs differs.
         """
-        raise NotImplementedError(f"a {type(self).__name__} does not take a state")
+        raise NotImplementedError(f"a {type(self).__name__} cannot load a state")
 
     def _require_env(self) -> StepperT:
         if self._stepper is None:

@@ -181,7 +181,7 @@ def cut_windows(episode: dict[str, Any], length: int) -> dict[str, Any]:
         ([[1.0, 2.0], [3.0, 3.0]], [[True, True], [True, False]])
     """
     require(length >= 1, "length", ">= 1", length)
-    require("mask" not in episode, "episode", "without an entry 'mask', which windows need themselves", sorted(episode))
+    require("mask" not in episode, "episode", "without an entry 'mask', which the windows add", sorted(episode))
     steps = nested.length(episode)
     place = np.arange(-(-steps // length) * length).reshape(-1, length)
     windows: dict[str, Any] = nested.index(episode, np.minimum(place, steps - 1))

@@ -239,7 +239,7 @@ def _section(cfg: Mapping[str, Any] | HookConfig | None) -> Mapping[str, Any]:
     if isinstance(cfg, HookConfig):
         short = {field.name: getattr(cfg, field.name) for field in dataclasses.fields(cfg) if field.name != "custom"}
         twice = sorted(short.keys() & cfg.custom.keys())
-        require(not twice, "hook.custom", "other names than the short keys", twice)
+        require(not twice, "hook.custom", "names other than the short keys", twice)
         for key, value in cfg.custom.items():
             require(isinstance(value, Mapping), f"hook.custom.{key}", "a mapping with a 'type'", value)
         return {**short, **cfg.custom}

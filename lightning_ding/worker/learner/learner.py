@@ -181,11 +181,16 @@ class BaseLearner(LearnerEngine, Worker):
             Exception: Any error of the run, after trying to write ``ckpt_exception.pth.tar``.
         """
         if self._is_closed:
-            raise RuntimeError("the learner is closed: make a new one to train on")
+            raise RuntimeError("the learner is closed: create a new one to continue training")
         module = attribute(self.policy, "module", None)
         if not isinstance(module, LightningModule):
             raise RuntimeError(f"start() needs a policy that is a LightningModule, got {type(module).__name__}")
-        require("max_epochs" not in trainer_flags, "max_epochs", "left out; set train_iterations", trainer_flags)
+        require(
+            "max_epochs" not in trainer_flags,
+            "max_epochs",
+            "left out, because train_iterations limits the run",
+            trainer_flags,
+        )
         stream = self._stream or self.setup_dataloader()
         trainer = self._make_trainer(**trainer_flags)
         self.module = module

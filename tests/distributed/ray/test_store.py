@@ -64,7 +64,7 @@ def test_deleted_block_is_not_there(store: RayStore) -> None:
     store.delete(handle)
     store.delete(handle)
 
-    with pytest.raises(Refusal, match="404: there is no data block"):
+    with pytest.raises(Refusal, match="404: there is not a data block"):
         store.get(handle)
 
 
@@ -127,15 +127,15 @@ def _broken(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ("text", "is no data block"),
-        (_broken(kind="policy"), "is no data block"),
+        ("text", "is not a data block"),
+        (_broken(kind="policy"), "is not a data block"),
         (_broken(form={"x": ("float32", (3,))}), "must have 12 bytes, got 8"),
         (_broken(form={"x": ("float99", (2,))}), "no tensor of bytes with a known dtype"),
         (_broken(form={"x": ("Tensor", (2,))}), "no tensor of bytes with a known dtype"),
-        (_broken(form={"x": ("float32", (-1, -2))}), "has another form"),
+        (_broken(form={"x": ("float32", (-1, -2))}), "is invalid"),
         (_broken(data={"x": np.zeros(2)}, form={"x": ("float64", (2,))}), "no tensor of bytes"),
         (_broken(form={}), "lacks the form or the data"),
-        (_broken(form={"x/": ("float32", (2,))}, data={"x/": np.zeros(8, np.uint8)}), "has another form"),
+        (_broken(form={"x/": ("float32", (2,))}, data={"x/": np.zeros(8, np.uint8)}), "is invalid"),
     ],
 )
 def test_object_of_another_form_is_refused(ray: Any, store: RayStore, value: Any, reason: str) -> None:

@@ -152,7 +152,7 @@ def test_build_takes_a_size_and_a_shape_of_one_axis_for_the_same(written: Any) -
 
 
 def test_an_unbuilt_policy_says_how_to_build_it() -> None:
-    with pytest.raises(RuntimeError, match=r"DQNPolicy does not know its spaces: .*call build\("):
+    with pytest.raises(RuntimeError, match=r"DQNPolicy has no spaces: .*call build\("):
         DQNPolicy().eval_mode.forward(torch.zeros(2, 4))
 
 
@@ -513,7 +513,7 @@ def test_a_checkpoint_carries_the_counters(policy: DQNPolicy) -> None:
 
 
 def test_a_checkpoint_without_counters_is_refused(policy: DQNPolicy) -> None:
-    with pytest.raises(KeyError, match="the checkpoint holds no progress"):
+    with pytest.raises(KeyError, match="the checkpoint contains no 'progress'"):
         policy.on_load_checkpoint({"state_dict": {}})
 
 

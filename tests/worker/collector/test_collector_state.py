@@ -187,7 +187,7 @@ def test_dropped_episodes_that_nobody_asked_for_are_part_of_the_state() -> None:
 
 def test_collectors_of_several_players_say_that_they_give_no_state() -> None:
     collector = BattleSampleSerialCollector()
-    with pytest.raises(NotImplementedError, match="a BattleSampleSerialCollector does not give its state"):
+    with pytest.raises(NotImplementedError, match="a BattleSampleSerialCollector cannot save its state"):
         collector.state_dict()
-    with pytest.raises(NotImplementedError, match="a BattleSampleSerialCollector does not take a state"):
+    with pytest.raises(NotImplementedError, match="a BattleSampleSerialCollector cannot load a state"):
         collector.load_state_dict({})

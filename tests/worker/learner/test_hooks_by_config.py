@@ -125,7 +125,7 @@ def test_config_that_means_no_hook_is_an_error_that_says_why(cfg: Any, error: An
     [
         ({"log_show_after_iter": 0}, "hook.log_show_after_iter must be >= 1, or False or None"),
         ({"save_ckpt_after_iter": -3}, "hook.save_ckpt_after_iter must be >= 1, or False or None"),
-        ({"custom": {"save_ckpt_after_run": {}}}, "hook.custom must be other names than the short keys"),
+        ({"custom": {"save_ckpt_after_run": {}}}, "hook.custom must be names other than the short keys"),
         ({"custom": {"mine": 3}}, "hook.custom.mine must be a mapping with a 'type', got 3"),
         ({"save_ckpt_after_itr": 3}, "unknown config key 'hook.save_ckpt_after_itr'; did you mean"),
     ],

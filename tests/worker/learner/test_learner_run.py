@@ -109,7 +109,7 @@ def test_learner_that_is_closed_does_not_start() -> None:
     learner.get_data = lambda batch_size: batch_of(batch_size)
     learner.close()
 
-    with pytest.raises(RuntimeError, match="the learner is closed: make a new one to train on"):
+    with pytest.raises(RuntimeError, match="the learner is closed: create a new one to continue training"):
         learner.start()
 
 
@@ -197,7 +197,7 @@ def test_run_puts_its_callbacks_among_the_hooks_by_priority() -> None:
 def test_run_refuses_a_number_of_epochs() -> None:
     learner = learner_of(policy_of())
     learner.get_data = [batch_of(1)]
-    with pytest.raises(ValueError, match="max_epochs must be left out; set train_iterations"):
+    with pytest.raises(ValueError, match="max_epochs must be left out, because train_iterations limits the run"):
         learner.start(max_epochs=3)
 
 
