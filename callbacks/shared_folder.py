@@ -1,4 +1,4 @@
-"""What the checkpoint callbacks share: the folder of a run's checkpoints, and errors of writing them."""
+"""Shared parts of the checkpoint callbacks: the folder of a run's checkpoints, and errors of writing them."""
 
 from __future__ import annotations
 

@@ -78,8 +78,8 @@ class CollectingDataModule(ResumableDataModule):
             env_id: A registered gymnasium id, ``module:id``, the dotted path of a class or function, a mapping with
                 ``class_path`` and ``init_args``, or a callable that returns an env.
             num_envs: Envs on each rank, >= 1.
-            mode: How the envs are stepped: ``"sync"`` in this process, ``"async"`` each env in its own process; the
-                other modes are described in :func:`~lightning_ding.envs.make_vector_env`.
+            mode: How the envs are stepped: ``"sync"`` in this process, ``"async"`` each env in its own process,
+                ``"native"`` by the vector env that is registered for the id.
             wrappers: Wrappers of each env, for training and evaluation, the innermost first: dotted paths such as
                 ``gymnasium.wrappers.FlattenObservation``, mappings with ``class_path`` and ``init_args``, or callables.
             env_kwargs: Arguments of the env.

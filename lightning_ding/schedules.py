@@ -169,7 +169,8 @@ class ScheduleConfig:
     end: float = 0.0
     """Factor in the long run, >= 0; needs a type other than constant and piecewise."""
     decay: float | None = None
-    """Where end is reached, or the time constant of exp, > 0; None means the whole budget and needs that unit."""
+    """Position at which end is reached, or the time constant of exp, > 0; None means the whole budget and needs that
+    unit."""
     points: Sequence[Sequence[float]] | None = None
     """Pairs of position and factor, positions increasing from >= 0; for piecewise."""
 

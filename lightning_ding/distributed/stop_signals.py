@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: collected for a loop that looks at them, or raised where the main thread is.
+"""Collecting SIGTERM and Ctrl-C for a loop that polls them, or raising them in the main thread.
 
 Only the main thread can handle signals. In other threads the context managers of this module do nothing.
 """

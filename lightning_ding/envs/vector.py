@@ -279,7 +279,7 @@ MODES: dict[VectorMode, Mode] = {
 
 
 def find_mode(mode: VectorMode, env_timeout: EnvTimeout) -> Mode:
-    """Return a mode of ``MODES``, after a check that there is such a mode and that it can have the time limits."""
+    """Return a mode of ``MODES``; raise if there is no such mode, or it does not support the time limits."""
     require(mode in tuple(MODES), "mode", f"one of {tuple(MODES)}", mode)
     has_processes = MODES[mode].has_processes
     require(has_processes or env_timeout == "default", "env_timeout", f'"default" with mode={mode!r}', env_timeout)

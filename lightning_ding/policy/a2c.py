@@ -33,7 +33,7 @@ from lightning_ding.schedules import ScheduleConfig
 
 @dataclass(frozen=True)
 class A2CLearnConfig(ActorCriticLearnConfig):
-    """How updates are made."""
+    """Options for updates."""
 
     batch_size: int | None = None
     """Transitions of a minibatch on each rank, >= 1, adjusted to give equal sizes; None for the whole rollout."""
@@ -48,7 +48,7 @@ class A2CLearnConfig(ActorCriticLearnConfig):
 
 @dataclass(frozen=True)
 class A2CCollectConfig(ActorCriticCollectConfig):
-    """How much is collected, and by which collector."""
+    """Options for collecting: the amount and the collector."""
 
     n_sample: int | None = 128
     """Transitions of a rollout on each rank, >= 1, a few more if the envs do not divide it; None with n_episode."""
@@ -69,9 +69,9 @@ class A2CConfig(OnPolicyConfig):
     model: A2CModelConfig = field(default_factory=A2CModelConfig)
     """The network."""
     learn: A2CLearnConfig = field(default_factory=A2CLearnConfig)
-    """How updates are made."""
+    """Options for updates."""
     collect: A2CCollectConfig = field(default_factory=A2CCollectConfig)
-    """How much is collected, and by which collector."""
+    """Options for collecting: the amount and the collector."""
 
 
 @POLICY_REGISTRY.register("a2c")

@@ -32,7 +32,7 @@ class ActorCriticModelConfig(ActorModelConfig):
 
 @dataclass(frozen=True)
 class ActorCriticLearnConfig(OnPolicyLearnConfig):
-    """How updates are made."""
+    """Options for updates."""
 
     value_weight: float = 0.5
     """Weight of the critic's loss, >= 0."""
@@ -48,7 +48,7 @@ class ActorCriticLearnConfig(OnPolicyLearnConfig):
 
 @dataclass(frozen=True)
 class ActorCriticCollectConfig(OnPolicyCollectConfig):
-    """How much is collected, and by which collector."""
+    """Options for collecting: the amount and the collector."""
 
     gae_lambda: float = 0.95
     """Bias-variance mix of the advantages, in [0, 1]."""

@@ -43,7 +43,7 @@ LOGIT_PENALTY = 1e-3  # weight of the mean squared logit in the actor's loss; Lo
 
 @dataclass(frozen=True)
 class NoiseRangeConfig:
-    """Where noise is clipped."""
+    """Interval to which noise is clipped."""
 
     min: float = -0.5
     """Smallest value, in normalised units, < max."""
@@ -75,7 +75,7 @@ class DDPGModelConfig(QACModelConfig):
 
 @dataclass(frozen=True)
 class DDPGLearnConfig(QACLearnConfig):
-    """How updates are made."""
+    """Options for updates."""
 
     learning_rate_actor: float = 1e-3
     """Step size of the actor's optimizer, > 0."""
@@ -88,7 +88,7 @@ class DDPGLearnConfig(QACLearnConfig):
     noise_sigma: float = 0.2
     """Standard deviation of that noise, in normalised units, >= 0; needs noise."""
     noise_range: NoiseRangeConfig = field(default_factory=NoiseRangeConfig)
-    """Where that noise is clipped; needs noise."""
+    """Interval to which that noise is clipped; needs noise."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,7 +110,7 @@ class DDPGLearnConfig(QACLearnConfig):
 
 @dataclass(frozen=True)
 class DDPGCollectConfig(ReplayCollectConfig):
-    """How much is collected, by which collector, and how it explores."""
+    """Options for collecting: the amount, the collector and the exploration."""
 
     noise_type: Literal["gauss", "ou"] = "gauss"
     """gauss is independent normal noise; ou is correlated noise of Ornstein and Uhlenbeck."""
@@ -137,9 +137,9 @@ class DDPGConfig(QACConfig):
     model: DDPGModelConfig = field(default_factory=DDPGModelConfig)
     """The actor and the critic."""
     learn: DDPGLearnConfig = field(default_factory=DDPGLearnConfig)
-    """How updates are made."""
+    """Options for updates."""
     collect: DDPGCollectConfig = field(default_factory=DDPGCollectConfig)
-    """How much is collected, by which collector, and how it explores."""
+    """Options for collecting: the amount, the collector and the exploration."""
     other: DDPGOtherConfig = field(default_factory=DDPGOtherConfig)
     """Replay, and the exploration of choices."""
 

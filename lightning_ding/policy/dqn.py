@@ -44,7 +44,7 @@ class DQNModelConfig(QLearningModelConfig):
 
 @dataclass(frozen=True)
 class DQNLearnConfig(QLearningLearnConfig):
-    """How updates are made."""
+    """Options for updates."""
 
     default_copy_freq: ClassVar[int] = 250
     update_per_collect: int = 2
@@ -69,7 +69,7 @@ class DQNConfig(QLearningConfig):
     model: DQNModelConfig = field(default_factory=DQNModelConfig)
     """The Q-network."""
     learn: DQNLearnConfig = field(default_factory=DQNLearnConfig)
-    """How updates are made."""
+    """Options for updates."""
 
 
 @POLICY_REGISTRY.register("dqn")

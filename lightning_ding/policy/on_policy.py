@@ -75,7 +75,7 @@ class OnPolicyOptimizerConfig(OptimizerConfig):
 
 @dataclass(frozen=True)
 class OnPolicyLearnConfig(LearnConfig):
-    """How updates are made."""
+    """Options for updates."""
 
     MOVED: ClassVar[dict[str, str]] = LearnConfig.MOVED | moved(
         discount_factor="set discount_factor of the policy",
@@ -108,7 +108,7 @@ class OnPolicyLearnConfig(LearnConfig):
 
 @dataclass(frozen=True)
 class OnPolicyCollectConfig:
-    """How much is collected, and by which collector."""
+    """Options for collecting: the amount and the collector."""
 
     MOVED: ClassVar[dict[str, str]] = moved(discount_factor="set discount_factor of the policy")
 

@@ -36,7 +36,7 @@ from lightning_ding.worker_config import CollectorConfig
 
 @dataclass(frozen=True)
 class PGLearnConfig(OnPolicyLearnConfig):
-    """How updates are made."""
+    """Options for updates."""
 
     MOVED: ClassVar[dict[str, str]] = OnPolicyLearnConfig.MOVED | moved(
         ignore_done="there is no critic, so nothing is known about returns after an end",
@@ -56,7 +56,7 @@ class PGLearnConfig(OnPolicyLearnConfig):
 
 @dataclass(frozen=True)
 class PGCollectConfig(OnPolicyCollectConfig):
-    """How much is collected, and by which collector."""
+    """Options for collecting: the amount and the collector."""
 
     n_episode: int | None = 8
     """Episodes of a rollout on each rank, >= 1; returns need whole ones."""
@@ -73,9 +73,9 @@ class PGConfig(OnPolicyConfig):
     model: ActorModelConfig = field(default_factory=ActorModelConfig)
     """The network."""
     learn: PGLearnConfig = field(default_factory=PGLearnConfig)
-    """How updates are made."""
+    """Options for updates."""
     collect: PGCollectConfig = field(default_factory=PGCollectConfig)
-    """How much is collected, and by which collector."""
+    """Options for collecting: the amount and the collector."""
 
 
 @POLICY_REGISTRY.register("pg")

@@ -41,7 +41,7 @@ from lightning_ding.schedules import ScheduleConfig
 
 @dataclass(frozen=True)
 class PPOLearnConfig(ActorCriticLearnConfig):
-    """How updates are made."""
+    """Options for updates."""
 
     MOVED: ClassVar[dict[str, str]] = ActorCriticLearnConfig.MOVED | moved(
         kl_beta="there is no pretrained policy to stay near to; target_kl bounds the step from the last rollout",
@@ -80,7 +80,7 @@ class PPOLearnConfig(ActorCriticLearnConfig):
 
 @dataclass(frozen=True)
 class PPOCollectConfig(ActorCriticCollectConfig):
-    """How much is collected, and by which collector."""
+    """Options for collecting: the amount and the collector."""
 
     n_sample: int | None = 1024
     """Transitions of a rollout on each rank, >= 1, a few more if the envs do not divide it; None with n_episode."""
@@ -95,9 +95,9 @@ class PPOConfig(OnPolicyConfig):
     model: ActorCriticModelConfig = field(default_factory=ActorCriticModelConfig)
     """The network."""
     learn: PPOLearnConfig = field(default_factory=PPOLearnConfig)
-    """How updates are made."""
+    """Options for updates."""
     collect: PPOCollectConfig = field(default_factory=PPOCollectConfig)
-    """How much is collected, and by which collector."""
+    """Options for collecting: the amount and the collector."""
 
 
 @POLICY_REGISTRY.register("ppo")

@@ -39,7 +39,7 @@ class QLearningModelConfig(NetworkConfig):
 
 @dataclass(frozen=True)
 class QLearningLearnConfig(ReplayLearnConfig):
-    """How updates are made."""
+    """Options for updates."""
 
     update_per_collect: int = 5
     """Updates after each collection of n_sample transitions, >= 1."""
@@ -55,7 +55,7 @@ class QLearningLearnConfig(ReplayLearnConfig):
 
 @dataclass(frozen=True)
 class QLearningCollectConfig(ReplayCollectConfig):
-    """How much is collected, and by which collector."""
+    """Options for collecting: the amount and the collector."""
 
     n_sample: int = 8
     """Transitions of a round on each rank, >= 1."""
@@ -80,9 +80,9 @@ class QLearningConfig(ReplayConfig):
     model: QLearningModelConfig = field(default_factory=QLearningModelConfig)
     """The Q-network."""
     learn: QLearningLearnConfig = field(default_factory=QLearningLearnConfig)
-    """How updates are made."""
+    """Options for updates."""
     collect: QLearningCollectConfig = field(default_factory=QLearningCollectConfig)
-    """How much is collected, and by which collector."""
+    """Options for collecting: the amount and the collector."""
     other: QLearningOtherConfig = field(default_factory=QLearningOtherConfig)
     """Exploration and replay."""
 

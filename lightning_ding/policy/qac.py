@@ -74,7 +74,7 @@ class QACModelConfig(NetworkConfig):
 
 @dataclass(frozen=True)
 class QACLearnConfig(ReplayLearnConfig):
-    """How updates are made."""
+    """Options for updates."""
 
     batch_size: int = 256
     """Transitions of a minibatch on each rank, >= 1."""
@@ -99,7 +99,7 @@ class QACConfig(ReplayConfig):
     model: QACModelConfig = field(default_factory=QACModelConfig)
     """The actor and the critics."""
     learn: QACLearnConfig = field(default_factory=QACLearnConfig)
-    """How updates are made."""
+    """Options for updates."""
     other: QACOtherConfig = field(default_factory=QACOtherConfig)
     """Replay."""
 

@@ -48,7 +48,7 @@ class QRDQNModelConfig(QLearningModelConfig):
 
 @dataclass(frozen=True)
 class QRDQNLearnConfig(QLearningLearnConfig):
-    """How updates are made."""
+    """Options for updates."""
 
     kappa: float = 1.0
     """Error up to which the quantile Huber loss is quadratic, > 0."""
@@ -65,7 +65,7 @@ class QRDQNConfig(QLearningConfig):
     model: QRDQNModelConfig = field(default_factory=QRDQNModelConfig)
     """The Q-network."""
     learn: QRDQNLearnConfig = field(default_factory=QRDQNLearnConfig)
-    """How updates are made."""
+    """Options for updates."""
 
 
 @POLICY_REGISTRY.register("qrdqn")

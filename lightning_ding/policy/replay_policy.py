@@ -22,7 +22,7 @@ from lightning_ding.worker_config import CollectorConfig
 
 @dataclass(frozen=True)
 class ReplayLearnConfig(LearnConfig):
-    """How updates are made."""
+    """Options for updates."""
 
     MOVED: ClassVar[dict[str, str]] = LearnConfig.MOVED | moved(
         discount_factor="set discount_factor at the top level, like nstep, not in learn"
@@ -58,7 +58,7 @@ class ReplayLearnConfig(LearnConfig):
 
 @dataclass(frozen=True)
 class ReplayCollectConfig:
-    """How much is collected, and by which collector."""
+    """Options for collecting: the amount and the collector."""
 
     n_sample: int = 1
     """Transitions of a round on each rank, >= 1."""
@@ -88,9 +88,9 @@ class ReplayConfig(PolicyConfig):
     random_collect_size: int = 0
     """Transitions collected with random actions before the first update on each rank, >= 0."""
     learn: ReplayLearnConfig = field(default_factory=ReplayLearnConfig)
-    """How updates are made."""
+    """Options for updates."""
     collect: ReplayCollectConfig = field(default_factory=ReplayCollectConfig)
-    """How much is collected, and by which collector."""
+    """Options for collecting: the amount and the collector."""
 
     def __post_init__(self) -> None:
         require(self.nstep is None or self.nstep >= 1, "nstep", ">= 1 or None", self.nstep)

@@ -42,7 +42,7 @@ class SACModelConfig(QACModelConfig):
 
 @dataclass(frozen=True)
 class SACLearnConfig(QACLearnConfig):
-    """How updates are made."""
+    """Options for updates."""
 
     learning_rate_q: float = 3e-4
     """Step size of the critics' optimizer, > 0."""
@@ -80,7 +80,7 @@ class SACConfig(QACConfig):
     model: SACModelConfig = field(default_factory=SACModelConfig)
     """The actor and the critics."""
     learn: SACLearnConfig = field(default_factory=SACLearnConfig)
-    """How updates are made."""
+    """Options for updates."""
 
 
 @POLICY_REGISTRY.register("sac")

@@ -28,7 +28,7 @@ class TD3ModelConfig(DDPGModelConfig):
 
 @dataclass(frozen=True)
 class TD3LearnConfig(DDPGLearnConfig):
-    """How updates are made."""
+    """Options for updates."""
 
     actor_update_freq: int = 2
     """Updates of the critics between two of the actor and the targets, >= 1."""
@@ -43,7 +43,7 @@ class TD3Config(DDPGConfig):
     model: TD3ModelConfig = field(default_factory=TD3ModelConfig)
     """The actor and the critics."""
     learn: TD3LearnConfig = field(default_factory=TD3LearnConfig)
-    """How updates are made."""
+    """Options for updates."""
 
 
 @POLICY_REGISTRY.register("td3")

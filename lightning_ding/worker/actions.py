@@ -59,7 +59,7 @@ def _as_in_space(action: Any, space: spaces.Space[Any], single: spaces.Space[Any
 
 
 def check_finite(output: Mapping[str, Any], name_of: Callable[[int], str] = "env {}".format) -> None:
-    """Raise if a policy returned a number that is not finite, before an env or a buffer gets it.
+    """Raise if a policy returned a non-finite number, before it reaches an env or a buffer.
 
     A ``logit`` may be minus infinity, which marks actions that are not legal.
 

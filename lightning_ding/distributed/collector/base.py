@@ -192,7 +192,7 @@ class BaseParallelCollector(ABC):
                 )
 
     def _send(self, collected: Collected, seconds: float) -> Message:
-        """Send collected transitions, of which there are none at the beginning, and return the answer."""
+        """Send collected transitions, or none at the beginning of a task, and return the answer."""
         step, episode = self._counts()
         sample = 0 if collected.data is None else nested.length(collected.data)
         metadata = {

@@ -36,7 +36,7 @@ class NetworkConfig:
 
 @dataclass(frozen=True)
 class LearnConfig:
-    """How updates are made, in every algorithm."""
+    """Options for updates, in every algorithm."""
 
     MOVED: ClassVar[dict[str, str]] = moved(
         eps="set optimizer.eps",
@@ -74,7 +74,7 @@ class LearnConfig:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """How the policy is evaluated."""
+    """Options for evaluation."""
 
     evaluator: EvaluatorConfig = field(default_factory=EvaluatorConfig)
     """The evaluator."""
@@ -95,9 +95,10 @@ class PolicyConfig:
     compile: bool = False
     """Compile loss, gradient, clipping and optimizer of an update with torch.compile; eager where that fails."""
     on_non_finite: Literal["raise", "warn", "skip_update"] = "raise"
-    """How an update whose loss or gradient is NaN or infinite is treated: it raises an error and is not made; it is
-    made with a warning; or it is skipped, up to 100 times in a row. Files that reproduce the first one are written."""
+    """How an update whose loss or gradient is NaN or infinite is treated: ``"raise"`` skips it and raises an error;
+    ``"warn"`` makes it and logs a warning; ``"skip_update"`` skips it, up to 100 times in a row. Files that reproduce
+    the first one are written."""
     learn: LearnConfig = field(default_factory=LearnConfig)
-    """How updates are made."""
+    """Options for updates."""
     eval: EvalConfig = field(default_factory=EvalConfig)
-    """How the policy is evaluated."""
+    """Options for evaluation."""

@@ -103,7 +103,7 @@ class Normaliser(nn.Module):
         return obs
 
     def normalise_batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return transitions with any leading axes, ``obs``, ``next_obs`` and ``reward`` of which are normalised.
+        """Return transitions with normalised ``obs``, ``next_obs`` and ``reward``; any leading axes.
 
         The reward may be that of several steps, summed.
         """
@@ -190,7 +190,7 @@ class _Part(RunningMeanStd):
 
     @torch.no_grad()
     def merge(self, count: Tensor, mean: Tensor, m2: Tensor) -> None:
-        """Add numbers of which only the moments are known."""
+        """Add numbers that are given by their moments."""
         super().merge(*(moment.to(self.count.device) for moment in (count, mean, m2)))
         self._renew()
 

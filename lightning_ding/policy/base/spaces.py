@@ -111,7 +111,7 @@ def continuous_action(space: spaces.Space[Any], policy: str) -> dict[str, Any]:
 
 
 def action_bounds(space: spaces.Box) -> tuple[list[float], list[float]]:
-    """Return the smallest and the largest value of each dimension, as the shortest decimals that stand for them.
+    """Return the smallest and the largest value of each dimension, as the shortest decimals that represent them.
 
     Example:
         >>> action_bounds(spaces.Box(-0.4, 0.4, (1,), np.float32))
@@ -301,7 +301,7 @@ def missing_shapes(
 
     Args:
         asked: The ``model`` section.
-        found: Its entries for the env's spaces.
+        found: Entries of the section for the env's spaces.
         action_space: The env's action space, for the message.
 
     Raises:

@@ -66,7 +66,7 @@ class RingBuffer(IBuffer):
         self._set_up()
 
     def _set_up(self) -> None:
-        """Set what a subclass has in addition, after the config is known."""
+        """Set the additional attributes of a subclass, once the config is known."""
 
     @property
     def replay_buffer_size(self) -> int:

@@ -129,8 +129,8 @@ class VectorEvalMonitor:
         below it. Up to three episodes give a video of each.
 
         Args:
-            max_frames: Frames of the longest video, >= 1. Of longer ones every n-th frame is returned, the same n for
-                all.
+            max_frames: Maximum number of frames of a video, >= 1. Of longer videos every n-th frame is returned, the
+                same n for all.
 
         Returns:
             Shape (V, T, C, H, W), from the worst to the best, short videos padded with their last frame; None if no
@@ -239,7 +239,7 @@ class EpisodePlan:
         fault_of: Callable[[int], str | None],
         monitor: VectorEvalMonitor | None = None,
     ) -> None:
-        """Record the episodes that ended in a step, plan those again that a fault cut short, and go to the next ones.
+        """Record the episodes that ended in a step, plan again those that a fault cut short, and start the next ones.
 
         Args:
             ended: Whether the episode of each env ended, shape (N,).

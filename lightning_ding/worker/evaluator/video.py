@@ -22,9 +22,9 @@ from lightning_ding.worker.evaluator.config import EvaluatorConfig
 from lightning_ding.worker.log import WorkerLog
 
 MAX_SIDE = 320
-"""Pixels of a frame's longer side; larger ones are shrunk by a whole factor."""
+"""Pixels of a frame's longer side; larger frames are shrunk by a whole factor."""
 MAX_FRAMES = 300
-"""Frames of a video; of longer ones every n-th frame is kept, so they run faster."""
+"""Maximum number of frames of a video; of longer videos every n-th frame is kept, so they run faster."""
 
 
 class Rendering:

@@ -186,7 +186,7 @@ class CompiledUpdate:
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
+        """Device of the parameters."""
         device: torch.device = self._trained[0].device
         return device
 

@@ -138,7 +138,7 @@ class NonFiniteGuard:
 
         Args:
             optimizer: The optimizer that is to step.
-            index: Its index among the policy's optimizers.
+            index: Index of the optimizer among those of the policy.
             loss: Averaged over ranks, a scalar.
             gradients: Averaged over ranks, not yet clipped.
             norm: The norm of all gradients together, a scalar, if it is known.

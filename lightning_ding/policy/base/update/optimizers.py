@@ -52,9 +52,9 @@ def make_optimizer(config: OptimizerConfig, parameters: Iterable[Tensor], lr: fl
     """Return the optimizer that a config describes.
 
     Args:
-        config: Its class and arguments.
+        config: Class and arguments of the optimizer.
         parameters: The parameters that it trains.
-        lr: Its step size at the start, > 0.
+        lr: Initial step size of the optimizer, > 0.
     """
     shared: dict[str, Any] = {"params": parameters, "lr": lr, "weight_decay": config.weight_decay}
     if config.type == "sgd":
