@@ -64,7 +64,7 @@ def test_deleted_block_is_not_there(store: RayStore) -> None:
     store.delete(handle)
     store.delete(handle)
 
-    with pytest.raises(Refusal, match="404: there is not a data block"):
+    with pytest.raises(Refusal, match="404: there is no data block"):
         store.get(handle)
 
 
@@ -130,10 +130,10 @@ def _broken(**changes: Any) -> dict[str, Any]:
         ("text", "is not a data block"),
         (_broken(kind="policy"), "is not a data block"),
         (_broken(form={"x": ("float32", (3,))}), "must have 12 bytes, got 8"),
-        (_broken(form={"x": ("float99", (2,))}), "no tensor of bytes with a known dtype"),
-        (_broken(form={"x": ("Tensor", (2,))}), "no tensor of bytes with a known dtype"),
+        (_broken(form={"x": ("float99", (2,))}), "must be a tensor of bytes with a known dtype"),
+        (_broken(form={"x": ("Tensor", (2,))}), "must be a tensor of bytes with a known dtype"),
         (_broken(form={"x": ("float32", (-1, -2))}), "is invalid"),
-        (_broken(data={"x": np.zeros(2)}, form={"x": ("float64", (2,))}), "no tensor of bytes"),
+        (_broken(data={"x": np.zeros(2)}, form={"x": ("float64", (2,))}), "must be a tensor of bytes"),
         (_broken(form={}), "lacks the form or the data"),
         (_broken(form={"x/": ("float32", (2,))}, data={"x/": np.zeros(8, np.uint8)}), "is invalid"),
     ],
