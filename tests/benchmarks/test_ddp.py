@@ -36,7 +36,7 @@ def test_stock_way_of_averaging_works_for_losses_of_several_networks(tmp_path: P
 
 
 @pytest.mark.slow
-def test_both_ways_do_equal_work_and_only_what_runs_apart_ends_apart(tmp_path: Path) -> None:
+def test_both_methods_do_equal_work_and_only_separate_runs_differ(tmp_path: Path) -> None:
     record = measured(tmp_path, *CONTESTANTS)
 
     for name, row in record["medians"].items():
@@ -46,7 +46,7 @@ def test_both_ways_do_equal_work_and_only_what_runs_apart_ends_apart(tmp_path: P
     assert record["costs"].keys() == {"W1 ours", "W1 DDP", "W3 ours", "W3 DDP"}
 
 
-def test_averaging_costs_what_steps_take_longer_than_apart() -> None:
+def test_cost_of_averaging_is_the_additional_time_of_a_step() -> None:
     row = {"seconds": 10.0, "step_seconds": 4.0, "updates": 1000.0}
 
     costs = costs_of({"W1 ours": row, "W1 ours, apart": {**row, "seconds": 8.0, "step_seconds": 3.0}})

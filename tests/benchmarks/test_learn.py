@@ -54,7 +54,7 @@ def test_evaluations_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run["seconds"] < 3
 
 
-def test_sides_and_seeds_that_are_not_run_again_keep_what_stood_there(tmp_path: Path) -> None:
+def test_implementations_and_seeds_that_are_not_run_again_keep_their_results(tmp_path: Path) -> None:
     run: proofs.Run = {"seed": 0, "seconds": 1.0, "final": 9.0, "curve": [(10, 1.0, 9.0)]}
     learn.save("dqn_cartpole", 10, "peer", run, tmp_path)
     learn.save("dqn_cartpole", 10, "ours", {**run, "seed": 1, "final": 8.5}, tmp_path)
@@ -132,7 +132,7 @@ def test_config_of_every_proof_is_one_that_its_policy_takes(name: str) -> None:
     assert policy_class(proof.config()).config.eval.evaluator.stop_value is None
 
 
-def test_zoo_has_values_for_every_proof_of_an_algorithm_it_knows() -> None:
+def test_zoo_has_settings_for_every_experiment_with_its_algorithms() -> None:
     missing = [
         name
         for name, proof in PROOFS.items()

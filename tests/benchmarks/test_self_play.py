@@ -29,7 +29,7 @@ def test_self_play_plays_learns_and_counts_in_a_few_rounds(
     result = json.loads(capsys.readouterr().out)
     assert result["win"] + result["draw"] + result["loss"] == pytest.approx(1)
     assert 10 * result["win"] == pytest.approx(round(10 * result["win"]))
-    assert result["envstep"] > 2 * (2 * 32 + 128)  # every transition of a player takes a step of its own
+    assert result["envstep"] > 2 * (2 * 32 + 128)  # every transition of a player takes a separate step
     again = self_play.run(3, 2, 10)
     assert {**again, "seconds": 0} == {**result, "seconds": 0}  # the seed decides everything
 

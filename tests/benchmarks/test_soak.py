@@ -67,7 +67,7 @@ def test_one_more_file_thread_or_process_is_not_flat(name: str) -> None:
     assert verdict["growth"][name] == 1
 
 
-def test_memory_that_rises_in_a_line_is_not_flat_and_its_slope_is_told() -> None:
+def test_linear_memory_growth_is_not_flat_and_its_slope_is_reported() -> None:
     leaking = [replace(one, memory_mib=400 + one.episode / 1024) for one in FLAT]
 
     verdict = judge(leaking, bound_mib=2)

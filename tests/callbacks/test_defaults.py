@@ -141,7 +141,7 @@ def test_validating_after_a_fit_leaves_its_callbacks_and_the_best_score(
     assert Path(best.best_model_path).read_bytes() == file
 
 
-def test_callback_of_ours_that_the_user_configured_is_not_doubled(make_trainer: MakeTrainer, small: Config) -> None:
+def test_default_callback_that_the_user_configured_is_not_added_twice(make_trainer: MakeTrainer, small: Config) -> None:
     own = [MetricsLogger(3), EnvStepProgressBar(1), RunCheckpoint(every_n_epochs=2)]
     trainer = make_trainer(enable_checkpointing=True, enable_progress_bar=True, callbacks=own)
     fit(trainer, small)

@@ -114,7 +114,7 @@ def test_checkpoint_is_written_although_it_is_not_due_and_the_evaluation_is_skip
 
 
 @pytest.mark.slow
-def test_evaluation_under_way_is_broken_off_and_what_it_gave_counts_for_nothing(tmp_path: Path) -> None:
+def test_running_evaluation_is_cancelled_and_its_result_is_discarded(tmp_path: Path) -> None:
     with Run(tmp_path, fault="slow", rounds_per_epoch=1) as run:
         run.wait_for_note("validation")
         time.sleep(0.2)
@@ -177,7 +177,7 @@ while True:
 
 
 @pytest.mark.parametrize(("grace", "signals"), [pytest.param(1.0, 1, marks=pytest.mark.slow), (60.0, 2)])
-def test_run_whose_stderr_nobody_reads_ends_with_its_grace_or_a_second_signal(grace: float, signals: int) -> None:
+def test_run_with_unread_stderr_ends_after_its_grace_or_a_second_signal(grace: float, signals: int) -> None:
     command = [sys.executable, "-c", STDERR_THAT_NOBODY_READS, str(grace)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
@@ -273,7 +273,7 @@ def test_signal_breaks_an_evaluation_without_training_off(
     assert "SIGTERM ended the evaluation; there is nothing to save" in caplog.text
 
 
-def test_signal_that_is_not_asked_for_does_what_it_did(make_trainer: MakeTrainer, small: Config) -> None:
+def test_signal_that_is_not_configured_keeps_its_handler(make_trainer: MakeTrainer, small: Config) -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
     try:

@@ -69,7 +69,7 @@ def test_what_reads_otherwise_than_it_was_written_is_not_published(
     assert last_checkpoint(tmp_path) == tmp_path / "last-48" / "run.ckpt"
 
 
-def test_ranks_that_write_to_disks_of_their_own_are_an_error(tmp_path: Path) -> None:
+def test_ranks_that_write_to_different_disks_raise_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="must be on a disk that all ranks share, got data of 1 of 2"):
         write(tmp_path, 64).publish({"world_size": 2})
     assert last_checkpoint(tmp_path) is None
@@ -176,7 +176,7 @@ def test_checkpoint_that_lost_its_manifest_is_named_when_it_is_the_newest(
     assert "last-64 has no manifest.json" in caplog.text
 
 
-def test_older_torn_checkpoint_is_nobodys_business(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_older_incomplete_checkpoint_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     checkpoint(tmp_path / "last-48", saved_at=100).write_text("torn")
     newest = checkpoint(tmp_path / "last-64", saved_at=200)
     assert last_checkpoint(tmp_path) == newest

@@ -31,7 +31,7 @@ def test_manifest_lists_every_file_with_size_and_checksum(checkpoint: Path) -> N
     assert manifest["files"]["run.ckpt"] == {"size": len(content), "crc32": f"{zlib.crc32(content):08x}"}
 
 
-def test_whole_checkpoint_verifies_and_tells_what_its_manifest_says(checkpoint: Path) -> None:
+def test_complete_checkpoint_verifies_and_returns_its_manifest(checkpoint: Path) -> None:
     assert verify(checkpoint)["env_step"] == 64
 
 

@@ -35,7 +35,7 @@ def columns(datamodule: ReplayDataModule) -> dict[str, torch.Tensor]:
 
 
 class NewestVersion(Callback):
-    """Notes, before each round is learned from, how many updates its newest transition is behind."""
+    """Notes, before each round is learned from, how many updates old its newest transition is."""
 
     def __init__(self) -> None:
         self.lags: list[int] = []
@@ -195,7 +195,7 @@ def test_native_envs_train_too(make_trainer: MakeTrainer, small: Config) -> None
     policy = DQNPolicy(small)
     make_trainer().fit(policy, datamodule)
     data = columns(datamodule)
-    # the step that only resets is no transition: every reward of CartPole is 1
+    # a step that only resets an env is not a transition: every reward of CartPole is 1
     assert len(data["reward"]) == policy.progress.sample
     assert set(data["reward"].tolist()) == {1.0}
 
@@ -302,7 +302,7 @@ def test_second_fit_of_a_trainer_has_the_budget_of_its_own_datamodule(make_train
     assert policy.progress.env_step == 200
 
 
-def test_datamodule_gives_another_policy_a_buffer_of_its_own(make_trainer: MakeTrainer, small: Config) -> None:
+def test_datamodule_creates_a_new_buffer_for_another_policy(make_trainer: MakeTrainer, small: Config) -> None:
     datamodule = ReplayDataModule("CartPole-v1", max_env_step=100)
     make_trainer(limit_val_batches=0).fit(DQNPolicy(small), datamodule)
     other = DQNPolicy(deep_merge(small, {"other": {"replay_buffer": {"replay_buffer_size": 64}}}))

@@ -75,7 +75,7 @@ def test_trainer_draws_the_returns_of_every_evaluation(
     assert list(images_in(tmp_path)) == ["eval/returns"]
 
 
-def test_test_stage_has_pictures_of_its_own(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
+def test_test_stage_has_separate_pictures(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
     policy = policy_of(small, render={"render_freq": 1}, figure_path=str(tmp_path / "figures"))
     make_trainer(logger=logger_of(tmp_path)).test(policy, replay(), verbose=False)
 

@@ -1,4 +1,4 @@
-"""Two ranks of which one has episodes ten times as long: nothing waits for ever, and both do and end the same."""
+"""Two ranks, one of which has episodes ten times as long: no rank blocks, and both do the same and end together."""
 
 from __future__ import annotations
 

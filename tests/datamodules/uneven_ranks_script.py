@@ -26,9 +26,9 @@ from lightning_ding.datamodules.base import CollectingDataModule
 from lightning_ding.policy import DQNPolicy, PGPolicy, PPOPolicy
 from tests.toys.envs import CountingEnv
 
-LENGTHS = (4, 40)  # of the episodes of each rank
+LENGTHS = (4, 40)  # length of the episodes of each rank
 RETURNS = tuple(length * (length + 1) / 2 for length in LENGTHS)  # step t gives t
-N_EPISODE = 3  # of an evaluation: two on rank 0, one on rank 1
+N_EPISODE = 3  # episodes of an evaluation: two on rank 0, one on rank 1
 RETURN_MEAN = (2 * RETURNS[0] + RETURNS[1]) / N_EPISODE
 EVALUATOR = {"eval": {"evaluator": {"n_episode": N_EPISODE}}}
 MODEL = {"model": {"encoder_hidden_size_list": [8]}}

@@ -15,7 +15,7 @@ from lightning_ding.envs import EnvStepper, FaultBarrier, Pausable, Timestep, ma
 from tests.toys.envs import CountingEnv
 
 MODES = [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED]
-LENGTHS = [(1,), (2, 4), (5, 3, 1)]  # of the episodes of env 0, 1, 2
+LENGTHS = [(1,), (2, 4), (5, 3, 1)]  # lengths of the episodes of env 0, 1, 2
 
 
 def pausable(number: int, lengths: Sequence[int]) -> gym.Env[Any, Any]:
@@ -141,7 +141,7 @@ def test_reset_of_the_env_stepper_resumes_all_envs(stepper: EnvStepper) -> None:
     assert step_zeros(stepper).valid.tolist() == [True, True, True]
 
 
-def test_env_stepper_tells_the_envs_only_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_env_stepper_sends_only_changes_to_the_envs(monkeypatch: pytest.MonkeyPatch) -> None:
     env = SyncVectorEnv([functools.partial(pausable, i, (3,)) for i in range(2)])
     told: list[list[bool]] = []
     monkeypatch.setattr(env, "set_attr", lambda name, values: told.append(values))

@@ -18,7 +18,7 @@ from tests.toys.envs import CountingEnv
 Transition = tuple[list[int], float, list[int], bool, bool]  # obs, reward, next_obs, terminated, truncated
 
 MODES = [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED]
-LENGTHS = [(1,), (2, 4), (5, 3, 1)]  # of the episodes of env 0, 1, 2
+LENGTHS = [(1,), (2, 4), (5, 3, 1)]  # lengths of the episodes of env 0, 1, 2
 TRUNCATES = [(True, False), (False,), (False, True)]
 
 

@@ -63,7 +63,7 @@ def test_a_policy_that_only_collects_collects(fields: Any) -> None:
     assert policy.collect_mode.forward(torch.zeros(3, 2))["action"].shape == (3,)
 
 
-def test_a_policy_without_a_network_of_its_own_names_the_method() -> None:
+def test_policy_without_a_network_names_the_method() -> None:
     with pytest.raises(NotImplementedError, match="Bare must implement default_model"):
         Bare()
 

@@ -112,7 +112,7 @@ def test_modes_are_complete() -> None:
         mode.load_state_dict(mode.state_dict())
 
 
-def test_collectors_keep_nothing_of_it_unless_they_are_told() -> None:
+def test_collectors_keep_no_data_of_it_unless_collect_data_is_set() -> None:
     mode = random_collect_mode(spaces.Discrete(2))
     assert mode.get_attribute("collect_data") is False
 

@@ -247,7 +247,7 @@ def test_aggregator_raises_on_all_ranks_when_a_learner_fails_on_one(two_ranks: R
     assert two_ranks[0]["failed"] == f"RuntimeError: learners failed on other ranks: rank 1: {said}"
 
 
-def test_aggregator_does_not_wait_for_ever_for_a_rank_that_does_not_come(two_ranks: Reports) -> None:
+def test_aggregator_has_a_timeout_for_a_missing_rank(two_ranks: Reports) -> None:
     assert two_ranks[0]["alone"].startswith("RuntimeError")
     assert 0.9 < two_ranks[0]["alone_seconds"] < 20  # timeout_seconds is 1
 

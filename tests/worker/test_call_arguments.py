@@ -118,7 +118,7 @@ def test_collect_refuses_a_switch_that_is_no_bool(kind: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", BATTLE)
-def test_each_player_may_have_arguments_of_its_own(kind: Any) -> None:
+def test_each_player_may_have_separate_arguments(kind: Any) -> None:
     collector, policy = collector_of(kind)
 
     collector.collect(2, policy_kwargs=[{"eps": 0.1}, {"eps": 0.2}])

@@ -37,7 +37,7 @@ def test_commander_asks_with_the_counters_of_the_run() -> None:
     assert commander.step()["envstep"] == 48
 
 
-def test_commander_asks_with_what_its_workers_know() -> None:
+def test_commander_passes_the_counters_of_its_workers() -> None:
     learner = SimpleNamespace(learn_info={"learner_step": 7, "priority_info": {}, "learner_done": False})
     workers: dict[str, Any] = {"collector": SimpleNamespace(envstep=20), "evaluator": SimpleNamespace(best_return=2.5)}
     buffer = SimpleNamespace(count=lambda: 12)
@@ -57,11 +57,11 @@ def test_commander_trusts_the_counters_of_all_ranks_more_than_those_of_its_worke
     assert commander.step() == {"learner_step": 8, "envstep": 40}
 
 
-def test_commander_begins_at_zero_if_nobody_counts() -> None:
+def test_commander_begins_at_zero_without_counters() -> None:
     assert BaseSerialCommander(policy=ECHO).step() == {"learner_step": 0, "envstep": 0}
 
 
-def test_commander_returns_what_the_schedule_says_at_its_start_its_middle_and_its_end() -> None:
+def test_commander_returns_values_of_the_schedule_at_start_middle_and_end() -> None:
     policy = DQNPolicy({"other": EPS}, enable_field=["command"])
     progress = Progress()
     commander = BaseSerialCommander(policy=policy.command_mode, progress=progress)

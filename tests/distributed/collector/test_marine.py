@@ -74,7 +74,7 @@ def test_the_opponents_own_weights_are_loaded() -> None:
     assert collector.get_finish_info()["result"] == {"wins": 12, "draws": 0, "losses": 0}
 
 
-def test_both_sides_of_a_game_against_itself_go_into_one_message_with_envs_of_their_own() -> None:
+def test_both_players_of_self_play_are_in_one_message_with_separate_env_ids() -> None:
     around = Around()
     collector = make(around, "mine", learns=True)
     collector.start()

@@ -76,7 +76,7 @@ def test_episodes_continue_from_one_message_to_the_next() -> None:
     make(around).start()
     rows = {name: torch.cat([data[name] for data in around.data]) for name in ("obs", "env_id", "episode_id")}
     of_first = rows["env_id"] == 0
-    assert rows["obs"][of_first, 1].tolist() == [0, 1, 2, 3] * 3  # messages end behind steps 3, 6, 9 and 12
+    assert rows["obs"][of_first, 1].tolist() == [0, 1, 2, 3] * 3  # messages end after steps 3, 6, 9 and 12
     assert rows["episode_id"][of_first].tolist() == [0] * 4 + [2] * 4 + [4] * 4
 
 
@@ -106,7 +106,7 @@ def test_the_answer_says_with_which_arguments_and_whether_at_random() -> None:
     assert WeightPolicy.forwards == [{"told": 3, "more": 1}] * 3
     around = Around(1, random=True)
     make(around).start()
-    assert len(WeightPolicy.forwards) == 3  # nobody asked the policy
+    assert len(WeightPolicy.forwards) == 3  # the policy was not called
     assert len(set(around.data[0]["action"].flatten().tolist())) == 6
 
 
@@ -188,7 +188,7 @@ def test_a_fault_of_an_env_fails_the_task_or_drops_the_episode() -> None:
     assert sum(said["env_step"] for said in around.said) == sum(len(data["action"]) for data in around.data) == 24
 
 
-def test_weights_are_waited_for_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_weights_has_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     around = Around(1)
     around.version = -1
     monkeypatch.setattr(weights_module, "PAUSE", 0.001)
@@ -264,7 +264,7 @@ def test_envs_are_named_and_wrapped_as_in_a_datamodule() -> None:
     assert around.data[0]["truncated"].flatten().tolist() == [False, False, True, True, False, False]
 
 
-def test_collecting_and_evaluating_have_wrappers_and_arguments_of_their_own() -> None:
+def test_collecting_and_evaluating_have_separate_wrappers_and_arguments() -> None:
     def limit(steps: int) -> dict[str, Any]:
         return {"class_path": "gymnasium.wrappers.TimeLimit", "init_args": {"max_episode_steps": steps}}
 

@@ -132,7 +132,7 @@ def test_a_full_disk_is_waited_for(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     assert coordinator.said("fail") == []
 
 
-def test_transitions_that_nobody_wants_any_more_are_deleted() -> None:
+def test_transitions_that_are_no_longer_needed_are_deleted() -> None:
     coordinator = FakeCoordinator([task()])
     coordinator.publish("mine", 1)
     closing = {"accepted": False, "close": True}

@@ -141,7 +141,7 @@ def test_errors_are_reported_and_the_next_task_is_asked_for(tmp_path: Path) -> N
     assert not coordinator.said("learner_close_task")
 
 
-def test_another_runs_checkpoints_are_not_taken_up_without_resume(tmp_path: Path) -> None:
+def test_checkpoints_of_another_run_are_refused_without_resume(tmp_path: Path) -> None:
     for rounds in (2, 3):
         coordinator = LearningCoordinator(tmp_path, rounds=rounds, learner={"validate": False})
         Learner(channel=coordinator.channel).start()
@@ -173,7 +173,7 @@ def test_a_signal_lets_the_task_go_with_a_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", [(), ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")])
-def test_two_ranks_learn_from_rounds_of_their_own_and_stop_together(tmp_path: Path, launcher: tuple[str, ...]) -> None:
+def test_two_ranks_learn_from_separate_rounds_and_stop_together(tmp_path: Path, launcher: tuple[str, ...]) -> None:
     run(*launcher, *SCRIPT, "ranks", tmp_path, timeout=200)
     one, other = (torch.load(tmp_path / f"rank_{rank}.pt", weights_only=True) for rank in range(2))
     assert one["train_iter"] == other["train_iter"] == 12

@@ -139,7 +139,7 @@ def test_worker_connects_again_to_a_restarted_coordinator() -> None:
     assert len(coordinator.said("connect")) == 2
 
 
-def test_a_worker_that_is_told_to_ask_later_does() -> None:
+def test_worker_waits_as_long_as_the_coordinator_says() -> None:
     coordinator = FakeCoordinator(TASKS)
     asked: list[float] = []
 
@@ -170,7 +170,7 @@ def test_what_a_task_raises_is_reported_with_its_end_and_the_next_task_is_done()
     assert done == ["b"]
 
 
-def test_a_failure_that_nobody_wants_to_know_of_does_not_end_the_worker() -> None:
+def test_refused_failure_report_does_not_end_the_worker() -> None:
     coordinator = FakeCoordinator(TASKS)
 
     def refuse(message: dict[str, Any]) -> Any:
@@ -205,7 +205,7 @@ def test_worker_without_a_stall_timeout_keeps_sending_heartbeats() -> None:
         wait_for(lambda: len(coordinator.said("heartbeat")) > 20)
 
 
-def test_a_heartbeat_that_is_told_of_a_lost_lease_ends_the_task_at_the_next_tick() -> None:
+def test_heartbeat_that_finds_a_lost_lease_ends_the_task_at_the_next_tick() -> None:
     coordinator = FakeCoordinator(TASKS, lease=0.1)
 
     def refuse_first(message: dict[str, Any]) -> Any:
@@ -252,7 +252,7 @@ def test_a_wish_to_close_the_task_reaches_it() -> None:
     assert coordinator.said("fail") == []
 
 
-def test_a_worker_leaves_when_it_is_told_to_with_the_exit_code_that_it_was_given() -> None:
+def test_worker_leaves_with_the_given_exit_code() -> None:
     coordinator = FakeCoordinator(TASKS)
     worker = CommWorker(coordinator.channel(), "learner")
     assert worker.run(lambda task: worker.leave(143)) == 143

@@ -111,7 +111,7 @@ def test_collectors_wait_until_there_is_a_learner_which_names_policy_and_buffer(
     assert learner["learner_cfg"]["send_policy_freq"] == 1
 
 
-def test_a_task_says_what_the_config_says_and_has_a_seed_of_its_own() -> None:
+def test_task_has_the_options_of_the_config_and_a_different_seed() -> None:
     section = {"update_policy_second": 2.5, "print_freq": 7, "env_fault": "drop", "import_names": ["json"]}
     env = {"env_id": "CartPole-v1", "collector_env_num": 3, "n_evaluator_episode": 4}
     commander = make(config({"seed": 3, "exp_name": "runs/x"}, env, section, collector_task_space=3))

@@ -66,7 +66,7 @@ def test_a_gap_in_the_numbers_of_messages_is_refused(run: Run) -> None:
     assert collector.send(transitions(first=4))["accepted"]
 
 
-def test_envs_and_episodes_of_two_collectors_are_told_apart(run: Run) -> None:
+def test_envs_and_episodes_of_two_collectors_are_distinguished(run: Run) -> None:
     _, first = both(run)
     second = Worker(run, "collector")
     second.take()
@@ -190,7 +190,7 @@ def test_late_data_of_a_lost_lease_are_refused_and_another_has_the_task(run: Run
     assert run.counts.env_step == 4
 
 
-def test_a_collector_is_told_of_settings_weights_and_the_warm_up(tmp_path: Path) -> None:
+def test_collector_receives_settings_weights_and_the_warm_up(tmp_path: Path) -> None:
     policy = {"random_collect_size": 6, "other": {"eps": {"start": 1.0, "end": 0.0, "decay": 8, "type": "linear"}}}
     run = Run(config(tmp_path / "run", policy))
     learner, collector = both(run)

@@ -370,7 +370,9 @@ def test_tasks_and_snapshots_are_on_the_disk_before_anybody_relies_on_them(
     assert [file for file in needed if file.stat().st_ino not in synced] == []
 
 
-def test_only_weights_that_are_kept_for_ever_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_weights_that_are_kept_permanently_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     weights = PublishedWeights(tmp_path / "policies.json", MemoryStore())

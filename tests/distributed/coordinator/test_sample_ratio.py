@@ -123,7 +123,9 @@ def test_waiting_for_newer_data_lets_collectors_in_whatever_the_ratio_says(tmp_p
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_data_from_after_the_checkpoint_of_a_learner_do_not_count_as_new_for_ever(tmp_path: Path, late: bool) -> None:
+def test_data_from_after_the_checkpoint_of_a_learner_do_not_count_as_new_permanently(
+    tmp_path: Path, late: bool
+) -> None:
     run = Run(config(tmp_path / "run", max_policy_lag=10, on_policy_lag="wait"))
     learner, collector = both(run)
     learner.publish(50)
@@ -247,7 +249,7 @@ def test_a_round_that_is_far_too_large_is_refused_and_changes_nothing(tmp_path: 
     assert learner.get(4, 2)["data"] is not None
 
 
-def test_rounds_that_nobody_reads_do_not_pile_up(tmp_path: Path) -> None:
+def test_unread_rounds_do_not_accumulate(tmp_path: Path) -> None:
     run = Run(config(tmp_path / "run"))
     learner, collector = both(run)
     collector.send(transitions())

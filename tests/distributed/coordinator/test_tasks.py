@@ -78,7 +78,7 @@ def test_a_message_that_makes_no_sense_is_refused(run: Run, name: str, said: dic
     assert caught.value.status == status
 
 
-def test_an_unknown_task_and_a_stale_run_are_told_apart(run: Run) -> None:
+def test_an_unknown_task_and_a_stale_run_are_distinguished(run: Run) -> None:
     _, collector = both(run)
     with pytest.raises(Refusal, match="404"):
         collector.call("heartbeat", task_id="unknown")
@@ -268,7 +268,7 @@ def test_task_spaces_grow_and_shrink_while_collectors_work(run: Run) -> None:
     assert run.coordinator.status()["collector_tasks"] == {"running": 1, "waiting": 0}
 
 
-def test_tasks_that_nobody_took_go_when_the_space_shrinks(run: Run) -> None:
+def test_unassigned_tasks_are_removed_when_the_space_shrinks(run: Run) -> None:
     run.coordinator.handle("decrease_collector", {"n": 2})
     assert Worker(run, "collector").take()["task"] is None
     run.coordinator.handle("increase_collector", {})
@@ -289,7 +289,7 @@ def test_a_collecting_task_is_closed_for_an_evaluation(tmp_path: Path) -> None:
     assert second.info()["collector_cfg"]["n_episode"] == 20
 
 
-def test_an_idle_collector_evaluates_and_nobody_has_to_stop(tmp_path: Path) -> None:
+def test_idle_collector_evaluates_and_no_other_has_to_stop(tmp_path: Path) -> None:
     run = due_evaluation(tmp_path, collector_task_space=1)
     learner, first = both(run)
     idle = Worker(run, "collector")
@@ -342,7 +342,7 @@ def test_the_run_ends_at_so_many_env_steps(tmp_path: Path) -> None:
     assert learner.get()["stop"]
 
 
-def test_nobody_waits_for_a_worker_that_died_at_the_end(run: Run) -> None:
+def test_run_does_not_wait_for_a_worker_that_died_at_the_end(run: Run) -> None:
     both(run)
     run.coordinator.handle("shutdown", {})
     assert not run.coordinator.wait(0.0)

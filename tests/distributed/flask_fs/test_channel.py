@@ -94,7 +94,7 @@ def test_a_refusal_comes_at_once_and_as_it_was_meant(status: int, tmp_path: Path
     assert not isinstance(caught.value, LeaseLostError)
 
 
-def test_a_lease_that_is_over_is_an_error_of_its_own(tmp_path: Path) -> None:
+def test_expired_lease_raises_a_separate_error(tmp_path: Path) -> None:
     def refuse(name: str, message: Message) -> Message:
         raise LeaseLostError("another has it")
 
@@ -117,7 +117,7 @@ def test_a_wrong_token_or_channel_is_no_reason_to_try_again(arguments: Any, stat
         assert caught.value.status == status
 
 
-def test_a_message_that_is_too_large_is_refused_and_not_tried_for_ever(tmp_path: Path) -> None:
+def test_too_large_message_is_refused_and_not_retried(tmp_path: Path) -> None:
     with serving(echo, max_message=1000) as server, calling(tmp_path, server.port) as channel:
         for size in (2000, 5_000_000):
             with pytest.raises(Refusal) as caught:

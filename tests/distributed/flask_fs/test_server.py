@@ -169,7 +169,7 @@ def test_what_is_no_http_gets_a_reason_too(content: bytes, status: int, server: 
     assert_answers(server)
 
 
-def test_a_connection_that_says_nothing_or_half_a_message_keeps_nobody_from_the_door(server: FlaskServer) -> None:
+def test_silent_or_incomplete_connection_does_not_block_others(server: FlaskServer) -> None:
     connections = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
     for connection in connections[::2]:
         connection.sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")

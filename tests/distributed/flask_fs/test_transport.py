@@ -51,7 +51,7 @@ def test_a_coordinator_at_all_addresses_is_called_by_a_name_that_leads_somewhere
         ("0.0.0.0", 5000, (None, None), "http://from.file:7000"),
     ],
 )
-def test_a_worker_calls_what_it_is_told_or_the_config_says_or_the_file(
+def test_worker_takes_the_address_from_arguments_config_or_file(
     host: str, port: int, given: tuple[str | None, int | None], found: str, tmp_path: Path
 ) -> None:
     (tmp_path / "coordinator.json").write_text('{"host": "from.file", "port": 7000}')

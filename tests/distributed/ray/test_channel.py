@@ -31,7 +31,7 @@ def test_answers_and_refusals_come_through(channel: RayChannel) -> None:
         channel.call("defect")
 
 
-def test_data_that_was_accepted_is_held_by_nobody(channel: RayChannel, folder: Path) -> None:
+def test_references_to_accepted_data_are_released(channel: RayChannel, folder: Path) -> None:
     handle = channel.store.put("data", {"x": torch.arange(3)})
 
     assert channel.call("journal", {"data_id": handle})["accepted"]

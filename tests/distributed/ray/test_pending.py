@@ -20,7 +20,7 @@ def large(ray: Any) -> Any:
     return ray.remote(Nothing).options(num_cpus=1000).remote()
 
 
-def test_actors_that_find_no_place_are_told_of_once_and_given_up_after_the_timeout(
+def test_actors_without_resources_are_logged_once_and_given_up_after_the_timeout(
     large: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = r"Ray has not started learner 0, collector 1 in \d+ s, for which it needs 1001 CPU \(\d of 5 free\)"

@@ -41,7 +41,7 @@ def tiny(folder: Path, **system: Any) -> dict[str, Any]:
     }
 
 
-def test_import_needs_no_ray_and_what_needs_it_says_how_to_get_it() -> None:
+def test_import_works_without_ray_and_its_users_name_the_extra() -> None:
     code = """
 import sys
 sys.modules["ray"] = None

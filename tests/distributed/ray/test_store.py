@@ -154,7 +154,7 @@ def test_too_large_block_is_refused(ray: Any) -> None:
         store.get(store.put("data", {"x": torch.zeros(26)}))
 
 
-def test_blocks_that_nobody_came_for_are_forgotten_from_the_oldest(store: RayStore) -> None:
+def test_oldest_unread_blocks_are_released_first(store: RayStore) -> None:
     handles = [store.put("batch", {"x": torch.tensor(i)}) for i in range(KEPT["batch"] + 2)]
 
     assert store.held("batch") == KEPT["batch"]

@@ -29,7 +29,7 @@ def test_address_of_another_form_is_refused(address: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "ray://[127.0.0.1]:{}"])
-def test_address_where_nobody_answers_is_told_at_once(form: str, free_port: int) -> None:
+def test_address_without_an_answer_raises_at_once(form: str, free_port: int) -> None:
     address, start = form.format(free_port), time.monotonic()
     with pytest.raises(ConnectionError, match=r"system\.ray_address: nothing answers at .*refused") as error:
         join_cluster(address)
@@ -37,7 +37,7 @@ def test_address_where_nobody_answers_is_told_at_once(form: str, free_port: int)
     assert time.monotonic() - start < 10
 
 
-def test_machine_without_a_cluster_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_without_a_cluster_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     def init(address: str, **options: object) -> None:
         raise ConnectionError("Could not find any running Ray instance.")
 

@@ -76,7 +76,7 @@ def test_plain_data_comes_back_as_it_was(value: Any) -> None:
     ],
     ids=lambda array: str(array.dtype),
 )
-def test_arrays_keep_type_and_shape_and_have_memory_of_their_own(array: np.ndarray[Any, Any]) -> None:
+def test_arrays_keep_type_and_shape_and_have_separate_memory(array: np.ndarray[Any, Any]) -> None:
     coded = to_plain(array)
     before = array.copy()
     if array.size and array.dtype.kind != "U":

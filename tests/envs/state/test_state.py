@@ -59,7 +59,7 @@ class Asked(Opaque):
 
 
 class Composite(CountingEnv):
-    """Has another env inside that is no wrapped one."""
+    """Contains another env that it does not wrap."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -192,6 +192,6 @@ def test_returns_do_not_continue_from_the_episodes_of_an_earlier_fit() -> None:
     assert float(normaliser.state_dict()["reward.mean"]) == pytest.approx((100.0 + 2.0) / 2)
 
 
-def test_statistics_of_what_is_not_asked_for_are_named() -> None:
+def test_statistics_without_their_option_raise_an_error() -> None:
     with pytest.raises(ValueError, match="norm_obs must be True for a policy that was trained with it, got False"):
         normaliser_of(box(1)).begin(box(1))

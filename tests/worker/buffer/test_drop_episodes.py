@@ -254,7 +254,7 @@ def test_what_was_dropped_does_not_come_back_in_a_buffer_that_takes_over_others(
 
 
 @pytest.mark.parametrize("kind", ["naive", "advanced", "sequence"])
-def test_what_was_dropped_is_told_as_removed_and_as_used_once(kind: str) -> None:
+def test_dropped_transitions_are_reported_once_as_removed_and_as_used(kind: str) -> None:
     buffer: Any = make(kind, 4, enable_track_used_data=True)
     pushed = transitions(0, [0] * 4, [0, 0, 1, 1], [False, True] * 2)
     buffer.push({**pushed, "data_id": np.arange(4)})

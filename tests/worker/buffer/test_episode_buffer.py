@@ -239,7 +239,7 @@ def test_sample_holds_an_episode_once_in_a_minibatch_unless_it_may_be_replaced()
         buffer.sample(6)
 
 
-def test_sample_gives_minibatches_an_axis_of_their_own_in_front() -> None:
+def test_sample_returns_minibatches_along_a_leading_axis() -> None:
     buffer = buffer_of(sequence_length=2)
     buffer.push([episode(name, 3) for name in range(5)])
 
@@ -322,7 +322,7 @@ def test_saving_restores_episodes_and_draws(through_file: bool, amount: int, tmp
             buffer.push([episode(20, 4)])
 
 
-def test_used_data_of_an_episode_is_told_when_its_transitions_are_overwritten() -> None:
+def test_used_data_of_an_episode_is_reported_when_its_transitions_are_overwritten() -> None:
     buffer = buffer_of(5, enable_track_used_data=True)
     buffer.push([episode(0, 3) | {"data_id": np.arange(3)}])
     buffer.push([episode(1, 4) | {"data_id": np.arange(3, 7)}])

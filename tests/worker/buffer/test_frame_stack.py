@@ -240,7 +240,7 @@ def test_transition_of_atari_costs_hardly_more_than_one_frame(buffer_class: type
     assert len(frames._pool) == size + size // 16 + 64 * 4  # it never had to grow
 
 
-def test_frames_that_nobody_shows_are_written_over() -> None:
+def test_unused_frames_are_overwritten() -> None:
     storage, player, rng = RingStorage(20, 4), Player(4, "zeros"), np.random.default_rng(0)
     for _ in range(300):
         events = [(env_id, "end" if rng.random() < 0.3 else "go", int(rng.integers(256))) for env_id in range(NUM_ENVS)]

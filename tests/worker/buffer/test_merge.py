@@ -36,7 +36,7 @@ def contents(buffer: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", [NaiveReplayBuffer, AdvancedReplayBuffer])
-def test_buffers_are_merged_in_the_order_of_time_with_ids_of_their_own(kind: Any, tmp_path: Path) -> None:
+def test_buffers_are_merged_in_chronological_order_with_distinct_ids(kind: Any, tmp_path: Path) -> None:
     files = []
     for number in (0, 1):
         buffer = kind({"replay_buffer_size": 100}, seed=number)

@@ -17,7 +17,7 @@ from lightning_ding.worker import (
 
 KINDS = [NaiveReplayBuffer, AdvancedReplayBuffer, SequenceReplayBuffer]
 FORMS = ["one", "list", "columns", "list_of_columns"]
-SIZE = 3  # of an observation, and of the batches that are as long as it
+SIZE = 3  # size of an observation, and of batches of the same length
 
 
 def buffer_of(kind: Any) -> Any:

@@ -166,7 +166,7 @@ def test_sequence_takes_another_length_for_one_call() -> None:
     assert buffer.sample(3, sequence=5)["reward"].shape == (5, 3)
 
 
-def test_sequence_gives_minibatches_an_axis_of_their_own_in_front() -> None:
+def test_sequence_returns_minibatches_along_a_leading_axis() -> None:
     buffer = buffer_of(100, sequence_length=3)
     buffer.push(episode(*range(90)))
 

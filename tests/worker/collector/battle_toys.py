@@ -17,7 +17,7 @@ from lightning_ding.worker import (
 from tests.toys.games import RelayGame
 
 Row = tuple[list[float], int, float, list[float], bool, bool]  # obs, action, reward, next_obs, terminated, truncated
-LENGTHS = [(1,), (2, 4), (5, 3, 7)]  # of the episodes of env 0, 1, 2; later envs take turns
+LENGTHS = [(1,), (2, 4), (5, 3, 7)]  # lengths of the episodes of env 0, 1, 2; later envs repeat them
 TRUNCATES = [(True, False), (False,), (False, True)]
 KINDS = [BattleSampleSerialCollector, BattleEpisodeSerialCollector]
 

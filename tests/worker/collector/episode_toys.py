@@ -18,7 +18,7 @@ from lightning_ding.worker import EpisodeSerialCollector
 from tests.toys.envs import CountingEnv
 
 MODES = [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED]
-LENGTHS = [(1,), (9, 2), (5, 3, 1)]  # of the episodes of env 0, 1, 2
+LENGTHS = [(1,), (9, 2), (5, 3, 1)]  # lengths of the episodes of env 0, 1, 2
 Lengths = Sequence[Sequence[int]]
 each_mode = pytest.mark.parametrize("mode", MODES)
 

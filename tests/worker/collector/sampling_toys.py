@@ -18,7 +18,7 @@ from tests.toys.envs import CountingEnv
 
 Row = tuple[list[float], int, float, list[float], bool, bool]  # obs, action, reward, next_obs, terminated, truncated
 MODES = [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED]
-LENGTHS = [(1,), (2, 4), (5, 3, 1)]  # of the episodes of env 0, 1, 2; later envs take turns
+LENGTHS = [(1,), (2, 4), (5, 3, 1)]  # lengths of the episodes of env 0, 1, 2; later envs repeat them
 TRUNCATES = [(True, False), (False,), (False, True)]
 
 

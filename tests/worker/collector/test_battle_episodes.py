@@ -245,7 +245,7 @@ def test_policies_are_reset_where_an_episode_was_dropped() -> None:
     assert players[0].resets == [None, [1], [0], [1], [1]]  # two faults of env 1 before it is good
 
 
-def test_env_that_only_fails_does_not_keep_a_collector_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_env_that_only_fails_does_not_block_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(episodes, "MAX_FAULTS", 3)
     env = PettingZooVectorEnv(functools.partial(FaultyGame, 1), max_faults=100)
     collector = collector_of(BattleEpisodeSerialCollector, env, env_fault="drop")

@@ -130,7 +130,7 @@ def test_move_carries_the_version_that_made_it_though_it_ends_in_a_later_call() 
     assert sorted(set(data[0]["policy_version"].tolist() + data[1]["policy_version"].tolist())) == [5, 6]
 
 
-def test_player_that_is_never_in_turn_does_not_keep_a_collector_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_player_that_never_moves_does_not_block_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(battle_sample, "MAX_IDLE_EPISODES", 20)
     collector = collector_of(BattleSampleSerialCollector, relay_env(1))  # episodes of one move
 

@@ -135,7 +135,7 @@ def test_collect_report_leaves_out_a_call_that_is_not_recorded(reporter: Reporte
     assert reporter.values("envstep_count") == [2]
 
 
-def test_collect_report_is_off_where_nobody_reads(
+def test_collect_report_is_off_without_a_logger(
     reporter: Reporter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(reporter.report._log, "tb_logger", None)

@@ -167,7 +167,7 @@ def test_state_with_a_different_number_of_envs_is_refused_if_episodes_should_con
 
 
 @pytest.mark.parametrize("kind", [SampleSerialCollector, EpisodeSerialCollector])
-def test_dropped_episodes_are_told_once(kind: Any) -> None:
+def test_dropped_episodes_are_reported_once(kind: Any) -> None:
     collector = kind({"env_fault": "drop"}, env=envs(kind=Brittle), policy=policy())
     told: list[int] = []
     for _ in range(6):
@@ -177,7 +177,7 @@ def test_dropped_episodes_are_told_once(kind: Any) -> None:
     assert collector.pop_dropped_episodes() == []
 
 
-def test_dropped_episodes_that_nobody_asked_for_are_part_of_the_state() -> None:
+def test_unread_dropped_episodes_are_part_of_the_state() -> None:
     collector = SampleSerialCollector({"env_fault": "drop"}, env=envs(kind=Brittle), policy=policy())
     collector.collect(40)
     other = SampleSerialCollector({"env_fault": "drop"}, env=envs(kind=Brittle), policy=policy())

@@ -250,7 +250,7 @@ def test_levels_may_come_and_go_where_no_episode_is_under_way(first: Any, then: 
 
 
 @each_mode
-def test_collect_hands_over_memory_of_its_own(mode: AutoresetMode) -> None:
+def test_collect_returns_separate_memory(mode: AutoresetMode) -> None:
     edited, left_alone = collector_of(envs(mode=mode)), collector_of(envs(mode=mode))
     for _ in range(4):
         episodes, expected = collect(edited, 4), collect(left_alone, 4)

@@ -40,7 +40,7 @@ def test_collect_cuts_windows_for_a_policy_that_learns_from_sequences() -> None:
     assert data["obs"][:, :, 2].tolist() == steps
     assert data["env_id"].tolist() == [[0] * 4, [1] * 4, [1] * 4, [1] * 4, [2] * 4, [2] * 4]
     assert data["mask"].sum(1).tolist() == [1, 4, 4, 1, 4, 1]
-    assert collector.sample == 15  # what was filled up is no sample
+    assert collector.sample == 15  # the padding does not count
 
 
 class ShapingEnv(SyncVectorEnv):
@@ -68,7 +68,7 @@ def test_reward_shaping_gives_what_the_env_returns(mode: AutoresetMode) -> None:
     assert sorted(collector.pop_episodes()[0]) == [1, 3, 6]  # the return is that of the env itself
 
 
-def test_reward_shaping_is_left_alone_if_nobody_asked_for_it() -> None:
+def test_reward_shaping_is_off_by_default() -> None:
     assert collect(collector_of(shaping_envs()), 3)[2]["reward"].tolist() == [1, 2, 3]
 
 

@@ -153,7 +153,7 @@ def test_collect_marks_transitions_with_the_update_that_acted() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_collect_hands_over_memory_of_its_own(mode: AutoresetMode) -> None:
+def test_collect_returns_separate_memory(mode: AutoresetMode) -> None:
     edited, left_alone = collector_of(counting_envs(mode)), collector_of(counting_envs(mode))
     for _ in range(8):
         data, expected = collect(edited, 3), collect(left_alone, 3)

@@ -269,7 +269,7 @@ def test_collector_leaves_what_is_not_recorded_out_of_its_reports() -> None:
     assert sink.rows[0]["total_envstep_count"] == 36
 
 
-def test_collector_does_nothing_for_reports_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collector_does_no_work_for_reports_without_a_logger(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("nobody reads this")
 

@@ -310,7 +310,7 @@ def test_game_with_a_fault_is_played_again() -> None:
     assert FaultyGame.made == 3
 
 
-def test_env_that_only_fails_does_not_keep_an_evaluator_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_env_that_only_fails_does_not_block_an_evaluator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FaultyGame, "made", -1000)
     evaluator = evaluator_of(PettingZooVectorEnv(FaultyGame, max_faults=100))
 

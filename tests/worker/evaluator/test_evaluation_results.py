@@ -113,7 +113,7 @@ def test_eval_that_is_not_told_when_it_is_does_not_count_as_the_last_one() -> No
 
 
 @pytest.mark.parametrize("call", ["eval", "run"])
-def test_policy_is_told_the_policy_kwargs(call: str) -> None:
+def test_policy_receives_the_policy_kwargs(call: str) -> None:
     policy = StillPolicy()
     evaluator = evaluator_of(counting_envs([(1,)]), policy)
     first: Any = {"eval": {"n_episode": 1}, "run": {"episodes": range(1)}}[call]

@@ -172,7 +172,7 @@ def test_register_learner_hook_refuses_what_is_no_hook_class(given: Any) -> None
         register_learner_hook("wrong", given)
 
 
-def test_register_learner_hook_replaces_a_class_only_if_it_is_told_to() -> None:
+def test_register_learner_hook_replaces_a_class_only_with_force_overwrite() -> None:
     class Other(SaveCkptHook):
         pass
 

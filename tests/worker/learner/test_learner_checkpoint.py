@@ -28,7 +28,7 @@ def test_checkpoint_is_named_after_ckpt_name_once(tmp_path: Path) -> None:
     assert [learner.save_checkpoint().name for _ in range(2)] == ["mine.pth.tar", "iteration_0.pth.tar"]
 
 
-def test_checkpoint_of_a_named_learner_has_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_checkpoint_of_a_named_learner_has_a_separate_folder(tmp_path: Path) -> None:
     learner = learner_of(policy_of(), exp_name=str(tmp_path), instance_name="second")
 
     assert learner.save_checkpoint("x").parent == tmp_path / "ckpt_second"

@@ -416,7 +416,7 @@ def test_a_dump_of_a_policy_that_is_not_registered_needs_its_class() -> None:
     assert isinstance(load_dump(caught.value.folder, OwnPolicy).policy, OwnPolicy)
 
 
-def test_a_dump_goes_where_the_guard_is_told(tmp_path: Path) -> None:
+def test_dump_is_written_to_the_folder_of_the_guard(tmp_path: Path) -> None:
     policy = make("dqn")
     policy.updater.guard.folder = tmp_path / "elsewhere"
     with pytest.raises(NonFiniteError) as caught:

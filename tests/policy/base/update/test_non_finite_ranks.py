@@ -33,7 +33,7 @@ def test_all_ranks_raise_at_the_update_in_which_one_has_a_bad_minibatch(what: st
     assert "is nan" in numbers[0]
 
 
-def test_each_rank_writes_the_minibatch_of_its_own(ranks: list[dict[str, Any]]) -> None:
+def test_each_rank_writes_its_own_minibatch(ranks: list[dict[str, Any]]) -> None:
     folders = [Path(found["raise"]["folder"]) for found in ranks]
     assert [folder.name for folder in folders] == ["update_3_rank_0", "update_3_rank_1"]
     good, bad = (load_dump(folder) for folder in folders)
