@@ -59,7 +59,7 @@ class ResumableDataModule(RunData, LightningDataModule):
 
     @abstractmethod
     def _next_round(self) -> Any:
-        """Collect with the newest weights, and return what ``training_step`` learns from."""
+        """Collect with the newest weights, and return the data for ``training_step``."""
 
     def _begin(self) -> None:
         """Prepare the first round of a fit, after the envs were reset; a subclass may fill its buffer here."""

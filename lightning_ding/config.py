@@ -210,7 +210,7 @@ def moved(**where: str) -> dict[str, str]:
 
 
 def moved_to(config_class: type, path: str) -> str | None:
-    """Return what to use instead of a dotted key, if it is an old key or one of another framework; else None."""
+    """Return the replacement of a dotted key, if it is an old key or one of another framework; else None."""
     key, _, below = path.partition(".")
     hints: dict[str, str] = getattr(config_class, "MOVED", {})
     section = getattr(config_class(), key, None)

@@ -30,7 +30,7 @@ def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return what ``write_manifest`` wrote.
+    """Return the manifest that ``write_manifest`` wrote.
 
     Raises:
         TornCheckpointError: If the manifest is missing or cannot be read.

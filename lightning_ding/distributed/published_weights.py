@@ -22,7 +22,7 @@ FIRST_WEIGHTS = 600.0  # seconds to wait for the first weights, while the learne
 LONG = 10.0  # seconds of waiting after which a warning is logged
 PAUSE = 0.1  # seconds between two requests for the first weights
 FetchWeights = Callable[[str, int], Mapping[str, Any] | None]
-"""A function of a policy id and a serial number that returns what :func:`fetch_weights` returns."""
+"""A function of a policy id and a serial number that returns a result like :func:`fetch_weights`."""
 
 
 def publish_weights(worker: CommWorker, task: LearningTask, state_dict: Mapping[str, Any]) -> None:

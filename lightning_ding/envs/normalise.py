@@ -92,7 +92,7 @@ class RunningStatistics:
         return {"count": self.count, "mean": torch.tensor(mean), "m2": torch.tensor(m2)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what ``state_dict`` returned, on all ranks.
+        """Restore the state that ``state_dict`` returned, on all ranks.
 
         Raises:
             ValueError: If the statistics belong to rows of a different shape.
@@ -204,7 +204,7 @@ class NormaliseObservation(_Normaliser):
         return {}
 
     def load_episode_state(self, state: dict[str, Any]) -> None:
-        """Restore what ``episode_state`` returned."""
+        """Restore the state that ``episode_state`` returned."""
 
     def _normalise(self, obs: Any, counted: BoolArray) -> Any:
         return self._normalise_part(obs, self.statistics, counted)
@@ -288,7 +288,7 @@ class NormaliseReward(_Normaliser):
         return {"return": self._return.copy(), "resetting": self._resetting.copy()}
 
     def load_episode_state(self, state: dict[str, Any]) -> None:
-        """Restore what ``episode_state`` returned."""
+        """Restore the state that ``episode_state`` returned."""
         self._return, self._resetting = state["return"].copy(), state["resetting"].copy()
 
 

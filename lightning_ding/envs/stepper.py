@@ -182,7 +182,7 @@ class EnvStepper:
         return copy.deepcopy(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what ``state_dict`` returned, after ``envs.load_env_state`` has restored the envs."""
+        """Restore the state that ``state_dict`` returned, after ``envs.load_env_state`` has restored the envs."""
         self.obs, self._resetting, self._paused, self.next_seed = copy.deepcopy(
             [state[name] for name in ("obs", "resetting", "paused", "next_seed")]
         )

@@ -44,7 +44,7 @@ class TuplesAsDicts(VectorWrapper[Any, Any, Any, Any, Any]):
         return {}
 
     def load_episode_state(self, state: dict[str, Any]) -> None:
-        """Restore what ``episode_state`` returned."""
+        """Restore the state that ``episode_state`` returned."""
 
 
 def without_tuples(env: VectorEnv) -> VectorEnv:

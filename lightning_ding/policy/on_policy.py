@@ -223,12 +223,12 @@ class OnPolicyPolicy(Policy[ConfigT]):
         self.updater.optimizers = [make_optimizer(learn.optimizer, self.model.parameters(), learn.learning_rate)]
 
     def _forward_learn(self, batch: Batch) -> dict[str, Any]:
-        """Learn from a rollout with leading axis S in one pass; return what the last update reports."""
+        """Learn from a rollout with leading axis S in one pass; return the metrics of the last update."""
         sequences = rl.time_major(batch["env_id"], batch["episode_id"])
         return self._make_pass(self._learning_data(batch, sequences))[-1]
 
     def _make_pass(self, data: Batch) -> list[dict[str, Any]]:
-        """Make an update on each minibatch of the learning data, and return what the updates report."""
+        """Make an update on each minibatch of the learning data, and return the metrics of the updates."""
         reports = []
         for minibatch in self._minibatches(data):
             reports.append(self.updater.minimise(self.loss, minibatch | self.updater.schedules.tensors))

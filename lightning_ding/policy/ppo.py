@@ -127,7 +127,7 @@ class PPOPolicy(ActorCriticPolicy[PPOConfig]):
         self.return_statistics = rl.RunningMeanStd()
 
     def _forward_learn(self, batch: Batch) -> dict[str, Any]:
-        """Learn from a rollout with leading axis S in several passes; return what the last update reports."""
+        """Learn from a rollout with leading axis S in several passes; return the metrics of the last update."""
         sequences = rl.time_major(batch["env_id"], batch["episode_id"])
         for epoch in range(self.config.learn.epoch_per_collect):
             if epoch == 0 or self.config.recompute_adv:

@@ -168,5 +168,5 @@ class OrnsteinUhlenbeckNoise:
         return {"state": self.state.tolist()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what ``state_dict`` returned."""
+        """Restore the state that ``state_dict`` returned."""
         self.state = np.array(state["state"]) if state["state"] else np.zeros((0, 0))

@@ -1,6 +1,6 @@
 """Workers: collectors, evaluators, buffers and learners. They use a policy's modes and contain no algorithm."""
 
-# ruff: noqa: F403 - the packages below name what they export
+# ruff: noqa: F403 - the packages below define ``__all__``
 
 from lightning_ding.worker import buffer, collector, evaluator, learner
 from lightning_ding.worker.aggregator import LearnerAggregator, merge_info

@@ -18,7 +18,7 @@ SELECTION = frozenset({"type", "import_names"})  # keys that select the class of
 
 
 class Worker(ABC):
-    """A context manager that closes what it made itself, configured by a section of a policy's config."""
+    """A context manager that closes its own objects, configured by a section of a policy's config."""
 
     config_class: ClassVar[type[Any]]
     registry: ClassVar[Registry[Any]]

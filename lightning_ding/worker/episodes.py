@@ -127,7 +127,7 @@ class EpisodeStatistics:
         return {saved: getattr(self, name) for name, saved in SAVED.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state_dict`` returned."""
+        """Restore the state that ``state_dict`` returned."""
         for name, saved in SAVED.items():
             setattr(self, name, state[saved])
 
@@ -219,7 +219,7 @@ class CollectReport:
         self._mark = (time.perf_counter(), counted.envstep, counted.sample, len(counted.returns)) if is_on else None
 
     def finish(self, train_iter: int, returns: Mapping[str, Sequence[float]] | None = None) -> None:
-        """Add what the collector did since :meth:`begin`, and write a report if one is due.
+        """Add the work of the collector since :meth:`begin`, and write a report if one is due.
 
         Args:
             train_iter: Updates so far.

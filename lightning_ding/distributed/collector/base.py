@@ -98,7 +98,7 @@ class BaseParallelCollector(ABC):
         return Collected(self._transitions(found), returns, lengths, collector.pop_dropped_episodes())
 
     def _transitions(self, found: Any) -> Any:
-        """Return the transitions among what the serial collector has returned."""
+        """Return the transitions in a result of the serial collector."""
         return found
 
     def _evaluate(self) -> None:

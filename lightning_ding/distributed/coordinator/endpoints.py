@@ -42,7 +42,7 @@ class Endpoint:
 
         Raises:
             Refusal: 404 for an unknown task, 400 for a task of the other role.
-            LeaseLostError: If the sender does not own the task any more.
+            LeaseLostError: If the sender no longer owns the task.
         """
         worker_id, run_id = messages.text(message, "worker_id"), messages.text(message, "run_id")
         self.scheduler.book.renew(worker_id)

@@ -35,7 +35,7 @@ class ActionSelector:
         self._in_eval_mode = InEvalMode(model)
 
     def __call__(self, function: Callable[..., Any], obs: Any, device: torch.device | str, /, **kwargs: Any) -> Any:
-        """Return what ``function`` returns for observations.
+        """Return the result of ``function`` for observations.
 
         Args:
             function: Takes B observations as tensors, and ``kwargs``.

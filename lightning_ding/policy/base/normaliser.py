@@ -140,7 +140,7 @@ class Normaliser(nn.Module):
         return {"value": torch.tensor(self._episodes.value), "episode": torch.tensor(self._episodes.episode)}
 
     def load_episode_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what ``episode_state`` returned."""
+        """Restore the state that ``episode_state`` returned."""
         self._episodes.value, self._episodes.episode = (state[name].numpy().copy() for name in ("value", "episode"))
 
     # ------------------------------------------------------------------ parts

@@ -172,7 +172,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         return {}
 
     def load_collect_memory(self, memory: Mapping[str, Any]) -> None:
-        """Restore what ``collect_memory`` returned."""
+        """Restore the state that ``collect_memory`` returned."""
 
     def _monitor_vars_learn(self) -> list[str]:
         return ["cur_lr", "total_loss"]
@@ -288,7 +288,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         return CommandMode(self._get_setting_learn, self._get_setting_collect, self._get_setting_eval)
 
     def get_attribute(self, name: str) -> Any:
-        """Return what workers read by name; see :func:`attributes.get`."""
+        """Return an attribute that workers read by name; see :func:`attributes.get`."""
         return attributes.get(self, name)
 
     def set_attribute(self, name: str, value: Any) -> None:
@@ -324,7 +324,7 @@ class Policy(LightningModule, Generic[ConfigT]):
             self.configure_model()
 
     def _network_state(self) -> dict[str, Any]:
-        """Return what acting needs: the network, and the statistics that observations are normalised by, if any."""
+        """Return the state for acting: the network, and the statistics that observations are normalised by, if any."""
         state: dict[str, Any] = {"model": self.model.state_dict()}
         return state | ({"normaliser": self.normaliser.state_dict()} if self.normaliser.is_on else {})
 
@@ -406,7 +406,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Restore what ``state_dict`` returned; a handed-over state makes the network if there is none."""
+        """Restore the state that ``state_dict`` returned; a handed-over state makes the network if there is none."""
         weights = {name: value for name, value in state_dict.items() if name != HANDED_OVER}
         if HANDED_OVER in state_dict:
             self.config = resolve(type(self.config), state_dict[HANDED_OVER]["cfg"])

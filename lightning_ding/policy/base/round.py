@@ -88,7 +88,7 @@ class RoundLearner:
         return output
 
     def update(self, data: Batch | Sequence[Mapping[str, Any]], is_raw: bool = True) -> dict[str, Any]:
-        """Make one update, and return what the algorithm reports.
+        """Make one update, and return the metrics that the algorithm reports.
 
         A rollout is added to the statistics of observations after the update, because the policy acted without it.
 

@@ -64,7 +64,7 @@ class Frames:
         return {"row": self._values[:rows], "slot": self._values[slots]}
 
     def load(self, state: Columns, rows: int, slots: slice) -> None:
-        """Restore what ``state`` returned."""
+        """Restore the state that ``state`` returned."""
         self._values[:rows] = state["row"]
         self._values[slots] = state["slot"]
 

@@ -78,7 +78,7 @@ class RateLimiter:
         self._condition = condition
         self.pushed = 0.0
         self.sampled = 0.0
-        """Weighted counts, to which the buffer adds what it pushed and sampled."""
+        """Weighted counts, to which the buffer adds its pushes and samples."""
         self._since = time.monotonic()
         self.waited_seconds = 0.0
         """Total time that pushes and samples have waited."""

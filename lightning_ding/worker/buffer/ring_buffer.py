@@ -319,7 +319,7 @@ class RingBuffer(IBuffer):
         return {**state, "rng": self._rng.bit_generator.state}
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what a subclass added to the state."""
+        """Restore the part of the state that a subclass added."""
 
     def _note_sample(self, amount: int, train_iter: int) -> None:
         """Count sampled transitions, and write metrics if they are due; the lock is held."""

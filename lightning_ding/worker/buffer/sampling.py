@@ -112,7 +112,7 @@ class DroppedRows:
         return np.empty(0, dtype=np.int64) if self.mask is None else np.flatnonzero(self.mask)
 
     def load(self, rows: Rows) -> None:
-        """Restore what :meth:`rows` of a ring of the same size returned."""
+        """Restore the rows that :meth:`rows` of a ring of the same size returned."""
         self.count, self.mask = 0, None
         self.add(rows)
 

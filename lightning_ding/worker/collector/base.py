@@ -172,7 +172,7 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
         raise NotImplementedError(f"a {type(self).__name__} cannot save its state")
 
     def load_state_dict(self, state: Mapping[str, Any], continues: bool = True) -> None:
-        """Restore what ``state_dict`` returned.
+        """Restore the state that ``state_dict`` returned.
 
         Args:
             state: State of a collector of the same kind with as many envs; of a different kind only if ``continues`` is

@@ -73,7 +73,7 @@ class EvaluatorConfig:
         require(limit is None or limit >= 1, "max_episode_steps", ">= 1 or None", limit)
 
     def summary(self, returns: Sequence[float] | NDArray[np.float64]) -> dict[str, float]:
-        """Return what an evaluation reports of its returns, shape (E,), by the names of results and metrics.
+        """Return the metrics of an evaluation from its returns, shape (E,), by name.
 
         Example:
             >>> EvaluatorConfig().summary([1.0, 3.0])

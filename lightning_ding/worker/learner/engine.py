@@ -298,7 +298,7 @@ def write_checkpoint(file: Path, state: Mapping[str, Any]) -> None:
 
 
 def read_checkpoint(file: str | Path) -> dict[str, Any]:
-    """Return what ``write_checkpoint`` wrote, on the CPU.
+    """Return the state that ``write_checkpoint`` wrote, on the CPU.
 
     Raises:
         FileNotFoundError: If there is no such file.

@@ -267,7 +267,7 @@ class Updater:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state_dict`` returned."""
+        """Restore the state that ``state_dict`` returned."""
         self.take_optimizers()
         for optimizer, saved in zip(self.optimizers, state["optimizer"], strict=True):
             optimizer.load_state_dict(copy.deepcopy(saved))  # torch would share the tensors of the other optimizer
