@@ -22,7 +22,15 @@ from lightning_ding.datamodules.resume import ResumableDataModule
 from lightning_ding.datamodules.trainer_setup import plain, set_up_trainer
 from lightning_ding.envs import FaultBarrier, make_vector_env
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
-from lightning_ding.envs.vector import MODES, AutoresetName, EnvTimeout, VectorMode, differ_in_bounds_only, find_mode
+from lightning_ding.envs.vector import (
+    MODES,
+    SEPARATE_MODES,
+    AutoresetName,
+    EnvTimeout,
+    VectorMode,
+    differ_in_bounds_only,
+    find_mode,
+)
 from lightning_ding.ranks import sum_over_ranks
 from lightning_ding.registry import import_modules
 from lightning_ding.worker import (
@@ -151,7 +159,7 @@ class CollectingDataModule(ResumableDataModule):
         wrappers = (*self.wrappers, *self.train_wrappers)
         if self._policy.config.collect.collector.env_fault != "drop":
             return wrappers
-        allowed = '"sync" or "async" if collect.collector.env_fault is "drop"'
+        allowed = f'one of {SEPARATE_MODES} if collect.collector.env_fault is "drop"'
         require(MODES[self.mode].has_separate_envs, "mode", allowed, self.mode)
         return (*wrappers, FaultBarrier)
 

@@ -52,7 +52,7 @@ class ReplayBufferConfig:
     )
 
     type: str = "naive"
-    """Registered name of the buffer: naive, advanced, sequence, episode or your own."""
+    """Name under which the class of the buffer is registered; ``docs/workers.md`` lists the package's own."""
     import_names: tuple[str, ...] = ()
     """Modules to import first, which register further buffers."""
     replay_buffer_size: int = 10_000

@@ -248,8 +248,8 @@ def _timeouts(env_timeout: EnvTimeout) -> dict[str, Any]:
 def _make_native(request: Request) -> VectorEnv:
     env = request.env
     if isinstance(env, str):
-        if gym.spec(env).vector_entry_point is None:
-            raise ValueError(f'mode must be "sync" or "async" for {env!r}, which registers no vector env, got "native"')
+        allowed = f"one of {SEPARATE_MODES} for {env!r}, which registers no vector env"
+        require(gym.spec(env).vector_entry_point is not None, "mode", allowed, "native")
         vector: Any = gym.make_vec(env, request.num_envs, vectorization_mode="vector_entry_point", **request.kwargs)
     else:
         vector = env(**request.kwargs)
@@ -276,6 +276,8 @@ MODES: dict[VectorMode, Mode] = {
     "native": Mode(_make_native, has_separate_envs=False),
 }
 """The kinds of vector envs. A new one is added here and to ``VectorMode``."""
+SEPARATE_MODES: tuple[VectorMode, ...] = tuple(name for name, mode in MODES.items() if mode.has_separate_envs)
+"""The modes with separate envs."""
 
 
 def find_mode(mode: VectorMode, env_timeout: EnvTimeout) -> Mode:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from gymnasium import spaces
@@ -55,7 +55,7 @@ class DQNLearnConfig(QLearningLearnConfig):
     """Step size, > 0."""
     target_update_freq: int | None = None
     """Updates between two copies into the target network, >= 1; None means 250, or no copies with target_theta."""
-    loss: Literal["huber", "mse"] = "huber"
+    loss: rl.TDLoss = "huber"
     """Loss of the temporal-difference error."""
 
 

@@ -49,7 +49,7 @@ from lightning_ding.rl.policy_gradients import (
 from lightning_ding.rl.returns import discounted_return, gae, n_step_return
 from lightning_ding.rl.running import RunningMeanStd, combine_moments, moments
 from lightning_ding.rl.sequences import Sequences, time_major
-from lightning_ding.rl.td import double_q_target, masked, q_target, take_action_value, td_error, td_loss
+from lightning_ding.rl.td import TDLoss, double_q_target, masked, q_target, take_action_value, td_error, td_loss
 
 __all__ = [
     "Categorical",
@@ -61,6 +61,7 @@ __all__ = [
     "PPOPolicyLoss",
     "RunningMeanStd",
     "Sequences",
+    "TDLoss",
     "approx_kl",
     "categorical_projection",
     "combine_moments",

@@ -6,11 +6,16 @@ one place, where the discount is computed. Time is in the names: ``tm1`` before 
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+TDLoss = Literal["huber", "mse"]
+TD_LOSSES: dict[TDLoss, Callable[..., Tensor]] = {"huber": F.smooth_l1_loss, "mse": F.mse_loss}
+"""The losses of :func:`td_loss`. A new one is added here and to ``TDLoss``."""
 
 
 def take_action_value(q: Tensor, action: Tensor) -> Tensor:
@@ -76,9 +81,7 @@ def double_q_target(reward: Tensor, discount_t: Tensor, q_t: Tensor, q_t_selecto
     return (reward + discount_t * take_action_value(q_t, q_t_selector.argmax(1))).detach()
 
 
-def td_loss(
-    prediction: Tensor, target: Tensor, weight: Tensor | None = None, kind: Literal["huber", "mse"] = "huber"
-) -> Tensor:
+def td_loss(prediction: Tensor, target: Tensor, weight: Tensor | None = None, kind: TDLoss = "huber") -> Tensor:
     """Return the mean loss between predictions and targets.
 
     Args:
@@ -98,9 +101,9 @@ def td_loss(
         >>> td_loss(torch.tensor([0.0, 0.0]), torch.tensor([2.0, 1.0]), kind="mse").item()
         2.5
     """
-    if kind not in ("huber", "mse"):
-        raise ValueError(f"kind must be 'huber' or 'mse', got {kind!r}")
-    function = F.smooth_l1_loss if kind == "huber" else F.mse_loss
+    if kind not in TD_LOSSES:
+        raise ValueError(f"kind must be one of {get_args(TDLoss)}, got {kind!r}")
+    function = TD_LOSSES[kind]
     if weight is None:
         return function(prediction, target)
     return (weight * function(prediction, target, reduction="none")).mean()

@@ -498,7 +498,9 @@ def test_run_ends_with_the_error_of_an_env_unless_faults_are_dropped(make_traine
 def test_faults_of_a_native_vector_env_cannot_be_dropped(make_trainer: MakeTrainer, small: Config) -> None:
     policy = DQNPolicy(deep_merge(small, {"collect": {"collector": {"env_fault": "drop"}}}))
 
-    with pytest.raises(ValueError, match=r'mode must be "sync" or "async" if collect\.collector\.env_fault is "drop"'):
+    with pytest.raises(
+        ValueError, match=r'mode must be one of \(.sync., .async.\) if collect\.collector\.env_fault is "drop"'
+    ):
         make_trainer().fit(policy, ReplayDataModule("CartPole-v1", mode="native"))
 
 

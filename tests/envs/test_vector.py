@@ -285,5 +285,5 @@ def test_make_vector_env_refuses_a_callable_that_makes_no_native_vector_env() ->
 
 
 def test_make_vector_env_names_the_id_without_a_native_vector_env() -> None:
-    with pytest.raises(ValueError, match='mode must be "sync" or "async" for \'Acrobot-v1\''):
+    with pytest.raises(ValueError, match=r"mode must be one of \('sync', 'async'\) for 'Acrobot-v1'"):
         make_vector_env("Acrobot-v1", mode="native")

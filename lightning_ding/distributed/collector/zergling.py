@@ -9,7 +9,7 @@ from typing_extensions import override
 from lightning_ding.config import require
 from lightning_ding.distributed.collector.base import BaseParallelCollector
 from lightning_ding.envs import FaultBarrier, make_vector_env
-from lightning_ding.envs.vector import MODES
+from lightning_ding.envs.vector import MODES, SEPARATE_MODES
 from lightning_ding.registry import PARALLEL_COLLECTOR_REGISTRY
 from lightning_ding.worker import InteractionSerialEvaluator, SampleSerialCollector
 
@@ -39,7 +39,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
     def _make_env(self, seed: np.random.SeedSequence) -> VectorEnv:
         config, env = self.config, self.config.env
         drops = config.env_fault == "drop" and not config.eval_flag
-        allowed = '"sync" or "async" if env_fault is "drop"'
+        allowed = f'one of {SEPARATE_MODES} if env_fault is "drop"'
         kind = MODES[env.mode]
         require(kind.has_separate_envs or not drops, "env.mode", allowed, env.mode)
         env_id, kwargs, wrappers = env.evaluating if config.eval_flag else env.collecting
