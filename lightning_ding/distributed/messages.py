@@ -1,6 +1,6 @@
 """Reading messages: each field has its type and is in its range, or the message is refused.
 
-Every function of this module raises a ``Refusal`` of status 400 for a field that is missing or has another value.
+Every function of this module raises a ``Refusal`` of status 400 for a field that is missing or has an invalid value.
 """
 
 from __future__ import annotations

@@ -246,9 +246,9 @@ def encoder_for(
 ) -> Any:
     """Return the encoder for the arguments of a network, see ``DQN`` and ``create_encoder``.
 
-    An entry ``action_mask`` is not encoded. ``encoder_kwargs`` may hold another ``activation`` and ``layer_norm`` than
-    the network's; an encoder without an argument ``layer_norm`` is not normalised. With ``keeps_vectors``, a vector
-    gets a :class:`FlatVector` unless an argument of the encoder is given.
+    An entry ``action_mask`` is not encoded. ``encoder_kwargs`` may hold an ``activation`` and ``layer_norm`` that
+    differ from the network's; an encoder without an argument ``layer_norm`` is not normalised. With ``keeps_vectors``,
+    a vector gets a :class:`FlatVector` unless an argument of the encoder is given.
     """
     shape, kwargs = without_action_mask(obs_shape), dict(encoder_kwargs or {})
     name = _encoder_name(shape) if encoder is None else encoder

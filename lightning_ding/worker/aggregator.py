@@ -199,7 +199,7 @@ def encode(data: Any) -> bytes:
     Tuples come back as lists.
 
     Raises:
-        TypeError: If there is a value of another type; the message names its place.
+        TypeError: If there is a value of an unsupported type; the message names its place.
     """
     tensors: dict[str, Tensor] = {}
     text = json.dumps(_to_json(data, tensors, "data")).encode()

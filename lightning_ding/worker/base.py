@@ -56,7 +56,7 @@ class Worker(ABC):
         """Return a section without the keys of other workers, which must hold their defaults, as in a saved config.
 
         Raises:
-            ValueError: If another worker's key has another value.
+            ValueError: If a key of another worker does not have its default value.
         """
         kept = {key: value for key, value in section.items() if key in cls.config_keys | SELECTION}
         others = section.keys() - kept.keys() - {"cfg_type"}

@@ -114,7 +114,7 @@ class Normaliser(nn.Module):
             normal["reward"] = self._part(REWARD).scaled(batch["reward"])
         return {**batch, **normal}
 
-    # ------------------------------------------------------------------ learning what to normalise by
+    # ------------------------------------------------------------------ updating the statistics
 
     @torch.no_grad()
     def update(self, transitions: Mapping[str, Any]) -> None:

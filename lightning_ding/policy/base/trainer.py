@@ -234,5 +234,5 @@ def attached_trainer(module: LightningModule) -> Trainer | None:
     """Return the Trainer of a module, or None when it is used without one."""
     try:
         return module.trainer
-    except RuntimeError:  # what Lightning raises for a module without a Trainer
+    except RuntimeError:  # raised by Lightning for a module without a Trainer
         return None

@@ -204,7 +204,7 @@ def to_tensor_transitions(
         As many transitions; float64 arrays have become float32.
 
     Raises:
-        TypeError: If a value has another type; the message names its place.
+        TypeError: If a value has an unsupported type; the message names its place.
 
     Example:
         >>> first = {"obs": np.zeros(2), "next_obs": np.ones(2), "terminated": False}

@@ -165,7 +165,7 @@ def gif(video: NDArray[np.uint8], fps: float) -> bytes:
 def _shrunk(frame: NDArray[Any]) -> NDArray[Any]:
     """Return a smaller frame of the means of square blocks, so that thin lines stay visible."""
     size = -(-max(frame.shape[:2]) // MAX_SIDE)
-    if size == 1 or frame.ndim != 3 or frame.dtype != np.uint8:  # the monitor refuses what is not an image
+    if size == 1 or frame.ndim != 3 or frame.dtype != np.uint8:  # the monitor refuses these frames
         return frame
     height, width, _ = frame.shape
     whole = np.pad(frame, ((0, -height % size), (0, -width % size), (0, 0)), mode="edge")

@@ -101,7 +101,7 @@ class LearnerEngine:
         engine.module = trainer.lightning_module
         return engine
 
-    # ------------------------------------------------------------------ what hooks read
+    # ------------------------------------------------------------------ attributes that hooks read
 
     @property
     def policy(self) -> LearnMode:
@@ -155,7 +155,7 @@ class LearnerEngine:
         """Return whether the last iteration completed an update whose number is a multiple of ``every``."""
         return self.train_iter // every > (self.train_iter - self.updates) // every
 
-    # ------------------------------------------------------------------ what happens
+    # ------------------------------------------------------------------ the course of a run
 
     def begin_iteration(self) -> None:
         """Reset the values of the last iteration; in a Trainer every hook calls this method."""
@@ -285,7 +285,7 @@ def write_checkpoint(file: Path, state: Mapping[str, Any]) -> None:
         state: Nested mappings, lists and tuples of tensors, numpy values and builtins.
 
     Raises:
-        TypeError: If ``state`` contains another type, which could not be read back safely. Then nothing is written.
+        TypeError: If ``state`` contains a type that could not be read back safely. Then nothing is written.
     """
     plain = _plain(state, "the state")
     file.parent.mkdir(parents=True, exist_ok=True)

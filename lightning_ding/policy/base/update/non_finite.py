@@ -293,7 +293,7 @@ class NonFiniteGuard:
         folder = dump_folder(self._policy, self.folder, update.number)
         try:
             write_dump(folder, self._policy, update, message, is_exact)
-        except Exception as error:  # a full disk, or whatever else, must not hide what happened
+        except Exception as error:  # an error of writing, such as a full disk, must not hide the non-finite update
             return None, f"; files that reproduce it could not be written: {error}"
         return folder, f"; files that reproduce it are in {folder}, see lightning_ding.policy.load_dump"
 
