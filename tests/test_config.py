@@ -66,7 +66,7 @@ class OuterConfig:
     middle: MiddleConfig = field(default_factory=MiddleConfig)
 
 
-def test_deep_merge_keeps_what_the_update_does_not_name() -> None:
+def test_deep_merge_keeps_keys_that_the_update_does_not_name() -> None:
     merged = deep_merge({"learn": {"lr": 0.1, "size": 64}, "n": 1}, {"learn": {"lr": 0.2}, "m": 2})
     assert merged == {"learn": {"lr": 0.2, "size": 64}, "n": 1, "m": 2}
 
@@ -119,7 +119,7 @@ def test_resolve_takes_a_section_as_a_dataclass() -> None:
 
 
 @pytest.mark.parametrize("cfg", [3, "count", [("count", 1)], InnerConfig(), OuterConfig])
-def test_resolve_refuses_what_is_no_config(cfg: Any) -> None:
+def test_resolve_refuses_other_types(cfg: Any) -> None:
     with pytest.raises(TypeError, match="cfg must be a OuterConfig, a mapping or None"):
         resolve(OuterConfig, cfg)
 
@@ -250,7 +250,7 @@ def test_to_dict_holds_builtins_only() -> None:
 
 
 @pytest.mark.parametrize("config", [OuterConfig, {"count": 1}, None])
-def test_to_dict_refuses_what_is_no_dataclass_instance(config: Any) -> None:
+def test_to_dict_refuses_other_types(config: Any) -> None:
     with pytest.raises(TypeError, match="config must be a dataclass instance"):
         to_dict(config)
 

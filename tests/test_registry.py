@@ -41,7 +41,7 @@ def module_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
             del sys.modules[name]
 
 
-def test_register_returns_what_it_decorates(shapes: Registry[Any]) -> None:
+def test_register_returns_the_decorated_object(shapes: Registry[Any]) -> None:
     assert shapes.register("angular")(Square) is Square
 
 

@@ -64,7 +64,7 @@ def test_ranks_whose_episodes_are_of_uneven_lengths_wait_for_each_other(reports:
     assert one["progress"]["episode"] == 2 * 2 * ROUNDS
 
 
-def test_ranks_normalise_by_what_both_have_seen(reports: Reports) -> None:
+def test_ranks_normalise_by_the_statistics_of_both(reports: Reports) -> None:
     for name in NORMALISED:
         one, other = (report[name]["normaliser"] for report in reports)
         assert set(one) == {f"{kind}.{key}" for kind in ("obs", "reward") for key in ("count", "mean", "m2")}

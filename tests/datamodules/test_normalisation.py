@@ -170,7 +170,7 @@ def note_draws(data: ReplayDataModule, drawn: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", [RolloutDataModule, ReplayDataModule])
-def test_policy_from_a_checkpoint_alone_acts_on_what_the_env_gives(
+def test_policy_from_a_checkpoint_alone_acts_on_raw_observations(
     kind: Any, make_trainer: MakeTrainer, tmp_path: Path, small: dict[str, Any]
 ) -> None:
     policy_class: Any = PPOPolicy if kind is RolloutDataModule else DQNPolicy

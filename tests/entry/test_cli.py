@@ -65,7 +65,7 @@ def test_no_command_shows_the_usage_with_those_that_there_are(capsys: pytest.Cap
     assert lines[-1] == "error: no command given; see lightning-ding --help"
 
 
-def test_python_m_does_what_the_console_script_does() -> None:
+def test_python_m_equals_the_console_script() -> None:
     command = [sys.executable, "-m", "lightning_ding"]
     shown = subprocess.run([*command, "--version"], capture_output=True, text=True)
     refused = subprocess.run(command, capture_output=True, text=True)

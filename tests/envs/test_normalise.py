@@ -408,7 +408,7 @@ def test_ranks_end_with_the_same_bits(ranks: list[dict[str, Any]]) -> None:
     assert ranks[0]["states"] == ranks[1]["states"]
 
 
-def test_ranks_know_what_all_of_them_saw(ranks: list[dict[str, Any]]) -> None:
+def test_ranks_share_the_statistics_of_all(ranks: list[dict[str, Any]]) -> None:
     rows = np.concatenate([np.array(rank["seen"]) for rank in ranks])
     state = ranks[0]["states"][0]
     assert len(ranks[0]["seen"]) != len(ranks[1]["seen"])

@@ -209,7 +209,7 @@ def test_image_encoders_take_whole_numbers_as_they_are(name: str, dtype: torch.d
 
 @pytest.mark.parametrize("name", ["conv", "impala"])
 @pytest.mark.parametrize("shape", [4, {"pixels": (3, 36, 36)}])
-def test_image_encoders_refuse_what_is_no_image(name: str, shape: Any) -> None:
+def test_image_encoders_refuse_other_shapes(name: str, shape: Any) -> None:
     with pytest.raises(ValueError, match=r"encoder_kwargs.image_encoder\) must be \(C, H, W\), "):
         create_encoder(shape, name)
 

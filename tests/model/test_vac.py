@@ -147,7 +147,7 @@ def test_orthogonal_start_prefers_no_action_in_any_part(arguments: dict[str, Any
         ({"critic_head_layer_num": 1, "critic_head_hidden_size": 0}, "critic_head_hidden_size must be >= 1"),
     ],
 )
-def test_vac_refuses_what_is_out_of_range_or_has_no_effect(arguments: dict[str, Any], message: str) -> None:
+def test_vac_refuses_arguments_out_of_range_or_without_effect(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         seeded(**arguments)
 

@@ -91,7 +91,7 @@ def test_loss_is_the_mean_cross_entropy_to_the_projected_target() -> None:
     check_loss(make_policy(), make_batch(), (FIRST + SECOND) / 2)
 
 
-def test_loss_without_double_q_takes_what_the_target_network_finds_best() -> None:
+def test_loss_without_double_q_uses_the_best_action_of_the_target_network() -> None:
     # all at 4: row 0 at 3, position 1.75, row 1 at 1, position 1.25: (0, 3/4, 1/4): ln 4
     check_loss(make_policy(learn={"double_q": False}), make_batch(), (LN3 + 2 * LN2) / 2)
 
@@ -107,7 +107,7 @@ def test_loss_bootstraps_from_a_truncated_state() -> None:
     check_loss(make_policy(), make_batch(truncated=torch.tensor([True, True])), (FIRST + SECOND) / 2)
 
 
-def test_loss_discounts_by_what_the_batch_says() -> None:
+def test_loss_uses_the_discount_of_the_batch() -> None:
     # row 1, 0.25: -2, -1, 0 at positions 0.5, 0.75 and 1: (1/4 + 1/16, 1/4 + 3/16 + 1/4, 0)
     # = (5, 11, 0) / 16: (5/16) ln 2 + (11/16) ln 4 = (27/16) ln 2
     batch = make_batch(discount=torch.tensor([0.125, 0.25]))

@@ -115,7 +115,7 @@ def test_loss_takes_terminated_as_numbers_too() -> None:
     assert loss_of(make_policy(), make_batch(terminated=torch.tensor([0.0, 1.0]))) == 6.5
 
 
-def test_loss_discounts_by_what_the_batch_says() -> None:
+def test_loss_uses_the_discount_of_the_batch() -> None:
     # gamma^2 and gamma^3: targets 1 + 0.25 * 4 = 2 and -1 + 0.125 * 4 = -0.5, errors 1 and -2.5: (1 + 6.25) / 2
     assert loss_of(make_policy(nstep=3), make_batch(discount=torch.tensor([0.25, 0.125]))) == 3.625
 
@@ -126,7 +126,7 @@ def test_loss_does_not_bootstrap_after_the_end_of_an_n_step_window() -> None:
     assert loss_of(make_policy(nstep=3), batch) == 5.0
 
 
-def test_loss_discounts_by_what_the_batch_says_with_ignore_done() -> None:
+def test_loss_uses_the_discount_of_the_batch_with_ignore_done() -> None:
     batch = make_batch(discount=torch.tensor([0.25, 0.125]), terminated=torch.tensor([False, True]))
     assert loss_of(make_policy(nstep=3, learn={"ignore_done": True}), batch) == 3.625
 

@@ -108,7 +108,7 @@ def test_loss_is_the_sum_of_its_weighed_parts(learn: Config, expected: float) ->
 
 
 @pytest.mark.parametrize(("dual_clip", "expected"), [(None, 3.5), (2.0, 2.5), (4.0, 3.5)])
-def test_dual_clip_bounds_what_a_negative_advantage_costs(dual_clip: float | None, expected: float) -> None:
+def test_dual_clip_bounds_the_loss_of_a_negative_advantage(dual_clip: float | None, expected: float) -> None:
     # row 0: ratio 3 and advantage -2 cost 6, or at most dual_clip * 2; row 1 costs 1
     batch = make_batch(log_prob=torch.tensor([0.25, 0.5]).log(), advantage=torch.tensor([-2.0, -1.0]))
     assert loss_of(make_policy(dual_clip=dual_clip, value_weight=0.0), batch) == pytest.approx(expected, rel=1e-6)

@@ -202,7 +202,7 @@ def test_the_target_of_sac_holds_the_entropy_of_the_true_final_observation() -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_several_steps_are_discounted_by_what_the_batch_says(name: str) -> None:
+def test_several_steps_use_the_discount_of_the_batch(name: str) -> None:
     policy = make_tiny(name, ((0.5, 0.0), (1.0,)), nstep=3)
     assert policy.prepare(make_batch(discount=torch.tensor([0.125, 0.25])))["discount_t"].tolist() == [0.125, 0.0]
     with pytest.raises(KeyError, match="a batch needs 'discount'"):

@@ -69,7 +69,7 @@ def test_loss_is_quadratic_up_to_kappa() -> None:
     assert loss_of(make_policy(learn={"kappa": 2.0}), make_batch()) == (0.5 + SECOND) / 2
 
 
-def test_loss_without_double_q_takes_what_the_target_network_finds_best() -> None:
+def test_loss_without_double_q_uses_the_best_action_of_the_target_network() -> None:
     # 8: targets 5 and 3. Row 0: errors 5 and 4: 0.25 * 4.5 + 0.75 * 3.5; row 1: error 3 twice: (0.25 + 0.75) * 2.5
     assert loss_of(make_policy(learn={"double_q": False}), make_batch()) == (3.75 + 2.5) / 2
 
@@ -85,7 +85,7 @@ def test_loss_bootstraps_from_a_truncated_state() -> None:
     assert loss_of(make_policy(), make_batch(truncated=torch.tensor([True, True]))) == (FIRST + SECOND) / 2
 
 
-def test_loss_discounts_by_what_the_batch_says() -> None:
+def test_loss_uses_the_discount_of_the_batch() -> None:
     # row 1, 0.25: targets -1 and -0.5: Huber 0.5 and 0.125, twice: (0.75 + 0.25) * 0.625 / 2
     batch = make_batch(discount=torch.tensor([0.5, 0.25]))
     assert loss_of(make_policy(nstep=3), batch) == (FIRST + 0.3125) / 2

@@ -62,7 +62,7 @@ def test_only_ratios_that_still_pay_have_a_gradient() -> None:
         (10.0, 1.0, 1.2),  # positive advantages are as without it
     ],
 )
-def test_dual_clip_bounds_what_a_negative_advantage_costs(ratio: float, advantage: float, objective: float) -> None:
+def test_dual_clip_bounds_the_loss_of_a_negative_advantage(ratio: float, advantage: float, objective: float) -> None:
     assert loss_of([ratio], [advantage], dual_clip=3.0) == pytest.approx(-objective)
 
 

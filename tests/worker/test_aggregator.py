@@ -122,7 +122,7 @@ def test_merge_is_a_part_of_the_aggregator_too() -> None:
         ),
     ],
 )
-def test_merge_refuses_what_cannot_be_merged_and_says_where(infos: Any, error: Any, message: str) -> None:
+def test_merge_refuses_incompatible_values_and_names_their_place(infos: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         merge_info(infos)
 
@@ -151,7 +151,7 @@ def test_aggregator_gives_each_learner_its_share_of_a_batch(form: type) -> None:
         assert shares == [data[:2], data[2:5], data[5:]]
 
 
-def test_aggregator_merges_what_its_learners_say_in_their_order() -> None:
+def test_aggregator_merges_the_reports_of_its_learners_in_their_order() -> None:
     aggregator = aggregator_of(FakePolicy(1), FakePolicy(2))
     data = [{"reward": float(i), "replay_unique_id": f"id_{i}", "replay_buffer_idx": i} for i in range(3)]
     info = aggregator.train(data, envstep=30)

@@ -156,7 +156,7 @@ def test_games_that_cannot_be_played_are_refused(opponent: str, changes: dict[st
         make(Around(), opponent, **changes).start()
 
 
-def test_games_are_found_by_the_path_of_what_makes_them() -> None:
+def test_games_are_found_by_the_path_of_their_function() -> None:
     for env_id in (DUEL, DUEL.replace(":", "."), {"class_path": DUEL}):
         make_game = find_game(EnvConfig(env_id=env_id))
         assert getattr(make_game, "func") is make_duel  # noqa: B009 - of a functools.partial

@@ -80,7 +80,7 @@ def test_episodes_continue_from_one_message_to_the_next() -> None:
     assert rows["episode_id"][of_first].tolist() == [0] * 4 + [2] * 4 + [4] * 4
 
 
-def test_counts_of_messages_add_up_to_what_was_collected() -> None:
+def test_counts_of_messages_add_up_to_the_collected_amount() -> None:
     around = Around()
     collector = make(around)
     collector.start()

@@ -98,7 +98,7 @@ def test_training_step_gives_the_priorities_of_each_minibatch_back_before_the_ne
     assert recording.events == ["prepare", ("draw", 0), ("priority", 0, (6,)), ("draw", 1), ("priority", 1, (6,))]
 
 
-def test_training_step_keeps_what_the_last_update_of_each_round_reports() -> None:
+def test_training_step_keeps_the_report_of_the_last_update_of_each_round() -> None:
     policy, plain = make_policy(), make_policy()
     losses = [plain.learn_mode.forward(make_batch(seed))["total_loss"] for seed in range(4)]
     policy.training_step(Minibatches(make_batch(0), make_batch(1)), 0)

@@ -145,7 +145,7 @@ def test_integers_without_a_bound_have_an_infinite_one() -> None:
         (spaces.Box(-1, 1, ()), "TransformAction"),
     ],
 )
-def test_continuous_action_refuses_what_is_no_vector(space: spaces.Space[Any], hint: str) -> None:
+def test_continuous_action_refuses_spaces_that_are_not_vectors(space: spaces.Space[Any], hint: str) -> None:
     with pytest.raises(TypeError, match=rf"sac needs a one-dimensional Box .*, got (.|\n)*{hint}"):
         continuous_action(space, "sac")
 

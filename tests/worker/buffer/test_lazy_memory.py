@@ -39,7 +39,7 @@ def transitions(start: int, count: int, shape: tuple[int, ...] = (WIDTH,), dtype
 
 @on_linux
 @pytest.mark.parametrize("kind", ["naive", "advanced", "sequence"])
-def test_memory_grows_with_what_is_stored(kind: str, tmp_path: Path) -> None:
+def test_memory_grows_with_the_stored_transitions(kind: str, tmp_path: Path) -> None:
     config: dict[str, Any] = {"type": kind, "replay_buffer_size": MANY}
     buffer: Any = create_buffer({**config, **({"sequence_length": 2} if kind == "sequence" else {})}, seed=0)
     buffer.push(transitions(0, 2))
@@ -54,7 +54,7 @@ def test_memory_grows_with_what_is_stored(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["naive", "advanced"])
-def test_a_saved_buffer_holds_what_is_stored(kind: str, tmp_path: Path) -> None:
+def test_saved_buffer_contains_the_stored_transitions(kind: str, tmp_path: Path) -> None:
     buffer = create_buffer({"type": kind, "replay_buffer_size": MANY}, seed=0)
     buffer.push(transitions(0, 400))
 

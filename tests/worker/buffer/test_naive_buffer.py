@@ -102,7 +102,7 @@ def test_push_in_parts_is_push_at_once(size: int) -> None:
         ({"info": np.array(["a", "b"])}, "info must be numbers, got '<U1'"),
     ],
 )
-def test_push_refuses_what_cannot_be_kept_before_it_keeps_anything(column: dict[str, Any], message: str) -> None:
+def test_push_refuses_invalid_columns_before_it_stores_anything(column: dict[str, Any], message: str) -> None:
     buffer = buffer_of(4)
 
     with pytest.raises(ValueError, match=message):
@@ -133,7 +133,7 @@ def test_push_refuses_a_negative_env_later_too_and_evicts_nothing() -> None:
         ({"env_id": np.zeros(2)}, "env_id must be of a type that fits int64, got float32"),
     ],
 )
-def test_push_refuses_what_does_not_fit(change: dict[str, Any], message: str) -> None:
+def test_push_refuses_data_that_does_not_fit(change: dict[str, Any], message: str) -> None:
     buffer = buffer_of(4)
     buffer.push(steps(0, 2))
 
@@ -243,7 +243,7 @@ def test_sample_range_may_not_be_smaller_than_a_minibatch_unless_it_may_be_repla
     assert set(buffer.sample(40, sample_range=slice(-3, None), replace=True)["reward"].tolist()) == {7, 8, 9}
 
 
-def test_sample_keeps_what_belongs_together() -> None:
+def test_sample_keeps_the_columns_of_a_transition_together() -> None:
     buffer = buffer_of(50)
     buffer.push(steps(0, 40, num_envs=2))
 
@@ -430,7 +430,7 @@ def test_buffer_is_a_context_that_keeps_its_data() -> None:
 
 
 @pytest.mark.parametrize("state", [{}, {"tensors": {}, "counters": {}}])
-def test_load_state_dict_refuses_what_is_no_state(state: dict[str, Any]) -> None:
+def test_load_state_dict_refuses_invalid_states(state: dict[str, Any]) -> None:
     buffer = NaiveReplayBuffer({"replay_buffer_size": 3})
     with pytest.raises(ValueError, match="state must be what state_dict returned, with tensors, counters and rng"):
         buffer.load_state_dict(state)

@@ -79,7 +79,7 @@ def test_saving_lets_later_pushes_find_what_they_follow(hand_over: SaveAndLoad, 
     assert_equal(got, restored.sample(20, n_step=3, discount_factor=0.5))
 
 
-def test_saving_replaces_what_was_there(hand_over: SaveAndLoad) -> None:
+def test_loading_replaces_the_stored_transitions(hand_over: SaveAndLoad) -> None:
     original, restored = buffer_of(5), buffer_of(5)
     original.push(steps(100, 2))
     restored.push([{"other": 1}, {"other": 2}])

@@ -17,7 +17,7 @@ from tests.worker.buffer.priority_toys import (
 )
 
 
-def test_update_changes_the_priorities_of_what_was_sampled() -> None:
+def test_update_changes_the_priorities_of_the_sampled_transitions() -> None:
     buffer = prioritised(1, 1, 1, 1, alpha=1.0)
     batch = buffer.sample(4)
 
@@ -35,7 +35,7 @@ def test_update_of_priority_zero_leaves_a_transition_a_chance() -> None:
     assert_drawn_in_proportion(buffer, {0: 1, 1: 1, 2: 1})
 
 
-def test_update_passes_over_what_was_overwritten() -> None:
+def test_update_skips_overwritten_transitions() -> None:
     buffer = prioritised(1, 1, 1, 1)
     batch = buffer.sample(4)
     buffer.push(rows(4, 5, priority=[2, 2]))  # in the places of 0 and 1
@@ -48,7 +48,7 @@ def test_update_passes_over_what_was_overwritten() -> None:
     assert after[2:] == pytest.approx([100**0.6] * 2, rel=1e-5)
 
 
-def test_update_passes_over_what_was_overwritten_more_than_once() -> None:
+def test_update_skips_transitions_that_were_overwritten_more_than_once() -> None:
     buffer = prioritised(1, 1, 1)
     batch = buffer.sample(3)
     for lap in range(3):
@@ -62,7 +62,7 @@ def test_update_passes_over_what_was_overwritten_more_than_once() -> None:
 
 @pytest.mark.parametrize("pushed", [3, 4, 6, 8])
 @pytest.mark.parametrize("pushed_again", [0, 1, 3, 4])
-def test_update_passes_over_what_was_cleared(pushed: int, pushed_again: int) -> None:
+def test_update_skips_cleared_transitions(pushed: int, pushed_again: int) -> None:
     """Pushing exactly a buffer full is the case in which a place not written yet could be mistaken for an old one."""
     buffer = buffer_of(4, alpha=1.0)
     buffer.push(rows(*range(pushed)))
@@ -129,7 +129,7 @@ def test_update_refuses_a_priority_that_is_none_and_changes_nothing(wrong: float
         ({"replay_buffer_idx": torch.tensor([0, -1, 1])}, r"replay_buffer_idx must be in \[0, 3\), got -1 to 1"),
     ],
 )
-def test_update_refuses_what_does_not_belong_together(change: dict[str, Any], message: str) -> None:
+def test_update_refuses_columns_that_do_not_match(change: dict[str, Any], message: str) -> None:
     buffer = prioritised(1, 2, 3)
     before, batch = weights_of(buffer), buffer.sample(3)
 

@@ -505,7 +505,7 @@ def test_storage_state_survives_torch_save_without_pickle(tmp_path: Any) -> None
     assert_holds_the_newest(restored, model, n_step=2)
 
 
-def test_storage_state_holds_only_what_is_in_use() -> None:
+def test_storage_state_contains_only_rows_in_use() -> None:
     storage = RingStorage(1000)
     storage.push(episode([1, 2, 3], "terminated"))
 

@@ -181,7 +181,7 @@ def test_sum_tree_needs_little_more_than_its_leaves() -> None:
     assert tree.nbytes < 1.45 * 8 * 100_000
 
 
-def test_sum_tree_takes_memory_for_what_was_written(compiled: bool) -> None:
+def test_sum_tree_uses_memory_only_for_written_entries(compiled: bool) -> None:
     tree = SumTree(1_000_000, compiled)
     assert tree.nbytes < 1000
 

@@ -302,7 +302,7 @@ def test_film_of_envs_that_draw_nothing_says_so(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("shape", [(1000, 4), (4, 4)])
-def test_film_of_what_is_no_image_says_so(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_video_of_frames_that_are_not_images_raises(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FilmedEnv, "shape", shape)
 
     with pytest.raises(ValueError, match=r"frame must be a uint8 array of shape \(H, W, C\), got"):

@@ -151,7 +151,7 @@ def test_config_section_refuses_what_means_no_hook(section: Any, message: str) -
         (lambda: LoadCkptHook(), "ext_args.load_path must be the path of a file, got None"),
     ],
 )
-def test_built_in_hook_refuses_what_would_do_nothing(make: Callable[[], Any], message: str) -> None:
+def test_built_in_hook_refuses_arguments_without_effect(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -167,7 +167,7 @@ def test_register_learner_hook_lets_a_config_name_the_class() -> None:
 
 
 @pytest.mark.parametrize("given", [type, Callback, "save_ckpt", hook()])
-def test_register_learner_hook_refuses_what_is_no_hook_class(given: Any) -> None:
+def test_register_learner_hook_refuses_other_types(given: Any) -> None:
     with pytest.raises(TypeError, match="cls must be a subclass of LearnerHook, got"):
         register_learner_hook("wrong", given)
 

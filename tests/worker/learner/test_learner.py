@@ -95,7 +95,7 @@ def test_train_hands_arguments_on_to_the_policy() -> None:
     assert policy.calls == [([1, 2], {"temperature": 0.5})]
 
 
-def test_train_returns_what_each_update_reported() -> None:
+def test_train_returns_the_report_of_each_update() -> None:
     reports = [{"total_loss": 1.0}, {"total_loss": 2.0}]
 
     assert learner_of(FakePolicy(reports)).train([]) == reports
@@ -113,7 +113,7 @@ def test_train_needs_a_policy() -> None:
         learner_of(None).train([])
 
 
-def test_learner_refuses_what_is_no_policy() -> None:
+def test_learner_refuses_objects_that_are_not_policies() -> None:
     with pytest.raises(TypeError, match="policy must be a policy or its learn mode, got int"):
         BaseLearner(policy=3)
 
@@ -297,7 +297,7 @@ def test_call_hook_refuses_an_unknown_position() -> None:
         learner_of(policy_of()).call_hook("before_epoch")
 
 
-def test_register_hook_refuses_what_is_no_hook() -> None:
+def test_register_hook_refuses_other_types() -> None:
     with pytest.raises(TypeError, match="hook must be a LearnerHook, got Callback"):
         learner_of(policy_of()).register_hook(Callback())  # type: ignore[arg-type]
 

@@ -99,7 +99,7 @@ def test_checkpoint_holds_tensors_and_builtins_only(tmp_path: Path) -> None:
     assert (read["c"]["d"], read["c"]["e"].tolist()) == ("text", [1.0, 1.0])
 
 
-def test_checkpoint_refuses_what_could_not_be_read_back(tmp_path: Path) -> None:
+def test_checkpoint_refuses_types_that_could_not_be_read_back(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"the state\['a'\]\[1\] must be a tensor or a builtin to be saved, got"):
         checkpoint.write_checkpoint(tmp_path / "folder" / "file", {"a": [1, tmp_path]})
 

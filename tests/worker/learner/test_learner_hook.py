@@ -224,7 +224,7 @@ def test_log_show_counts_an_iteration_as_often_as_it_made_updates() -> None:
     assert learner.monitor == {"total_loss_avg": 4.0}  # (1 + 3 + 5 + 7) / 4
 
 
-def test_log_show_leaves_out_what_is_missing() -> None:
+def test_log_show_leaves_out_missing_values() -> None:
     script: Any = [{"total_loss": 1.0}, {"total_loss": 5.0, "entropy": 2.0}]
     learner = learner_of(script, LogShowHook(ext_args={"freq": 2}), names=["total_loss", "entropy", "absent"])
     learner.train([])
@@ -233,7 +233,7 @@ def test_log_show_leaves_out_what_is_missing() -> None:
     assert learner.monitor == {"total_loss_avg": 3.0, "entropy_avg": 2.0}
 
 
-def test_log_show_reports_only_what_the_policy_monitors() -> None:
+def test_log_show_reports_only_monitored_values() -> None:
     learner = learner_of([{"total_loss": 1.0, "other": 9.0}], LogShowHook())
     learner.train([])
 

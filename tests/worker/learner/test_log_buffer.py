@@ -34,7 +34,7 @@ def test_log_buffer_takes_every_kind_of_number(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", ["three", None, [], {"a": 1.0}, torch.zeros(0)])
-def test_log_buffer_refuses_what_is_no_number_and_says_its_name(value: Any) -> None:
+def test_log_buffer_refuses_other_types_and_names_the_entry(value: Any) -> None:
     with pytest.raises(TypeError, match="'some_value' must be a number, or an array of them, to be reported, got"):
         learner_of(FakePolicy({"some_value": value})).train([])
 
