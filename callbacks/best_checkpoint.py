@@ -44,6 +44,7 @@ class BestCheckpoint(SharedFolder, Checkpoint):
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Write the checkpoint if the score is the best so far."""
         if trainer.state.fn != "fit" or trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         if self.monitor not in trainer.callback_metrics:
@@ -67,14 +68,17 @@ class BestCheckpoint(SharedFolder, Checkpoint):
     @property
     @override
     def written(self) -> str:
+        """Path of the best checkpoint; empty if there is none."""
         return self.best_model_path
 
     @override
     def state_dict(self) -> dict[str, Any]:
+        """Return the best score and its file."""
         return {"best_model_score": self.best_model_score, "best_model_path": self.best_model_path}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the best score and its file, unless this run has a better one."""
         if state_dict["best_model_score"] > self.best_model_score:  # evaluating an older checkpoint must not lower it
             self.best_model_score = state_dict["best_model_score"]
             self.best_model_path = state_dict["best_model_path"]

@@ -125,6 +125,7 @@ class MetricsLogger(Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
+        """Return where in its interval the run is."""
         if self._began is None:
             return self._resumed or {}
         now = {"rounds": self._rounds, "env_step": self._env_step, "train_iter": self._train_iter}
@@ -132,6 +133,7 @@ class MetricsLogger(Callback):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue the interval that ``state_dict`` returned."""
         self._resumed = state_dict or None
 
 
@@ -154,22 +156,26 @@ class LastLine(Callback):
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Update the best mean return."""
         mean = trainer.callback_metrics.get("eval/return_mean")
         if trainer.state.fn == "fit" and mean is not None and float(mean) > self._best:
             self._best = float(mean)
 
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Log the line, on rank zero."""
         best = f"best return {self._best:.1f}" if math.isfinite(self._best) else "no evaluation"
         env_step = pl_module.progress.env_step
         rank_zero_info(f"fit ended: {env_step} env steps, {best}, checkpoint {_checkpoint(trainer) or 'none'}")
 
     @override
     def state_dict(self) -> dict[str, Any]:
+        """Return the best mean return."""
         return {"best": self._best}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the best mean return, unless this run has a better one."""
         self._best = max(self._best, state_dict["best"])
 
 

@@ -47,14 +47,17 @@ class EnvStepProgressBar(ProgressBar):
 
     @override
     def disable(self) -> None:
+        """Hide the bar."""
         self._enabled = False
 
     @override
     def enable(self) -> None:
+        """Show the bar."""
         self._enabled = True
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Open the bar."""
         total = run_data(trainer).max_env_step
         self._bar = tqdm(
             total=total,
@@ -77,16 +80,19 @@ class EnvStepProgressBar(ProgressBar):
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Show the result of the evaluation."""
         if self._bar is not None:
             self._draw(trainer, pl_module)
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Draw the final state and close the bar."""
         self._draw(trainer, pl_module)
         self._close()
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
+        """Close the bar."""
         self._close()
 
     @override

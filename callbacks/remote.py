@@ -44,6 +44,7 @@ class WeightPublisher(Callback):
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Publish the first weights of the run."""
         self._rounds, self._version = 0, -1
         deadline = time.monotonic() + FIRST
         while not self._publish(trainer, pl_module, raises=time.monotonic() > deadline):
@@ -51,6 +52,7 @@ class WeightPublisher(Callback):
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Publish the weights if a publication is due."""
         if batch is None:  # the run ends: a checkpoint is saved first, and the coordinator may have exited
             return
         self._rounds += 1
@@ -59,6 +61,7 @@ class WeightPublisher(Callback):
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Publish the last weights of the run."""
         self._publish(trainer, pl_module)
 
     def _publish(self, trainer: Trainer, policy: Any, raises: bool = False) -> bool:
@@ -101,10 +104,12 @@ class LearningReporter(Callback):
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Start counting rounds."""
         self._rounds = 0
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Report the round."""
         if batch is None:  # no more data arrived
             return
         self._rounds += 1

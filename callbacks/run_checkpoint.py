@@ -102,6 +102,7 @@ class RunCheckpoint(SharedFolder, LastCheckpointFinder):
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Write a checkpoint if one is due."""
         epochs = trainer.current_epoch + 1
         if trainer.should_stop or epochs == trainer.max_epochs or epochs % (self.every_n_epochs or 1) == 0:
             self.save(trainer, pl_module)
@@ -117,13 +118,16 @@ class RunCheckpoint(SharedFolder, LastCheckpointFinder):
     @property
     @override
     def written(self) -> str:
+        """Path of the newest checkpoint; empty if there is none."""
         return self.last_model_path
 
     @override
     def state_dict(self) -> dict[str, Any]:
+        """Return the path of the newest checkpoint."""
         return {"last_model_path": self.last_model_path}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the path of the newest checkpoint, unless this run has written one."""
         if not self.last_model_path:  # evaluating an older checkpoint must not overwrite it
             self.last_model_path = state_dict["last_model_path"]

@@ -33,6 +33,7 @@ class RunEvaluator(Callback):
 
     @override
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Evaluate, log the results, and stop the run if ``stop_value`` is reached."""
         if trainer.sanity_checking:
             return
         progress = pl_module.progress
@@ -46,8 +47,10 @@ class RunEvaluator(Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
+        """Return the evaluator's state."""
         return self.evaluator.state_dict()
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the evaluator's state."""
         self.evaluator.load_state_dict(state_dict)

@@ -42,6 +42,7 @@ class StopAt(Callback):
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Stop once the limit is reached."""
         self._check(trainer, pl_module)
 
     def _check(self, trainer: Trainer, pl_module: Any) -> None:
@@ -84,6 +85,7 @@ class StopAtReturn(Callback):
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Stop if the mean return is high enough."""
         mean = trainer.callback_metrics.get("eval/return_mean")
         if mean is not None and pl_module.progress.train_iter > 0 and float(mean) >= self.stop_value:
             stop_run(trainer, f"the mean return {float(mean):.1f} reached stop_value={self.stop_value}")
@@ -146,10 +148,12 @@ class FinalEvaluation(Callback):
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Restore the Trainer's own interval."""
         self._restore(trainer)
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
+        """Restore the Trainer's own interval."""
         self._restore(trainer)
 
     def _restore(self, trainer: Trainer) -> None:

@@ -226,6 +226,7 @@ class StopOnSignal(Callback):
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Restore the Trainer's settings."""
         self._restore(trainer)
 
     @override

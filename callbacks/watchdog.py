@@ -59,6 +59,7 @@ class Watchdog(Callback):
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Start watching the run."""
         self._end()
         if self.seconds is None:
             return
@@ -72,10 +73,12 @@ class Watchdog(Callback):
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Stop watching the run."""
         self._end()
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Stop watching the run."""
         self._end()
 
     def _end(self) -> None:

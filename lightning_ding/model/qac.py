@@ -92,9 +92,8 @@ class ContinuousQAC(nn.Module):
         sizes = {"actor_head": actor_head_layer_num, "critic_head": critic_head_layer_num}
         for name, layers in sizes.items():
             require(layers >= 0, f"{name}_layer_num", ">= 0", layers)
-        is_masked = isinstance(obs_shape, Mapping) and "action_mask" in obs_shape
-        fits = action_space == "hybrid" or not is_masked
-        require(fits, "obs_shape", "without action_mask for actions without a choice", obs_shape)
+        is_masked = action_space != "hybrid" and isinstance(obs_shape, Mapping) and "action_mask" in obs_shape
+        require(not is_masked, "obs_shape", "without action_mask for actions without a choice", obs_shape)
         self.action_space = action_space
         self.choices = 0
         if action_space == "hybrid":

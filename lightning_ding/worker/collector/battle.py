@@ -102,6 +102,7 @@ class BattleSerialCollector(ISerialCollector[BattleStepper, Sequence[CollectMode
 
     @override
     def reset(self, policy: Sequence[CollectMode] | None = None, env: VectorEnv[Any, Any, Any] | None = None) -> None:
+        """Replace policies and env where they are given; reset counters and kept data, and begin new episodes."""
         if policy is not None and env is not None:
             self._stepper = None  # the number of players may change
         super().reset(policy, env)

@@ -127,6 +127,7 @@ class EpisodeSerialCollector(SinglePolicyCollector):
 
     @override
     def state_dict(self) -> dict[str, Any]:
+        """Return the state of the collector, its whole episodes, and the steps of the unfinished ones."""
         state = super().state_dict()
         counted = {"turn": self._turn, "has_warned": self._has_warned, "waiting": [list(q) for q in self._waiting]}
         under_way = {"has_levels": self._has_levels, "steps": self._table.newest(int(self._length.max()))}
@@ -134,6 +135,7 @@ class EpisodeSerialCollector(SinglePolicyCollector):
 
     @override
     def load_state_dict(self, state: Mapping[str, Any], continues: bool = True) -> None:
+        """Restore what ``state_dict`` returned; see :class:`ISerialCollector`."""
         super().load_state_dict(state, continues)
         if "episodes" not in state:  # a collector of a different kind has none
             return

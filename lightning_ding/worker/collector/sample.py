@@ -93,10 +93,12 @@ class SampleSerialCollector(SinglePolicyCollector):
 
     @override
     def state_dict(self) -> dict[str, Any]:
+        """Return the state of the collector and the transitions that wait for the next call."""
         return {**super().state_dict(), "kept": to_plain(self._kept.parts)}
 
     @override
     def load_state_dict(self, state: Mapping[str, Any], continues: bool = True) -> None:
+        """Restore what ``state_dict`` returned; see :class:`ISerialCollector`."""
         super().load_state_dict(state, continues)
         if "kept" in state:  # a collector of a different kind has none
             self._kept = TransitionQueue([nested.to_array(part) for part in from_plain(state["kept"])])

@@ -85,6 +85,7 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, CollectMode]):
 
     @override
     def state_dict(self) -> dict[str, Any]:
+        """Return the counters, the data that are not yet returned, and the state of the unfinished episodes."""
         stepper = self._require_env()
         under_way = {
             "_return": self._return,

@@ -61,6 +61,7 @@ class BattleInteractionSerialEvaluator(EpisodeEvaluator[BattleStepper, Sequence[
 
     @override
     def reset(self, policy: Sequence[EvalMode] | None = None, env: VectorEnv[Any, Any, Any] | None = None) -> None:
+        """Replace policies and env where they are given; reset the best return and all evaluations."""
         if policy is not None and env is not None:
             self._stepper = None  # the number of players may change
         super().reset(policy, env)

@@ -52,6 +52,7 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
 
     @override
     def reset_env(self, env: VectorEnv | None = None) -> None:
+        """Replace the env if one is given; episodes begin with the next evaluation."""
         if env is not None:
             stepper, limit = EnvStepper(env), self.config.max_episode_steps
             require(limit is None or stepper.can_cut, "max_episode_steps", 'None with mode="native"', limit)
@@ -172,15 +173,18 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
 
     @override
     def close(self) -> None:
+        """Release env and policy. The owner of the env closes it."""
         super().close()
         self._video = None
 
     @override
     def state_dict(self) -> dict[str, Any]:
+        """Return the state that a checkpoint holds: counters, the best return, and when the last video was made."""
         return {**super().state_dict(), "last_film": self._rendering.last_video}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the state of a checkpoint."""
         super().load_state_dict(state_dict)
         self._rendering.last_video = state_dict["last_film"]
 
