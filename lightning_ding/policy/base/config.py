@@ -95,8 +95,8 @@ class PolicyConfig:
     compile: bool = False
     """Compile loss, gradient, clipping and optimizer of an update with torch.compile; eager where that fails."""
     on_non_finite: Literal["raise", "warn", "skip_update"] = "raise"
-    """How an update whose loss or gradient is NaN or infinite is treated: ``"raise"`` skips it and raises an error;
-    ``"warn"`` makes it and logs a warning; ``"skip_update"`` skips it, up to 100 times in a row. Files that reproduce
+    """How an update whose loss or gradient is NaN or infinite is treated: ``raise`` skips it and raises an error;
+    ``warn`` makes it and logs a warning; ``skip_update`` skips it, up to 100 times in a row. Files that reproduce
     the first one are written."""
     learn: LearnConfig = field(default_factory=LearnConfig)
     """Options for updates."""

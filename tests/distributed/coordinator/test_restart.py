@@ -207,10 +207,10 @@ def test_run_cannot_be_resumed_with_a_config_that_changes_what_is_learned(
     run.restart()
 
 
-def test_a_run_that_is_over_is_not_gone_on_with(run: Run) -> None:
+def test_finished_run_is_not_resumed(run: Run) -> None:
     run.coordinator.handle("shutdown", {})
     run.coordinator.close()
-    with pytest.raises(ValueError, match="is over"):
+    with pytest.raises(ValueError, match="is finished"):
         run.restart()
 
 
