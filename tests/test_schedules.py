@@ -314,5 +314,6 @@ def test_every_algorithm_has_the_optimizer_of_its_config(name: str, kind: str) -
 
 
 def test_the_shared_section_changes_nothing_by_default() -> None:
-    assert (LearnConfig().lr_scheduler, LearnConfig().optimizer) == (ScheduleConfig(), OptimizerConfig("adam", 1e-8))
+    learn = LearnConfig()
+    assert (learn.lr_scheduler, learn.optimizer) == (ScheduleConfig(), OptimizerConfig(type="adam", eps=1e-8))
     assert ScheduleConfig().schedule().value(10**9) == 1.0

@@ -31,7 +31,7 @@ from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.schedules import ScheduleConfig
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class A2CLearnConfig(ActorCriticLearnConfig):
     """Options for updates."""
 
@@ -46,7 +46,7 @@ class A2CLearnConfig(ActorCriticLearnConfig):
     """Weight of the policy's entropy, which keeps it exploring, >= 0."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class A2CCollectConfig(ActorCriticCollectConfig):
     """Options for collecting: the amount and the collector."""
 
@@ -54,7 +54,7 @@ class A2CCollectConfig(ActorCriticCollectConfig):
     """Transitions of a rollout on each rank, >= 1, a few more if the envs do not divide it; None with n_episode."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class A2CModelConfig(ActorCriticModelConfig):
     """The network of an actor and a critic."""
 
@@ -62,7 +62,7 @@ class A2CModelConfig(ActorCriticModelConfig):
     """Use one encoder for actor and critic."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class A2CConfig(OnPolicyConfig):
     """Everything that can be set of A2C."""
 

@@ -18,7 +18,7 @@ from lightning_ding.policy.base.round import Batch
 from lightning_ding.policy.on_policy import ActorModelConfig, OnPolicyCollectConfig, OnPolicyLearnConfig, OnPolicyPolicy
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ActorCriticModelConfig(ActorModelConfig):
     """The network of an actor and a critic."""
 
@@ -30,7 +30,7 @@ class ActorCriticModelConfig(ActorModelConfig):
     """Number of hidden layers of the critic's head, >= 0."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ActorCriticLearnConfig(OnPolicyLearnConfig):
     """Options for updates."""
 
@@ -46,7 +46,7 @@ class ActorCriticLearnConfig(OnPolicyLearnConfig):
         require(self.value_weight >= 0, "learn.value_weight", ">= 0", self.value_weight)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ActorCriticCollectConfig(OnPolicyCollectConfig):
     """Options for collecting: the amount and the collector."""
 

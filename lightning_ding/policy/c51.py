@@ -28,7 +28,7 @@ from lightning_ding.policy.q_learning import QLearningConfig, QLearningModelConf
 from lightning_ding.registry import POLICY_REGISTRY
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CategoricalModelConfig(QLearningModelConfig):
     """A network that predicts distributions over a fixed support."""
 
@@ -46,7 +46,7 @@ class CategoricalModelConfig(QLearningModelConfig):
         require(self.n_atom >= 2, "model.n_atom", ">= 2", self.n_atom)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class C51ModelConfig(CategoricalModelConfig):
     """The Q-network: an encoder and a head."""
 
@@ -54,7 +54,7 @@ class C51ModelConfig(CategoricalModelConfig):
     """Split the head into a state value and advantages."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class C51Config(QLearningConfig):
     """Everything that can be set of C51."""
 

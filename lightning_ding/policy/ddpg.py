@@ -41,7 +41,7 @@ from lightning_ding.schedules import EpsConfig
 LOGIT_PENALTY = 1e-3  # weight of the mean squared logit in the actor's loss; Lowe et al. 2017 (code: openai/maddpg)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NoiseRangeConfig:
     """Interval to which noise is clipped."""
 
@@ -54,7 +54,7 @@ class NoiseRangeConfig:
         require(self.min < self.max, "learn.noise_range.min", f"below learn.noise_range.max ({self.max})", self.min)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DDPGModelConfig(QACModelConfig):
     """The actor and the critic."""
 
@@ -73,7 +73,7 @@ class DDPGModelConfig(QACModelConfig):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DDPGLearnConfig(QACLearnConfig):
     """Options for updates."""
 
@@ -108,7 +108,7 @@ class DDPGLearnConfig(QACLearnConfig):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DDPGCollectConfig(ReplayCollectConfig):
     """Options for collecting: the amount, the collector and the exploration."""
 
@@ -122,7 +122,7 @@ class DDPGCollectConfig(ReplayCollectConfig):
         require(self.noise_sigma >= 0, "collect.noise_sigma", ">= 0", self.noise_sigma)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DDPGOtherConfig(QACOtherConfig):
     """Replay, and the exploration of choices."""
 
@@ -130,7 +130,7 @@ class DDPGOtherConfig(QACOtherConfig):
     """The schedule of random choices; needs a hybrid action."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DDPGConfig(QACConfig):
     """Everything that can be set of DDPG."""
 

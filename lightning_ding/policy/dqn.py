@@ -32,7 +32,7 @@ from lightning_ding.policy.q_learning import (
 from lightning_ding.registry import POLICY_REGISTRY
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DQNModelConfig(QLearningModelConfig):
     """The Q-network: an encoder and a head."""
 
@@ -42,7 +42,7 @@ class DQNModelConfig(QLearningModelConfig):
     """Split the head into a state value and advantages."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DQNLearnConfig(QLearningLearnConfig):
     """Options for updates."""
 
@@ -59,7 +59,7 @@ class DQNLearnConfig(QLearningLearnConfig):
     """Loss of the temporal-difference error."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DQNConfig(QLearningConfig):
     """Everything that can be set of DQN."""
 

@@ -27,7 +27,7 @@ from lightning_ding.schedules import ScheduleConfig
 from lightning_ding.worker_config import CollectorConfig
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ActorModelConfig(NetworkConfig):
     """The network of an actor, with or without a critic."""
 
@@ -65,7 +65,7 @@ class ActorModelConfig(NetworkConfig):
         require(kind != "continuous" or start is None, "model.action_start", "None for continuous actions", start)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OnPolicyOptimizerConfig(OptimizerConfig):
     """The class of the optimizer and its further arguments."""
 
@@ -73,7 +73,7 @@ class OnPolicyOptimizerConfig(OptimizerConfig):
     """Added to the denominator of the step, > 0; not for sgd."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OnPolicyLearnConfig(LearnConfig):
     """Options for updates."""
 
@@ -106,7 +106,7 @@ class OnPolicyLearnConfig(LearnConfig):
         require(is_used, path, "left at its default with entropy_weight 0", self.entropy_weight_scheduler.type)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OnPolicyCollectConfig:
     """Options for collecting: the amount and the collector."""
 
@@ -135,7 +135,7 @@ class OnPolicyCollectConfig:
         require(not self.collector.get_train_sample, "collect.collector.get_train_sample", waste, True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OnPolicyConfig(PolicyConfig):
     """Everything that can be set of every on-policy algorithm."""
 

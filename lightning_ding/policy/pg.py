@@ -34,7 +34,7 @@ from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.worker_config import CollectorConfig
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PGLearnConfig(OnPolicyLearnConfig):
     """Options for updates."""
 
@@ -54,7 +54,7 @@ class PGLearnConfig(OnPolicyLearnConfig):
     """Standardise the returns of each minibatch, over all ranks, in place of a baseline."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PGCollectConfig(OnPolicyCollectConfig):
     """Options for collecting: the amount and the collector."""
 
@@ -64,7 +64,7 @@ class PGCollectConfig(OnPolicyCollectConfig):
     """The collector of whole episodes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PGConfig(OnPolicyConfig):
     """Everything that can be set of REINFORCE."""
 

@@ -39,7 +39,7 @@ from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.schedules import ScheduleConfig
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PPOLearnConfig(ActorCriticLearnConfig):
     """Options for updates."""
 
@@ -78,7 +78,7 @@ class PPOLearnConfig(ActorCriticLearnConfig):
         require(self.target_kl is None or self.epoch_per_collect > 1, "learn.target_kl", passes, self.target_kl)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PPOCollectConfig(ActorCriticCollectConfig):
     """Options for collecting: the amount and the collector."""
 
@@ -86,7 +86,7 @@ class PPOCollectConfig(ActorCriticCollectConfig):
     """Transitions of a rollout on each rank, >= 1, a few more if the envs do not divide it; None with n_episode."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PPOConfig(OnPolicyConfig):
     """Everything that can be set of PPO."""
 

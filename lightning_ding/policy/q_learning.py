@@ -25,7 +25,7 @@ from lightning_ding.schedules import EpsConfig
 from lightning_ding.worker_config import ReplayBufferConfig
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QLearningModelConfig(NetworkConfig):
     """A Q-network: an encoder and a head."""
 
@@ -37,7 +37,7 @@ class QLearningModelConfig(NetworkConfig):
     """Number of hidden layers of the head, >= 0; None means 1 in a dueling head, else 0."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QLearningLearnConfig(ReplayLearnConfig):
     """Options for updates."""
 
@@ -53,7 +53,7 @@ class QLearningLearnConfig(ReplayLearnConfig):
         require(self.learning_rate > 0, "learn.learning_rate", "> 0", self.learning_rate)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QLearningCollectConfig(ReplayCollectConfig):
     """Options for collecting: the amount and the collector."""
 
@@ -61,7 +61,7 @@ class QLearningCollectConfig(ReplayCollectConfig):
     """Transitions of a round on each rank, >= 1."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QLearningOtherConfig:
     """Exploration and replay, which the sections learn and collect do not contain."""
 
@@ -71,7 +71,7 @@ class QLearningOtherConfig:
     """The replay buffer."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QLearningConfig(ReplayConfig):
     """The config of DQN and its relatives."""
 

@@ -27,7 +27,7 @@ from lightning_ding.policy.replay_policy import ReplayConfig, ReplayLearnConfig,
 from lightning_ding.worker_config import ReplayBufferConfig
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QACModelConfig(NetworkConfig):
     """The actor and the critics."""
 
@@ -72,7 +72,7 @@ class QACModelConfig(NetworkConfig):
             require(is_used, f"model.{head}_hidden_size", "left at its default without hidden layers", size)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QACLearnConfig(ReplayLearnConfig):
     """Options for updates."""
 
@@ -82,7 +82,7 @@ class QACLearnConfig(ReplayLearnConfig):
     """Step size of the soft update of the target networks, in (0, 1]; None copies the networks instead."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QACOtherConfig:
     """Replay."""
 
@@ -90,7 +90,7 @@ class QACOtherConfig:
     """The replay buffer."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QACConfig(ReplayConfig):
     """The config of DDPG, TD3 and SAC."""
 

@@ -31,7 +31,7 @@ from lightning_ding.policy.q_learning import (
 from lightning_ding.registry import POLICY_REGISTRY
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QRDQNModelConfig(QLearningModelConfig):
     """The Q-network: an encoder and a head."""
 
@@ -46,7 +46,7 @@ class QRDQNModelConfig(QLearningModelConfig):
         require(self.num_quantiles >= 1, "model.num_quantiles", ">= 1", self.num_quantiles)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QRDQNLearnConfig(QLearningLearnConfig):
     """Options for updates."""
 
@@ -58,7 +58,7 @@ class QRDQNLearnConfig(QLearningLearnConfig):
         require(self.kappa > 0, "learn.kappa", "> 0", self.kappa)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QRDQNConfig(QLearningConfig):
     """Everything that can be set of QR-DQN."""
 

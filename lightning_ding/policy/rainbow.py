@@ -27,7 +27,7 @@ from lightning_ding.schedules import EpsConfig
 from lightning_ding.worker_config import ReplayBufferConfig
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RainbowModelConfig(CategoricalModelConfig):
     """The Q-network: an encoder and a dueling head of noisy layers."""
 
@@ -41,10 +41,10 @@ class RainbowModelConfig(CategoricalModelConfig):
 
 def _rainbow_other() -> QLearningOtherConfig:
     buffer = ReplayBufferConfig(type="advanced", replay_buffer_size=1_000_000)
-    return QLearningOtherConfig(EpsConfig(start=0.05, end=0.05), buffer)
+    return QLearningOtherConfig(eps=EpsConfig(start=0.05, end=0.05), replay_buffer=buffer)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RainbowConfig(C51Config):
     """Everything that can be set of Rainbow."""
 

@@ -20,7 +20,7 @@ from lightning_ding.policy.target_network import TargetUpdate, make_target
 from lightning_ding.worker_config import CollectorConfig
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReplayLearnConfig(LearnConfig):
     """Options for updates."""
 
@@ -56,7 +56,7 @@ class ReplayLearnConfig(LearnConfig):
         return TargetUpdate(self.target_update_freq, self.target_theta, self.default_copy_freq)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReplayCollectConfig:
     """Options for collecting: the amount and the collector."""
 
@@ -72,7 +72,7 @@ class ReplayCollectConfig:
         require(self.unroll_len == 1, "collect.unroll_len", "1 for networks without memory", self.unroll_len)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReplayConfig(PolicyConfig):
     """The config of every algorithm that learns from replay."""
 

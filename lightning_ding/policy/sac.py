@@ -32,7 +32,7 @@ from lightning_ding.policy.qac import Batch, QACConfig, QACLearnConfig, QACModel
 from lightning_ding.registry import POLICY_REGISTRY
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SACModelConfig(QACModelConfig):
     """The actor and the critics."""
 
@@ -40,7 +40,7 @@ class SACModelConfig(QACModelConfig):
     """Initialise the last layers uniformly in [-x, x], x > 0; None initialises them like all other layers."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SACLearnConfig(QACLearnConfig):
     """Options for updates."""
 
@@ -73,7 +73,7 @@ class SACLearnConfig(QACLearnConfig):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SACConfig(QACConfig):
     """Everything that can be set of SAC."""
 

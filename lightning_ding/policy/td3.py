@@ -16,7 +16,7 @@ from lightning_ding.policy.ddpg import DDPGConfig, DDPGLearnConfig, DDPGModelCon
 from lightning_ding.registry import POLICY_REGISTRY
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TD3ModelConfig(DDPGModelConfig):
     """The actor and the critics."""
 
@@ -26,7 +26,7 @@ class TD3ModelConfig(DDPGModelConfig):
     """Initialise the last layers uniformly in [-x, x], x > 0; None initialises them like all other layers."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TD3LearnConfig(DDPGLearnConfig):
     """Options for updates."""
 
@@ -36,7 +36,7 @@ class TD3LearnConfig(DDPGLearnConfig):
     """Add clipped normal noise to the target actor's actions."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TD3Config(DDPGConfig):
     """Everything that can be set of TD3."""
 

@@ -23,7 +23,7 @@ SHAPES = {"obs_shape": 2, "action_shape": 2}
 class Config(PolicyConfig):
     """A network of given shapes."""
 
-    model: QLearningModelConfig = field(default_factory=lambda: QLearningModelConfig(2, 2))
+    model: QLearningModelConfig = field(default_factory=lambda: QLearningModelConfig(obs_shape=2, action_shape=2))
 
 
 class Bare(Policy[Config]):

@@ -13,7 +13,7 @@ from lightning_ding.schedules import ScheduleConfig
 from lightning_ding.worker.evaluator.config import EvaluatorConfig
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NetworkConfig:
     """The network of every algorithm: the spaces of its env, and its encoder."""
 
@@ -34,7 +34,7 @@ class NetworkConfig:
     """Normalise every hidden layer before its activation."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LearnConfig:
     """Options for updates, in every algorithm."""
 
@@ -72,7 +72,7 @@ class LearnConfig:
         return GradClip(self.grad_clip_norm, self.grad_clip_value)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EvalConfig:
     """Options for evaluation."""
 
@@ -80,7 +80,7 @@ class EvalConfig:
     """The evaluator."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PolicyConfig:
     """Base of every policy's config; an algorithm adds its sections."""
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
+from importlib import import_module
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +16,7 @@ from gymnasium import spaces
 from torch import nn
 from torch.testing import assert_close
 
+from lightning_ding import policy as policies
 from lightning_ding.policy import (
     CommandModePolicy,
     DQNConfig,
@@ -21,6 +25,8 @@ from lightning_ding.policy import (
     PPOPolicy,
     QLearningPolicy,
 )
+from lightning_ding.policy.base.config import LearnConfig
+from lightning_ding.policy.base.update.optimizers import OptimizerConfig
 from tests.policy.base.small_dqn import CFG, make_batch, make_policy, weights
 
 OBS_SPACE, ACTION_SPACE = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)
@@ -33,6 +39,19 @@ OBS_SPACE, ACTION_SPACE = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)
 def test_a_base_class_has_no_default_config(base: type[Policy[Any]]) -> None:
     with pytest.raises(RuntimeError, match=f"{base.__name__} is a base class and has no default config"):
         base.default_config()
+
+
+def test_every_config_class_of_the_policies_takes_keywords_only() -> None:
+    files = Path(next(iter(policies.__path__))).rglob("*.py")
+    names = {"lightning_ding.policy." + one.stem for one in files if one.parent.name == "policy"}
+    modules = [import_module(name) for name in [*names, LearnConfig.__module__, OptimizerConfig.__module__]]
+    found = {one for module in modules for one in vars(module).values() if dataclasses.is_dataclass(one)}
+    own = {one for one in found if one.__module__.startswith("lightning_ding.policy.")}
+    sections = [one for one in own if isinstance(one, type) and one.__name__.endswith("Config")]
+    assert len(sections) >= 45
+    assert {one for one in sections if not all(field.kw_only for field in dataclasses.fields(one))} == set()
+    with pytest.raises(TypeError, match="positional"):
+        DQNConfig(True)  # type: ignore[misc]
 
 
 def test_the_default_config_names_its_policy() -> None:

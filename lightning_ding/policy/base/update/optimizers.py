@@ -24,7 +24,7 @@ from lightning_ding.config import require
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
     """The class of the optimizers and their shared arguments; step sizes have separate fields."""
 
