@@ -77,18 +77,23 @@ __all__ = [
     "run_on_ray",
 ]
 
-FlaskFileSystemCollector = BaseCommCollector.over("flask_fs", "FlaskFileSystemCollector")
-FlaskFileSystemLearner = BaseCommLearner.over("flask_fs", "FlaskFileSystemLearner")
-RayCollector = BaseCommCollector.over("ray", "RayCollector")
-RayLearner = BaseCommLearner.over("ray", "RayLearner")
+FlaskFileSystemCollector = BaseCommCollector.over("flask_fs", "FlaskFileSystemCollector", __name__)
+FlaskFileSystemLearner = BaseCommLearner.over("flask_fs", "FlaskFileSystemLearner", __name__)
+RayCollector = BaseCommCollector.over("ray", "RayCollector", __name__)
+RayLearner = BaseCommLearner.over("ray", "RayLearner", __name__)
 
-for _registry, _base, _named in (
-    (COMM_COLLECTOR_REGISTRY, BaseCommCollector, (FlaskFileSystemCollector, RayCollector)),
-    (COMM_LEARNER_REGISTRY, BaseCommLearner, (FlaskFileSystemLearner, RayLearner)),
-):
-    _known = {one.transport: one for one in _named}
-    for _transport in TRANSPORTS:
-        _registry.register(_transport)(_known.get(_transport) or _base.over(_transport, _base.__name__))
+
+def _register_transports() -> None:
+    """Register a comm collector and a comm learner for each transport, by its name."""
+    collectors = (COMM_COLLECTOR_REGISTRY, BaseCommCollector, (FlaskFileSystemCollector, RayCollector))
+    learners = (COMM_LEARNER_REGISTRY, BaseCommLearner, (FlaskFileSystemLearner, RayLearner))
+    for registry, base, exported in (collectors, learners):
+        known = {one.transport: one for one in exported}
+        for transport in TRANSPORTS:
+            registry.register(transport)(known.get(transport) or base.over(transport, base.__name__, base.__module__))
+
+
+_register_transports()
 
 
 def __getattr__(name: str) -> Any:

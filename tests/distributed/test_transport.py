@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import threading
 import time
@@ -11,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from lightning_ding import distributed
 from lightning_ding.config import resolve
 from lightning_ding.distributed import NaiveCollector
 from lightning_ding.distributed import transport as transports
+from lightning_ding.distributed.collector.naive import finish_info
 from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
 from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
 from lightning_ding.distributed.config import ParallelConfig
@@ -78,6 +81,22 @@ def test_transport_that_does_not_exist_is_named(name: str, reason: str) -> None:
 @pytest.mark.parametrize("worker", [BaseCommCollector, BaseCommLearner])
 def test_worker_connects_over_the_transport_of_the_config(worker: Any, tmp_path: Path) -> None:
     assert isinstance(worker(config(tmp_path))._make_channel(), SocketChannel)
+
+
+@pytest.mark.parametrize("name", ["FlaskFileSystemCollector", "FlaskFileSystemLearner", "RayCollector", "RayLearner"])
+def test_worker_of_one_transport_can_be_pickled(name: str) -> None:
+    worker = getattr(distributed, name)
+    assert pickle.loads(pickle.dumps(worker)) is worker
+    assert (worker.__module__, worker.__qualname__) == ("lightning_ding.distributed", name)
+    assert worker.__doc__.startswith("A BaseComm")
+
+
+@pytest.mark.parametrize("episodes", [0, 3])
+def test_summary_of_invented_episodes(episodes: int) -> None:
+    info = finish_info(episodes)
+    assert (info["real_episode_count"], info["reward_raw"]) == (episodes, [1.0] * episodes)
+    assert (info["avg_step_per_episode"], info["avg_sample_per_episode"]) == (1.0, 1.0)
+    assert (info["reward_mean"], info["reward_std"]) == (1.0, 0.0)
 
 
 def test_only_the_registry_and_its_own_folder_name_a_transport() -> None:

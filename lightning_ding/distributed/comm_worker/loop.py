@@ -84,9 +84,17 @@ class BaseCommRole:
         self._transport.check(self.config)
 
     @classmethod
-    def over(cls, transport: str, name: str) -> type[Self]:
-        """Return a subclass called ``name`` that uses one transport, whatever ``system.transport`` is."""
-        return type(name, (cls,), {"transport": transport})
+    def over(cls, transport: str, name: str, module: str) -> type[Self]:
+        """Return a subclass that uses one transport, whatever ``system.transport`` is.
+
+        Args:
+            transport: Name of the transport.
+            name: Name of the subclass.
+            module: Module that holds the subclass under this name, so that pickle finds it.
+        """
+        about = f"A {cls.__name__} over the transport ``{transport}``. See the base class for the arguments."
+        names = {"__module__": module, "__qualname__": name, "__doc__": about}
+        return type(name, (cls,), {**names, "transport": transport})
 
     def _make_channel(self) -> Channel:
         """Return a channel to the coordinator."""
