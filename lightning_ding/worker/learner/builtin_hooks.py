@@ -57,15 +57,20 @@ class BuiltinHook(LearnerHook):
         super().__init__(name or self.default_name, priority, position or self.positions[0], ext_args)
         allowed = f"{' or '.join(self.positions)} for {type(self).__name__}"
         require(self.position in self.positions, "position", allowed, self.position)
-        known = self._set_up()
+        known = self._known_keys()
         for key in self.ext_args:
             if key not in known:
                 where = f"{type(self).__name__} at {self.position}"
                 raise ValueError(f"unknown ext_args key {key!r} of {where}; {nearest(key, known)}")
+        self._set_up()
+
+    def _known_keys(self) -> tuple[str, ...]:
+        """Return the keys that may be in ``ext_args``."""
+        return ("freq",)
 
     @abstractmethod
-    def _set_up(self) -> tuple[str, ...]:
-        """Read ``ext_args``, and return the keys that may be in it."""
+    def _set_up(self) -> None:
+        """Read ``ext_args``, whose keys are known."""
 
     def _freq(self) -> int:
         freq = self.ext_args.get("freq", 1)
@@ -81,11 +86,13 @@ class LoadCkptHook(BuiltinHook):
     default_name = "load_ckpt"
     positions = ("before_run",)
 
-    def _set_up(self) -> tuple[str, ...]:
+    def _known_keys(self) -> tuple[str, ...]:
+        return ("load_path",)
+
+    def _set_up(self) -> None:
         path = self.ext_args.get("load_path")
         require(isinstance(path, (str, Path)) and str(path) != "", "ext_args.load_path", "the path of a file", path)
         self.load_path = Path(str(path))
-        return ("load_path",)
 
     def __call__(self, engine: LearnerEngine) -> None:
         """Load the file."""
@@ -103,9 +110,11 @@ class SaveCkptHook(BuiltinHook):
     default_name = "save_ckpt_after_iter"
     positions = ("after_iter", "after_run")
 
-    def _set_up(self) -> tuple[str, ...]:
-        self.freq = self._freq()
+    def _known_keys(self) -> tuple[str, ...]:
         return ("freq",) if self.position == "after_iter" else ()
+
+    def _set_up(self) -> None:
+        self.freq = self._freq()
 
     def __call__(self, engine: LearnerEngine) -> None:
         """Write a checkpoint if one is due."""
@@ -124,11 +133,10 @@ class LogShowHook(BuiltinHook):
 
     default_name = "log_show"
 
-    def _set_up(self) -> tuple[str, ...]:
+    def _set_up(self) -> None:
         self.freq = self._freq()
         self._sums: dict[str, Scalar] = {}
         self._updates: dict[str, int] = {}
-        return ("freq",)
 
     def __call__(self, engine: LearnerEngine) -> None:
         """Add the values of the iteration to the sums, and report the means if a report is due."""
@@ -154,8 +162,11 @@ class LogReduceHook(BuiltinHook):
     default_name = "log_reduce_after_iter"
     default_priority = 10
 
-    def _set_up(self) -> tuple[str, ...]:
+    def _known_keys(self) -> tuple[str, ...]:
         return ()
+
+    def _set_up(self) -> None:
+        pass
 
     def __call__(self, engine: LearnerEngine) -> None:
         """Average the log buffer.

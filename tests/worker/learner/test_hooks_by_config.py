@@ -143,11 +143,13 @@ def test_config_section_refuses_what_means_no_hook(section: Any, message: str) -
             "unknown ext_args key 'frq' of SaveCkptHook at after_iter; did",
         ),
         (lambda: SaveCkptHook(position="after_run", ext_args={"freq": 3}), "unknown ext_args key 'freq'.*at after_run"),
+        (lambda: SaveCkptHook(position="after_run", ext_args={"freq": 0}), "unknown ext_args key 'freq'.*at after_run"),
         (lambda: SaveCkptHook(position="before_iter"), "position must be after_iter or after_run for SaveCkptHook"),
         (lambda: LogShowHook(position="before_iter"), "position must be after_iter for LogShowHook"),
         (lambda: LogReduceHook(position="after_run"), "position must be after_iter for LogReduceHook"),
         (lambda: LogReduceHook(ext_args={"freq": 1}), "unknown ext_args key 'freq' of LogReduceHook"),
         (lambda: LoadCkptHook(position="after_run", ext_args={"load_path": "x"}), "position must be before_run"),
+        (lambda: LoadCkptHook(ext_args={"path": "x"}), "unknown ext_args key 'path'.*; did you mean 'load_path'?"),
         (lambda: LoadCkptHook(), "ext_args.load_path must be the path of a file, got None"),
     ],
 )
