@@ -30,6 +30,15 @@ def check_amount(name: str, value: Any) -> int:
     return int(value)
 
 
+def attribute_or_self(one: Any, name: str) -> Any:
+    """Return an attribute of an object, or the object itself if there is no such attribute.
+
+    Raises:
+        AttributeError: If the attribute is a property that raises it.
+    """
+    return getattr(one, name) if hasattr(type(one), name) else getattr(one, name, one)
+
+
 def check_integers(**values: Any) -> None:
     """Check arguments, given by name, that must be integers.
 

@@ -9,6 +9,8 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
+from lightning_ding.worker.arguments import attribute_or_self
+
 DEFAULT_EXPERIMENT = "default_experiment"
 
 
@@ -48,7 +50,7 @@ class WorkerLog:
     @property
     def writer(self) -> Any:
         """The ``SummaryWriter`` itself, which a Lightning logger calls its ``experiment``."""
-        return getattr(self.tb_logger, "experiment", self.tb_logger)
+        return attribute_or_self(self.tb_logger, "experiment")
 
     def tag(self, name: str, train_iter: int, envstep: int) -> tuple[str, int]:
         """Return the tag and the step under which a figure or a video is written."""

@@ -17,6 +17,7 @@ from lightning_ding.config import require
 from lightning_ding.modes import CollectMode, CommandMode, EvalMode, LearnMode
 from lightning_ding.rl import random_legal_actions
 from lightning_ding.worker.actions import check_finite
+from lightning_ding.worker.arguments import attribute_or_self
 
 ModeT = TypeVar("ModeT", CollectMode, EvalMode)
 BoolArray = NDArray[np.bool_]
@@ -24,22 +25,22 @@ BoolArray = NDArray[np.bool_]
 
 def learn_mode_of(policy: Any) -> LearnMode:
     """Return the learn mode of a policy, or the mode itself if that is given."""
-    return cast(LearnMode, getattr(policy, "learn_mode", policy))
+    return cast(LearnMode, attribute_or_self(policy, "learn_mode"))
 
 
 def collect_mode_of(policy: Any) -> CollectMode:
     """Return the collect mode of a policy, or the mode itself if that is given."""
-    return cast(CollectMode, getattr(policy, "collect_mode", policy))
+    return cast(CollectMode, attribute_or_self(policy, "collect_mode"))
 
 
 def eval_mode_of(policy: Any) -> EvalMode:
     """Return the eval mode of a policy, or the mode itself if that is given."""
-    return cast(EvalMode, getattr(policy, "eval_mode", policy))
+    return cast(EvalMode, attribute_or_self(policy, "eval_mode"))
 
 
 def command_mode_of(policy: Any) -> CommandMode:
     """Return the command mode of a policy, or the mode itself if that is given."""
-    return cast(CommandMode, getattr(policy, "command_mode", policy))
+    return cast(CommandMode, attribute_or_self(policy, "command_mode"))
 
 
 def attribute(mode: LearnMode | CollectMode | EvalMode, name: str, default: Any) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +24,8 @@ from lightning_ding.worker import (
     MetricSerialEvaluator,
     SampleSerialCollector,
 )
+from lightning_ding.worker.log import WorkerLog
+from lightning_ding.worker.players import collect_mode_of, command_mode_of, eval_mode_of, learn_mode_of
 from tests.toys.envs import CountingEnv
 from tests.toys.games import RelayGame
 
@@ -151,3 +155,28 @@ def test_train_refuses_an_argument_of_the_wrong_type(name: str, value: Any) -> N
 def test_a_naive_collector_refuses_an_address_of_the_wrong_type(name: str, value: Any) -> None:
     with pytest.raises(TypeError, match=f"{name} must be "):
         NaiveCollector(**{name: value})
+
+
+class Broken:
+    """A policy and a logger whose properties have an error."""
+
+    def _fail(self) -> Any:
+        return self.absent  # type: ignore[attr-defined]
+
+    learn_mode = collect_mode = eval_mode = command_mode = experiment = property(_fail)
+
+
+@pytest.mark.parametrize("mode_of", [learn_mode_of, collect_mode_of, eval_mode_of, command_mode_of])
+def test_error_inside_the_mode_of_a_policy_is_raised(mode_of: Callable[[Any], Any]) -> None:
+    with pytest.raises(AttributeError, match="absent"):
+        mode_of(Broken())
+    policy = SimpleNamespace(learn_mode=1, collect_mode=1, eval_mode=1, command_mode=1)
+    assert mode_of(policy) == 1
+    assert mode_of("a mode") == "a mode"
+
+
+def test_error_inside_the_experiment_of_a_logger_is_raised() -> None:
+    with pytest.raises(AttributeError, match="absent"):
+        _ = WorkerLog(Broken()).writer
+    assert WorkerLog(SimpleNamespace(experiment=1)).writer == 1
+    assert WorkerLog(None).writer is None
