@@ -51,7 +51,7 @@ def test_every_config_class_of_the_policies_takes_keywords_only() -> None:
     assert len(sections) >= 45
     assert {one for one in sections if not all(field.kw_only for field in dataclasses.fields(one))} == set()
     with pytest.raises(TypeError, match="positional"):
-        DQNConfig(True)  # type: ignore[misc]
+        DQNConfig(True)  # type: ignore[call-arg]
 
 
 def test_the_default_config_names_its_policy() -> None:
