@@ -184,12 +184,13 @@ def to_easydict(config: Any) -> EasyDict:
     return EasyDict(to_dict(config))
 
 
-def resolve(config_class: type[ConfigT], cfg: ConfigLike[ConfigT]) -> ConfigT:
+def resolve(config_class: type[ConfigT], cfg: ConfigLike[ConfigT], path: str = "") -> ConfigT:
     """Return the config dataclass for a constructor's config argument.
 
     Args:
         config_class: Config dataclass whose fields all have defaults.
         cfg: An instance of it, a mapping to merge over its defaults, or None for the defaults.
+        path: Start of the keys in error messages, such as ``"other.replay_buffer."``.
 
     Raises:
         ValueError: If a key is unknown, with the nearest known key, or a value is out of its range.
@@ -198,10 +199,28 @@ def resolve(config_class: type[ConfigT], cfg: ConfigLike[ConfigT]) -> ConfigT:
     if cfg is None:
         return config_class()
     if isinstance(cfg, config_class):
-        return _from_mapping(type(cfg), to_dict(cfg), "", type(cfg)) if _holds_numpy(cfg) else cfg
+        return _from_mapping(type(cfg), to_dict(cfg), path, type(cfg)) if _holds_numpy(cfg) else cfg
     if isinstance(cfg, Mapping):
-        return _from_mapping(config_class, cfg, "", config_class)
+        return _from_mapping(config_class, cfg, path, config_class)
     raise TypeError(f"cfg must be a {config_class.__name__}, a mapping or None, got {type(cfg).__name__}: {cfg!r}")
+
+
+def without_defaults(section: Mapping[str, Any], kept: Iterable[str], classes: Iterable[type]) -> dict[str, Any]:
+    """Return a section without the keys that hold the default of a config class.
+
+    Args:
+        section: Keys and values; a mapping of some keys of a section is merged over its defaults.
+        kept: Keys that stay in any case.
+        classes: Config dataclasses; each may have some of the keys.
+    """
+    defaults = [to_dict(one()) for one in classes]
+
+    def is_default(key: str, value: Any) -> bool:
+        given = {key: _plain(value)}
+        own = [{key: values[key]} for values in defaults if key in values]
+        return any(deep_merge(default, given) == default for default in own)
+
+    return {key: value for key, value in section.items() if key in kept or not is_default(key, value)}
 
 
 def moved(**where: str) -> dict[str, str]:
@@ -218,18 +237,20 @@ def moved_to(config_class: type, path: str) -> str | None:
 
 
 def _paths(config_class: type, path: str = "") -> Iterator[str]:
-    """Yield the dotted names of all fields, sections included."""
-    for field in dataclasses.fields(config_class):
-        yield f"{path}{field.name}"
-        default = getattr(config_class(), field.name)
-        if dataclasses.is_dataclass(default):
-            yield from _paths(type(default), f"{path}{field.name}.")
+    """Yield the dotted names of all fields, sections and the fields of a class's variants included."""
+    variants: set[type] = getattr(config_class, "variants", set)()
+    for default in [one() for one in {config_class, *variants}]:
+        for field in dataclasses.fields(default):
+            yield f"{path}{field.name}"
+            below = getattr(default, field.name)
+            if dataclasses.is_dataclass(below):
+                yield from _paths(type(below), f"{path}{field.name}.")
 
 
 def _from_mapping(config_class: type[ConfigT], mapping: Mapping[str, Any], path: str, root: type) -> ConfigT:
     for_section = getattr(config_class, "for_section", None)
     if for_section is not None:  # the section's ``type`` decides which keys it has
-        config_class, mapping = for_section(mapping)
+        config_class, mapping = for_section(mapping, path)
     hints = typing.get_type_hints(config_class)
     defaults = config_class()
     fields = {field.name for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]

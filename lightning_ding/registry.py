@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import is_dataclass
 from typing import Any, Generic, TypeVar
 
 from lightning_ding.config import nearest
@@ -78,6 +79,11 @@ class Registry(Generic[T]):
         """Return the name of ``entry``, or None if it is not registered."""
         self._load()
         return next((name for name, known in self._entries.items() if known is entry), None)
+
+    def config_classes(self) -> list[Any]:
+        """Return the ``config_class`` of each entry that has one, by the names of the entries."""
+        classes = [getattr(self.get(name), "config_class", None) for name in self]
+        return [one for one in classes if is_dataclass(one)]
 
     def __contains__(self, name: object) -> bool:
         self._load()

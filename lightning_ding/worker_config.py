@@ -7,11 +7,12 @@ the evaluators is in ``worker/evaluator/config.py``, and the keys that only one 
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
-from lightning_ding.config import moved, require
+from lightning_ding.config import moved, require, require_type, without_defaults
 from lightning_ding.registry import BUFFER_REGISTRY, import_modules
 
 
@@ -72,25 +73,40 @@ class ReplayBufferConfig:
         require(self.monitor_freq >= 1, "monitor_freq", ">= 1", self.monitor_freq)
 
     @classmethod
-    def for_section(cls, section: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    def for_section(cls, section: Mapping[str, Any], path: str) -> tuple[Any, Mapping[str, Any]]:
         """Return the config class of the buffer that a section's ``type`` names, and the section's keys for it.
 
-        A section with nothing but the keys of every buffer is not changed; its buffer need not be registered yet.
+        The buffer need not be registered yet, if all keys but those of every buffer are at the default of some buffer.
+
+        Args:
+            section: Keys and values.
+            path: Start of the section's keys in error messages, such as ``"other.replay_buffer."``.
 
         Raises:
             KeyError: If no buffer of this type is registered.
             ValueError: If a key of another buffer is not at its default.
+            TypeError: If a value has the wrong type.
         """
-        if cls is not ReplayBufferConfig or section.keys() <= {one.name for one in fields(cls)}:
+        shared = {one.name for one in fields(cls)}
+        if cls is not ReplayBufferConfig or section.keys() <= shared:
             return cls, section
-        import_modules(section.get("import_names", ()))
-        buffer = BUFFER_REGISTRY.get(section.get("type", cls.type))
-        return buffer.config_class, buffer.own_keys(section)
+        selection = {"type": cls.type, "import_names": (), **section}
+        for key in ("type", "import_names"):
+            require_type(f"{path}{key}", selection[key], typing.get_type_hints(cls)[key])
+        import_modules(selection["import_names"])
+        name = selection["type"]
+        buffer: Any = BUFFER_REGISTRY.get(name) if name in BUFFER_REGISTRY else None
+        if hasattr(buffer, "own_keys"):
+            return buffer.config_class, buffer.own_keys(section, path)
+        kept = without_defaults(section, shared, cls.variants())
+        if buffer is None and not kept.keys() <= shared:
+            BUFFER_REGISTRY.get(name)  # raises the error of an unknown name
+        return cls, kept
 
     @staticmethod
     def variants() -> set[Any]:
         """Return the config classes of all registered buffers."""
-        return {BUFFER_REGISTRY.get(name).config_class for name in BUFFER_REGISTRY}
+        return set(BUFFER_REGISTRY.config_classes())
 
 
 @dataclass(frozen=True)

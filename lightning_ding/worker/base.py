@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from easydict import EasyDict
 from typing_extensions import Self
 
-from lightning_ding.config import ConfigLike, resolve, to_dict, to_easydict
+from lightning_ding.config import ConfigLike, resolve, to_dict, to_easydict, without_defaults
 from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY, Registry, import_modules
 
 SELECTION = frozenset({"type", "import_names"})  # keys that select the class of a worker
@@ -52,22 +52,31 @@ class Worker(ABC):
         return resolve(cls.config_class, cls.own_keys(section) if isinstance(section, Mapping) else section)
 
     @classmethod
-    def own_keys(cls, section: Mapping[str, Any]) -> dict[str, Any]:
+    def own_keys(cls, section: Mapping[str, Any], path: str = "") -> dict[str, Any]:
         """Return a section without the keys of other workers, which must hold their defaults, as in a saved config.
+
+        Args:
+            section: Keys and values.
+            path: Start of the keys in error messages, such as ``"other.replay_buffer."``.
 
         Raises:
             ValueError: If a key of another worker does not have its default value.
+            TypeError: If such a key has a value of the wrong type.
         """
-        kept = {key: value for key, value in section.items() if key in cls.config_keys | SELECTION}
-        others = section.keys() - kept.keys() - {"cfg_type"}
-        classes = [cls, *map(cls.registry.get, cls.registry)] if others else []
-        defaults = {key: value for one in classes for key, value in to_dict(one.config_class()).items()}
-        for key in others:
-            if key not in defaults:
-                kept[key] = section[key]  # resolve() raises the error of an unknown key
-            elif section[key] != defaults[key]:
-                keys, given = ", ".join(sorted(cls.config_keys)), section[key]
-                raise ValueError(f"config key {key!r} does nothing in {cls.__name__}, got {given!r}; its keys: {keys}")
+        own = cls.config_keys | SELECTION
+        given = {key: value for key, value in section.items() if key != "cfg_type"}
+        if given.keys() <= own:
+            return given
+        classes = [cls.config_class, *cls.registry.config_classes()]
+        kept = without_defaults(given, own, classes)
+        for key in [key for key in kept if key not in own]:
+            owner = next((one for one in classes if key in to_dict(one())), None)
+            if owner is not None:  # else resolve_config() raises the error of an unknown key
+                resolve(owner, {name: value for name, value in kept.items() if name in to_dict(owner())}, path)
+                keys = ", ".join(sorted(cls.config_keys))
+                raise ValueError(
+                    f"config key {key!r} does nothing in {cls.__name__}, got {kept[key]!r}; its keys: {keys}"
+                )
         return kept
 
     def close(self) -> None:  # noqa: B027 - optional

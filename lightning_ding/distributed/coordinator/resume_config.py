@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning_ding.config import to_dict
+from lightning_ding.config import deep_merge, to_dict, without_defaults
 from lightning_ding.distributed.config import ParallelConfig, resolve_policy
 from lightning_ding.distributed.coordinator.tasks import Task
+from lightning_ding.registry import BUFFER_REGISTRY, import_modules
+from lightning_ding.worker_config import ReplayBufferConfig
 
 
 def fixed_part(config: ParallelConfig) -> dict[str, Any]:
@@ -22,7 +24,8 @@ def fixed_part(config: ParallelConfig) -> dict[str, Any]:
     kinds = {"coordinator": {"commander": {"type": system.coordinator.commander.type}}}
     system_part = {**kinds, "collector": {"type": system.collector.type}}
     part: dict[str, Any] = json.loads(json.dumps({"main": main, "system": system_part}))
-    return part
+    import_modules(_buffer(part).get("import_names", ()))
+    return _with_keys_of_buffer(part)
 
 
 def check_fixed_part(saved: Mapping[str, Any], config: ParallelConfig) -> None:
@@ -35,7 +38,8 @@ def check_fixed_part(saved: Mapping[str, Any], config: ParallelConfig) -> None:
     Raises:
         ValueError: If the config would change what is learned; the message names the key.
     """
-    path, was, got = next(_differences("", saved, fixed_part(config)), ("", None, None))
+    now = fixed_part(config)  # first, because it imports the modules that register buffers
+    path, was, got = next(_differences("", _with_keys_of_buffer(saved), now), ("", None, None))
     if path:
         raise ValueError(f"{path} must be {was!r}, as in the run that is resumed, got {got!r}")
 
@@ -46,6 +50,24 @@ def renew_learning(tasks: Iterable[Task], config: ParallelConfig) -> None:
         if task.role == "learner":
             about = {"learner_cfg": to_dict(config.system.learner), "main": to_dict(config.main)}
             task.info |= {**about, "policy": dict(config.main.policy)}
+
+
+def _buffer(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    section: Mapping[str, Any] = part["main"]["policy"].get("other", {}).get("replay_buffer", {})
+    return section
+
+
+def _with_keys_of_buffer(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a fixed part with all keys of its buffer, with defaults, and without those of other buffers."""
+    section = _buffer(part)
+    if not section:
+        return dict(part)
+    buffer = BUFFER_REGISTRY.get(section["type"]) if section["type"] in BUFFER_REGISTRY else None
+    defaults = to_dict(getattr(buffer, "config_class", ReplayBufferConfig)())
+    own = without_defaults(deep_merge(defaults, section), defaults, ReplayBufferConfig.variants())
+    part = deep_merge(part, {})  # a copy
+    part["main"]["policy"]["other"]["replay_buffer"] = own
+    return part
 
 
 def _differences(path: str, was: Any, got: Any) -> Iterator[tuple[str, Any, Any]]:

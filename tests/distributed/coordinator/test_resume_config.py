@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from lightning_ding.distributed.coordinator.resume_config import check_folder, holds_run
+from lightning_ding.config import resolve
+from lightning_ding.distributed import ParallelConfig
+from lightning_ding.distributed.coordinator.resume_config import check_fixed_part, check_folder, fixed_part, holds_run
+from lightning_ding.registry import BUFFER_REGISTRY
 
 STATE, RESULT, LEARNER = "coordinator/state.json", "result.json", "learner/metrics.csv"
 OVER = "a finished run: choose another folder"
@@ -38,6 +41,55 @@ def test_folder_takes_a_new_run_only_without_another_and_resuming_needs_one_that
         check_folder(tmp_path, resume=False)
     with _refusal(tmp_path, of_resumed):
         check_folder(tmp_path, resume=True)
+
+
+def config_of(policy: str, **buffer: Any) -> ParallelConfig:
+    described = {"type": policy, "other": {"replay_buffer": buffer}}
+    main = {"exp_name": "x", "policy": described, "env": {"env_id": "CartPole-v1"}}
+    return resolve(ParallelConfig, {"main": main})
+
+
+def with_keys_of_all_buffers(part: dict[str, Any]) -> dict[str, Any]:
+    """Return the fixed part as runs saved it that had the keys of all buffers in their section."""
+    section = part["main"]["policy"]["other"]["replay_buffer"]
+    every = [BUFFER_REGISTRY.get(name).default_config() for name in BUFFER_REGISTRY]
+    defaults = {key: value for one in every for key, value in one.items() if key != "cfg_type"}
+    part["main"]["policy"]["other"]["replay_buffer"] = {**defaults, **section}
+    return part
+
+
+@pytest.mark.parametrize(
+    ("policy", "buffer"),
+    [("dqn", {}), ("rainbow", {}), ("dqn", {"type": "advanced", "alpha": 0.4}), ("dqn", {"type": "not registered"})],
+)
+def test_run_that_saved_the_keys_of_all_buffers_can_be_resumed(policy: str, buffer: dict[str, Any]) -> None:
+    config = config_of(policy, **buffer)
+    check_fixed_part(with_keys_of_all_buffers(fixed_part(config)), config)
+
+
+def test_default_of_a_buffer_may_be_left_out_or_given_when_a_run_is_resumed() -> None:
+    without, given, other = (config_of("rainbow", **keys) for keys in ({}, {"alpha": 0.6}, {"alpha": 0.5}))
+    check_fixed_part(fixed_part(without), given)
+    check_fixed_part(fixed_part(given), without)
+    for was, now, message in (
+        (without, other, "0.6, as in the run that is resumed, got 0.5"),
+        (other, without, "0.5, as in the run that is resumed, got 0.6"),
+    ):
+        with pytest.raises(ValueError, match=f"^main.policy.other.replay_buffer.alpha must be {re.escape(message)}$"):
+            check_fixed_part(fixed_part(was), now)
+
+
+def test_section_without_own_keys_that_was_saved_is_compared_with_its_defaults() -> None:
+    saved = fixed_part(config_of("rainbow"))
+    section = saved["main"]["policy"]["other"]["replay_buffer"]
+    for key in ("alpha", "thruput_controller"):
+        del section[key]
+    check_fixed_part(saved, config_of("rainbow", alpha=0.6))
+
+
+def test_another_buffer_is_named_by_its_type_when_a_run_is_resumed() -> None:
+    with pytest.raises(ValueError, match=r"^main.policy.other.replay_buffer.type must be 'advanced', as in the run"):
+        check_fixed_part(fixed_part(config_of("rainbow")), config_of("rainbow", type="naive", alpha=0.6))
 
 
 def _refusal(folder: Path, reason: str | None) -> Any:

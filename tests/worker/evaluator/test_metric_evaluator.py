@@ -17,7 +17,13 @@ from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric, MetricColl
 from torchmetrics.classification import BinaryAccuracy, MulticlassAccuracy, MulticlassConfusionMatrix
 
 from lightning_ding.modes import EvalMode
-from lightning_ding.worker import IMetric, MetricSerialEvaluator, create_serial_evaluator
+from lightning_ding.worker import (
+    BattleInteractionSerialEvaluator,
+    IMetric,
+    MetricSerialEvaluator,
+    create_serial_evaluator,
+)
+from lightning_ding.worker.evaluator.config import EvaluatorConfig
 from tests.toys.envs import CountingEnv
 
 
@@ -377,6 +383,14 @@ def test_metric_evaluator_runs_no_episodes() -> None:
 def test_metric_evaluator_refuses_keys_that_do_nothing_in_it(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"config key '{name}' does nothing in MetricSerialEvaluator"):
         MetricSerialEvaluator({name: value})
+
+
+@pytest.mark.parametrize("evaluator", [MetricSerialEvaluator, BattleInteractionSerialEvaluator])
+def test_some_defaults_of_a_nested_key_of_another_evaluator_are_accepted(evaluator: Any) -> None:
+    for given in ({}, {"mode": "train_iter"}):
+        assert evaluator.resolve_config({"render": given}) == EvaluatorConfig()
+    with pytest.raises(TypeError, match=r"'render.render_freq' must be int, got str: 'often'"):
+        evaluator.resolve_config({"render": {"render_freq": "often"}})
 
 
 def test_metric_evaluator_works_with_its_default_config() -> None:
