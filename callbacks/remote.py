@@ -40,12 +40,12 @@ class WeightPublisher(Callback):
         self.send_policy = send_policy
         self.every_n_rounds = every_n_rounds
         self._rounds = 0
-        self._version = -1
+        self._policy_version = -1
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Publish the first weights of the run."""
-        self._rounds, self._version = 0, -1
+        self._rounds, self._policy_version = 0, -1
         deadline = time.monotonic() + FIRST
         while not self._publish(trainer, pl_module, raises=time.monotonic() > deadline):
             time.sleep(PAUSE)
@@ -66,20 +66,20 @@ class WeightPublisher(Callback):
 
     def _publish(self, trainer: Trainer, policy: Any, raises: bool = False) -> bool:
         """Publish the weights if they are new; return False if that failed."""
-        version = policy.progress.train_iter
-        if not trainer.is_global_zero or version == self._version:
+        policy_version = policy.progress.train_iter
+        if not trainer.is_global_zero or policy_version == self._policy_version:
             return True
         state = policy.collect_mode.state_dict()
         parts = {part: state[part] for part in ("model", "normaliser") if part in state}
         flat = {part: {name: x.detach().cpu() for name, x in tensors.items()} for part, tensors in parts.items()}
         try:
-            self.send_policy({**flat, "iter": version})
+            self.send_policy({**flat, "iter": policy_version})
         except OSError as error:
             if raises:
                 raise
-            logger.error("the weights of update %d could not be published: %s", version, error)
+            logger.error("the weights of update %d could not be published: %s", policy_version, error)
             return False
-        self._version = version
+        self._policy_version = policy_version
         return True
 
 

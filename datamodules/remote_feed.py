@@ -118,7 +118,7 @@ class RemoteFeed:
     def __init__(self, ask: Callable[[], RemoteData], ahead: int, patience: float) -> None:
         require(ahead >= 0, "prefetch", ">= 0", ahead)
         require(patience > 0, "patience", "> 0 seconds", patience)
-        self.envstep = 0
+        self.env_step = 0
         """Env steps of the newest answer; they grow while collectors run, with or without rounds."""
         self.dropped_episode = 0
         """Number of episodes that were dropped after an env fault."""
@@ -194,7 +194,7 @@ class RemoteFeed:
                 return answer
             if time.monotonic() - since > self._patience:
                 raise TimeoutError(
-                    f"no round to learn from and no env step for {self._patience:g} s, at env step {self.envstep}: "
+                    f"no round to learn from and no env step for {self._patience:g} s, at env step {self.env_step}: "
                     "is a collector running?"
                 )
             self._closed.wait(max(answer.wait, LEAST_WAIT))
@@ -202,9 +202,9 @@ class RemoteFeed:
 
     def _note(self, answer: RemoteData) -> bool:
         """Add an answer's counters and episodes; return whether env steps were made since the last one."""
-        before, self.envstep = self.envstep, answer.progress.get("env_step", self.envstep)
+        before, self.env_step = self.env_step, answer.progress.get("env_step", self.env_step)
         self.dropped_episode += answer.dropped
         with self._lock:
             self._episodes[0].extend(answer.returns)
             self._episodes[1].extend(answer.lengths)
-        return self.envstep != before
+        return self.env_step != before

@@ -38,11 +38,11 @@ def publish_weights(worker: CommWorker, task: LearningTask, state_dict: Mapping[
         LeaseLostError: If another learner has the task now.
         OSError: If the store has no space.
     """
-    version = int(state_dict["iter"])
+    policy_version = int(state_dict["iter"])
     tensors = {part: state_dict[part] for part in PARTS if part in state_dict}
     block = tensors if len(tensors) > 1 else tensors["model"]
-    handle = worker.channel.store.put("policy", block, {"version": str(version)})
-    worker.call("learner_send_policy", policy_id=task.policy_id, version=version, data_id=handle)
+    handle = worker.channel.store.put("policy", block, {"policy_version": str(policy_version)})
+    worker.call("learner_send_policy", policy_id=task.policy_id, policy_version=policy_version, data_id=handle)
 
 
 def fetch_weights(worker: CommWorker, policy_id: str, serial: int = -1) -> dict[str, Any] | None:
@@ -71,7 +71,7 @@ def fetch_weights(worker: CommWorker, policy_id: str, serial: int = -1) -> dict[
             raise
         return None  # nothing is published yet, or these weights have just been replaced
     state = tensors if "model" in tensors else {"model": tensors}
-    return {**state, "iter": answer["version"], "serial": answer["serial"]}
+    return {**state, "iter": answer["policy_version"], "serial": answer["serial"]}
 
 
 class PolicyWeights:

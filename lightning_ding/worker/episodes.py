@@ -17,7 +17,7 @@ from lightning_ding.worker.log import WorkerLog
 
 MAX_FAULTS = 100  # consecutive faults of one env; an env that never recovers would otherwise block the run
 SAVED = {
-    "envstep": "_envstep",
+    "env_step": "_envstep",
     "sample": "sample",
     "episode": "_episode",
     "dropped_episode": "dropped_episode",
@@ -72,7 +72,7 @@ class EpisodeStatistics:
 
     def clear(self) -> None:
         """Set all counters to zero and remove the episodes."""
-        self.envstep = 0
+        self.env_step = 0
         """Environment steps."""
         self.sample = 0
         """Transitions that were returned."""
@@ -204,7 +204,7 @@ class CollectReport:
 
     def _begin_interval(self) -> None:
         self._seconds = 0.0
-        self._envstep = 0
+        self._env_step = 0
         self._sample = 0
         self._lengths: list[int] = []
         self._returns: dict[str, list[float]] = {}
@@ -216,7 +216,7 @@ class CollectReport:
             is_recorded: Whether the call counts in reports.
         """
         counted, is_on = self._statistics, is_recorded and self._log.has_reader
-        self._mark = (time.perf_counter(), counted.envstep, counted.sample, len(counted.returns)) if is_on else None
+        self._mark = (time.perf_counter(), counted.env_step, counted.sample, len(counted.returns)) if is_on else None
 
     def finish(self, train_iter: int, returns: Mapping[str, Sequence[float]] | None = None) -> None:
         """Add the work of the collector since :meth:`begin`, and write a report if one is due.
@@ -228,15 +228,15 @@ class CollectReport:
         """
         if self._mark is None:
             return
-        (began, envstep, sample, episodes), counted = self._mark, self._statistics
+        (began, env_step, sample, episodes), counted = self._mark, self._statistics
         self._seconds += time.perf_counter() - began
-        self._envstep += counted.envstep - envstep
+        self._env_step += counted.env_step - env_step
         self._sample += counted.sample - sample
         self._lengths += counted.lengths[episodes:]
         for name, values in ({"return": counted.returns[episodes:]} if returns is None else returns).items():
             self._returns.setdefault(name, []).extend(values)
         if train_iter - self._last_train_iter >= self._freq and self._lengths:
-            self._log.write(self._values(), train_iter, counted.envstep)
+            self._log.write(self._values(), train_iter, counted.env_step)
             self._last_train_iter = train_iter
             self._begin_interval()
 
@@ -245,19 +245,19 @@ class CollectReport:
         counted, episodes, seconds = self._statistics, len(self._lengths), max(self._seconds, 1e-9)
         values = {
             "episode_count": float(episodes),
-            "envstep_count": float(self._envstep),
+            "envstep_count": float(self._env_step),
             "train_sample_count": float(self._sample),
             "collect_time": self._seconds,
             "avg_envstep_per_episode": float(np.mean(self._lengths)),
             "avg_time_per_episode": self._seconds / episodes,
-            "avg_envstep_per_sec": self._envstep / seconds,
+            "avg_envstep_per_sec": self._env_step / seconds,
             "avg_train_sample_per_sec": self._sample / seconds,
             "avg_episode_per_sec": episodes / seconds,
         }
         for name, returns in self._returns.items():
             values |= summary(returns, name)
         return values | {
-            "total_envstep_count": float(counted.envstep),
+            "total_envstep_count": float(counted.env_step),
             "total_train_sample_count": float(counted.sample),
             "total_episode_count": float(counted.episode),
             "total_dropped_episode_count": float(counted.dropped_episode),

@@ -52,30 +52,30 @@ class WorkerLog:
         """The ``SummaryWriter`` itself, which a Lightning logger calls its ``experiment``."""
         return attribute_or_self(self.tb_logger, "experiment")
 
-    def tag(self, name: str, train_iter: int, envstep: int) -> tuple[str, int]:
+    def tag(self, name: str, train_iter: int, env_step: int) -> tuple[str, int]:
         """Return the tag and the step under which a figure or a video is written."""
         if hasattr(self.tb_logger, "log_metrics"):
-            return f"{self.instance_name}/{name}", envstep
+            return f"{self.instance_name}/{name}", env_step
         return f"{self.instance_name}_iter/{name}", train_iter
 
-    def write(self, values: Mapping[str, float], train_iter: int, envstep: int) -> None:
+    def write(self, values: Mapping[str, float], train_iter: int, env_step: int) -> None:
         """Write numbers if this rank logs."""
         if not self.has_reader:
             return
         line = ", ".join(f"{name} {value:.6g}" for name, value in values.items())
-        self._text.info("train_iter %d, envstep %d: %s", train_iter, envstep, line)
+        self._text.info("train_iter %d, env_step %d: %s", train_iter, env_step, line)
         if hasattr(self.tb_logger, "log_metrics"):
             named = {f"{self.instance_name}/{name}": value for name, value in values.items()}
-            self.tb_logger.log_metrics(named, step=envstep)
+            self.tb_logger.log_metrics(named, step=env_step)
         elif self.tb_logger is not None:
             for name, value in values.items():
                 self.tb_logger.add_scalar(f"{self.instance_name}_iter/{name}", value, train_iter)
-                self.tb_logger.add_scalar(f"{self.instance_name}_step/{name}", value, envstep)
+                self.tb_logger.add_scalar(f"{self.instance_name}_step/{name}", value, env_step)
 
-    def write_histograms(self, values: Mapping[str, Tensor], train_iter: int, envstep: int) -> None:
+    def write_histograms(self, values: Mapping[str, Tensor], train_iter: int, env_step: int) -> None:
         """Write distributions, shapes (values,), to TensorBoard, if that is the logger."""
         if not self.has_reader or not hasattr(self.writer, "add_histogram"):
             return
         for name, value in values.items():
             self.writer.add_histogram(f"{self.instance_name}_iter/{name}", value, train_iter)
-            self.writer.add_histogram(f"{self.instance_name}_step/{name}", value, envstep)
+            self.writer.add_histogram(f"{self.instance_name}_step/{name}", value, env_step)

@@ -133,7 +133,7 @@ class League:
         self.config = cfg
         self._seed = seed
         self._draws = 0
-        self._last_version = 0
+        self._snapshot_policy_version = 0
         self._games: dict[str, list[float]] = {}  # wins and games against each former self, the oldest first
 
     @property
@@ -190,9 +190,9 @@ class League:
         Returns:
             The policy id of the new former self; None if there is none.
         """
-        if policy_version < self._last_version + self.config.snapshot_interval:
+        if policy_version < self._snapshot_policy_version + self.config.snapshot_interval:
             return None
-        self._last_version = policy_version
+        self._snapshot_policy_version = policy_version
         if len(self._games) >= self.config.max_players:
             del self._games[max(self._games, key=self.win_rate)]
         player = f"{main_player}_at_{policy_version}"
@@ -202,9 +202,9 @@ class League:
     def state_dict(self) -> dict[str, Any]:
         """Return players, results and the number of drawn opponents as builtins."""
         games = {player: list(counts) for player, counts in self._games.items()}
-        return {"games": games, "draws": self._draws, "last_version": self._last_version}
+        return {"games": games, "draws": self._draws, "last_version": self._snapshot_policy_version}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state that ``state_dict`` returned."""
         self._games = {player: list(counts) for player, counts in state["games"].items()}
-        self._draws, self._last_version = state["draws"], state["last_version"]
+        self._draws, self._snapshot_policy_version = state["draws"], state["last_version"]

@@ -284,7 +284,7 @@ class LearnerEndpoint(Endpoint):
 
     def deal_with_learner_send_policy(self, message: Message) -> Message:
         """Publish new weights; refuse weights that cannot be read."""
-        policy_id, policy_version = messages.text(message, "policy_id"), messages.whole(message, "version")
+        policy_id, policy_version = messages.text(message, "policy_id"), messages.whole(message, "policy_version")
         handle = messages.handle(message, "data_id", "policy")
         if handle is None:
             raise Refusal(400, "data_id must be the handle of the weights, got None")

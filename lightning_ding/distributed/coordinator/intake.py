@@ -90,8 +90,8 @@ class Intake:
         """
         limit = self._config.max_policy_lag
         waits = limit is not None and self._config.on_policy_lag == "wait"
-        newest = min(self.counts.data_version, policy_version)
-        self.counts.data_version = newest
+        newest = min(self.counts.data_policy_version, policy_version)
+        self.counts.data_policy_version = newest
         is_old = waits and policy_version - newest > (limit or 0)
         return self.is_starved or is_old or self.buffer.count() < batch_size
 
@@ -113,7 +113,8 @@ class Intake:
     def load(self, folder: Path) -> None:
         """Load a snapshot of the journal."""
         state = json.loads((folder / STATE_FILE).read_text())
-        self.counts = Counts(**renamed(state["counts"], newest_version="data_version"))
+        earlier = dict.fromkeys(("newest_version", "data_version"), "data_policy_version")
+        self.counts = Counts(**renamed(state["counts"], **earlier))
         self.ratio.load_state_dict(state["ratio"])
         self.buffer.load_data(folder / BUFFER_FILE)
 
@@ -132,7 +133,7 @@ class Intake:
         counts.too_old += size - kept
         counts.lag_sum += int(lag.clamp(min=0).sum())
         counts.lag_max = max(counts.lag_max, int(lag.max()))
-        counts.data_version = max(counts.data_version, newest)
+        counts.data_policy_version = max(counts.data_policy_version, newest)
 
 
 class Sender(NamedTuple):
@@ -157,7 +158,7 @@ class Counts:
     lag_sum: int = 0
     """Updates between the weights that collected a transition and the newest ones, summed over ``sample``."""
     lag_max: int = 0
-    data_version: int = 0
+    data_policy_version: int = 0
     """Version of the newest weights that data were collected with."""
     accepted: int = 0
     """Number of the newest entry of the journal."""

@@ -74,10 +74,10 @@ class PublishedWeights:
         """Return the newest weights of a policy; ``handle`` is None if their serial is ``serial`` or there are none."""
         known = self._published.get(policy_id)
         if not known:
-            return {"handle": None, "serial": -1, "version": 0}
+            return {"handle": None, "serial": -1, "policy_version": 0}
         newest = known[-1]
         handle = newest.handle if newest.serial != serial else None
-        return {"handle": handle, "serial": newest.serial, "version": newest.policy_version}
+        return {"handle": handle, "serial": newest.serial, "policy_version": newest.policy_version}
 
     def serials(self) -> dict[str, int]:
         """Return the newest serial number of each policy."""

@@ -23,10 +23,10 @@ from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.registry import BUFFER_REGISTRY
 from lightning_ding.schedules import Schedule
+from lightning_ding.worker.buffer.columns import Rows
 from lightning_ding.worker.buffer.rate_limiter import RateLimiter, ThroughputConfig
 from lightning_ding.worker.buffer.ring_buffer import RingBuffer, to_rows
 from lightning_ding.worker.buffer.sampling import check_sizes, require_enough
-from lightning_ding.worker.buffer.schema import Rows
 from lightning_ding.worker.buffer.sum_tree import Floats, SumTree
 from lightning_ding.worker_config import ReplayBufferConfig
 
@@ -112,7 +112,7 @@ class AdvancedReplayBuffer(RingBuffer):
         """Exponent of the importance weights after the updates and env steps so far."""
         if self._annealing is None:
             return self.config.beta
-        done = self._train_iter if self.config.anneal_unit == "train_iter" else max(self._envstep, 0)
+        done = self._train_iter if self.config.anneal_unit == "train_iter" else max(self._env_step, 0)
         return self._annealing.value(done, self.budget)
 
     @property
@@ -223,7 +223,7 @@ class AdvancedReplayBuffer(RingBuffer):
                 if self.config.max_use is not None:
                     metrics["use_mean"] = float(self._use[rows].mean())
                 if "policy_version" in self._storage.columns:
-                    metrics["staleness_mean"] = float((self._train_iter - self._version(rows)).mean())
+                    metrics["staleness_mean"] = float((self._train_iter - self._policy_version(rows)).mean())
             return metrics
 
     # ------------------------------------------------------------------ writing
@@ -386,16 +386,16 @@ class AdvancedReplayBuffer(RingBuffer):
             self._take_out(stale)
             if first == self._first_fresh and len(stale) == len(here):
                 self._first_fresh = last
-            if train_iter - self._version(rows[-1:])[0] < self.config.max_staleness:
+            if train_iter - self._policy_version(rows[-1:])[0] < self.config.max_staleness:
                 break
 
     def _stale_among(self, rows: Rows, train_iter: int) -> Rows:
         if self.config.max_staleness is None or not rows.size:
             return np.empty(0, dtype=np.int64)
         unique = np.unique(rows)
-        return unique[train_iter - self._version(unique) >= self.config.max_staleness]
+        return unique[train_iter - self._policy_version(unique) >= self.config.max_staleness]
 
-    def _version(self, rows: Rows) -> Rows:
+    def _policy_version(self, rows: Rows) -> Rows:
         versions: Rows = self._storage.columns["policy_version"][rows]
         return versions
 
@@ -413,7 +413,7 @@ class AdvancedReplayBuffer(RingBuffer):
         own["weight"] = self._tree.read(rows)
         state["tensors"] |= {f"own/{k}": torch.from_numpy(v.copy() if copy else v) for k, v in own.items()}
         state["counters"] |= {"first_id": self._first_id, "train_iter": self._train_iter, "alpha": self.config.alpha}
-        state["counters"] |= {"envstep": self._envstep}
+        state["counters"] |= {"envstep": self._env_step}
         return state
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
@@ -431,7 +431,7 @@ class AdvancedReplayBuffer(RingBuffer):
         self._gone = int(np.count_nonzero(own["weight"] == 0))
         self._first_fresh = 0
         self._first_id, self._train_iter = (int(state["counters"][name]) for name in ("first_id", "train_iter"))
-        self._envstep = int(state["counters"].get("envstep", -1))  # older states do not hold it
+        self._env_step = int(state["counters"].get("envstep", -1))  # older states do not hold it
         self._newest_sample = self._newest_sample[:0]
 
 

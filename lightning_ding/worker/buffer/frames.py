@@ -1,7 +1,4 @@
-"""Storage of one leaf of the observations: as it is, or as stacks of frames that are stored once each.
-
-An *entry* is the place of one observation. Entry i of the first C belongs to row i of the ring; the others are the
-spare slots for next observations.
+"""Storage of observations that are stacks of frames: each frame once, even if several stacks contain it.
 
 Shapes: E entries, n of them written or read, S frames of a stack.
 """
@@ -14,62 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from lightning_ding.worker.buffer.columns import Columns, ObsColumn, Rows
 from lightning_ding.worker.buffer.files import Memory
-from lightning_ding.worker.buffer.schema import Columns, Rows
 
 ONE = np.int32(1)  # the type of the array that it is added to, because other types are far slower
 
 
-class Frames:
-    """Observations of one leaf by entry. Every entry holds its observation.
-
-    Args:
-        entries: Number of entries E, twice the rows.
-        like: A batch of observations.
-        memory: Allocator of the arrays.
-    """
-
-    def __init__(self, entries: int, like: NDArray[Any], memory: Memory) -> None:
-        self._values = memory.zeros((entries, *like.shape[1:]), like.dtype)
-
-    def write_rows(self, where: slice | Rows, rows: Rows, obs: NDArray[Any], known: Rows, slots: Rows) -> None:
-        """Store the observations of new rows.
-
-        Args:
-            where: The rows, as a slice if possible.
-            rows: The rows, shape (n,).
-            obs: Observations of the rows, leading axis n.
-            known: Indices of the observations that are already stored as next observation of an earlier row.
-            slots: Entries that hold these observations; they are free after the call.
-        """
-        self._values[where] = obs
-
-    def write_slots(self, slots: Rows, next_obs: NDArray[Any], rows: Rows) -> None:
-        """Store the next observations of ``rows`` in ``slots``, all of shape (n, ...)."""
-        self._values[slots] = next_obs
-
-    def read(self, entries: Rows) -> NDArray[Any]:
-        """Return a copy of the observations, leading axes those of ``entries``."""
-        return self._values.take(entries, axis=0)
-
-    def release(self, entries: Rows) -> None:
-        """Release entries that will not be read again; those of this class are simply overwritten."""
-
-    def nbytes(self, rows: int, slots: int) -> int:
-        """Return the bytes that hold observations if ``rows`` rows and ``slots`` spare slots are in use."""
-        return self._values[: rows + slots].nbytes
-
-    def state(self, rows: int, slots: slice) -> Columns:
-        """Return the arrays that are in use."""
-        return {"row": self._values[:rows], "slot": self._values[slots]}
-
-    def load(self, state: Columns, rows: int, slots: slice) -> None:
-        """Restore the state that ``state`` returned."""
-        self._values[:rows] = state["row"]
-        self._values[slots] = state["slot"]
-
-
-class StackedFrames(Frames):
+class StackedFrames(ObsColumn):
     """An entry holds the indices of S frames in a pool. A frame is stored once, even if several stacks contain it.
 
     Shared frames are found by comparison, so every observation is returned as it was written. A frame that is in no

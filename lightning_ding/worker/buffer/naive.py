@@ -10,9 +10,9 @@ from typing import Any
 from typing_extensions import override
 
 from lightning_ding.registry import BUFFER_REGISTRY
+from lightning_ding.worker.buffer.columns import Rows
 from lightning_ding.worker.buffer.ring_buffer import RingBuffer
 from lightning_ding.worker.buffer.sampling import check_sizes, draw, require_enough
-from lightning_ding.worker.buffer.schema import Rows
 
 
 @BUFFER_REGISTRY.register("naive")

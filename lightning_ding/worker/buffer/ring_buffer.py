@@ -20,9 +20,9 @@ from typing_extensions import Self, override
 
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.worker.buffer.base import IBuffer, Transitions
+from lightning_ding.worker.buffer.columns import Rows, as_columns
 from lightning_ding.worker.buffer.files import Memory, write_tensors
 from lightning_ding.worker.buffer.sampling import DroppedRows
-from lightning_ding.worker.buffer.schema import Rows, as_columns
 from lightning_ding.worker.buffer.storage import RingStorage
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
 from lightning_ding.worker_config import ReplayBufferConfig
@@ -60,7 +60,7 @@ class RingBuffer(IBuffer):
         self._lock = threading.Condition(threading.RLock())
         self._log = WorkerLog(tb_logger, exp_name, instance_name)
         self._used_data: list[NDArray[Any]] = []
-        self._envstep = -1
+        self._env_step = -1
         self._reported_iter = 0
         self._begin_interval()
         self._set_up()
@@ -104,7 +104,7 @@ class RingBuffer(IBuffer):
                 return
             if self.config.enable_track_used_data:
                 require("data_id" in batch, "data", "transitions with a data_id to track", sorted(batch))
-            self._envstep = cur_collector_envstep
+            self._env_step = cur_collector_envstep
             self._push(batch)
             self._lock.notify_all()
 
@@ -326,7 +326,7 @@ class RingBuffer(IBuffer):
         self._sampled += amount
         if train_iter - self._reported_iter >= self.config.monitor_freq and self._log.has_reader:
             self._reported_iter = train_iter
-            self._log.write(self.pop_metrics(), train_iter, self._envstep)
+            self._log.write(self.pop_metrics(), train_iter, self._env_step)
 
     def _begin_interval(self) -> None:
         self._since = time.perf_counter()

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_ding.config import require
-from lightning_ding.worker.buffer.schema import Rows
+from lightning_ding.worker.buffer.columns import Rows
 
 Mask = NDArray[np.bool_]
 

@@ -14,9 +14,9 @@ from typing_extensions import override
 
 from lightning_ding.config import require
 from lightning_ding.registry import BUFFER_REGISTRY
+from lightning_ding.worker.buffer.columns import Rows
 from lightning_ding.worker.buffer.ring_buffer import RingBuffer
 from lightning_ding.worker.buffer.sampling import check_sizes, require_enough
-from lightning_ding.worker.buffer.schema import Rows
 from lightning_ding.worker_config import ReplayBufferConfig
 
 TRIES = 64  # draws before all rows are searched for possible beginnings

@@ -30,9 +30,9 @@ from torch import Tensor
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.rl import n_step_return
+from lightning_ding.worker.buffer.columns import Columns, ObsColumn, Rows, Schema, split_columns
 from lightning_ding.worker.buffer.files import Memory
-from lightning_ding.worker.buffer.frames import Frames, StackedFrames
-from lightning_ding.worker.buffer.schema import Columns, Rows, Schema, split_columns
+from lightning_ding.worker.buffer.frames import StackedFrames
 
 NONE: Rows = np.empty(0, dtype=np.int64)
 
@@ -67,7 +67,7 @@ class RingStorage:
         self.tail = 0
         self.push_count = 0
         self.columns: Columns = {}
-        self.frames: dict[str, Frames] = {}
+        self.frames: dict[str, ObsColumn] = {}
         self.link: Rows = np.empty(0, dtype=np.int64)
         self._schema: Schema | None = None
         self._is_stacked = False
@@ -265,7 +265,7 @@ class RingStorage:
         self._memory.warn_if_too_small(self.capacity * row_bytes // (self.frame_stack if stacked else 1))
         new = self._memory.zeros
         self.columns = {name: new((self.capacity, *c.shape[1:]), c.dtype) for name, c in columns.items()}
-        kinds = {name: StackedFrames if name in stacked else Frames for name in obs}
+        kinds = {name: StackedFrames if name in stacked else ObsColumn for name in obs}
         self.frames = {name: kinds[name](2 * self.capacity, o, self._memory) for name, o in obs.items()}
         is_small = 2 * self.capacity <= np.iinfo(np.int32).max
         self.link = np.zeros(self.capacity if obs else 0, dtype=np.int32 if is_small else np.int64)

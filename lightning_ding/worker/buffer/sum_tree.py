@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_ding.worker.buffer.schema import Rows
+from lightning_ding.worker.buffer.columns import Rows
 
 Floats = NDArray[np.float64]
 Write = Callable[[Floats, Floats, Floats, Floats, Floats, Floats, Floats, Rows], None]

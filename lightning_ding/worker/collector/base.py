@@ -130,11 +130,11 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
     @property
     def envstep(self) -> int:
         """Environment steps taken by this collector, on this rank; a resumed run sets it."""
-        return self._statistics.envstep
+        return self._statistics.env_step
 
     @envstep.setter
     def envstep(self, value: int) -> None:
-        self._statistics.envstep = value
+        self._statistics.env_step = value
 
     @property
     def sample(self) -> int:

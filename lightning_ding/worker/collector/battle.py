@@ -143,7 +143,7 @@ class BattleSerialCollector(ISerialCollector[BattleStepper, Sequence[CollectMode
         self._return += step.reward
         self._length += active
         self._steps += is_playing
-        self._statistics.envstep += int(np.count_nonzero(is_playing & ~step.abnormal))
+        self._statistics.env_step += int(np.count_nonzero(is_playing & ~step.abnormal))
         self._end_moves(call, step)
         if step.over.any():
             self._end_episodes(call, np.flatnonzero(step.over))
@@ -166,7 +166,7 @@ class BattleSerialCollector(ISerialCollector[BattleStepper, Sequence[CollectMode
                 transitions["env_id"] = env_ids * call.stepper.num_players + player
                 transitions["player"] = np.full(len(env_ids), player)
                 transitions["episode_id"] = self._episode_id[env_ids]
-                transitions["policy_version"] = moves.version[env_ids, player]
+                transitions["policy_version"] = moves.policy_version[env_ids, player]
                 if call.level_seeds is not None:
                     transitions["seed"] = call.level_seeds[env_ids]
                 self._keep(player, nested.to_array(transitions))  # type: ignore[arg-type]
@@ -219,25 +219,25 @@ class OpenMoves:
     def __init__(self, num_envs: int, num_players: int) -> None:
         self.is_open: BoolArray = np.zeros((num_envs, num_players), dtype=bool)
         """Shape (N, P)."""
-        self.version = np.zeros((num_envs, num_players), dtype=np.int64)
+        self.policy_version = np.zeros((num_envs, num_players), dtype=np.int64)
         """Updates that the policy had made when it moved, shape (N, P)."""
         self._reward = np.zeros((num_envs, num_players))
         self._is_random = np.zeros((num_envs, num_players), dtype=bool)
         self._obs: Any = None
         self._outputs: list[dict[bool, Any]] = [{} for _ in range(num_players)]  # random outputs hold other entries
 
-    def begin(self, obs: Any, output: Output, version: int, is_random: bool) -> None:
+    def begin(self, obs: Any, output: Output, policy_version: int, is_random: bool) -> None:
         """Keep the moves that a policy made.
 
         Args:
             obs: Observation of each player, leading axes (N, P).
             output: Output of the policy.
-            version: Updates that the policy had made.
+            policy_version: Updates that the policy had made.
             is_random: Whether the moves are random instead of chosen by the policy.
         """
         rows = output.rows
         self.is_open |= rows
-        self.version[rows] = version
+        self.policy_version[rows] = policy_version
         self._reward[rows] = 0
         self._is_random[rows] = is_random
         self._obs = _put(self._obs, obs, len(rows), rows, nested.index(obs, rows))

@@ -159,11 +159,11 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, CollectMode]):
     def _count(self, timestep: Timestep, valid: NDArray[np.bool_] | None) -> None:
         reward = timestep.info.get("raw_reward", timestep.reward)  # set by an env that normalises rewards
         if valid is None:
-            self._statistics.envstep += len(self._length)
+            self._statistics.env_step += len(self._length)
             self._return += reward
             self._length += 1
         else:
-            self._statistics.envstep += int(np.count_nonzero(valid))
+            self._statistics.env_step += int(np.count_nonzero(valid))
             self._return += np.where(valid, reward, 0.0)  # the raw reward of a fault may be anything
             self._length += valid
 

@@ -323,14 +323,14 @@ class EpisodeEvaluator(ISerialEvaluator, Generic[StepperT, PolicyT]):
         Returns:
             Whether the mean return reached ``stop_value`` after at least one update, and all results.
         """
-        n_episode, n_envstep = len(episodes["eval_episode_length"]), sum(episodes["eval_episode_length"])
+        n_episode, steps = len(episodes["eval_episode_length"]), sum(episodes["eval_episode_length"])
         speed = {
             "episode_count": n_episode,
-            "envstep_count": n_envstep,
-            "avg_envstep_per_episode": n_envstep / n_episode,
+            "envstep_count": steps,
+            "avg_envstep_per_episode": steps / n_episode,
             "evaluate_time": seconds,
             "avg_time_per_episode": seconds / n_episode,
-            "avg_envstep_per_sec": n_envstep / seconds,
+            "avg_envstep_per_sec": steps / seconds,
         }
         self._log.write({**speed, **values, **logged}, train_iter, envstep)
         self._note_eval(train_iter)

@@ -46,10 +46,10 @@ class Rendering:
         self.last_video: int | None = None
         """Value of the counter of ``render.mode`` when the last video was made."""
 
-    def is_video_due(self, envstep: int, train_iter: int) -> bool:
+    def is_video_due(self, env_step: int, train_iter: int) -> bool:
         """Return whether ``render_freq`` has passed since the last video, or there was none."""
         render = self.config.render
-        now = self._now(envstep, train_iter)
+        now = self._now(env_step, train_iter)
         return render.render_freq > 0 and (self.last_video is None or now - self.last_video >= render.render_freq)
 
     def check(self, env: VectorEnv) -> None:
@@ -67,29 +67,29 @@ class Rendering:
                 f"a video needs a SummaryWriter or Lightning's TensorBoardLogger as tb_logger, got {given}"
             )
 
-    def write_video(self, video: NDArray[np.uint8] | None, env: VectorEnv, envstep: int, train_iter: int) -> None:
+    def write_video(self, video: NDArray[np.uint8] | None, env: VectorEnv, env_step: int, train_iter: int) -> None:
         """Write videos, shape (V, T, C, H, W), if this rank has any, and store the time on all ranks."""
-        self.last_video = self._now(envstep, train_iter)
+        self.last_video = self._now(env_step, train_iter)
         if video is None:
             return
-        name, step = self.log.tag("video", train_iter, envstep)
+        name, step = self.log.tag("video", train_iter, env_step)
         fps = float((env.metadata or {}).get("render_fps", 30))
         write_video(self.log.writer, name, video, step, fps)
 
-    def write_figure(self, returns: Sequence[float], envstep: int, train_iter: int) -> None:
+    def write_figure(self, returns: Sequence[float], env_step: int, train_iter: int) -> None:
         """Write a figure of the returns into ``figure_path`` and to the logger, if there is a path."""
         if self.config.figure_path is None or rank_and_world_size()[0] > 0:
             return
         folder = Path(self.config.figure_path)
         folder.mkdir(parents=True, exist_ok=True)
-        figure = returns_figure(returns, f"{self.log.instance_name} at update {train_iter}, env step {envstep}")
+        figure = returns_figure(returns, f"{self.log.instance_name} at update {train_iter}, env step {env_step}")
         figure.savefig(folder / f"{self.log.instance_name}_{train_iter}.png")
         if hasattr(self.log.writer, "add_figure"):
-            name, step = self.log.tag("returns", train_iter, envstep)
+            name, step = self.log.tag("returns", train_iter, env_step)
             self.log.writer.add_figure(name, figure, step, close=False)  # pyplot did not make it
 
-    def _now(self, envstep: int, train_iter: int) -> int:
-        return train_iter if self.config.render.mode == "train_iter" else envstep
+    def _now(self, env_step: int, train_iter: int) -> int:
+        return train_iter if self.config.render.mode == "train_iter" else env_step
 
 
 def check_can_render(env: VectorEnv) -> None:

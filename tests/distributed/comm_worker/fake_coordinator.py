@@ -79,7 +79,7 @@ class FakeCoordinator:
         if message["policy_id"] not in self.policies:
             raise Refusal(404, "no such policy")
         handle, serial, version = self.policies[message["policy_id"]]
-        return {"handle": handle if serial > message["serial"] else None, "serial": serial, "version": version}
+        return {"handle": handle if serial > message["serial"] else None, "serial": serial, "policy_version": version}
 
     def _collector_data_task(self, message: dict[str, Any]) -> dict[str, Any]:
         return self.data_answer(close=message["seq"] >= self.num_messages)

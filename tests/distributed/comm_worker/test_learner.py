@@ -25,7 +25,7 @@ def steps_of(coordinator: LearningCoordinator) -> list[int]:
 def test_a_task_is_learned_published_reported_evaluated_and_closed(tmp_path: Path) -> None:
     coordinator = LearningCoordinator(tmp_path, rounds=4)
     assert Learner(channel=coordinator.channel).start() == 0
-    versions = [message["version"] for message in coordinator.said("learner_send_policy")]
+    versions = [message["policy_version"] for message in coordinator.said("learner_send_policy")]
     assert versions == [0, 2, 4, 6, 8]
     assert steps_of(coordinator) == [2, 4, 6, 8]
     (closed,) = coordinator.said("learner_close_task")
@@ -80,7 +80,7 @@ def test_options_of_the_learner_do_what_they_say(
 ) -> None:
     coordinator = LearningCoordinator(tmp_path, rounds=4, learner=learner)
     Learner(channel=coordinator.channel).start()
-    assert [message["version"] for message in coordinator.said("learner_send_policy")] == versions
+    assert [message["policy_version"] for message in coordinator.said("learner_send_policy")] == versions
     (closed,) = coordinator.said("learner_close_task")
     assert bool(closed["info"]["results"]) == bool(evaluations)
 

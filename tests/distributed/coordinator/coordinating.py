@@ -125,7 +125,7 @@ class Worker:
 
     def publish(self, version: int) -> int:
         handle = self.run.store.put("policy", {"weight": torch.full((1,), float(version))})
-        said = {"policy_id": self.info()["policy_id"], "version": version, "data_id": handle}
+        said = {"policy_id": self.info()["policy_id"], "policy_version": version, "data_id": handle}
         return int(self.call("learner_send_policy", **said)["serial"])
 
 

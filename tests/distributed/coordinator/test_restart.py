@@ -149,7 +149,7 @@ class Script:
         buffer, ratio = self.run.replay.buffer, self.run.replay.ratio
         rest = {"rows": self.run.rows(), "count": buffer.count(), "inserted": ratio.inserted, "answers": self.answers}
         seqs = [counts.next_seq.get(one.task["run_id"], 0) for one in self.collectors]
-        return {**told, **rest, "seqs": seqs, "version": counts.data_version}
+        return {**told, **rest, "seqs": seqs, "version": counts.data_policy_version}
 
 
 @settings(deadline=None, max_examples=8)
@@ -340,12 +340,12 @@ def test_files_with_the_names_of_an_earlier_version_are_read(run: Run) -> None:
     before = (run.rows(), asdict(run.counts))
     folder = Path(run.cfg["main"]["exp_name"]) / "coordinator"
     for file in folder.rglob("*.json"):
-        text = file.read_text().replace('"data_version"', '"newest_version"')
+        text = file.read_text().replace('"data_policy_version"', '"newest_version"')
         is_index = file.name == "policies.json"
         file.write_text(text.replace('"policy_version"', '"version"' if is_index else '"newest_version"'))
     run.restart()
     assert (run.rows(), asdict(run.counts)) == before
-    assert run.counts.data_version == 3
+    assert run.counts.data_policy_version == 3
     assert run.coordinator.run.weights.policy_version(learner.info()["policy_id"]) == 3
 
 
@@ -393,7 +393,7 @@ def test_truncated_publications_file_is_logged_and_the_learner_publishes_again(
     policy_id = learner.info()["policy_id"]
     assert collector.call("get_policy", policy_id=policy_id, serial=-1)["handle"] is None
     learner.publish(2)
-    assert collector.call("get_policy", policy_id=policy_id, serial=-1)["version"] == 2
+    assert collector.call("get_policy", policy_id=policy_id, serial=-1)["policy_version"] == 2
 
 
 def test_workers_keep_their_tasks_with_a_full_lease_after_a_restart(run: Run) -> None:

@@ -386,12 +386,12 @@ def test_old_weights_go_and_a_serial_only_rises(run: Run) -> None:
     assert [learner.publish(version) for version in (10, 20, 30)] == [1, 2, 3]
     assert len(run.store) == 2
     told = collector.call("get_policy", policy_id=policy_id, serial=2)
-    assert (told["serial"], told["version"]) == (3, 30)
+    assert (told["serial"], told["policy_version"]) == (3, 30)
     assert run.store.get(told["handle"]).tensors["weight"].tolist() == [30]
     assert collector.call("get_policy", policy_id=policy_id, serial=3)["handle"] is None
     run.restart()
     assert learner.publish(25) == 4  # it went on from an older checkpoint
-    assert collector.call("get_policy", policy_id=policy_id, serial=3)["version"] == 25
+    assert collector.call("get_policy", policy_id=policy_id, serial=3)["policy_version"] == 25
 
 
 @pytest.mark.parametrize("data_id", [None, {"kind": "policy", "name": "../../x"}, {"kind": "policy", "name": "0" * 32}])

@@ -11,7 +11,8 @@ import pytest
 
 from lightning_ding.worker import create_buffer
 from lightning_ding.worker.buffer.files import Memory
-from lightning_ding.worker.buffer.frames import Frames, StackedFrames
+from lightning_ding.worker.buffer.columns import ObsColumn
+from lightning_ding.worker.buffer.frames import StackedFrames
 
 
 def buffer_of(folder: Path | None, kind: str = "naive", **config: Any) -> Any:
@@ -72,7 +73,7 @@ def test_transitions_lie_in_the_file_and_not_in_memory(tmp_path: Path) -> None:
     arrays = dict(buffer._storage.columns)
     for name, frames in buffer._storage.frames.items():
         arrays |= {name: frames._pool, "numbers": frames._number} if isinstance(frames, StackedFrames) else {}
-        arrays |= {name: frames._values} if type(frames) is Frames else {}
+        arrays |= {name: frames._values} if type(frames) is ObsColumn else {}
     assert len(arrays) == 8
     assert all(isinstance(array, np.memmap) for array in arrays.values())
 

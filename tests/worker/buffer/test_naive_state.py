@@ -234,7 +234,7 @@ def test_buffer_by_hand_reports_every_monitor_freq_updates(
     assert [scalar[2] for scalar in writer.scalars if scalar[0] == "replay_step/count"] == [77] * len(times)
     lines = [record.getMessage() for record in caplog.records if record.name == "lightning_ding.study.replay"]
     assert len(lines) == len(times)
-    assert lines[0].startswith(f"train_iter {monitor_freq}, envstep 77: count {count}, pushed_per_second")
+    assert lines[0].startswith(f"train_iter {monitor_freq}, env_step 77: count {count}, pushed_per_second")
 
 
 def test_used_data_is_what_was_overwritten_or_cleared_each_once() -> None:

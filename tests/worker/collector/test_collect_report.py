@@ -37,7 +37,7 @@ class Reporter:
     ) -> None:
         self.report.begin()
         self.seconds += seconds
-        self.statistics.envstep += steps
+        self.statistics.env_step += steps
         self.statistics.sample += sample
         self.statistics.add(list(returns), list(lengths))
         self.report.finish(train_iter, named)
@@ -55,7 +55,7 @@ def reporter(monkeypatch: pytest.MonkeyPatch) -> Reporter:
 
 
 def test_collect_report_adds_an_interval_up(reporter: Reporter) -> None:
-    reporter.statistics.envstep, reporter.statistics.sample, reporter.statistics.episode = 960, 860, 67
+    reporter.statistics.env_step, reporter.statistics.sample, reporter.statistics.episode = 960, 860, 67
     reporter.statistics.dropped_episode = 2
     reporter.collect(99, seconds=1.5, steps=30, sample=24, lengths=[10], returns=[5.0])
     reporter.collect(100, seconds=0.5, steps=10, sample=16, lengths=[6, 14], returns=[1.0, 3.0])
@@ -128,7 +128,7 @@ def test_collect_report_forgets_everything_when_it_is_reset(reporter: Reporter) 
 
 def test_collect_report_leaves_out_a_call_that_is_not_recorded(reporter: Reporter) -> None:
     reporter.report.begin(is_recorded=False)
-    reporter.statistics.envstep += 7
+    reporter.statistics.env_step += 7
     reporter.report.finish(100)
     reporter.collect(100, steps=2)
 
@@ -144,4 +144,4 @@ def test_collect_report_is_off_without_a_logger(
 
     with caplog.at_level(logging.INFO, logger="lightning_ding"):
         reporter.collect(200)
-    assert "train_iter 200, envstep 2: episode_count 1" in caplog.text
+    assert "train_iter 200, env_step 2: episode_count 1" in caplog.text

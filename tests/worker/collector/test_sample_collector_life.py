@@ -244,7 +244,7 @@ def test_collector_reports_with_the_names_it_was_given(caplog: pytest.LogCapture
         collect(reporting(None), 6, train_iter=10)
 
     assert caplog.records[0].name == "lightning_ding.experiment.mine"
-    assert "train_iter 10, envstep 6: episode_count 3" in caplog.records[0].getMessage()
+    assert "train_iter 10, env_step 6: episode_count 3" in caplog.records[0].getMessage()
 
 
 def test_collector_reports_episodes_that_somebody_else_has_taken() -> None:

@@ -277,7 +277,7 @@ def test_log_show_says_a_line_in_pythons_logging(caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.INFO, "lightning_ding"):
         learner.train([], envstep=8)
 
-    assert caplog.messages == ["train_iter 1, envstep 8: total_loss_avg 0.25"]
+    assert caplog.messages == ["train_iter 1, env_step 8: total_loss_avg 0.25"]
 
 
 def test_log_reduce_averages_over_ranks_on_the_cpu(two_ranks: Reports) -> None:
