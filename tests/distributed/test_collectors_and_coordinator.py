@@ -72,7 +72,7 @@ def test_rows_evaluations_and_counts_of_two_collectors_are_those_of_the_weights_
                 value = torch.full((1,), float(version))
                 handle = learner.channel.store.put("policy", {"model": {"first": value, "second": value.clone()}})
                 policy_id = task.task_info["policy_id"]
-                learner.call("learner_send_policy", policy_id=policy_id, version=version, data_id=handle)
+                learner.call("learner_send_policy", policy_id=policy_id, policy_version=version, data_id=handle)
                 time.sleep(0.1)
                 version += 1
             learner.call("learner_close_task", info={"learner_step": version, "learner_done": True, "results": {}})

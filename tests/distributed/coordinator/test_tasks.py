@@ -401,8 +401,8 @@ def test_weights_that_no_collector_could_read_are_not_announced(tmp_path: Path, 
     learner.publish(1)
     policy_id = learner.info()["policy_id"]
     with pytest.raises(Refusal):
-        learner.call("learner_send_policy", policy_id=policy_id, version=2, data_id=data_id)
-    assert collector.call("get_policy", policy_id=policy_id, serial=-1)["version"] == 1
+        learner.call("learner_send_policy", policy_id=policy_id, policy_version=2, data_id=data_id)
+    assert collector.call("get_policy", policy_id=policy_id, serial=-1)["policy_version"] == 1
     assert learner.publish(3) == 2
 
 
@@ -424,7 +424,7 @@ def test_a_malformed_info_of_a_learner_is_refused_and_the_task_continues(
 def test_weights_that_are_announced_twice_are_one_publication(run: Run) -> None:
     learner, _ = both(run)
     handle = run.store.put("policy", {"weight": torch.zeros(1)})
-    said = {"policy_id": learner.info()["policy_id"], "version": 1, "data_id": handle}
+    said = {"policy_id": learner.info()["policy_id"], "policy_version": 1, "data_id": handle}
     assert [learner.call("learner_send_policy", **said)["serial"] for _ in range(2)] == [1, 1]
 
 
