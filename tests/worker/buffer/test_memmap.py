@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from lightning_ding.worker import create_buffer
-from lightning_ding.worker.buffer.files import Memory
 from lightning_ding.worker.buffer.columns import ObsColumn
+from lightning_ding.worker.buffer.files import Memory
 from lightning_ding.worker.buffer.frames import StackedFrames
 
 
