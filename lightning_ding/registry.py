@@ -119,6 +119,8 @@ def import_modules(names: Iterable[str]) -> None:
             raise ImportError(f"import_names: cannot import {name!r}: {error}") from error
 
 
+ENV_REGISTRY: Registry[Any] = Registry("env")
+"""Envs with DI-engine's interface; see ``lightning_ding.envs.base_env``."""
 POLICY_REGISTRY: Registry[Any] = Registry("policy", home="lightning_ding.policy")
 MODEL_REGISTRY: Registry[Any] = Registry("model", home="lightning_ding.model")
 ENCODER_REGISTRY: Registry[Any] = Registry("encoder", home="lightning_ding.model")

@@ -19,6 +19,8 @@ HEAVY = "{'torch', 'lightning', 'jsonargparse', 'matplotlib'}"
         "import lightning_ding.envs.vector",
         "from lightning_ding.envs import FaultBarrier, Pausable, ProcessVectorEnv, make_vector_env",
         "import lightning_ding.envs.process.worker",
+        "from lightning_ding.envs import BaseEnv, BaseEnvTimestep, make_base_env",
+        "import lightning_ding.di_engine.env_wrappers",
         "import tests.toys.envs",
         "from lightning_ding.entry.cli import main; main(['--help'])",
         "from lightning_ding.entry.cli import main; main(['--version'])",

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_ding.envs.atari import make_atari as make_atari
+    from lightning_ding.envs.base_env import BaseEnv as BaseEnv
+    from lightning_ding.envs.base_env import BaseEnvAdapter as BaseEnvAdapter
+    from lightning_ding.envs.base_env import BaseEnvTimestep as BaseEnvTimestep
+    from lightning_ding.envs.base_env import make_base_env as make_base_env
     from lightning_ding.envs.checks import BrokenEnvError as BrokenEnvError
+    from lightning_ding.envs.ding_env_wrapper import DingEnvWrapper as DingEnvWrapper
     from lightning_ding.envs.normalise import NormaliseObservation as NormaliseObservation
     from lightning_ding.envs.normalise import NormaliseReward as NormaliseReward
     from lightning_ding.envs.normalise import RunningStatistics as RunningStatistics
@@ -27,7 +32,11 @@ if TYPE_CHECKING:
     from lightning_ding.envs.wrappers import Pausable as Pausable
 
 _HOMES = {
+    "BaseEnv": "base_env",
+    "BaseEnvAdapter": "base_env",
+    "BaseEnvTimestep": "base_env",
     "BrokenEnvError": "checks",
+    "DingEnvWrapper": "ding_env_wrapper",
     "EnvProcessError": "process",
     "EnvStepper": "stepper",
     "FaultBarrier": "wrappers",
@@ -43,6 +52,7 @@ _HOMES = {
     "from_plain": "state.codec",
     "load_env_state": "state.state",
     "make_atari": "atari",
+    "make_base_env": "base_env",
     "make_vector_env": "vector",
     "to_plain": "state.codec",
 }

@@ -34,7 +34,8 @@ def make_atari(
     are limited to 108,000 frames (30 minutes), as in v5.
 
     Args:
-        game: Name of the game as in ale-py, such as ``"Pong"``, or the complete id, such as ``"ALE/Pong-v5"``.
+        game: Name of the game as in ale-py, such as ``"Pong"``, or the complete id, such as ``"ALE/Pong-v5"`` or
+            ``"PongNoFrameskip-v4"``; the other arguments have priority over those of the id.
         training: End an episode with each lost life, and clip rewards to -1, 0 or 1.
         repeat_action_probability: Probability of repeating the previous action for a frame ("sticky actions"), in
             [0, 1]. 0.25 is the value of v5 and of Machado et al., 0 that of Mnih et al. (v4).
@@ -60,7 +61,7 @@ def make_atari(
         needed = "make_atari needs the extra 'atari': pip install 'lightning_ding[atari]'"
         raise ImportError(f"{needed} ({error})") from error
     gym.register_envs(ale_py)
-    env_id = game if "/" in game else f"ALE/{game}-v5"
+    env_id = game if "/" in game or game in gym.registry else f"ALE/{game}-v5"
     given = {"repeat_action_probability": repeat_action_probability, "frameskip": 1, **kwargs}
     env: gym.Env[Any, Any] = gym.make(env_id, **given)
     env = AtariPreprocessing(env, noop_max, frame_skip, screen_size)

@@ -1,8 +1,9 @@
-"""Wrappers of single envs: ``FaultBarrier`` handles env faults, and ``Pausable`` allows an env to be paused."""
+"""Wrappers of single envs, which handle faults, allow an env to be paused, and record videos."""
 
 from __future__ import annotations
 
 import copy
+import os
 from typing import Any
 
 import gymnasium as gym
@@ -134,3 +135,36 @@ def check_paused(paused: NDArray[np.bool_], ended: NDArray[np.bool_]) -> None:
     if (paused & ended).any():
         env_id = int((paused & ended).argmax())
         raise RuntimeError(f"env {env_id} ended an episode while it was paused: Pausable must be its outermost wrapper")
+
+
+def record_videos(env: gym.Env[Any, Any], folder: str) -> gym.Env[Any, Any]:
+    """Return an env that writes a video of each whole episode to a folder (extra ``video``).
+
+    The names of the files contain the process and the env, so that several envs can write to one folder.
+    """
+    prefix = f"rl-video-{os.getpid()}-{id(env)}"
+    return _EpisodeVideos(env, folder, episode_trigger=lambda _: True, name_prefix=prefix)
+
+
+class _EpisodeVideos(gym.wrappers.RecordVideo):
+    """Writes a video when its episode ends; gymnasium waits for a reset, and also writes unfinished episodes."""
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
+        """Start an episode, without a video of an unfinished one."""
+        self._drop_frames()
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Info]:
+        """Step the env."""
+        obs, reward, terminated, truncated, info = super().step(action)
+        if self.recording and (terminated or truncated):
+            self.stop_recording()  # type: ignore[no-untyped-call]
+        return obs, reward, terminated, truncated, info
+
+    def close(self) -> None:
+        """Close the env, without a video of an unfinished episode."""
+        self._drop_frames()
+        super().close()  # type: ignore[no-untyped-call]
+
+    def _drop_frames(self) -> None:
+        self.recording, self.recorded_frames = False, []

@@ -1,0 +1,1 @@
+"""Configs of DI-engine, translated to this project."""
