@@ -5,6 +5,7 @@ if __name__ != "lightning_ding.callbacks":  # the folder is also importable from
 
 from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
 from lightning_ding.callbacks.defaults import default_callbacks
+from lightning_ding.callbacks.initial_weights import InitialWeights
 from lightning_ding.callbacks.metrics import LastLine, MetricsLogger
 from lightning_ding.callbacks.progress_bar import EnvStepProgressBar
 from lightning_ding.callbacks.remote import LearningReporter, WeightPublisher
@@ -18,6 +19,7 @@ __all__ = [
     "BestCheckpoint",
     "EnvStepProgressBar",
     "FinalEvaluation",
+    "InitialWeights",
     "LastLine",
     "LearningReporter",
     "Limits",

@@ -1,15 +1,24 @@
-"""Entry points: the command line, and :func:`parallel_pipeline` for distributed runs."""
+"""Entry points: the command line, :func:`parallel_pipeline` for distributed runs, and DI-engine's serial entries."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_ding.entry.parallel import parallel_pipeline as parallel_pipeline
+    from lightning_ding.entry.serial import eval as eval
+    from lightning_ding.entry.serial import serial_pipeline as serial_pipeline
+    from lightning_ding.entry.serial import serial_pipeline_onpolicy as serial_pipeline_onpolicy
+
+_HOMES = {
+    "eval": "serial",
+    "parallel_pipeline": "parallel",
+    "serial_pipeline": "serial",
+    "serial_pipeline_onpolicy": "serial",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``parallel_pipeline`` when it is used, so that other commands start faster."""
-    if name == "parallel_pipeline":
-        from lightning_ding.entry.parallel import parallel_pipeline
-
-        return parallel_pipeline
+    """Import an entry when it is used, so that other commands start faster."""
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,6 +13,7 @@ from lightning_ding import __version__
 from lightning_ding.config import closest
 
 LIGHTNING, DISTRIBUTED = "lightning_ding.entry.lightning_cli", "lightning_ding.entry.parallel"
+DI_ENGINE = "lightning_ding.entry.serial_cli"
 COMMANDS = {
     "fit": ("train a policy", LIGHTNING),
     "validate": ("evaluate a checkpoint on the episodes of validation", LIGHTNING),
@@ -21,6 +22,8 @@ COMMANDS = {
     "coordinator": ("the coordinator of a distributed run", DISTRIBUTED),
     "learner": ("a learner of a distributed run", DISTRIBUTED),
     "collector": ("a collector of a distributed run", DISTRIBUTED),
+    "serial": ("train or evaluate with a config file of DI-engine", DI_ENGINE),
+    "convert": ("write a config file of DI-engine as YAML and as a recipe", DI_ENGINE),
     "ask": ("send a message to a coordinator: status, increase_collector, decrease_collector, shutdown", DISTRIBUTED),
 }
 """Meaning of each command, and the module whose ``main`` gets the whole command line."""
@@ -53,6 +56,7 @@ examples:
   lightning-ding fit --policy dqn --data.env_id CartPole-v1 --data.max_env_step 50000
   lightning-ding fit --config run.yaml --ckpt_path last
   lightning-ding parallel --config run.yaml --set main.seed=1
+  lightning-ding serial -c cartpole_dqn_config.py -s 0
 
 LIGHTNING_DING_DEBUG=1 in the environment shows the traceback of an error that is otherwise one line."""
 

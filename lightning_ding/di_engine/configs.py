@@ -1,0 +1,190 @@
+"""Reading a pair of DI-engine's configs, and merging it with DI-engine's defaults.
+
+``main_config`` holds the values, ``create_config`` names the classes. The precedence is DI-engine's: its own defaults,
+then ``create_config``, then ``main_config``.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from easydict import EasyDict
+
+from lightning_ding.config import deep_merge, nearest
+from lightning_ding.di_engine.defaults import DEFAULTS
+
+Config = dict[str, Any]
+PAIR = ("main_config", "create_config")
+MAIN_KEYS = ("exp_name", "env", "policy", "seed")
+CREATE_KEYS = ("env", "env_manager", "policy", "replay_buffer", "collector", "evaluator")
+ENV_DEFAULTS = {"stop_value": 1e10, "n_evaluator_episode": 4}
+_PARALLEL = "describe a distributed run in a YAML file for `lightning-ding parallel`"
+_REWARD = "there are no reward models and no world models here; put a reward of your own into an env wrapper"
+REFUSED = {
+    "reward_model": _REWARD,
+    "rnd_reward_model": _REWARD,
+    "episodic_reward_model": _REWARD,
+    "world_model": _REWARD,
+    "imagination_buffer": _REWARD,
+    "learner": _PARALLEL,
+    "commander": _PARALLEL,
+    "comm_learner": _PARALLEL,
+    "comm_collector": _PARALLEL,
+    "system_config": _PARALLEL,
+}
+"""Sections that exist in DI-engine and not here, with the reason."""
+
+
+def read_pair(source: Any) -> tuple[Config, Config]:
+    """Return copies of ``main_config`` and ``create_config``.
+
+    A file is run as Python code, so only read files that you trust.
+
+    Args:
+        source: Path of a Python file that defines both, or the pair itself.
+
+    Raises:
+        ValueError: If there is no such file, the file or the pair lacks one of them, or a section is unknown.
+        TypeError: If ``source`` is neither a path nor a pair of mappings.
+    """
+    if isinstance(source, (str, Path)):
+        source = _run(Path(source))
+    is_pair = isinstance(source, (tuple, list)) and all(isinstance(one, Mapping) for one in source)
+    if not is_pair:
+        got = type(source).__name__
+        raise TypeError(
+            f"input_cfg must be the path of a config file or a pair (main_config, create_config), got {got}"
+        )
+    if len(source) != 2:
+        parts = "three parts belong to a distributed run: " + _PARALLEL if len(source) == 3 else "two parts are needed"
+        raise ValueError(f"input_cfg must be (main_config, create_config), got {len(source)} configs; {parts}")
+    main, create = (plain(one) for one in source)
+    _check_sections(main, "main_config", MAIN_KEYS, ("env", "policy"))
+    _check_sections(create, "create_config", CREATE_KEYS, ("policy",))
+    return main, create
+
+
+def compile_config(
+    main: Mapping[str, Any], create: Mapping[str, Any], seed: int = 0, family: str | None = None
+) -> EasyDict:
+    """Return one config, merged as DI-engine merges it; the arguments are not changed.
+
+    Only the defaults of DI-engine that differ from this package's are filled in; see
+    :data:`~lightning_ding.di_engine.defaults.DEFAULTS`. The result has the keys ``exp_name``, ``seed``, ``env`` with
+    the section ``manager``, and ``policy``.
+
+    Args:
+        main: The ``main_config``.
+        create: The ``create_config``.
+        seed: Seed of the run.
+        family: Type of policy whose defaults apply; None means that of ``create_config``.
+
+    Raises:
+        ValueError: If the policy has no type, or its type is not among those of ``DEFAULTS``.
+
+    Example:
+        >>> main = {"env": {}, "policy": {"learn": {"batch_size": 8}}}
+        >>> cfg = compile_config(main, {"env": {"type": "cartpole"}, "policy": {"type": "dqn"}})
+        >>> cfg.policy.learn.batch_size, cfg.policy.discount_factor
+        (8, 0.97)
+    """
+    main, create = plain(main), plain(create)
+    kind = family or policy_type(main, create)
+    if kind not in DEFAULTS:
+        raise ValueError(f"create_config.policy.type must be one of {', '.join(DEFAULTS)}, got {kind!r}")
+    return EasyDict(merge(main, create, DEFAULTS[kind]) | {"seed": seed})
+
+
+def merge(main: Mapping[str, Any], create: Mapping[str, Any], defaults: Mapping[str, Any]) -> Config:
+    """Return a config from a pair and the defaults of a policy, which have the lowest precedence."""
+    policy = {
+        "collect": {"collector": {"type": "sample", **create.get("collector", {})}},
+        "eval": {"evaluator": {"type": "interaction", **create.get("evaluator", {})}},
+        "other": {"replay_buffer": {"type": "advanced", **create.get("replay_buffer", {})}},
+    }
+    for layer in (defaults, create["policy"], main["policy"]):
+        policy = deep_merge(policy, layer)
+    if "unroll_len" in policy:
+        policy["collect"]["unroll_len"] = policy.pop("unroll_len")
+    env = deep_merge(ENV_DEFAULTS | create.get("env", {}), main["env"])
+    env["manager"] = deep_merge({"type": "base", **create.get("env_manager", {})}, env.get("manager", {}))
+    return {"exp_name": main.get("exp_name", "default_experiment"), "env": env, "policy": policy}
+
+
+def policy_type(main: Mapping[str, Any], create: Mapping[str, Any]) -> str:
+    """Return the type of the policy without ``_command``.
+
+    Raises:
+        ValueError: If ``create_config`` has none.
+    """
+    kind = main["policy"].get("type", create["policy"].get("type"))
+    if not isinstance(kind, str):
+        raise ValueError(f"create_config.policy.type must be the name of a policy, got {kind!r}")
+    return kind.removesuffix("_command")
+
+
+def flat(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted key and the value of every entry that is not a section; empty sections yield nothing.
+
+    Example:
+        >>> list(flat({"learn": {"learner": {}, "batch_size": 8}}))
+        [('learn.batch_size', 8)]
+    """
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value
+
+
+def nested(leaves: Mapping[str, Any]) -> Config:
+    """Return nested dicts for dotted keys.
+
+    Example:
+        >>> nested({"learn.batch_size": 8, "nstep": 1})
+        {'learn': {'batch_size': 8}, 'nstep': 1}
+    """
+    result: Config = {}
+    for path, value in leaves.items():
+        *sections, key = path.split(".")
+        below = result
+        for section in sections:
+            below = below.setdefault(section, {})
+        below[key] = value
+    return result
+
+
+def plain(value: Any) -> Any:
+    """Return a deep copy in which every mapping, such as an EasyDict, is a dict."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(below) for key, below in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(plain(below) for below in value)
+    return value if callable(value) else copy.deepcopy(value)
+
+
+def _run(file: Path) -> tuple[Any, Any]:
+    if file.suffix != ".py" or not file.is_file():
+        raise ValueError(f"input_cfg must be a Python file with {' and '.join(PAIR)}, got {str(file)!r}")
+    spec = importlib.util.spec_from_file_location(f"_config_{file.stem}", file)
+    module = importlib.util.module_from_spec(cast(Any, spec))
+    cast(Any, spec).loader.exec_module(module)
+    for name in PAIR:
+        if not isinstance(getattr(module, name, None), Mapping):
+            raise ValueError(f"{str(file)!r} must define {' and '.join(PAIR)}, but has no {name}")
+    return module.main_config, module.create_config
+
+
+def _check_sections(config: Config, name: str, known: tuple[str, ...], needed: tuple[str, ...]) -> None:
+    for key in config:
+        if key in REFUSED:
+            raise ValueError(f"{name}.{key} has no counterpart: {REFUSED[key]}")
+        if key not in known:
+            raise ValueError(f"unknown section {f'{name}.{key}'!r}; {nearest(key, known)}")
+    for key in needed:
+        if not isinstance(config.get(key), Mapping):
+            raise ValueError(f"{name} must have the section {key!r}, got {sorted(config)}")

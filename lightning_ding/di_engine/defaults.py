@@ -1,0 +1,89 @@
+"""The defaults of DI-engine 0.5.3 that differ from this package's.
+
+They apply to configs in DI-engine's format only. ``DEFAULTS`` has DI-engine's keys; ``WITHOUT_KEY`` has ours, for what
+DI-engine does without a key for it. A test holds both tables against DI-engine's own values.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_EPS = {"type": "exp", "start": 0.95, "end": 0.1, "decay": 10_000}
+_HEAD = {"head_layer_num": 1}
+_HEADS = {
+    "actor_head_hidden_size": 64,
+    "actor_head_layer_num": 1,
+    "critic_head_hidden_size": 64,
+    "critic_head_layer_num": 1,
+}
+_SMALL_HEADS = {"actor_head_hidden_size": 64, "critic_head_hidden_size": 64}
+
+
+def _q_learning(update_per_collect: int = 3, **learn: Any) -> dict[str, Any]:
+    return {"update_per_collect": update_per_collect, **learn}
+
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "dqn": {
+        "discount_factor": 0.97,
+        "nstep": 1,
+        "random_collect_size": 0,
+        "model": _HEAD,
+        "learn": _q_learning(batch_size=64, learning_rate=1e-3, target_update_freq=100),
+        "other": {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}},
+    },
+    "c51": {
+        "discount_factor": 0.97,
+        "nstep": 1,
+        "random_collect_size": 0,
+        "model": _HEAD,
+        "learn": _q_learning(),
+        "other": {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}},
+    },
+    "qrdqn": {
+        "discount_factor": 0.97,
+        "nstep": 1,
+        "random_collect_size": 0,
+        "model": _HEAD,
+        "learn": _q_learning(),
+        "other": {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}},
+    },
+    "rainbow": {
+        "random_collect_size": 0,
+        "model": _HEAD,
+        "learn": _q_learning(update_per_collect=1, batch_size=32),
+        "other": {"replay_buffer": {"replay_buffer_size": 100_000}},
+    },
+    "ddpg": {
+        "random_collect_size": 25_000,
+        "model": _SMALL_HEADS,
+        "other": {"replay_buffer": {"replay_buffer_size": 100_000}},
+    },
+    "td3": {
+        "random_collect_size": 25_000,
+        "model": _SMALL_HEADS,
+        "learn": {"target_theta": 0.005},
+        "other": {"replay_buffer": {"replay_buffer_size": 100_000}},
+    },
+    "sac": {"random_collect_size": 10_000, "model": _SMALL_HEADS},
+    "a2c": {
+        "model": _HEADS | {"share_encoder": True},
+        "learn": {"batch_size": 64, "eps": 1e-8, "value_weight": 0.5, "adv_norm": False},
+        "collect": {"discount_factor": 0.9},
+    },
+    "ppo": {"model": _HEADS, "learn": {"clip_ratio": 0.2}},
+    "pg": {"model": _HEAD, "learn": {"batch_size": 64}},
+}
+"""Values that apply where a pair of configs says nothing, in DI-engine's keys, for each type of policy."""
+
+WITHOUT_KEY: dict[str, dict[str, Any]] = {
+    "dqn": {"learn.loss": "mse"},
+    "ddpg": {"model.last_layer_init": None},
+    "a2c": {"learn.lr_scheduler.type": "constant"},
+    "ppo": {"learn.optimizer.eps": 1e-8},
+    "pg": {"learn.optimizer.eps": 1e-8, "learn.return_norm": False},
+}
+"""What DI-engine does without having a key for it, in our keys, for each type of policy."""
+
+ALWAYS_WITHOUT_KEY: dict[str, Any] = {"eval.evaluator.fixed_starts": True}
+"""The same for all policies: every evaluation begins with the same seeds."""
