@@ -49,6 +49,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "other": {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}},
     },
     "rainbow": {
+        "priority": True,
         "random_collect_size": 0,
         "model": _HEAD,
         "learn": _q_learning(update_per_collect=1, batch_size=32),

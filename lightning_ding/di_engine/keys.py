@@ -79,6 +79,8 @@ def _eval_freq(family: str) -> Key:
     """Return the key for the time between evaluations, which are whole rounds."""
 
     def ours(value: Any, cfg: Cfg) -> Ours:
+        if cfg["collect.collector.type"] == "episode":
+            return {EVAL_FREQ: value}
         theirs, here = per_round(cfg, family)
         return {EVAL_FREQ: math.ceil(value / theirs) * here}
 
@@ -281,13 +283,6 @@ def _moved_layers(value: int) -> int:
     return value + 1
 
 
-def _theta(value: Any, cfg: Cfg) -> Ours:
-    """Return the step size with which a target that moves with the actor gets as far as one that always moves."""
-    freq = cfg.get("learn.actor_update_freq", 1)
-    return {"learn.target_theta": value if freq == 1 else 1 - (1 - value) ** freq}
-
-
-_NO_NOISE: dict[str, Any] = {"needs": lambda cfg: cfg.get("learn.noise", False), "why": "learn.noise is False"}
 _NO_ALPHA: dict[str, Any] = {"needs": lambda cfg: cfg.get("learn.auto_alpha", True), "why": "learn.auto_alpha is False"}
 QAC: dict[str, Key] = {
     **REPLAY,
@@ -302,24 +297,35 @@ QAC: dict[str, Key] = {
 }
 """Keys of DDPG, TD3 and SAC."""
 
+HYBRID_SHAPE = ("model.action_shape.action_type_shape", "model.action_shape.action_args_shape")
 _IS_HYBRID: Needs = lambda cfg: cfg.get("action_space") == "hybrid"  # noqa: E731
-_DDPG: dict[str, Key] = {
-    **QAC,
-    "action_space": only("continuous", "hybrid", why="DDPG has no other action space"),
-    "model.action_space": only("regression", "hybrid", why="the type of the policy decides"),
-    "model.action_shape.action_type_shape": to("model.action_shape.action_type_shape", convert=_squeezed),
-    "model.action_shape.action_args_shape": to("model.action_shape.action_args_shape", convert=_squeezed),
-    **same("learn.learning_rate_actor", "learn.learning_rate_critic", "learn.actor_update_freq", "learn.noise"),
-    "learn.target_theta": Key(_theta),
-    "learn.noise_sigma": to("learn.noise_sigma", **_NO_NOISE),
-    "learn.noise_range.min": to("learn.noise_range.min", **_NO_NOISE),
-    "learn.noise_range.max": to("learn.noise_range.max", **_NO_NOISE),
-    **same("collect.noise_sigma"),
-    **{
-        f"other.eps.{name}": to(f"other.eps.{name}", needs=_IS_HYBRID, why="only hybrid actions have a choice")
-        for name in ("type", "start", "end", "decay")
-    },
-}
+_CHOICE = "only hybrid actions have a choice"
+
+
+def _ddpg(noise: bool, actor_update_freq: int) -> dict[str, Key]:
+    """Return the keys of DDPG and TD3, which have these defaults."""
+
+    def theta(value: Any, cfg: Cfg) -> Ours:
+        """Return the step with which a target that moves with the actor gets as far as one that always moves."""
+        freq = cfg.get("learn.actor_update_freq", actor_update_freq)
+        return {"learn.target_theta": value if freq == 1 else 1 - (1 - value) ** freq}
+
+    noisy: dict[str, Any] = {"needs": lambda cfg: cfg.get("learn.noise", noise), "why": "learn.noise is False"}
+    sizes = ("learn.noise_sigma", "learn.noise_range.min", "learn.noise_range.max")
+    epsilon = [f"other.eps.{name}" for name in ("type", "start", "end", "decay")]
+    return {
+        **QAC,
+        "action_space": only("continuous", "hybrid", why="DDPG has no other action space"),
+        "model.action_space": only("regression", "hybrid", why="the type of the policy decides"),
+        **{path: to(path, convert=_squeezed) for path in HYBRID_SHAPE},
+        **same("learn.learning_rate_actor", "learn.learning_rate_critic", "learn.actor_update_freq", "learn.noise"),
+        "learn.target_theta": Key(theta),
+        **{path: to(path, **noisy) for path in sizes},
+        **same("collect.noise_sigma"),
+        **{path: to(path, needs=_IS_HYBRID, why=_CHOICE) for path in epsilon},
+    }
+
+
 _SAC: dict[str, Key] = {
     **QAC,
     "model.action_space": only("reparameterization", why="the type of the policy decides"),
@@ -352,8 +358,7 @@ ON_POLICY: dict[str, Key] = {
     **same("learn.batch_size", "learn.learning_rate", "learn.entropy_weight"),
     **_NETWORK,
     "model.action_space": to("model.action_space"),
-    "model.action_shape.action_type_shape": to("model.action_shape.action_type_shape", convert=_squeezed),
-    "model.action_shape.action_args_shape": to("model.action_shape.action_args_shape", convert=_squeezed),
+    **{path: to(path, convert=_squeezed) for path in HYBRID_SHAPE},
     "model.encoder_hidden_size_list": Key(_encoder),
 }
 """Keys of the policies that learn from rollouts."""
@@ -437,8 +442,8 @@ KEYS: dict[str, dict[str, Key]] = {
     "c51": {**Q_LEARNING, **_CATEGORICAL},
     "qrdqn": {**Q_LEARNING, **same("model.num_quantiles"), "learn.kappa": _KAPPA},
     "rainbow": {**Q_LEARNING, **_CATEGORICAL},
-    "ddpg": _DDPG,
-    "td3": _DDPG,
+    "ddpg": _ddpg(noise=False, actor_update_freq=1),
+    "td3": _ddpg(noise=True, actor_update_freq=2),
     "sac": _SAC,
     "a2c": _A2C,
     "ppo": _PPO,

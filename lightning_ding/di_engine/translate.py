@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from lightning_ding.di_engine.configs import Config, flat, merge, nested, policy
 from lightning_ding.di_engine.defaults import ALWAYS_WITHOUT_KEY, DEFAULTS, WITHOUT_KEY
 from lightning_ding.di_engine.env_types import TranslatedEnvs, translate_envs
 from lightning_ding.di_engine.keys import EVAL_FREQ, HOME_OF_GAMMA, KEYS, READ_BY_NOBODY, Key, per_round
-from lightning_ding.envs import make_base_env
 from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY, import_modules
 
@@ -65,6 +63,8 @@ class Run:
     """Rounds between two reports of metrics."""
     save_every_n_epochs: int
     """Evaluations between two checkpoints from which the run can be resumed."""
+    eval_every_updates: int | None = None
+    """Updates between two evaluations where a round has an unknown number of them; None counts rounds."""
     checkpoint: str = ""
     """Checkpoint to load at the start of training; empty for none."""
     resumes: bool = False
@@ -93,6 +93,8 @@ class Run:
             "BestCheckpoint": {"dirpath": folder},
             "RunCheckpoint": {"dirpath": folder, "every_n_epochs": self.save_every_n_epochs},
         }
+        if self.eval_every_updates is not None:
+            options["EvaluationInterval"] = {"train_iter": self.eval_every_updates}
         if self.checkpoint and not self.resumes:
             options["InitialWeights"] = {"path": self.checkpoint}
         return [{"class_path": f"{home}{name}", "init_args": given} for name, given in options.items()]
@@ -118,6 +120,8 @@ def translate(
     max_train_iter: int = UNLIMITED,
     max_env_step: int = UNLIMITED,
     dynamic_seed: bool | None = None,
+    evaluates: bool = False,
+    replay_path: str | None = None,
 ) -> Run:
     """Return the run that a pair of DI-engine's configs describes.
 
@@ -129,6 +133,9 @@ def translate(
         max_train_iter: Updates after which the run ends, counted as DI-engine does, >= 1; 10^10 for no limit.
         max_env_step: Env steps after which the run ends, >= 1; 10^10 for no limit.
         dynamic_seed: Whether the episodes of a training env differ; None and True, which is the only possibility.
+        evaluates: Whether the run only evaluates a policy, and writes the videos that the config or the next argument
+            asks for.
+        replay_path: Folder for the videos of an evaluation; None means the config's ``env.replay_path``.
 
     Raises:
         ValueError: If a key or value has no counterpart, or a key that is needed is missing.
@@ -142,16 +149,25 @@ def translate(
     cfg = merge(main, create, DEFAULTS[family])
     keys = dict(flat(cfg["policy"]))
     notes, given = _Notes(), given_keys(main, create)
-    envs = _envs(main, create, cfg, env_setting)
+    envs = translate_envs(main["env"], create.get("env", {}), create.get("env_manager", {}), _triple(env_setting))
+    if evaluates:
+        envs = envs.with_replay(replay_path)
     config, network = _policy_config(keys, given, family, notes)
-    here = per_round(keys, family)
+    counts = per_round(keys, family)
     limits = {
         "max_env_step": None if max_env_step >= UNLIMITED else max_env_step,
-        "max_train_iter": _updates(max_train_iter, here),
+        "max_train_iter": _updates(max_train_iter, *counts),
     }
     _learner_notes(keys, given, notes)
+    if envs.collector:
+        config = deep_merge(config, {"collect": {"collector": envs.collector}})
     implied = nested(WITHOUT_KEY.get(family, {}) | ALWAYS_WITHOUT_KEY)
-    log_rounds, save_epochs = _intervals(keys, config, here[1])
+    log_rounds, save_epochs = _intervals(keys, config, counts[1])
+    has_episodes = keys["collect.collector.type"] == "episode"
+    eval_freq = config["eval"]["evaluator"]["eval_freq"]
+    if has_episodes:  # of unknown length
+        limits["rounds_per_epoch"] = eval_freq if family == "a2c" else 1
+        log_rounds = 1
     return Run(
         family=family,
         policy=policy,
@@ -163,6 +179,7 @@ def translate(
         seed=seed,
         log_every_n_rounds=log_rounds,
         save_every_n_epochs=save_epochs,
+        eval_every_updates=eval_freq if has_episodes and family != "a2c" else None,
         checkpoint=str(keys.get(f"{HOOK}load_ckpt_before_run") or ""),
         resumes=bool(keys.get("learn.resume_training", False)),
         evaluated=str(keys.get("learn.learner.load_path") or keys.get("load_path") or ""),
@@ -331,45 +348,19 @@ def _check_amount(keys: Config, family: str) -> None:
 # ---------------------------------------------------------------------------------------------------- envs, Trainer
 
 
-def _envs(main: Config, create: Config, cfg: Config, env_setting: Sequence[Any] | None) -> TranslatedEnvs:
-    manager = cfg["env"]["manager"]
-    if env_setting is None:
-        return translate_envs(main["env"], create.get("env", {}), manager)
-    require(len(env_setting) == 3, "env_setting", "(env_fn, collector_env_cfg, evaluator_env_cfg)", env_setting)
-    make, train, evaluate = env_setting
-    for name, configs in (("collector_env_cfg", train), ("evaluator_env_cfg", evaluate)):
-        one = len(configs) > 0 and all(config == configs[0] for config in configs)
-        require(one, f"env_setting: {name}", "a list of equal configs", configs)
-    stop_value = cfg["env"]["stop_value"]
-    return TranslatedEnvs(
-        env=partial(make_base_env, make, cfg=train[0]),
-        eval_env=partial(make_base_env, make, cfg=evaluate[0], evaluation=True),
-        num_envs=len(train),
-        num_eval_envs=len(evaluate),
-        vector_mode="sync" if manager["type"] == "base" else "async",
-        n_evaluator_episode=cfg["env"]["n_evaluator_episode"],
-        stop_value=None if stop_value >= NEVER else stop_value,
-        datamodule={},
-        translated=(),
-        warnings=(),
-    )
-
-
 def _data(envs: TranslatedEnvs, limits: Config, seed: int) -> Config:
     """Return the arguments of the datamodule."""
-    data: Config = {
-        "env_id": envs.env,
-        "num_envs": envs.num_envs,
-        "mode": envs.vector_mode,
-        "seed": seed,
-        **limits,
-        "stop_value": envs.stop_value,
-        "evaluator_env_num": envs.num_eval_envs,
-        "n_evaluator_episode": envs.n_evaluator_episode,
-        "eval_env_id": envs.eval_env,
-        **envs.datamodule,
-    }
+    data = {**envs.datamodule_kwargs(), **limits, "seed": seed}
+    if data["stop_value"] >= NEVER:
+        data["stop_value"] = None
     return {name: value for name, value in data.items() if value is not None}
+
+
+def _triple(env_setting: Sequence[Any] | None) -> tuple[Any, Any, Any] | None:
+    if env_setting is None:
+        return None
+    require(len(env_setting) == 3, "env_setting", "(env_fn, collector_env_cfg, evaluator_env_cfg)", env_setting)
+    return env_setting[0], env_setting[1], env_setting[2]
 
 
 def _trainer(keys: Config, given: set[str], notes: _Notes) -> Config:
@@ -405,9 +396,8 @@ def _intervals(keys: Config, config: Config, updates_per_round: int) -> tuple[in
     return rounds, max(1, round((save or NEVER) / config["eval"]["evaluator"]["eval_freq"]))
 
 
-def _updates(limit: int, per_round: tuple[int, int]) -> int | None:
-    """Return DI-engine's limit of updates as ours; algorithms count a round differently."""
-    theirs, here = per_round
+def _updates(limit: int, theirs: int, here: int) -> int | None:
+    """Return DI-engine's limit of updates as ours, where a round counts ``theirs`` there and ``here`` updates here."""
     return None if limit >= UNLIMITED else -(-limit // theirs) * here if theirs != here else limit
 
 

@@ -10,7 +10,6 @@ import dataclasses
 import datetime
 import json
 import logging
-import os
 import time
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -23,9 +22,8 @@ from torch import nn
 
 from lightning_ding.callbacks import InitialWeights
 from lightning_ding.checkpoints import last_checkpoint
-from lightning_ding.config import deep_merge, require
+from lightning_ding.config import require
 from lightning_ding.datamodules.base import CollectingDataModule
-from lightning_ding.di_engine.configs import read_pair
 from lightning_ding.di_engine.convert import Unnamed, to_yaml
 from lightning_ding.di_engine.translate import UNLIMITED, Named, Run, translate
 from lightning_ding.model import create_model
@@ -112,22 +110,19 @@ def eval(
         state_dict: State of a policy: that of a mode, with the key ``model``, or of the whole policy.
         load_path: Checkpoint, ``*.ckpt`` of this package or ``*.pth.tar`` of DI-engine, if there is no ``state_dict``;
             None means ``policy.learn.learner.load_path`` or ``policy.load_path`` of the config.
-        replay_path: Folder for videos of the worst, the median and the best episode; None for no videos.
+        replay_path: Folder for a video of each episode; None means ``env.replay_path`` of the config.
 
     Raises:
         ValueError: If there are neither weights nor a path, or the config cannot be translated.
     """
-    run = translate(_without_replay(input_cfg), seed, env_setting)
+    run = translate(input_cfg, seed, env_setting, evaluates=True, replay_path=replay_path)
     path = load_path or run.evaluated
     needed = "given, or policy.learn.learner.load_path in the config, if there is no state_dict"
     require(state_dict is not None or bool(path), "load_path", needed, load_path)
     weights = InitialWeights(path) if state_dict is None else _State(state_dict)
-    if replay_path is not None:
-        run = _with_videos(run)
     policy, data = make(run, model)
-    log: Any = make_object(replay_logger(replay_path)) if replay_path is not None else False
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
-    trainer = Trainer(**{**run.trainer, **quiet}, logger=log, callbacks=[weights])
+    trainer = Trainer(**{**run.trainer, **quiet}, logger=False, callbacks=[weights])
     (scores,) = trainer.validate(policy, data, verbose=False)
     return float(scores["eval/return_mean"])
 
@@ -237,23 +232,3 @@ class _State(Callback):
             pl_module.eval_mode.load_state_dict({"model": self.state["model"]})
         else:
             pl_module.load_state_dict(self.state)
-
-
-def _without_replay(input_cfg: Any) -> Any:
-    """Return the pair without the envs' own videos: those of :func:`eval` are made by the evaluator."""
-    main, create = read_pair(input_cfg)
-    main["env"].pop("replay_path", None)
-    return main, create
-
-
-def _with_videos(run: Run) -> Run:
-    render: dict[str, Any] = {"eval": {"evaluator": {"render": {"render_freq": 1}}}}
-    kwargs: Any = run.data.get("eval_env_kwargs", run.data.get("env_kwargs", {}))
-    data = run.data | {"eval_env_kwargs": {**kwargs, "render_mode": "rgb_array"}}
-    return dataclasses.replace(run, policy_config=deep_merge(run.policy_config, render), data=data)
-
-
-def replay_logger(folder: str | os.PathLike[str]) -> Named:
-    """Return the logger that writes videos to a folder."""
-    where = {"save_dir": str(folder), "name": "", "version": ""}
-    return {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": where}

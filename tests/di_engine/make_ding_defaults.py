@@ -1,0 +1,98 @@
+"""Write ``ding_defaults.json``: the defaults of DI-engine's policies and networks, read from its source.
+
+    pip install --no-deps --target FOLDER DI-engine==0.5.3
+    python tests/di_engine/make_ding_defaults.py FOLDER
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+CHAINS = {
+    "dqn": ("dqn:DQNPolicy",),
+    "c51": ("dqn:DQNPolicy", "c51:C51Policy"),
+    "qrdqn": ("dqn:DQNPolicy", "qrdqn:QRDQNPolicy"),
+    "rainbow": ("dqn:DQNPolicy", "rainbow:RainbowDQNPolicy"),
+    "ddpg": ("ddpg:DDPGPolicy",),
+    "td3": ("ddpg:DDPGPolicy", "td3:TD3Policy"),
+    "sac": ("sac:SACPolicy",),
+    "a2c": ("a2c:A2CPolicy",),
+    "ppo": ("ppo:PPOPolicy",),
+    "pg": ("pg:PGPolicy",),
+}
+"""File and class of each policy, after those of its bases."""
+NETWORKS = {
+    "dqn": "q_learning:DQN",
+    "c51": "q_learning:C51DQN",
+    "qrdqn": "q_learning:QRDQN",
+    "rainbow": "q_learning:RainbowDQN",
+    "ddpg": "qac:ContinuousQAC",
+    "td3": "qac:ContinuousQAC",
+    "sac": "qac:ContinuousQAC",
+    "a2c": "vac:VAC",
+    "ppo": "vac:VAC",
+    "pg": "pg:PG",
+}
+WORKERS = {
+    "buffer": "worker/replay_buffer/advanced_buffer.py:AdvancedReplayBuffer",
+    "evaluator": "worker/collector/interaction_serial_evaluator.py:InteractionSerialEvaluator",
+    "learner": "worker/learner/base_learner.py:BaseLearner",
+    "collector": "worker/collector/sample_serial_collector.py:SampleSerialCollector",
+}
+
+
+def class_in(file: Path, name: str) -> ast.ClassDef:
+    """Return the class of a file."""
+    return next(one for one in ast.parse(file.read_text()).body if isinstance(one, ast.ClassDef) and one.name == name)
+
+
+def config_of(file: Path, name: str) -> dict[str, Any]:
+    """Return the class attribute ``config``."""
+    for one in class_in(file, name).body:
+        if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "config":
+            names = {"dict": dict, "float": float, "int": int}
+            return dict(eval(ast.unparse(one.value), {"__builtins__": {}}, names))
+    return {}
+
+
+def arguments_of(file: Path, name: str) -> dict[str, Any]:
+    """Return the constructor's arguments whose default is a literal; the activation is nn.ReLU everywhere."""
+    (init,) = (
+        one for one in class_in(file, name).body if isinstance(one, ast.FunctionDef) and one.name == "__init__"
+    )
+    names, defaults = [one.arg for one in init.args.args], init.args.defaults
+    pairs = zip(names[-len(defaults) :], defaults, strict=True)
+    return {key: "ReLU" if key == "activation" else ast.literal_eval(value) for key, value in pairs}
+
+
+def flat(config: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """Return the values by dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        found |= flat(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
+    return found
+
+
+def main() -> None:
+    """Read the folder of the command line."""
+    root = Path(sys.argv[1]) / "ding"
+    policies = {}
+    for kind, chain in CHAINS.items():
+        values = flat(config_of(root / "policy/base_policy.py", "Policy"))
+        for one in chain:
+            file, name = one.split(":")
+            values |= flat(config_of(root / f"policy/{file}.py", name))
+        file, name = NETWORKS[kind].split(":")
+        network = arguments_of(root / f"model/template/{file}.py", name)
+        policies[kind] = {f"model.{key}": value for key, value in network.items()} | values
+    workers = {kind: flat(config_of(root / one.split(":")[0], one.split(":")[1])) for kind, one in WORKERS.items()}
+    target = Path(__file__).with_name("ding_defaults.json")
+    target.write_text(json.dumps({"policies": policies, **workers}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
