@@ -22,6 +22,8 @@ PAIR = ("main_config", "create_config")
 MAIN_KEYS = ("exp_name", "env", "policy", "seed")
 CREATE_KEYS = ("env", "env_manager", "policy", "replay_buffer", "collector", "evaluator")
 ENV_DEFAULTS = {"stop_value": 1e10, "n_evaluator_episode": 4}
+ROLES = {"collector": "sample", "evaluator": "interaction", "replay_buffer": "advanced"}
+"""The types of workers that ``create_config`` need not name."""
 _PARALLEL = "describe a distributed run in a YAML file for `lightning-ding parallel`"
 _REWARD = "there are no reward models and no world models here; put a reward of your own into an env wrapper"
 REFUSED = {
@@ -101,12 +103,11 @@ def compile_config(
 
 def merge(main: Mapping[str, Any], create: Mapping[str, Any], defaults: Mapping[str, Any]) -> Config:
     """Return a config from a pair and the defaults of a policy, which have the lowest precedence."""
-    policy = {
-        "collect": {"collector": {"type": "sample", **create.get("collector", {})}},
-        "eval": {"evaluator": {"type": "interaction", **create.get("evaluator", {})}},
-        "other": {"replay_buffer": {"type": "advanced", **create.get("replay_buffer", {})}},
-    }
-    for layer in (defaults, create["policy"], main["policy"]):
+    roles = {"collect": "collector", "eval": "evaluator", "other": "replay_buffer"}
+    types = {section: {role: {"type": ROLES[role]}} for section, role in roles.items()}
+    chosen = {section: {role: create.get(role, {})} for section, role in roles.items()}
+    policy: Config = types
+    for layer in (defaults, chosen, create["policy"], main["policy"]):
         policy = deep_merge(policy, layer)
     if "unroll_len" in policy:
         policy["collect"]["unroll_len"] = policy.pop("unroll_len")

@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 _EPS = {"type": "exp", "start": 0.95, "end": 0.1, "decay": 10_000}
-_HEAD = {"head_layer_num": 1}
+_ENCODER = {"encoder_hidden_size_list": [128, 128, 64]}
+_HEAD = {**_ENCODER, "head_layer_num": 1}
 _HEADS = {
+    **_ENCODER,
     "actor_head_hidden_size": 64,
     "actor_head_layer_num": 1,
     "critic_head_hidden_size": 64,
@@ -34,26 +36,24 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "c51": {
         "discount_factor": 0.97,
-        "nstep": 1,
         "random_collect_size": 0,
         "model": _HEAD,
-        "learn": _q_learning(),
+        "learn": _q_learning(target_update_freq=100),
         "other": {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}},
     },
     "qrdqn": {
         "discount_factor": 0.97,
-        "nstep": 1,
         "random_collect_size": 0,
         "model": _HEAD,
-        "learn": _q_learning(),
+        "learn": _q_learning(target_update_freq=100),
         "other": {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}},
     },
     "rainbow": {
         "priority": True,
         "random_collect_size": 0,
         "model": _HEAD,
-        "learn": _q_learning(update_per_collect=1, batch_size=32),
-        "other": {"replay_buffer": {"replay_buffer_size": 100_000}},
+        "learn": _q_learning(update_per_collect=1, batch_size=32, target_update_freq=100),
+        "other": {"eps": {"type": "exp", "decay": 100_000}, "replay_buffer": {"replay_buffer_size": 100_000}},
     },
     "ddpg": {
         "random_collect_size": 25_000,

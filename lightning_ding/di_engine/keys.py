@@ -115,6 +115,11 @@ def _limit(value: Any) -> Any:
     return None if value is None or math.isinf(value) else value
 
 
+def _limit_to(name: str) -> Key:
+    """Return a key whose value, if it is a limit, goes to ours."""
+    return Key(lambda value, _: {} if _limit(value) is None else {name: value}, why="no limit")
+
+
 _BUFFER = "other.replay_buffer."
 _RATE = f"{_BUFFER}thruput_controller.push_sample_rate_limit."
 
@@ -169,8 +174,8 @@ BUFFER: dict[str, Key] = {
     f"{_BUFFER}type": Key(_buffer_type),
     f"{_BUFFER}import_names": Key(),
     **same(f"{_BUFFER}replay_buffer_size", f"{_BUFFER}enable_track_used_data"),
-    f"{_BUFFER}max_use": to(f"{_BUFFER}max_use", convert=_limit),
-    f"{_BUFFER}max_staleness": to(f"{_BUFFER}max_staleness", convert=_limit),
+    f"{_BUFFER}max_use": _limit_to(f"{_BUFFER}max_use"),
+    f"{_BUFFER}max_staleness": _limit_to(f"{_BUFFER}max_staleness"),
     f"{_BUFFER}alpha": to(f"{_BUFFER}alpha", **_PRIORITISED),
     f"{_BUFFER}beta": to(f"{_BUFFER}beta", **_PRIORITISED),
     f"{_BUFFER}anneal_step": to(f"{_BUFFER}anneal_step", **_PRIORITISED),
@@ -185,7 +190,7 @@ BUFFER: dict[str, Key] = {
     f"{_BUFFER}monitor.sampled_data_attr.average_range": replaced(_METRICS),
     f"{_BUFFER}monitor.sampled_data_attr.print_freq": replaced(_METRICS),
     f"{_BUFFER}monitor.periodic_thruput.seconds": replaced(_METRICS),
-    f"{_RATE}max": to(f"{_RATE}max", convert=_limit, needs=_buffer_limits, why="there is no limit"),
+    f"{_RATE}max": _limit_to(f"{_RATE}max"),
     f"{_RATE}min": to(f"{_RATE}min", needs=_buffer_limits, why="there is no limit"),
     f"{_BUFFER}thruput_controller.window_seconds": to(
         f"{_BUFFER}thruput_controller.window_seconds", needs=_buffer_limits, why="there is no limit"
@@ -243,12 +248,18 @@ def _with_layers(head: str) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------------------------------------- Q-learning
 
-_HAS_EPS: Needs = lambda cfg: cfg["other.eps.start"] != cfg["other.eps.end"]  # noqa: E731
+RAINBOW_EPS = 0.05  # DI-engine's Rainbow has a constant epsilon by default
+
+
+def _has_eps(cfg: Cfg) -> bool:
+    return bool(cfg.get("other.eps.start", RAINBOW_EPS) != cfg.get("other.eps.end", RAINBOW_EPS))
+
+
 _FLAT = "epsilon is constant"
 _EPS_SCHEDULE: dict[str, Key] = {
     **same("other.eps.start", "other.eps.end"),
-    "other.eps.type": to("other.eps.type", needs=_HAS_EPS, why=_FLAT),
-    "other.eps.decay": to("other.eps.decay", needs=_HAS_EPS, why=_FLAT),
+    "other.eps.type": to("other.eps.type", needs=_has_eps, why=_FLAT),
+    "other.eps.decay": to("other.eps.decay", needs=_has_eps, why=_FLAT),
 }
 _Q_NETWORK: dict[str, Key] = {
     **_NETWORK,
@@ -298,7 +309,12 @@ QAC: dict[str, Key] = {
 """Keys of DDPG, TD3 and SAC."""
 
 HYBRID_SHAPE = ("model.action_shape.action_type_shape", "model.action_shape.action_args_shape")
-_IS_HYBRID: Needs = lambda cfg: cfg.get("action_space") == "hybrid"  # noqa: E731
+
+
+def _is_hybrid(cfg: Cfg) -> bool:
+    return cfg.get("action_space") == "hybrid"
+
+
 _CHOICE = "only hybrid actions have a choice"
 
 
@@ -322,7 +338,7 @@ def _ddpg(noise: bool, actor_update_freq: int) -> dict[str, Key]:
         "learn.target_theta": Key(theta),
         **{path: to(path, **noisy) for path in sizes},
         **same("collect.noise_sigma"),
-        **{path: to(path, needs=_IS_HYBRID, why=_CHOICE) for path in epsilon},
+        **{path: to(path, needs=_is_hybrid, why=_CHOICE) for path in epsilon},
     }
 
 
@@ -366,7 +382,7 @@ ON_POLICY: dict[str, Key] = {
 
 def _fixed_sigma(value: Any, cfg: Cfg) -> Ours:
     """Return the standard deviation of actions; DI-engine reads the key for hybrid ones, and uses 1 for others."""
-    return {"model.fixed_sigma_value": value if cfg.get("action_space") == "hybrid" else 1.0}
+    return {"model.fixed_sigma_value": value if _is_hybrid(cfg) else 1.0}
 
 
 _ACTOR_CRITIC: dict[str, Key] = {

@@ -144,42 +144,37 @@ def translate(
     fixed = "None or True: with False each episode of a training env would be the same"
     require(dynamic_seed is not False, "dynamic_seed", fixed, dynamic_seed)
     main, create = read_pair(source)
-    import_modules(_own(create["policy"].get("import_names", ())))
-    policy, policy_class, family = find_policy(policy_type(main, create))
-    cfg = merge(main, create, DEFAULTS[family])
-    keys = dict(flat(cfg["policy"]))
-    notes, given = _Notes(), given_keys(main, create)
     envs = translate_envs(main["env"], create.get("env", {}), create.get("env_manager", {}), _triple(env_setting))
     if evaluates:
         envs = envs.with_replay(replay_path)
+    return _run(main, create, envs, {"seed": seed}, max_train_iter, max_env_step)
+
+
+def _run(
+    main: Config, create: Config, envs: TranslatedEnvs, data: Config, max_train_iter: int, max_env_step: int
+) -> Run:
+    """Return the run of a pair whose envs are translated already; ``data`` has further arguments of the datamodule."""
+    import_modules(_own(create["policy"].get("import_names", ())))
+    policy, policy_class, family = find_policy(policy_type(main, create))
+    cfg = merge(main, create, DEFAULTS[family])
+    keys, given, notes = dict(flat(cfg["policy"])), given_keys(main, create), _Notes()
     config, network = _policy_config(keys, given, family, notes)
-    counts = per_round(keys, family)
-    limits = {
-        "max_env_step": None if max_env_step >= UNLIMITED else max_env_step,
-        "max_train_iter": _updates(max_train_iter, *counts),
-    }
+    config = deep_merge(config, {"collect": {"collector": envs.collector}} if envs.collector else {})
+    times = _Times(keys, family, config["eval"]["evaluator"]["eval_freq"])
+    limits = {"max_env_step": _limit(max_env_step), "max_train_iter": times.updates(max_train_iter)}
     _learner_notes(keys, given, notes)
-    if envs.collector:
-        config = deep_merge(config, {"collect": {"collector": envs.collector}})
-    implied = nested(WITHOUT_KEY.get(family, {}) | ALWAYS_WITHOUT_KEY)
-    log_rounds, save_epochs = _intervals(keys, config, counts[1])
-    has_episodes = keys["collect.collector.type"] == "episode"
-    eval_freq = config["eval"]["evaluator"]["eval_freq"]
-    if has_episodes:  # of unknown length
-        limits["rounds_per_epoch"] = eval_freq if family == "a2c" else 1
-        log_rounds = 1
     return Run(
         family=family,
         policy=policy,
         policy_class=policy_class,
-        policy_config=without_defaults(deep_merge(implied, config), policy_class),
-        data=_data(envs, limits, seed),
+        policy_config=without_defaults(deep_merge(implied(family), config), policy_class),
+        data=_data(envs, {**limits, "rounds_per_epoch": times.rounds_per_epoch, **data}),
         trainer=_trainer(keys, given, notes),
         exp_name=str(cfg["exp_name"]),
-        seed=seed,
-        log_every_n_rounds=log_rounds,
-        save_every_n_epochs=save_epochs,
-        eval_every_updates=eval_freq if has_episodes and family != "a2c" else None,
+        seed=data["seed"],
+        log_every_n_rounds=times.log_every_n_rounds,
+        save_every_n_epochs=times.save_every_n_epochs,
+        eval_every_updates=times.eval_every_updates,
         checkpoint=str(keys.get(f"{HOOK}load_ckpt_before_run") or ""),
         resumes=bool(keys.get("learn.resume_training", False)),
         evaluated=str(keys.get("learn.learner.load_path") or keys.get("load_path") or ""),
@@ -187,6 +182,11 @@ def translate(
         translated=(*notes.translated, *envs.translated),
         warnings=(*notes.warnings, *envs.warnings),
     )
+
+
+def implied(family: str) -> Config:
+    """Return what DI-engine does without having a key for it, as a part of our config."""
+    return nested(WITHOUT_KEY.get(family, {}) | ALWAYS_WITHOUT_KEY)
 
 
 def find_policy(kind: str) -> tuple[str, type[Policy[Any]], str]:
@@ -348,9 +348,9 @@ def _check_amount(keys: Config, family: str) -> None:
 # ---------------------------------------------------------------------------------------------------- envs, Trainer
 
 
-def _data(envs: TranslatedEnvs, limits: Config, seed: int) -> Config:
+def _data(envs: TranslatedEnvs, further: Config) -> Config:
     """Return the arguments of the datamodule."""
-    data = {**envs.datamodule_kwargs(), **limits, "seed": seed}
+    data = {**envs.datamodule_kwargs(), **further}
     if data["stop_value"] >= NEVER:
         data["stop_value"] = None
     return {name: value for name, value in data.items() if value is not None}
@@ -389,16 +389,37 @@ def _learner_notes(keys: Config, given: set[str], notes: _Notes) -> None:
         notes.warnings.append(f"policy.{HOOK}save_ckpt_after_run = False has no effect: a run always saves its end")
 
 
-def _intervals(keys: Config, config: Config, updates_per_round: int) -> tuple[int, int]:
-    """Return the rounds between two reports, and the evaluations between two checkpoints."""
-    log, save = keys.get(f"{HOOK}log_show_after_iter", LOG_EVERY), keys.get(f"{HOOK}save_ckpt_after_iter", SAVE_EVERY)
-    rounds = max(1, round((log or SAVE_EVERY) / updates_per_round))
-    return rounds, max(1, round((save or NEVER) / config["eval"]["evaluator"]["eval_freq"]))
+class _Times:
+    """DI-engine's numbers of updates as numbers of our rounds, epochs and updates.
+
+    Args:
+        keys: The policy's config in DI-engine's format, with dotted keys.
+        family: Type of the policy.
+        eval_freq: Our ``eval.evaluator.eval_freq``.
+    """
+
+    def __init__(self, keys: Config, family: str, eval_freq: int) -> None:
+        self._theirs, self._here = per_round(keys, family)
+        has_episodes = keys["collect.collector.type"] == "episode"  # a round has an unknown number of updates
+        counts_rounds = has_episodes and family == "a2c"
+        log, save = (
+            keys.get(f"{HOOK}log_show_after_iter", LOG_EVERY),
+            keys.get(f"{HOOK}save_ckpt_after_iter", SAVE_EVERY),
+        )
+        self.log_every_n_rounds = 1 if has_episodes else max(1, round((log or SAVE_EVERY) / self._here))
+        self.save_every_n_epochs = max(1, round((save or NEVER) / eval_freq))
+        self.eval_every_updates = eval_freq if has_episodes and not counts_rounds else None
+        self.rounds_per_epoch = eval_freq if counts_rounds else 1 if has_episodes else None
+
+    def updates(self, limit: int) -> int | None:
+        """Return a limit of updates; None for no limit."""
+        if limit >= UNLIMITED or self._theirs == self._here:
+            return _limit(limit)
+        return -(-limit // self._theirs) * self._here
 
 
-def _updates(limit: int, theirs: int, here: int) -> int | None:
-    """Return DI-engine's limit of updates as ours, where a round counts ``theirs`` there and ``here`` updates here."""
-    return None if limit >= UNLIMITED else -(-limit // theirs) * here if theirs != here else limit
+def _limit(value: int) -> int | None:
+    return None if value >= UNLIMITED else value
 
 
 def _own(names: Iterable[str]) -> list[str]:

@@ -90,6 +90,7 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "learn.optimizer.type": Option("rmsprop"),
     "learn.optimizer.eps": Option(0.1),
     "learn.optimizer.weight_decay": Option(0.1),
+    "learn.optimizer.betas": Option([0.5, 0.9]),
     "learn.optimizer.momentum": Option(0.9, given={"learn.optimizer.type": "sgd"}),
     "learn.lr_scheduler.type": Option("linear"),
     "learn.lr_scheduler.unit": Option("env_step", given=LINEAR),

@@ -37,6 +37,8 @@ class OptimizerConfig:
     the gradient. Temperatures do not decay."""
     momentum: float = 0.0
     """Share of the previous step that is added, in [0, 1); for sgd and rmsprop."""
+    betas: Sequence[float] = (0.9, 0.999)
+    """Decay rates of the means of the gradient and of its square, two numbers in [0, 1); for adam and adamw."""
 
     def __post_init__(self) -> None:
         require(self.eps > 0, "learn.optimizer.eps", "> 0", self.eps)
@@ -46,6 +48,10 @@ class OptimizerConfig:
         require(has_eps, "learn.optimizer.eps", "left at its default with sgd", self.eps)
         has_momentum = self.type in ("sgd", "rmsprop") or self.momentum == 0
         require(has_momentum, "learn.optimizer.momentum", f"0 with {self.type}", self.momentum)
+        are_rates = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
+        require(are_rates, "learn.optimizer.betas", "two numbers in [0, 1)", self.betas)
+        has_betas = self.type in ("adam", "adamw") or tuple(self.betas) == type(self).betas
+        require(has_betas, "learn.optimizer.betas", f"left at their default with {self.type}", self.betas)
 
 
 def make_optimizer(config: OptimizerConfig, parameters: Iterable[Tensor], lr: float) -> Optimizer:
@@ -62,7 +68,7 @@ def make_optimizer(config: OptimizerConfig, parameters: Iterable[Tensor], lr: fl
     if config.type == "rmsprop":  # torch has no fused one
         return torch.optim.RMSprop(**shared, eps=config.eps, momentum=config.momentum)
     kind = torch.optim.AdamW if config.type == "adamw" else torch.optim.Adam
-    return kind(**shared, eps=config.eps, fused=True)
+    return kind(**shared, betas=(config.betas[0], config.betas[1]), eps=config.eps, fused=True)
 
 
 FIELDS = {field.name for field in fields(LRSchedulerConfig)}
