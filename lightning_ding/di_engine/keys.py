@@ -51,6 +51,21 @@ def replaced(why: str) -> Key:
     return Key(why=why)
 
 
+FOREIGN = ("ding", "dizoo")
+"""Packages whose modules are not imported, because the parts that they register have counterparts here."""
+
+
+def own_modules(names: Any) -> list[str]:
+    """Return the modules of ``import_names`` without those of DI-engine."""
+    return [one for one in ([names] if isinstance(names, str) else names) if one.partition(".")[0] not in FOREIGN]
+
+
+def modules(name: str) -> Key:
+    """Return the key of modules to import."""
+    why = "modules of DI-engine are not imported"
+    return Key(lambda value, _: {name: own_modules(value)} if own_modules(value) else {}, why=why)
+
+
 def same(*names: str) -> dict[str, Key]:
     """Return a table of keys that have the same names here."""
     return {name: to(name) for name in names}
@@ -154,8 +169,8 @@ COMMON: dict[str, Key] = {
     "transition_with_policy_data": replaced("the actions of random_collect_size are drawn from the action space"),
     "multi_agent": only(False, why="there are no multi-agent policies here"),
     "collect.unroll_len": only(1, why=_RECURRENT),
-    "collect.collector.type": Key(),
-    "collect.collector.import_names": Key(),
+    "collect.collector.type": replaced("the collector of collect.n_sample or of collect.n_episode"),
+    "collect.collector.import_names": modules("collect.collector.import_names"),
     "collect.collector.collect_print_freq": replaced(_METRICS),
     "collect.collector.deepcopy_obs": replaced("observations of an env that reuses its memory are always copied"),
     "collect.collector.transform_obs": replaced("observations always reach the policy as tensors"),
@@ -171,8 +186,8 @@ COMMON: dict[str, Key] = {
 
 _PRIORITISED: dict[str, Any] = {"needs": is_prioritised, "why": "the buffer has no priorities"}
 BUFFER: dict[str, Key] = {
-    f"{_BUFFER}type": Key(_buffer_type),
-    f"{_BUFFER}import_names": Key(),
+    f"{_BUFFER}type": Key(_buffer_type, why="the fastest buffer that draws in the same way"),
+    f"{_BUFFER}import_names": modules(f"{_BUFFER}import_names"),
     **same(f"{_BUFFER}replay_buffer_size", f"{_BUFFER}enable_track_used_data"),
     f"{_BUFFER}max_use": _limit_to(f"{_BUFFER}max_use"),
     f"{_BUFFER}max_staleness": _limit_to(f"{_BUFFER}max_staleness"),

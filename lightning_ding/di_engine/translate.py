@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.di_engine.configs import Config, flat, merge, nested, policy_type, read_pair
 from lightning_ding.di_engine.defaults import ALWAYS_WITHOUT_KEY, DEFAULTS, WITHOUT_KEY
 from lightning_ding.di_engine.env_types import TranslatedEnvs, translate_envs
-from lightning_ding.di_engine.keys import EVAL_FREQ, HOME_OF_GAMMA, KEYS, READ_BY_NOBODY, Key, per_round
+from lightning_ding.di_engine.keys import EVAL_FREQ, HOME_OF_GAMMA, KEYS, READ_BY_NOBODY, Key, own_modules, per_round
 from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY, import_modules
 
@@ -35,8 +35,8 @@ LEARNER_KEYS = {
     "load_path": "the checkpoint of eval",
 }
 """Keys that the run reads apart from the policy, and what they become."""
-FOREIGN = ("ding", "dizoo")
-"""Packages whose modules are not imported, because the parts that they register have counterparts here."""
+REGISTERED = ("type", "import_names", "on_policy", "learn.learner.import_names", "eval.evaluator.import_names")
+"""Keys of the registries, and of the algorithm itself."""
 Named = dict[str, Any]
 """A class by name: ``class_path`` and ``init_args``."""
 
@@ -154,7 +154,7 @@ def _run(
     main: Config, create: Config, envs: TranslatedEnvs, data: Config, max_train_iter: int, max_env_step: int
 ) -> Run:
     """Return the run of a pair whose envs are translated already; ``data`` has further arguments of the datamodule."""
-    import_modules(_own(create["policy"].get("import_names", ())))
+    import_modules(own_modules(create["policy"].get("import_names", ())))
     policy, policy_class, family = find_policy(policy_type(main, create))
     cfg = merge(main, create, DEFAULTS[family])
     keys, given, notes = dict(flat(cfg["policy"])), given_keys(main, create), _Notes()
@@ -314,7 +314,7 @@ def _is_consumed(name: str) -> bool:
     """Return whether a key is read elsewhere, or belongs to the registries."""
     last = name.rpartition(".")[2]
     is_learner = name in LEARNER_KEYS or name in ("learn.learner.train_iterations", "learn.learner.type")
-    return is_learner or name in (*DEVICE_KEYS, "type", "on_policy") or last in ("cfg_type", "import_names")
+    return is_learner or name in (*DEVICE_KEYS, *REGISTERED) or last == "cfg_type"
 
 
 def _network(keys: Config, family: str) -> Config | None:
@@ -328,7 +328,7 @@ def _network(keys: Config, family: str) -> Config | None:
         for name, value in keys.items()
         if name.startswith("model.") and name not in defaults and name != "model.import_names"
     }
-    import_modules(_own(keys.get("model.import_names", ())))
+    import_modules(own_modules(keys.get("model.import_names", ())))
     network: Config = nested(arguments)["model"]
     return network
 
@@ -420,9 +420,3 @@ class _Times:
 
 def _limit(value: int) -> int | None:
     return None if value >= UNLIMITED else value
-
-
-def _own(names: Iterable[str]) -> list[str]:
-    """Return the modules to import, without those of DI-engine."""
-    names = [names] if isinstance(names, str) else names
-    return [name for name in names if name.partition(".")[0] not in FOREIGN]

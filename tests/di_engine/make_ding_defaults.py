@@ -1,7 +1,7 @@
 """Write ``ding_defaults.json``: the defaults of DI-engine's policies and networks, read from its source.
 
-    pip install --no-deps --target FOLDER DI-engine==0.5.3
-    python tests/di_engine/make_ding_defaults.py FOLDER
+pip install --no-deps --target FOLDER DI-engine==0.5.3
+python tests/di_engine/make_ding_defaults.py FOLDER
 """
 
 from __future__ import annotations
@@ -61,9 +61,7 @@ def config_of(file: Path, name: str) -> dict[str, Any]:
 
 def arguments_of(file: Path, name: str) -> dict[str, Any]:
     """Return the constructor's arguments whose default is a literal; the activation is nn.ReLU everywhere."""
-    (init,) = (
-        one for one in class_in(file, name).body if isinstance(one, ast.FunctionDef) and one.name == "__init__"
-    )
+    (init,) = (one for one in class_in(file, name).body if isinstance(one, ast.FunctionDef) and one.name == "__init__")
     names, defaults = [one.arg for one in init.args.args], init.args.defaults
     pairs = zip(names[-len(defaults) :], defaults, strict=True)
     return {key: "ReLU" if key == "activation" else ast.literal_eval(value) for key, value in pairs}

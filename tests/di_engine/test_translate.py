@@ -1,0 +1,252 @@
+"""A translated run apart from the keys of its policy: files, sections, devices, hooks, policies and networks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from easydict import EasyDict
+from torch import nn
+
+from lightning_ding.config import deep_merge
+from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
+from lightning_ding.di_engine.translate import translate
+from lightning_ding.entry.serial import make
+from lightning_ding.policy import DQNPolicy, Policy, TD3Policy
+from lightning_ding.registry import MODEL_REGISTRY, POLICY_REGISTRY
+from tests.di_engine.pairs import ON_POLICY, TYPES, pair_of, small_pair
+
+FILE = """
+main_config = dict(exp_name="from_file", env=dict(collector_env_num=2, evaluator_env_num=1), policy=dict(nstep=2))
+create_config = dict(env=dict(type="cartpole"), env_manager=dict(type="base"), policy=dict(type="dqn"))
+"""
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_run_has_the_policy_and_the_datamodule_of_its_type(kind: str) -> None:
+    run = translate(pair_of(kind), seed=3)
+    assert run.policy_class is POLICY_REGISTRY.get(kind)
+    assert run.datamodule_class is (RolloutDataModule if kind in ON_POLICY else ReplayDataModule)
+    assert (run.policy, run.family, run.seed, run.data["seed"]) == (kind, kind, 3, 3)
+
+
+def test_config_file_is_run_and_read(tmp_path: Path) -> None:
+    file = tmp_path / "cartpole_dqn_config.py"
+    file.write_text(FILE)
+    for source in (file, str(file)):
+        run = translate(source)
+        assert (run.exp_name, run.policy_config["nstep"]) == ("from_file", 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("main_config = {}", "but has no create_config"), ("create_config = {}", "but has no main_config")],
+)
+def test_config_file_must_define_both(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.py"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        translate(file)
+
+
+@pytest.mark.parametrize("name", ["missing.py", "config.yaml"])
+def test_file_that_is_no_config_is_named(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"a Python file with main_config and create_config, got .*{name}"):
+        translate(tmp_path / name)
+
+
+def test_pair_may_be_a_list_of_easydicts() -> None:
+    assert (
+        translate([EasyDict(part) for part in pair_of("dqn")]).policy_config == translate(pair_of("dqn")).policy_config
+    )
+
+
+@pytest.mark.parametrize("source", [7, None, ("a", "b")])
+def test_source_of_another_type_is_refused(source: Any) -> None:
+    with pytest.raises(TypeError, match="input_cfg must be the path of a config file or a pair"):
+        translate(source)
+
+
+def test_three_configs_belong_to_a_distributed_run() -> None:
+    with pytest.raises(ValueError, match="lightning-ding parallel"):
+        translate((*pair_of("dqn"), {}))
+
+
+@pytest.mark.parametrize("key", ["reward_model", "world_model"])
+def test_sections_of_other_pipelines_are_refused_with_the_reason(key: str) -> None:
+    main, create = pair_of("dqn")
+    with pytest.raises(ValueError, match=f"main_config.{key} has no counterpart: there are no reward models"):
+        translate((main | {key: {}}, create))
+    with pytest.raises(ValueError, match=f"create_config.{key} has no counterpart"):
+        translate((main, create | {key: {}}))
+
+
+def test_unknown_section_names_the_nearest() -> None:
+    main, create = pair_of("dqn")
+    with pytest.raises(ValueError, match=r"unknown section 'main_config.polcy'; did you mean 'policy'\?"):
+        translate((main | {"polcy": {}}, create))
+    with pytest.raises(ValueError, match="main_config must have the section 'policy'"):
+        translate(({"env": {}}, create))
+
+
+def test_command_names_are_those_of_the_policies() -> None:
+    main, create = pair_of("dqn")
+    assert translate((main, deep_merge(create, {"policy": {"type": "dqn_command"}}))).policy == "dqn"
+
+
+def test_modules_of_ding_are_not_imported_and_others_are() -> None:
+    main, create = pair_of("dqn")
+    translate((main, deep_merge(create, {"policy": {"import_names": ["ding.policy.dqn", "dizoo.x"]}})))
+    with pytest.raises(ImportError, match="cannot import 'no_such_module'"):
+        translate((main, deep_merge(create, {"policy": {"import_names": ["no_such_module"]}})))
+
+
+@pytest.fixture
+def own_policy() -> Any:
+    class OwnTD3(TD3Policy):
+        """A policy of a user."""
+
+    POLICY_REGISTRY.register("own_td3")(OwnTD3)
+    yield OwnTD3
+    POLICY_REGISTRY._entries.pop("own_td3")
+
+
+def test_registered_subclass_has_the_keys_and_defaults_of_its_base(own_policy: type[Policy[Any]]) -> None:
+    main, create = pair_of("td3", {"collect": {"n_sample": 4}})
+    run = translate((main, deep_merge(create, {"policy": {"type": "own_td3"}})))
+    assert (run.policy_class, run.family) == (own_policy, "td3")
+    assert run.policy.endswith("OwnTD3")
+    assert run.policy_config["random_collect_size"] == 25_000
+
+
+def test_policy_that_is_none_of_the_ten_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"type must be one of dqn, .* got 'r2d2'"):
+        translate(pair_of("r2d2"))
+
+
+@MODEL_REGISTRY.register("tiny_test_network")
+class TinyNetwork(nn.Module):
+    """A network of a user."""
+
+    def __init__(self, obs_shape: int, action_shape: int, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(obs_shape, width), nn.Linear(width, action_shape))
+
+    def forward(self, obs: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"logit": self.layers(obs)}
+
+
+def test_registered_network_gets_the_arguments_of_the_model_section() -> None:
+    model = {"type": "tiny_test_network", "obs_shape": 4, "action_shape": 2, "width": 5}
+    policy, _ = make(translate(pair_of("dqn", {"model": model})))
+    assert isinstance(policy.model, TinyNetwork)
+    assert policy.model.layers[0].out_features == 5
+
+
+# ---------------------------------------------------------------------------------------------------- the Trainer
+
+
+def test_cuda_without_a_gpu_trains_on_the_cpu_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    run = translate(pair_of("dqn", {"cuda": True}))
+    assert run.warnings == ("policy.cuda = True, but there is no GPU: training on the CPU",)
+    assert run.trainer == {"accelerator": "auto", "max_epochs": -1, "devices": 1}
+
+
+def test_cuda_with_a_gpu_is_not_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert translate(pair_of("dqn", {"cuda": True})).warnings == ()
+    assert translate(pair_of("dqn", {"cuda": False})).trainer["accelerator"] == "cpu"
+
+
+def test_several_gpus_train_with_ddp(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    trainer = translate(pair_of("dqn", {"multi_gpu": True})).trainer
+    assert (trainer["strategy"], trainer["devices"], trainer["num_nodes"]) == ("ddp", 4, 1)
+
+
+def test_ranks_of_torchrun_train_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    trainer = translate(pair_of("dqn")).trainer
+    assert (trainer["strategy"], trainer["devices"], trainer["num_nodes"]) == ("ddp", 4, 2)
+
+
+def options_of(run: Any, name: str) -> Any:
+    return next((one["init_args"] for one in run.callbacks if one["class_path"].endswith(f".{name}")), None)
+
+
+def test_hooks_become_callbacks() -> None:
+    hook = {"log_show_after_iter": 100, "save_ckpt_after_iter": 1000}
+    learn = {"update_per_collect": 5, "learner": {"hook": hook}}
+    run = translate(pair_of("dqn", {"learn": learn, "eval": {"evaluator": {"eval_freq": 50}}}))
+    assert options_of(run, "MetricsLogger") == {"log_every_n_rounds": 20}
+    assert options_of(run, "RunCheckpoint") == {"dirpath": "run/ckpt", "every_n_epochs": 20}
+    assert options_of(run, "BestCheckpoint") == {"dirpath": "run/ckpt"}
+    assert run.logger["init_args"] == {"save_dir": "run", "name": "log", "version": "serial"}
+
+
+def test_hooks_have_dings_defaults() -> None:
+    run = translate(pair_of("ddpg", {"eval": {"evaluator": {"eval_freq": 1000}}}))
+    assert options_of(run, "MetricsLogger") == {"log_every_n_rounds": 100}
+    assert options_of(run, "RunCheckpoint")["every_n_epochs"] == 10
+
+
+def test_checkpoint_to_start_from_is_loaded_without_counters() -> None:
+    learner = {"hook": {"load_ckpt_before_run": "a.pth.tar"}}
+    run = translate(pair_of("dqn", {"learn": {"learner": learner}}))
+    assert (options_of(run, "InitialWeights"), run.resumes) == ({"path": "a.pth.tar"}, False)
+    run = translate(pair_of("dqn", {"learn": {"learner": learner, "resume_training": True}}))
+    assert (options_of(run, "InitialWeights"), run.resumes, run.checkpoint) == (None, True, "a.pth.tar")
+
+
+def test_end_of_a_run_is_always_saved() -> None:
+    run = translate(pair_of("dqn", {"learn": {"learner": {"hook": {"save_ckpt_after_run": False}}}}))
+    assert run.warnings == (
+        "policy.learn.learner.hook.save_ckpt_after_run = False has no effect: a run always saves its end",
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ({}, ""),
+        ({"load_path": "a"}, "a"),
+        ({"load_path": "a", "learn": {"learner": {"load_path": "b"}}}, "b"),
+    ],
+)
+def test_checkpoint_of_eval_is_read_from_both_places(policy: dict[str, Any], expected: str) -> None:
+    assert translate(pair_of("dqn", policy)).evaluated == expected
+
+
+def test_envs_and_their_limits_reach_the_datamodule() -> None:
+    main, create = small_pair("dqn", stop_value=195)
+    run = translate((main, create | {"env_manager": {"type": "subprocess"}}), max_env_step=77)
+    found = {name: run.data[name] for name in ("num_envs", "evaluator_env_num", "mode", "stop_value", "max_env_step")}
+    expected = {"num_envs": 2, "evaluator_env_num": 2, "mode": "async", "stop_value": 195, "max_env_step": 77}
+    assert (found, run.data["n_evaluator_episode"]) == (expected, 2)
+
+
+def test_stop_value_that_is_never_reached_is_left_out() -> None:
+    assert "stop_value" not in translate(pair_of("dqn")).data
+    assert "stop_value" not in translate(pair_of("dqn", stop_value=int(1e10))).data
+
+
+def test_same_seed_for_every_episode_is_refused() -> None:
+    assert translate(pair_of("dqn"), dynamic_seed=True).data == translate(pair_of("dqn")).data
+    with pytest.raises(ValueError, match="dynamic_seed must be None or True"):
+        translate(pair_of("dqn"), dynamic_seed=False)
+
+
+def test_defaults_are_left_out_of_the_config() -> None:
+    run = translate(pair_of("dqn", {"model": {"dueling": True}, "learn": {"ignore_done": False}}))
+    assert "dueling" not in run.policy_config["model"]
+    assert "ignore_done" not in run.policy_config["learn"]
+    assert DQNPolicy(run.policy_config).config.model.dueling
+
+
+def test_value_of_the_wrong_type_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"'learn.batch_size' must be int, got str"):
+        translate(pair_of("dqn", {"learn": {"batch_size": "64"}}))
