@@ -79,6 +79,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "dqn": {"learn.loss": "mse"},
+    "rainbow": {"model.noise_std": 0.4},
     "ddpg": {"model.last_layer_init": None},
     "a2c": {"learn.lr_scheduler.type": "constant"},
     "ppo": {"learn.optimizer.eps": 1e-8},

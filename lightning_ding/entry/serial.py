@@ -176,6 +176,8 @@ def _in_new_folder(run: Run) -> Run:
     folder = Path(run.exp_name)
     if folder.exists() and not run.resumes and "strategy" not in run.trainer:
         name = f"{run.exp_name}_{datetime.datetime.now():%y%m%d_%H%M%S}"
+        while Path(name).exists():  # from the same second
+            name += "_"
         rank_zero_info(f"{run.exp_name} exists: this run is in {name}")
         run = dataclasses.replace(run, exp_name=name)
     Path(run.exp_name).mkdir(parents=True, exist_ok=True)
