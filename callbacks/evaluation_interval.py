@@ -40,8 +40,8 @@ class EvaluationInterval(Callback):
             self._evaluated = pl_module.progress.train_iter
 
     @override
-    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Restore the Trainer's interval."""
+    def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Restore the Trainer's interval, after ``FinalEvaluation`` has restored the one of the last round."""
         trainer.check_val_every_n_epoch = 1
 
     @override

@@ -14,7 +14,8 @@ from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.di_engine.configs import Config, flat, merge, nested, policy_type, read_pair
 from lightning_ding.di_engine.defaults import ALWAYS_WITHOUT_KEY, DEFAULTS, WITHOUT_KEY
 from lightning_ding.di_engine.env_types import TranslatedEnvs, translate_envs
-from lightning_ding.di_engine.keys import EVAL_FREQ, HOME_OF_GAMMA, KEYS, READ_BY_NOBODY, Key, own_modules, per_round
+from lightning_ding.di_engine.keys import HOME_OF_GAMMA, KEYS, READ_BY_NOBODY
+from lightning_ding.di_engine.shared_keys import EVAL_FREQ, Key, own_modules, per_round
 from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY, import_modules
 

@@ -27,7 +27,7 @@ from lightning_ding.entry.serial import train
 MODES = ("serial", "serial_onpolicy", "eval")
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """A parser without abbreviations whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
@@ -56,9 +56,9 @@ def main(arguments: Sequence[str]) -> None:
         raise SystemExit(2) from error
 
 
-def _parser(command: str) -> Parser:
+def _parser(command: str) -> CommandParser:
     shown = {"formatter_class": argparse.RawDescriptionHelpFormatter, "description": __doc__, "allow_abbrev": False}
-    parser = Parser(prog=f"lightning-ding {command}", **shown)  # type: ignore[arg-type]
+    parser = CommandParser(prog=f"lightning-ding {command}", **shown)  # type: ignore[arg-type]
     if command == "convert":
         parser.add_argument("file", help="config file of DI-engine")
         parser.add_argument("-o", "--out", default=".", help="folder for NAME.yaml and NAME_recipe.py")

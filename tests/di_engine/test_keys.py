@@ -8,7 +8,8 @@ import pytest
 from torch import nn
 
 from lightning_ding.di_engine.configs import nested
-from lightning_ding.di_engine.keys import HOME_OF_GAMMA, KEYS, READ_BY_NOBODY, Key
+from lightning_ding.di_engine.keys import HOME_OF_GAMMA, KEYS, READ_BY_NOBODY
+from lightning_ding.di_engine.shared_keys import Key
 from lightning_ding.di_engine.translate import Run, translate
 from tests.di_engine.pairs import CONTINUOUS, ON_POLICY, TYPES, pair_of
 

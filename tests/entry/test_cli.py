@@ -15,7 +15,7 @@ import pytest
 
 from lightning_ding import __version__
 from lightning_ding.entry import lightning_cli
-from lightning_ding.entry.cli import COMMANDS, DISTRIBUTED, main, policy_names
+from lightning_ding.entry.cli import COMMANDS, LIGHTNING, main, policy_names
 from lightning_ding.entry.lightning_cli import is_refusal, line_of
 from lightning_ding.policy import DQNPolicy
 from lightning_ding.registry import POLICY_REGISTRY
@@ -24,8 +24,8 @@ from lightning_ding.registry import POLICY_REGISTRY
 def test_help_names_every_command_and_every_policy(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--help"])
     shown = capsys.readouterr().out
-    others = {name for name, (_, home) in COMMANDS.items() if home == DISTRIBUTED}
-    assert {*COMMANDS} - others == {*lightning_cli.DingCLI.subcommands()}
+    of_lightning = {name for name, (_, home) in COMMANDS.items() if home == LIGHTNING}
+    assert of_lightning == {*lightning_cli.DingCLI.subcommands()}
     assert [name for name in COMMANDS if not re.search(rf"^  {name} ", shown, re.MULTILINE)] == []
     built_in = [one for one in POLICY_REGISTRY if POLICY_REGISTRY.get(one).__module__.startswith("lightning_ding.")]
     assert sorted(built_in) == policy_names()
