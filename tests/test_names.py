@@ -24,6 +24,7 @@ ARGUMENTS = {
     "cur_learner_iter": "an argument of a buffer's sample",
     "learner_step": "an entry of a commander's and a learner's info",
     "policy_iter": "an entry of a collector's metadata",
+    "IS_weight_anneal_train_iter": "a key of DI-engine's configs of the deque buffer",
 }
 """Names that the reference fixes, and where."""
 LIMITS = {"max_env_step", "max_train_iter"}

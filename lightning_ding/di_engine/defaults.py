@@ -1,7 +1,7 @@
 """The defaults of DI-engine 0.5.3 that differ from this package's.
 
-They apply to configs in DI-engine's format only. ``DEFAULTS`` has DI-engine's keys; ``WITHOUT_KEY`` has ours, for what
-DI-engine does without a key for it. A test holds both tables against DI-engine's own values.
+They apply to configs in DI-engine's format only. ``DEFAULTS`` has DI-engine's keys; ``WITHOUT_KEY`` has ours, for
+settings that DI-engine has no key for. A test holds both tables against DI-engine's own values.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "ppo": {"learn.optimizer.eps": 1e-8},
     "pg": {"learn.optimizer.eps": 1e-8, "learn.return_norm": False},
 }
-"""What DI-engine does without having a key for it, in our keys, for each type of policy."""
+"""Settings that DI-engine has no key for, in our keys, for each type of policy."""
 
 ALWAYS_WITHOUT_KEY: dict[str, Any] = {"eval.evaluator.fixed_starts": True}
 """The same for all policies: every evaluation begins with the same seeds."""

@@ -1,4 +1,4 @@
-"""What becomes of a key of DI-engine, and the tables of keys that several policies share."""
+"""The translation of a key of DI-engine, and the tables of keys that several policies share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Needs = Callable[[Cfg], bool]
 
 @dataclass(frozen=True)
 class Key:
-    """What becomes of a key.
+    """The translation of a key.
 
     Args:
         ours: Function that returns our values for the value of the key and the whole config.

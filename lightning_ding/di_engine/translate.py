@@ -108,7 +108,7 @@ class Run:
 
 @dataclass
 class _Notes:
-    """What is said about the keys of a pair."""
+    """Lines about the keys of a pair."""
 
     translated: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -186,7 +186,7 @@ def _run(
 
 
 def implied(family: str) -> Config:
-    """Return what DI-engine does without having a key for it, as a part of our config."""
+    """Return the settings that DI-engine has no key for, as a part of our config."""
     return nested(WITHOUT_KEY.get(family, {}) | ALWAYS_WITHOUT_KEY)
 
 

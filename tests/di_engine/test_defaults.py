@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from lightning_ding.config import deep_merge, resolve
-from lightning_ding.di_engine import translate as module
 from lightning_ding.di_engine.configs import compile_config, flat, nested
 from lightning_ding.di_engine.defaults import ALWAYS_WITHOUT_KEY, DEFAULTS, WITHOUT_KEY
 from lightning_ding.di_engine.keys import KEYS
@@ -49,7 +48,7 @@ def test_entry_is_the_default_of_ding(kind: str, name: str) -> None:
 def test_entry_changes_the_run(kind: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = translate(pair_of(kind, EFFECTIVE.get(kind)))
     rest = {one: value for one, value in flat(DEFAULTS[kind]) if one != name}
-    monkeypatch.setitem(module.DEFAULTS, kind, nested(rest))
+    monkeypatch.setitem(DEFAULTS, kind, nested(rest))
     assert translate(pair_of(kind, EFFECTIVE.get(kind))).policy_config != before.policy_config
 
 

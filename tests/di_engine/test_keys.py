@@ -88,7 +88,16 @@ def value_for(name: str, kind: str) -> Any:
         return VALUES[name][-1]
     if name.endswith(("theta", "alpha", "beta", "factor", "weight_power_factor", "gae_lambda", "start", "end", "min")):
         return 0.25
-    switches = ("priority", "_norm", "dueling", "noise", "share_encoder", "twin_critic", "ignore_done", "_space")
+    switches: tuple[str, ...] = (
+        "priority",
+        "_norm",
+        "dueling",
+        "noise",
+        "share_encoder",
+        "twin_critic",
+        "ignore_done",
+        "_space",
+    )
     switches += ("deterministic_eval", "recompute_adv", "param_init", "weight", "sync", "inf", "data", "agent", "logit")
     switches += ("obs", "sample", "shaping", "multi_buffer", "deepcopy", "return", "impala_cnn_encoder")
     if name.endswith(switches) and not name.endswith(("value_weight", "entropy_weight", "n_sample")):

@@ -85,8 +85,8 @@ def test_sections_of_other_pipelines_are_refused_with_the_reason(key: str) -> No
 
 def test_unknown_section_names_the_nearest() -> None:
     main, create = pair_of("dqn")
-    with pytest.raises(ValueError, match=r"unknown section 'main_config.polcy'; did you mean 'policy'\?"):
-        translate((main | {"polcy": {}}, create))
+    with pytest.raises(ValueError, match=r"unknown section 'main_config.policies'; did you mean 'policy'\?"):
+        translate((main | {"policies": {}}, create))
     with pytest.raises(ValueError, match="main_config must have the section 'policy'"):
         translate(({"env": {}}, create))
 
