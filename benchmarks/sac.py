@@ -22,7 +22,7 @@ from benchmarks.workload import W3, SACWorkload
 
 def our_config(w: SACWorkload, compile: bool = False) -> dict[str, Any]:
     """Return the config of this project's policy."""
-    width, layers = w.hidden[0], len(w.hidden)
+    width, layers = w.hidden[0], len(w.hidden) - 1  # after the first one
     actor = {"actor_head_hidden_size": width, "actor_head_layer_num": layers}
     critic = {"critic_head_hidden_size": width, "critic_head_layer_num": layers}
     rates = {"learning_rate_q": w.learning_rate, "learning_rate_alpha": w.learning_rate}

@@ -169,7 +169,7 @@ CASES: dict[str, Case] = {
         {
             **PRIORITIES,
             "other": {"replay_buffer": {"type": "advanced", "frame_stack": 3, "anneal_unit": "env_step"}},
-            "model": {"encoder_hidden_size_list": [4, 4, 8]},
+            "model": {"encoder_hidden_size_list": None, "encoder_kwargs": {"channels": [4, 4], "feature_size": 8}},
             "learn": {"grad_clip_value": 0.1, "optimizer": {"type": "rmsprop"}},
         },
         partial(ToyEnv, "image"),

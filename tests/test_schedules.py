@@ -317,3 +317,11 @@ def test_the_shared_section_changes_nothing_by_default() -> None:
     learn = LearnConfig()
     assert (learn.lr_scheduler, learn.optimizer) == (ScheduleConfig(), OptimizerConfig(type="adam", eps=1e-8))
     assert ScheduleConfig().schedule().value(10**9) == 1.0
+
+
+@pytest.mark.parametrize(("rollout", "expected"), [(0, 1.0), (1, 0.775), (2, 0.55), (4, 0.1), (9, 0.1)])
+def test_a_linear_factor_is_that_of_epoch_num_and_min_lr_lambda(rollout: int, expected: float) -> None:
+    # DI-engine: max(1 - epoch (1 - min_lr_lambda) / epoch_num, min_lr_lambda), with epoch_num 4 and min_lr_lambda 0.1;
+    # an epoch is a rollout, here of 256 env steps
+    section = ScheduleConfig(type="linear", unit="env_step", decay=4 * 256, end=0.1)
+    assert section.schedule().value(rollout * 256) == pytest.approx(expected)

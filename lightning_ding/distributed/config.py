@@ -9,6 +9,7 @@ from typing import Any, Literal
 from lightning_ding.config import ConfigLike, require, resolve
 from lightning_ding.envs.vector import VectorMode
 from lightning_ding.policy import get_policy_cls
+from lightning_ding.policy.base.older_configs import renewed
 
 MadeOf = tuple["str | Mapping[str, Any]", "dict[str, Any]", "tuple[str | Mapping[str, Any], ...]"]
 """Id, arguments and wrappers of an env."""
@@ -295,8 +296,9 @@ def resolve_policy(policy: Mapping[str, Any]) -> Any:
         TypeError: If a value has the wrong type.
         KeyError: If the policy is not registered.
     """
-    options = {name: value for name, value in policy.items() if name not in ("type", "import_names", "cfg_type")}
-    return resolve(get_policy_cls(policy).config_class, options)
+    options = {name: value for name, value in policy.items() if name not in ("type", "import_names")}
+    config_class = get_policy_cls(policy).config_class
+    return resolve(config_class, renewed(config_class, options))
 
 
 @dataclass(frozen=True)

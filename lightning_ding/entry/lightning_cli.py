@@ -143,7 +143,7 @@ def policy_maker(made: type[Policy[Any]]) -> Callable[..., Policy[Any]]:
     default = with_every_key(made.config_class())
 
     def make(cfg: Any = default) -> Policy[Any]:
-        return made(to_dict(cfg))
+        return made({"cfg_type": f"{made.__name__}Dict", **to_dict(cfg)})  # every key is there, as in a saved config
 
     make.__annotations__ = {"cfg": type(default), "return": made}
     make.__qualname__ = f"make.{made.__module__}.{made.__qualname__}"

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lightning_ding.config import require
 from lightning_ding.model.encoder import MLP
-from lightning_ding.model.heads import DiscreteHead, MultiHead, full_precision, head_width
+from lightning_ding.model.heads import DiscreteHead, MultiHead, full_precision, hidden_layers
 
 ActionShape = int | Sequence[int] | Mapping[str, Any]
 ActionSpace = Literal["discrete", "continuous", "hybrid"]
@@ -99,7 +99,7 @@ def create_actor(
     action_shape: ActionShape,
     action_space: ActionSpace = "discrete",
     hidden_size: int | None = None,
-    layer_num: int = 0,
+    layer_num: int | None = None,
     activation: str = "relu",
     sigma_type: SigmaType = "independent",
     fixed_sigma_value: float = FIXED_SIGMA,
@@ -109,7 +109,8 @@ def create_actor(
     """Return the head that describes a distribution over actions.
 
     ``action_shape`` and ``action_space`` are those of :class:`VAC`, all other arguments are those of
-    :class:`GaussianHead`. If ``hidden_size`` is None, it is ``input_size``.
+    :class:`GaussianHead`. If ``hidden_size`` is None, it is ``input_size``; if ``layer_num`` is None, it is 1 with a
+    ``hidden_size`` and 0 without.
 
     Returns:
         A module that maps features (B, F) to the argument of ``rl.distribution_of``.
@@ -117,17 +118,17 @@ def create_actor(
     Raises:
         ValueError: If a value is out of its range, does not fit the action space, or would have no effect.
     """
-    width = head_width("actor_head", input_size, hidden_size, layer_num)
+    width, layers = hidden_layers("actor_head", input_size, hidden_size, layer_num)
     _check_gaussian(action_space, sigma_type, fixed_sigma_value, bound_type)
     _check_action_shape(action_space, action_shape)
 
     def discrete(size: int) -> DiscreteHead:
-        return DiscreteHead(input_size, size, width, layer_num, activation, layer_norm)
+        return DiscreteHead(input_size, size, width, layers, activation, layer_norm)
 
     def gaussian(shape: int | Sequence[int]) -> GaussianHead:
         size = shape if isinstance(shape, int) else math.prod(shape)
         options = (activation, sigma_type, fixed_sigma_value, bound_type, layer_norm)
-        return GaussianHead(input_size, size, width, layer_num, *options)
+        return GaussianHead(input_size, size, width, layers, *options)
 
     shape: Any = action_shape
     if action_space == "hybrid":

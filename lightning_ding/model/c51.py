@@ -32,7 +32,8 @@ class C51DQN(nn.Module):
 
     Raises:
         TypeError: If ``action_shape`` is not an integer.
-        ValueError: If a size is out of its range, or ``head_hidden_size`` is given to a head without hidden layers.
+        ValueError: If a size is out of its range, or a head without hidden layers is given a ``head_hidden_size`` that
+            is not the size of its input.
 
     Example:
         >>> C51DQN(obs_shape=4, action_shape=2)(torch.zeros(3, 4))["distribution"].shape

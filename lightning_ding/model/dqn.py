@@ -26,13 +26,15 @@ class DQN(nn.Module):
         encoder_hidden_size_list: Widths of the encoder's layers; None for the encoder's default.
         dueling: Use a dueling head with separate streams for the state and the actions.
         head_hidden_size: Width of the head's hidden layers; None for the encoder's output size.
-        head_layer_num: Number of hidden layers of the head; None means 1 with ``dueling``, otherwise 0.
+        head_layer_num: Number of hidden layers of the head; None means 1 with ``dueling`` or ``head_hidden_size``,
+            otherwise 0.
         activation: Activation of all hidden layers: relu, tanh, elu, gelu or silu.
         layer_norm: Apply layer normalisation before the activation of each hidden layer, also in the encoder.
         encoder_kwargs: Further keyword arguments of the encoder, see ``create_encoder``.
 
     Raises:
-        ValueError: If a size is out of its range, or ``head_hidden_size`` is given to a head without hidden layers.
+        ValueError: If a size is out of its range, or a head without hidden layers is given a ``head_hidden_size`` that
+            is not the size of its input.
 
     Example:
         >>> import torch

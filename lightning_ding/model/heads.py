@@ -108,32 +108,36 @@ def check_action_shape(action_shape: Any) -> None:
 
 
 def head_size(features: int, hidden_size: int | None, layer_num: int | None, dueling: bool) -> tuple[int, int]:
-    """Return the width and the number of hidden layers of a Q-network's head; see :func:`head_width`.
+    """Return the width and the number of hidden layers of a Q-network's head; see :func:`hidden_layers`.
 
-    The default of ``layer_num`` is 1 for a head with two streams, ``dueling``, otherwise 0.
+    A head with two streams, ``dueling``, has one hidden layer by default.
     """
-    layers = int(dueling) if layer_num is None else layer_num
-    return head_width("head", features, hidden_size, layers), layers
+    return hidden_layers("head", features, hidden_size, 1 if dueling and layer_num is None else layer_num)
 
 
-def head_width(name: str, input_size: int, hidden_size: int | None, layer_num: int) -> int:
-    """Return the width of a head's hidden layers.
+def hidden_layers(name: str, input_size: int, hidden_size: int | None, layer_num: int | None) -> tuple[int, int]:
+    """Return the width and the number of hidden layers of a head.
 
     Args:
         name: Name of the head in the config, for errors.
         input_size: Number of features F.
         hidden_size: Width; None means F.
-        layer_num: Number of hidden layers, >= 0.
+        layer_num: Number of hidden layers, >= 0; None means 1 if ``hidden_size`` is given, otherwise 0.
 
     Raises:
-        ValueError: If a size is out of its range, or ``hidden_size`` is given to a head without hidden layers.
+        ValueError: If a size is out of its range, or a head without hidden layers is given a width other than F.
+
+    Example:
+        >>> hidden_layers("head", 64, None, None), hidden_layers("head", 64, 32, None), hidden_layers("head", 64, 64, 0)
+        ((64, 0), (32, 1), (64, 0))
     """
-    require(layer_num >= 0, f"{name}_layer_num", ">= 0", layer_num)
-    no_width = "None when the head has no hidden layers"
-    require(hidden_size is None or layer_num > 0, f"{name}_hidden_size", no_width, hidden_size)
+    layers = int(hidden_size is not None) if layer_num is None else layer_num
+    require(layers >= 0, f"{name}_layer_num", ">= 0", layers)
     width = input_size if hidden_size is None else hidden_size
     require(width >= 1, f"{name}_hidden_size", ">= 1", width)
-    return width
+    allowed = f"None or {input_size}, the size of its input, when the head has no hidden layers"
+    require(layers > 0 or width == input_size, f"{name}_hidden_size", allowed, hidden_size)
+    return width, layers
 
 
 class DistributionHead(nn.Module):

@@ -73,6 +73,8 @@ class ConvEncoder(nn.Module):
     Args:
         obs_shape: Shape of an image or of a stack of images, see :class:`ImageInput`.
         hidden_size_list: Channels of each convolution, followed by the number of features; None for (32, 64, 64, 512).
+            Three numbers, or as many as there are kernels, are the channels of as many convolutions, and the last one
+            is the number of features too, as in DI-engine.
         activation: Activation of all layers.
         channels: Channels of each convolution, instead of ``hidden_size_list``.
         feature_size: Number of features F, instead of ``hidden_size_list``.
@@ -96,7 +98,8 @@ class ConvEncoder(nn.Module):
         layer_norm: bool = False,
     ) -> None:
         super().__init__()
-        widths, self.output_size = image_sizes(hidden_size_list, channels, feature_size, IMAGE_SIZES)
+        sizes = _with_features(hidden_size_list, kernel_size or stride)
+        widths, self.output_size = image_sizes(sizes, channels, feature_size, IMAGE_SIZES)
         for name, values in (("kernel_size", kernel_size), ("stride", stride)):
             expected = f"{len(widths)} numbers >= 1, one for each convolution"
             fits = values is None or (len(values) == len(widths) and min(values) >= 1)
@@ -121,6 +124,21 @@ class ConvEncoder(nn.Module):
             x = convolution(x)
             x = self.activate(x if norms is None else norms[number](x))
         return cast(Tensor, self.linear(x.flatten(1)))
+
+
+def _with_features(hidden_size_list: Sequence[int] | None, kernels: Sequence[int] | None) -> Sequence[int] | None:
+    """Return the channels of each convolution, followed by the number of features, which the list may leave out.
+
+    Raises:
+        ValueError: If the list has more than four numbers and the number of convolutions is not given.
+    """
+    if hidden_size_list is None:
+        return None
+    allowed = "at most four numbers for images; set encoder_kwargs.channels and feature_size for other convolutions"
+    is_known = kernels is not None or len(hidden_size_list) <= len(IMAGE_SIZES)
+    require(is_known, "encoder_hidden_size_list", allowed, list(hidden_size_list))
+    is_short = len(hidden_size_list) == len(kernels or IMAGE_KERNELS)
+    return [*hidden_size_list, hidden_size_list[-1]] if is_short else hidden_size_list
 
 
 def _along_an_axis(

@@ -36,7 +36,7 @@ class PG(nn.Module):
         encoder: str | None = None,
         encoder_hidden_size_list: Sequence[int] | None = None,
         actor_head_hidden_size: int | None = None,
-        actor_head_layer_num: int = 0,
+        actor_head_layer_num: int | None = None,
         activation: str = "relu",
         sigma_type: SigmaType = "independent",
         fixed_sigma_value: float = FIXED_SIGMA,

@@ -45,9 +45,9 @@ class ContinuousQAC(nn.Module):
             ``hybrid`` for a choice with arguments.
         twin_critic: Use two critics instead of one.
         actor_head_hidden_size: Width of the actor's hidden layers.
-        actor_head_layer_num: Number of hidden layers of the actor, >= 0.
+        actor_head_layer_num: Number of hidden layers of the actor after the first one, >= 0.
         critic_head_hidden_size: Width of the critics' hidden layers.
-        critic_head_layer_num: Number of hidden layers of the critics, >= 0.
+        critic_head_layer_num: Number of hidden layers of the critics after the first one, >= 0.
         encoder: Name of a registered encoder; None chooses one by the shape, and no encoder for vectors.
         encoder_hidden_size_list: Widths of the encoders' layers; None for the encoder's default.
         share_encoder: Use the critics' features as the actor's input; only the critics' loss trains the encoder (Yarats
@@ -60,8 +60,8 @@ class ContinuousQAC(nn.Module):
             get an encoder too.
 
     Raises:
-        ValueError: If a size is out of its range, there is no encoder to share or no layer to normalise, or the
-            observation has a mask and the action no choice.
+        ValueError: If a size is out of its range, there is no encoder to share, or the observation has a mask and the
+            action no choice.
 
     Example:
         >>> model = ContinuousQAC(obs_shape=3, action_shape=1)
@@ -77,9 +77,9 @@ class ContinuousQAC(nn.Module):
         action_space: Literal["regression", "reparameterization", "hybrid"] = "regression",
         twin_critic: bool = False,
         actor_head_hidden_size: int = 256,
-        actor_head_layer_num: int = 2,
+        actor_head_layer_num: int = 1,
         critic_head_hidden_size: int = 256,
-        critic_head_layer_num: int = 2,
+        critic_head_layer_num: int = 1,
         encoder_hidden_size_list: Sequence[int] | None = None,
         share_encoder: bool = False,
         activation: str = "relu",
@@ -110,11 +110,9 @@ class ContinuousQAC(nn.Module):
         features = critic_encoder.output_size
         has_encoder = any(True for _ in critic_encoder.parameters())
         require(has_encoder or not share_encoder, "share_encoder", "False without an encoder", share_encoder)
-        is_used = has_encoder or any(sizes.values()) or not layer_norm
-        require(is_used, "layer_norm", "False without hidden layers", layer_norm)
-        actor_sizes = [features, *[actor_head_hidden_size] * actor_head_layer_num, outputs]
+        actor_sizes = [features, *[actor_head_hidden_size] * (1 + actor_head_layer_num), outputs]
         critic_input = features + self.choices + self.action_size
-        critic_sizes = [critic_input, *[critic_head_hidden_size] * critic_head_layer_num, 1]
+        critic_sizes = [critic_input, *[critic_head_hidden_size] * (1 + critic_head_layer_num), 1]
         actor_encoder = None if share_encoder else make()
         actor_head = MLP(actor_sizes, activation, activate_last=False, layer_norm=layer_norm)
         self.actor = EncoderAndHead(actor_encoder, actor_head)

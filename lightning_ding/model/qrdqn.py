@@ -29,7 +29,8 @@ class QRDQN(nn.Module):
 
     Raises:
         TypeError: If ``action_shape`` is not an integer.
-        ValueError: If a size is out of its range, or ``head_hidden_size`` is given to a head without hidden layers.
+        ValueError: If a size is out of its range, or a head without hidden layers is given a ``head_hidden_size`` that
+            is not the size of its input.
 
     Example:
         >>> QRDQN(obs_shape=4, action_shape=2, num_quantiles=4)(torch.zeros(3, 4))["tau"]

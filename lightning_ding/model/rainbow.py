@@ -41,7 +41,8 @@ class RainbowDQN(nn.Module):
 
     Raises:
         TypeError: If ``action_shape`` is not an integer.
-        ValueError: If a size is out of its range, or ``head_hidden_size`` is given to a head without hidden layers.
+        ValueError: If a size is out of its range, or a head without hidden layers is given a ``head_hidden_size`` that
+            is not the size of its input.
 
     Example:
         >>> import torch

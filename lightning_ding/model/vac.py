@@ -14,7 +14,7 @@ from torch import nn
 from lightning_ding.config import require
 from lightning_ding.model.actor import FIXED_SIGMA, ActionShape, ActionSpace, SigmaType, create_actor, init_orthogonally
 from lightning_ding.model.encoder import ObsShape, encoder_for
-from lightning_ding.model.heads import DiscreteHead, head_width
+from lightning_ding.model.heads import DiscreteHead, hidden_layers
 from lightning_ding.registry import MODEL_REGISTRY
 
 MODES = ("compute_actor", "compute_critic", "compute_actor_critic")
@@ -33,9 +33,11 @@ class VAC(nn.Module):
         encoder: Name of a registered encoder; None chooses one by the shape.
         encoder_hidden_size_list: Widths of the encoder's layers; None for the encoder's default.
         actor_head_hidden_size: Width of the actor head's hidden layers; None for the encoder's output size.
-        actor_head_layer_num: Number of hidden layers of the actor's head, >= 0.
+        actor_head_layer_num: Number of hidden layers of the actor's head, >= 0; None means 1 if
+            ``actor_head_hidden_size`` is given, otherwise 0.
         critic_head_hidden_size: Width of the critic head's hidden layers; None for the encoder's output size.
-        critic_head_layer_num: Number of hidden layers of the critic's head, >= 0.
+        critic_head_layer_num: Number of hidden layers of the critic's head, >= 0; None means 1 if
+            ``critic_head_hidden_size`` is given, otherwise 0.
         activation: Activation of all hidden layers: relu, tanh, elu, gelu or silu.
         sigma_type: Source of the standard deviation of continuous actions, see ``GaussianHead``.
         fixed_sigma_value: Standard deviation with ``sigma_type="fixed"``, > 0.
@@ -62,9 +64,9 @@ class VAC(nn.Module):
         encoder: str | None = None,
         encoder_hidden_size_list: Sequence[int] | None = None,
         actor_head_hidden_size: int | None = None,
-        actor_head_layer_num: int = 0,
+        actor_head_layer_num: int | None = None,
         critic_head_hidden_size: int | None = None,
-        critic_head_layer_num: int = 0,
+        critic_head_layer_num: int | None = None,
         activation: str = "relu",
         sigma_type: SigmaType = "independent",
         fixed_sigma_value: float = FIXED_SIGMA,
@@ -80,8 +82,8 @@ class VAC(nn.Module):
         head = (actor_head_hidden_size, actor_head_layer_num, activation)
         gaussian = (sigma_type, fixed_sigma_value, bound_type)
         self.actor = create_actor(features, action_shape, action_space, *head, *gaussian, layer_norm)
-        width = head_width("critic_head", features, critic_head_hidden_size, critic_head_layer_num)
-        self.critic = DiscreteHead(features, 1, width, critic_head_layer_num, activation, layer_norm)
+        width, layers = hidden_layers("critic_head", features, critic_head_hidden_size, critic_head_layer_num)
+        self.critic = DiscreteHead(features, 1, width, layers, activation, layer_norm)
 
     def forward(self, obs: Any, mode: str = "compute_actor_critic") -> dict[str, Any]:
         """Call the method named ``mode`` and return its output.

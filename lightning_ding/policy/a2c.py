@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_ding import rl
@@ -42,8 +43,15 @@ class A2CLearnConfig(ActorCriticLearnConfig):
     lr_scheduler: ScheduleConfig = field(default_factory=lambda: ScheduleConfig(type="linear"))
     """A factor of the step size that changes during the run; by default it falls to 0 at the end of the budget, and
     stays at 1 in a run without one."""
+    value_weight: float = 0.25
+    """Weight of the mean squared error of the critic, >= 0; PPO's multiplies half of it."""
     entropy_weight: float = 0.01
     """Weight of the policy's entropy, which keeps it exploring, >= 0."""
+
+    @staticmethod
+    def from_older(section: dict[str, Any]) -> dict[str, Any]:
+        """Return a saved section of a version in which ``value_weight`` multiplied half the mean squared error."""
+        return section | {"value_weight": section["value_weight"] / 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +112,7 @@ class A2CPolicy(ActorCriticPolicy[A2CConfig]):
         output = self.model.compute_actor_critic(obs)  # type: ignore[operator]
         distribution = self._distribution(output["logit"], obs)
         policy_loss = rl.policy_gradient_loss(distribution.log_prob(batch["action"]), batch["advantage"])
-        value_loss = rl.ppo_value_loss(output["value"], batch["value"], batch["return"])
+        value_loss = F.mse_loss(output["value"], batch["return"])
         entropy = distribution.entropy().mean()
         loss = (
             policy_loss + learn.value_weight * value_loss - batch.get("entropy_weight", learn.entropy_weight) * entropy

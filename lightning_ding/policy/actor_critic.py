@@ -26,8 +26,8 @@ class ActorCriticModelConfig(ActorModelConfig):
     """Use one encoder for actor and critic."""
     critic_head_hidden_size: int | None = None
     """Width of the critic head's hidden layers; None means the encoder's last width."""
-    critic_head_layer_num: int = 0
-    """Number of hidden layers of the critic's head, >= 0."""
+    critic_head_layer_num: int | None = None
+    """Number of hidden layers of the critic's head, >= 0; None means 1 with critic_head_hidden_size, else 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class ActorCriticLearnConfig(OnPolicyLearnConfig):
     """Options for updates."""
 
     value_weight: float = 0.5
-    """Weight of the critic's loss, >= 0."""
+    """Weight of the critic's loss, half its mean squared error, >= 0."""
     adv_norm: bool = True
     """Standardise the advantages of each minibatch, over all ranks."""
     ignore_done: bool = False

@@ -25,7 +25,7 @@ def create_policy(cfg: Mapping[str, Any], **kwargs: Any) -> Policy[Any]:
         3
     """
     policy_class = get_policy_cls(cfg)
-    config = {key: value for key, value in cfg.items() if key not in ("type", "import_names", "cfg_type")}
+    config = {key: value for key, value in cfg.items() if key not in ("type", "import_names")}
     return policy_class(config, **kwargs)
 
 

@@ -47,8 +47,8 @@ class ActorModelConfig(NetworkConfig):
     """Smallest action of a Discrete space, or of each dimension; None means the env's, or 0 without an env."""
     actor_head_hidden_size: int | None = None
     """Width of the actor head's hidden layers; None means the encoder's last width."""
-    actor_head_layer_num: int = 0
-    """Number of hidden layers of the actor's head, >= 0."""
+    actor_head_layer_num: int | None = None
+    """Number of hidden layers of the actor's head, >= 0; None means 1 with actor_head_hidden_size, else 0."""
     sigma_type: Literal["independent", "conditioned", "fixed"] = "independent"
     """Standard deviation of continuous actions: learned for each dimension, by the network, or fixed."""
     fixed_sigma_value: float = 0.3

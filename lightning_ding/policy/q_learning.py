@@ -34,7 +34,7 @@ class QLearningModelConfig(NetworkConfig):
     head_hidden_size: int | None = None
     """Width of the head's hidden layers; None means the encoder's last width."""
     head_layer_num: int | None = None
-    """Number of hidden layers of the head, >= 0; None means 1 in a dueling head, else 0."""
+    """Number of hidden layers of the head, >= 0; None means 1 in a dueling head or with head_hidden_size, else 0."""
 
 
 @dataclass(frozen=True, kw_only=True)

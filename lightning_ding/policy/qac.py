@@ -44,13 +44,13 @@ class QACModelConfig(NetworkConfig):
     twin_critic: bool = True
     """Use two critics; the target is the smaller of their values."""
     actor_head_hidden_size: int = 256
-    """Width of the actor's hidden layers, >= 1; needs actor_head_layer_num > 0."""
-    actor_head_layer_num: int = 2
-    """Number of hidden layers of the actor, >= 0."""
+    """Width of the actor's hidden layers, >= 1."""
+    actor_head_layer_num: int = 1
+    """Number of hidden layers of the actor after the first one, >= 0, as in DI-engine."""
     critic_head_hidden_size: int = 256
-    """Width of the critics' hidden layers, >= 1; needs critic_head_layer_num > 0."""
-    critic_head_layer_num: int = 2
-    """Number of hidden layers of the critics, >= 0."""
+    """Width of the critics' hidden layers, >= 1."""
+    critic_head_layer_num: int = 1
+    """Number of hidden layers of the critics after the first one, >= 0, as in DI-engine."""
     encoder: str | None = None
     """Registered encoder (mlp, conv, impala, dict or your own); None chooses by the shape of observations, and uses
     no encoder for vectors."""
@@ -68,8 +68,15 @@ class QACModelConfig(NetworkConfig):
             layers, size = getattr(self, f"{head}_layer_num"), getattr(self, f"{head}_hidden_size")
             require(layers >= 0, f"model.{head}_layer_num", ">= 0", layers)
             require(size >= 1, f"model.{head}_hidden_size", ">= 1", size)
-            is_used = layers > 0 or size == getattr(type(self), f"{head}_hidden_size")
-            require(is_used, f"model.{head}_hidden_size", "left at its default without hidden layers", size)
+
+    @staticmethod
+    def from_older(section: dict[str, Any]) -> dict[str, Any]:
+        """Return a saved section of a version in which the numbers of layers counted the first one."""
+        layers = {name: section[name] - 1 for name in ("actor_head_layer_num", "critic_head_layer_num")}
+        for name, number in layers.items():
+            allowed = ">= 1 in a config that an older version saved: a head has at least one hidden layer now"
+            require(number >= 0, f"model.{name}", allowed, number + 1)
+        return NetworkConfig.from_older(section) | layers
 
 
 @dataclass(frozen=True, kw_only=True)

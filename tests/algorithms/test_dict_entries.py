@@ -45,7 +45,7 @@ def test_the_lists_below_name_every_algorithm() -> None:
     assert {name for name, _ in KINDS} == set(ALGORITHMS)
 
 
-@pytest.mark.parametrize("hidden", [{}, {"hidden": 0}], ids=["default", "linear heads"])
+@pytest.mark.parametrize("hidden", [{}, {"hidden": 0}], ids=["default", "smallest heads"])
 @pytest.mark.parametrize(("name", "continuous"), KINDS)
 def test_no_output_of_a_network_is_a_sum_over_the_entries(name: str, continuous: bool, hidden: dict[str, int]) -> None:
     torch.manual_seed(0)

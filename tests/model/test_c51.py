@@ -103,8 +103,8 @@ def test_an_action_of_several_dimensions_is_refused(network: Any) -> None:
         (RainbowDQN, {"n_atom": 1}, "n_atom must be >= 2, got 1"),
         (RainbowDQN, {"noise_std": 0.0}, "noise_std must be > 0, got 0.0"),
         (QRDQN, {"num_quantiles": 0}, "num_quantiles must be >= 1, got 0"),
-        (C51DQN, {"head_hidden_size": 8}, "head_hidden_size must be None when the head has no hidden layers, got 8"),
-        (QRDQN, {"head_hidden_size": 8}, "head_hidden_size must be None when the head has no hidden layers, got 8"),
+        (C51DQN, {"head_hidden_size": 9, "head_layer_num": 0}, "head_hidden_size must be None or 8, .*, got 9"),
+        (QRDQN, {"head_hidden_size": 9, "head_layer_num": 0}, "head_hidden_size must be None or 8, .*, got 9"),
         (RainbowDQN, {"head_layer_num": -1}, "head_layer_num must be >= 0, got -1"),
     ],
 )

@@ -111,10 +111,10 @@ def test_dqn_refuses_a_kernel_that_is_too_large_for_the_image() -> None:
         DQN((3, 5, 5), 2, encoder_kwargs={"kernel_size": [8, 4, 3]})
 
 
-@pytest.mark.parametrize("arguments", [{"dueling": False}, {"dueling": True, "head_layer_num": 0}])
-def test_dqn_refuses_a_width_of_hidden_layers_when_there_are_none(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="head_hidden_size must be None when the head has no hidden layers, got 32"):
-        DQN(4, 3, head_hidden_size=32, **arguments)
+@pytest.mark.parametrize("dueling", [False, True])
+def test_dqn_refuses_a_width_of_hidden_layers_when_there_are_none(dueling: bool) -> None:
+    with pytest.raises(ValueError, match="head_hidden_size must be None or 64, the size of its input, .*, got 32"):
+        DQN(4, 3, head_hidden_size=32, head_layer_num=0, dueling=dueling)
 
 
 @pytest.mark.parametrize(("name", "value"), [("head_hidden_size", 0), ("head_layer_num", -1)])

@@ -172,7 +172,7 @@ def test_kernels_are_3x3_below_36_pixels_and_those_of_the_paper_from_there_on_al
 
 
 def test_conv_encoder_takes_as_many_convolutions_as_it_is_given_channels() -> None:
-    two = ConvEncoder((4, 84, 84), [16, 32, 256])  # as in Mnih et al. 2013: 8x8 by 4, 4x4 by 2
+    two = ConvEncoder((4, 84, 84), channels=[16, 32], feature_size=256)  # as in Mnih et al. 2013: 8x8 by 4, 4x4 by 2
     assert strides_and_kernels(two) == [((8, 8), (4, 4)), ((4, 4), (2, 2))]
     four = ConvEncoder((84, 84, 3), channels=[4, 4, 4, 4], feature_size=9)
     assert (len(strides_and_kernels(four)), four.output_size) == (4, 9)

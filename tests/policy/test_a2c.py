@@ -2,7 +2,7 @@
 
 State 0 has the probabilities (1/4, 3/4) and the value 1, state 1 has (1/2, 1/2) and 3. Row 0 took action 1 in state 0
 with an advantage of 2 and a return of 2, row 1 action 0 in state 1 with -1 and 1. The policy's loss is therefore
--(2 log 3/4 - log 1/2) / 2, the critic's (1^2 + 2^2) / 2 / 2 = 1.25.
+-(2 log 3/4 - log 1/2) / 2, the critic's (1^2 + 2^2) / 2 = 2.5.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ def make_batch() -> Config:
 @pytest.mark.parametrize(
     ("learn", "expected"),
     [
-        ({"entropy_weight": 0.0}, POLICY_LOSS + 0.5 * 1.25),
-        ({"entropy_weight": 0.0, "value_weight": 2.0}, POLICY_LOSS + 2.5),
-        ({}, POLICY_LOSS + 0.5 * 1.25 - 0.01 * ENTROPY),
-        ({"entropy_weight": 0.5}, POLICY_LOSS + 0.5 * 1.25 - 0.5 * ENTROPY),
+        ({"entropy_weight": 0.0}, POLICY_LOSS + 0.25 * 2.5),
+        ({"entropy_weight": 0.0, "value_weight": 2.0}, POLICY_LOSS + 5.0),
+        ({}, POLICY_LOSS + 0.25 * 2.5 - 0.01 * ENTROPY),
+        ({"entropy_weight": 0.5}, POLICY_LOSS + 0.25 * 2.5 - 0.5 * ENTROPY),
     ],
 )
 def test_loss_is_the_sum_of_its_weighed_parts(learn: Config, expected: float) -> None:
     loss, report = A2CPolicy({"learn": learn}, model=TableNet()).loss(make_batch())
     assert loss.item() == pytest.approx(expected, rel=1e-6)
-    parts = {"total_loss": expected, "policy_loss": POLICY_LOSS, "value_loss": 1.25, "entropy_loss": ENTROPY}
+    parts = {"total_loss": expected, "policy_loss": POLICY_LOSS, "value_loss": 2.5, "entropy_loss": ENTROPY}
     assert {name: value.item() for name, value in report.items()} == pytest.approx(parts, rel=1e-6)
     assert not any(value.requires_grad for value in report.values())
 

@@ -10,6 +10,8 @@ from typing import Any
 from lightning_ding.config import deep_merge, to_dict, without_defaults
 from lightning_ding.distributed.config import ParallelConfig, resolve_policy
 from lightning_ding.distributed.coordinator.tasks import Task
+from lightning_ding.policy import get_policy_cls
+from lightning_ding.policy.base.older_configs import renewed
 from lightning_ding.registry import BUFFER_REGISTRY, import_modules
 from lightning_ding.worker_config import ReplayBufferConfig
 
@@ -20,7 +22,8 @@ def fixed_part(config: ParallelConfig) -> dict[str, Any]:
     whole = to_dict(resolve_policy(policy))
     wrappers = {name: getattr(config.main.env, name) for name in ("wrappers", "train_wrappers")}
     env = {"env_id": config.main.env.env_id, **{name: given for name, given in wrappers.items() if given}}
-    main = {"policy": {"type": policy["type"], **whole}, "env": env}
+    mark = f"{get_policy_cls(policy).__name__}Dict"  # without it, the keys have the meaning of an older version
+    main = {"policy": {"type": policy["type"], "cfg_type": mark, **whole}, "env": env}
     kinds = {"coordinator": {"commander": {"type": system.coordinator.commander.type}}}
     system_part = {**kinds, "collector": {"type": system.collector.type}}
     part: dict[str, Any] = json.loads(json.dumps({"main": main, "system": system_part}))
@@ -39,7 +42,7 @@ def check_fixed_part(saved: Mapping[str, Any], config: ParallelConfig) -> None:
         ValueError: If the config would change what is learned; the message names the key.
     """
     now = fixed_part(config)  # first, because it imports the modules that register buffers
-    path, was, got = next(_differences("", _with_keys_of_buffer(saved), now), ("", None, None))
+    path, was, got = next(_differences("", _renewed(_with_keys_of_buffer(saved)), now), ("", None, None))
     if path:
         raise ValueError(f"{path} must be {was!r}, as in the run that is resumed, got {got!r}")
 
@@ -68,6 +71,13 @@ def _with_keys_of_buffer(part: Mapping[str, Any]) -> dict[str, Any]:
     part = deep_merge(part, {})  # a copy
     part["main"]["policy"]["other"]["replay_buffer"] = own
     return part
+
+
+def _renewed(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a saved fixed part with the keys of its policy in their present meaning."""
+    policy_class, given = get_policy_cls(part["main"]["policy"]), dict(part["main"]["policy"])
+    named = {"type": given.pop("type"), "cfg_type": f"{policy_class.__name__}Dict"}
+    return {**part, "main": {**part["main"], "policy": named | renewed(policy_class.config_class, given)}}
 
 
 def _differences(path: str, was: Any, got: Any) -> Iterator[tuple[str, Any, Any]]:

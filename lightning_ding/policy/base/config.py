@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from lightning_ding.config import moved, require
+from lightning_ding.model.encoder import is_image
+from lightning_ding.model.image_encoders import IMAGE_SIZES
 from lightning_ding.policy.base.update.gradient_clipping import GradClip
 from lightning_ding.policy.base.update.optimizers import OptimizerConfig
 from lightning_ding.schedules import ScheduleConfig
@@ -32,6 +34,16 @@ class NetworkConfig:
     """Activation function after every hidden layer."""
     layer_norm: bool = False
     """Normalise every hidden layer before its activation."""
+
+    @staticmethod
+    def from_older(section: dict[str, Any]) -> dict[str, Any]:
+        """Return a saved section of a version in which a list of any length had the channels and then the features."""
+        shape, widths = section["obs_shape"], section["encoder_hidden_size_list"]
+        is_conv = section.get("encoder") in (None, "conv") and shape is not None and is_image(shape)
+        if not is_conv or widths is None or len(widths) in (2, len(IMAGE_SIZES)):
+            return section
+        options = {**(section.get("encoder_kwargs") or {}), "channels": widths[:-1], "feature_size": widths[-1]}
+        return section | {"encoder_hidden_size_list": None, "encoder_kwargs": options}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ from lightning_ding.policy.base.acting import ActionSelector
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
 from lightning_ding.policy.base.normaliser import Normaliser, check_holds_statistics
+from lightning_ding.policy.base.older_configs import check_meaning, renewed, to_save
 from lightning_ding.policy.base.round import Batch, Round, RoundLearner
 from lightning_ding.policy.base.spaces import ActionStart, missing_shapes, network_section
 from lightning_ding.policy.base.trainer import (
@@ -74,7 +75,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         super().__init__()
         self.automatic_optimization = False
         if isinstance(cfg, Mapping):
-            cfg = {key: value for key, value in cfg.items() if key != "cfg_type"}  # default_config() writes it
+            cfg = renewed(self.config_class, cfg)
         self.config: ConfigT = resolve(cast(type[ConfigT], self.config_class), cfg)
         if model is not None and not isinstance(model, nn.Module):
             raise TypeError(f"model must be an nn.Module or None, got {type(model).__name__}")
@@ -89,7 +90,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         self.action_start = ActionStart()
         self._action_selector = ActionSelector(self.normaliser)
         self._is_built = self._hands_over = False
-        self.save_hyperparameters({"cfg": to_dict(self.config)})
+        self.save_hyperparameters({"cfg": to_save(self)})
         section = self._model_section()
         if model is not None or not self._needs_model() or all(section[name] is not None for name in self.shape_names):
             self._initialise(model)
@@ -200,7 +201,7 @@ class Policy(LightningModule, Generic[ConfigT]):
     @property
     def cfg(self) -> EasyDict:
         """A copy of the config as an ``EasyDict``; the policy itself reads ``config``."""
-        return to_easydict(self.config)
+        return EasyDict(to_save(self))
 
     @property
     def is_built(self) -> bool:
@@ -219,7 +220,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         if missing:
             section = resolve(type(section), {**known, **missing})
             self.config = dataclasses.replace(self.config, model=section)  # type: ignore[call-arg]
-            self.hparams["cfg"] = to_dict(self.config)
+            self.hparams["cfg"] = to_save(self)
             if self._is_built:
                 self._init_spaces()
         if not self._is_built:
@@ -387,6 +388,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         if "progress" not in checkpoint:
             raise KeyError(f"the checkpoint contains no 'progress'; {nearest('progress', checkpoint)}")
         check_holds_statistics(checkpoint)
+        check_meaning(self.config, checkpoint.get("hyper_parameters", {}).get("cfg", {}))
         self.progress.load_state_dict(checkpoint["progress"])
         if "non_finite" in checkpoint:  # checkpoints of older versions lack it
             self.updater.guard.load_state_dict(checkpoint["non_finite"])
@@ -410,7 +412,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         weights = {name: value for name, value in state_dict.items() if name != HANDED_OVER}
         if HANDED_OVER in state_dict:
             self.config = resolve(type(self.config), state_dict[HANDED_OVER]["cfg"])
-            self.hparams["cfg"] = to_dict(self.config)
+            self.hparams["cfg"] = to_save(self)
             if not self._is_built:
                 self._initialise(None)
             self.on_load_checkpoint(state_dict[HANDED_OVER])

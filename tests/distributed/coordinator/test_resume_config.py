@@ -97,3 +97,15 @@ def _refusal(folder: Path, reason: str | None) -> Any:
     if reason is None:
         return nullcontext()
     return pytest.raises(ValueError, match=f"^{re.escape(f'main.exp_name={str(folder)!r} contains {reason}')}$")
+
+
+def test_run_of_an_older_version_is_resumed_with_the_same_network() -> None:
+    config = config_of("sac")
+    saved = fixed_part(config)
+    policy = saved["main"]["policy"]
+    del policy["cfg_type"]
+    policy["model"] |= {"actor_head_layer_num": 2, "critic_head_layer_num": 2}  # both counted the first layer
+    check_fixed_part(saved, config)
+    policy["model"]["actor_head_layer_num"] = 3
+    with pytest.raises(ValueError, match="main.policy.model.actor_head_layer_num must be 2, as in the run"):
+        check_fixed_part(saved, config)

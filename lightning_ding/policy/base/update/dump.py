@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lightning_ding import nested
-from lightning_ding.config import to_dict
+from lightning_ding.policy.base.older_configs import to_save
 from lightning_ding.policy.base.update.gradient_clipping import GradClip
 from lightning_ding.ranks import rank_and_world_size
 from lightning_ding.registry import POLICY_REGISTRY
@@ -62,7 +62,7 @@ def write_dump(folder: Path, policy: Any, update: Update, message: str, is_exact
         "is_exact": is_exact,
         "type": POLICY_REGISTRY.name_of(type(policy)),
         "class": f"{type(policy).__module__}.{type(policy).__qualname__}",
-        "config": to_dict(policy.config),
+        "config": to_save(policy),
         "learn": policy.learn_mode.state_dict(),
         "buffers": dict(policy.named_buffers()),  # also those that no checkpoint contains, such as noise
         "in_evaluation": [name for name, module in policy.named_modules() if not module.training],

@@ -1,0 +1,75 @@
+"""Saved configs: marked with the name of their policy, and translated if an older version wrote them.
+
+A section of a config whose keys changed their meaning has a method ``from_older``, which returns the section with the
+same keys in their new meaning. Configs that a checkpoint or a folder holds have every key; one of an older version has
+no ``cfg_type``, which tells it from a config that a user wrote.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from lightning_ding.config import require, to_dict
+
+MARK = "cfg_type"
+IN_EVERY_SAVED = {
+    "model": {"obs_shape", "action_shape", "encoder_hidden_size_list", "activation"},
+    "learn": {"batch_size", "grad_clip_norm", "optimizer"},
+    "collect": {"collector"},
+    "eval": {"evaluator"},
+}
+"""Keys that every saved config of an older version has, by section."""
+
+
+def to_save(policy: Any) -> dict[str, Any]:
+    """Return the config of a policy as a checkpoint holds it: builtins, and ``cfg_type``."""
+    return {MARK: f"{type(policy).__name__}Dict", **to_dict(policy.config)}
+
+
+def renewed(config_class: type, cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config without ``cfg_type``, translated if an older version saved it.
+
+    Args:
+        config_class: The policy's config dataclass.
+        cfg: Keys and values of a user, or of a saved config.
+
+    Raises:
+        ValueError: If there is no translation of a value.
+    """
+    given = {key: value for key, value in cfg.items() if key != MARK}
+    return given if not is_older(cfg) else {**given, **dict(_translated(config_class, given))}
+
+
+def is_older(cfg: Mapping[str, Any]) -> bool:
+    """Return whether an older version saved a config."""
+    sections = {name: cfg.get(name) for name in IN_EVERY_SAVED}
+    return MARK not in cfg and all(
+        isinstance(section, Mapping) and IN_EVERY_SAVED[name] <= section.keys() for name, section in sections.items()
+    )
+
+
+def check_meaning(config: Any, saved: Mapping[str, Any]) -> None:
+    """Check that a config does not repeat numbers of an older version's saved config that have another meaning now.
+
+    Args:
+        config: Config of the policy that loads a checkpoint.
+        saved: The config that the checkpoint holds.
+
+    Raises:
+        ValueError: Naming the first such key, its value, and the value that continues the run.
+    """
+    for name, section in _translated(type(config), saved) if is_older(saved) else ():
+        for key, value in section.items():
+            now, was = getattr(getattr(config, name), key, None), saved[name].get(key)
+            allowed = f"{value!r}, which is what {was!r} meant in the version that wrote the checkpoint"
+            require(value == was or now != was, f"{name}.{key}", allowed, now)
+
+
+def _translated(config_class: type, cfg: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name and the translation of each section whose keys changed their meaning."""
+    for field in dataclasses.fields(config_class):
+        section: Any = getattr(config_class(), field.name)
+        if hasattr(section, "from_older") and field.name in cfg:
+            yield field.name, section.from_older(dict(cfg[field.name]))

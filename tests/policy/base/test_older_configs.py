@@ -1,0 +1,95 @@
+"""Configs that an older version saved, whose keys had another meaning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning import Trainer
+from torch import Tensor
+
+from lightning_ding.config import deep_merge
+from lightning_ding.policy import A2CPolicy, DQNPolicy, Policy, SACPolicy, create_policy, get_policy_cls
+
+Config = dict[str, Any]
+VECTOR = {"obs_shape": 4, "action_shape": 2}
+IMAGE = {"obs_shape": [3, 40, 40], "action_shape": 2}
+
+
+def saved_by_an_older_version(policy: Policy[Any], **changes: Any) -> Config:
+    """Return a policy's saved config as versions without ``cfg_type`` wrote it."""
+    return deep_merge({key: value for key, value in policy.hparams["cfg"].items() if key != "cfg_type"}, changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "changes", "expected"),
+    [
+        ("a2c", {**VECTOR, "action_space": "discrete"}, {"learn": {"value_weight": 0.5}}, {"value_weight": 0.25}),
+        ("ppo", {**VECTOR, "action_space": "discrete"}, {"learn": {"value_weight": 0.5}}, {"value_weight": 0.5}),
+        ("sac", VECTOR, {"model": {"actor_head_layer_num": 3}}, {"actor_head_layer_num": 2}),
+        ("td3", VECTOR, {"model": {"critic_head_layer_num": 1}}, {"critic_head_layer_num": 0}),
+        (
+            "dqn",
+            IMAGE,
+            {"model": {"encoder_hidden_size_list": [8, 9, 10]}},
+            {"encoder_hidden_size_list": None, "encoder_kwargs": {"channels": (8, 9), "feature_size": 10}},
+        ),
+        ("dqn", VECTOR, {"model": {"encoder_hidden_size_list": [8, 9]}}, {"encoder_hidden_size_list": (8, 9)}),
+    ],
+)
+def test_keys_of_an_older_version_are_translated(name: str, model: Config, changes: Config, expected: Config) -> None:
+    policy = create_policy({"type": name, "model": model})
+    again = get_policy_cls({"type": name})(saved_by_an_older_version(policy, **changes))
+    section = again.config.learn if "learn" in changes else again.config.model
+    assert {key: getattr(section, key) for key in expected} == expected
+
+
+def test_config_of_this_version_keeps_its_numbers() -> None:
+    policy = SACPolicy({"model": {**VECTOR, "actor_head_layer_num": 3}})
+    for cfg in (policy.hparams["cfg"], policy.cfg, {"model": {**VECTOR, "actor_head_layer_num": 3}}):
+        assert SACPolicy(cfg).config == policy.config
+
+
+def test_saved_head_without_hidden_layers_is_refused() -> None:
+    policy = SACPolicy({"model": VECTOR})
+    with pytest.raises(ValueError, match="model.actor_head_layer_num must be >= 1 in a config that an older version"):
+        SACPolicy(saved_by_an_older_version(policy, model={"actor_head_layer_num": 0}))
+
+
+def checkpoint_of(policy: Policy[Any], folder: Path, **changes: Any) -> Path:
+    trainer = Trainer(logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu")
+    trainer.strategy.connect(policy)
+    checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=True)
+    checkpoint["hyper_parameters"] = {"cfg": saved_by_an_older_version(policy, **changes)}
+    torch.save(checkpoint, folder / "older.ckpt")
+    return folder / "older.ckpt"
+
+
+def test_policy_is_loaded_from_the_checkpoint_of_an_older_version(tmp_path: Path) -> None:
+    policy = SACPolicy({"model": VECTOR})
+    older = {"model": {"actor_head_layer_num": 2, "critic_head_layer_num": 2}}
+    loaded = SACPolicy.load_from_checkpoint(checkpoint_of(policy, tmp_path, **older))
+    assert loaded.config == policy.config
+    pairs: Any = zip(loaded.model.parameters(), policy.model.parameters(), strict=True)
+    assert all(Tensor.equal(one, other) for one, other in pairs)
+
+
+def test_weight_that_repeats_the_number_of_an_older_version_is_refused() -> None:
+    model = {**VECTOR, "action_space": "discrete"}
+    checkpoint: Config = {"progress": A2CPolicy({"model": model}).progress.state_dict()}
+    saved = saved_by_an_older_version(A2CPolicy({"model": model}), learn={"value_weight": 0.5})
+    checkpoint["hyper_parameters"] = {"cfg": saved}
+    A2CPolicy({"model": model}).on_load_checkpoint(checkpoint)  # 0.25 is what 0.5 meant
+    repeated = A2CPolicy({"model": model, "learn": {"value_weight": 0.5}})
+    expected = (
+        "learn.value_weight must be 0.25, which is what 0.5 meant in the version that wrote the checkpoint, got 0.5"
+    )
+    with pytest.raises(ValueError, match=expected):
+        repeated.on_load_checkpoint(checkpoint)
+
+
+def test_part_of_a_config_that_a_user_wrote_is_not_translated() -> None:
+    cfg = {"model": {**IMAGE, "encoder_hidden_size_list": [8, 9, 10]}, "learn": {"batch_size": 4}}
+    assert DQNPolicy(cfg).config.model.encoder_hidden_size_list == (8, 9, 10)
