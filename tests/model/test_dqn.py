@@ -113,7 +113,7 @@ def test_dqn_refuses_a_kernel_that_is_too_large_for_the_image() -> None:
 
 @pytest.mark.parametrize("dueling", [False, True])
 def test_dqn_refuses_a_width_of_hidden_layers_when_there_are_none(dueling: bool) -> None:
-    with pytest.raises(ValueError, match="head_hidden_size must be None or 64, the size of its input, .*, got 32"):
+    with pytest.raises(ValueError, match=r"head_hidden_size must be None or 64, the size of its input, .*, got 32"):
         DQN(4, 3, head_hidden_size=32, head_layer_num=0, dueling=dueling)
 
 

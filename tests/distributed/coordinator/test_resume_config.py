@@ -107,5 +107,5 @@ def test_run_of_an_older_version_is_resumed_with_the_same_network() -> None:
     policy["model"] |= {"actor_head_layer_num": 2, "critic_head_layer_num": 2}  # both counted the first layer
     check_fixed_part(saved, config)
     policy["model"]["actor_head_layer_num"] = 3
-    with pytest.raises(ValueError, match="main.policy.model.actor_head_layer_num must be 2, as in the run"):
+    with pytest.raises(ValueError, match=r"main.policy.model.actor_head_layer_num must be 2, as in the run"):
         check_fixed_part(saved, config)

@@ -54,7 +54,7 @@ def test_config_of_this_version_keeps_its_numbers() -> None:
 
 def test_saved_head_without_hidden_layers_is_refused() -> None:
     policy = SACPolicy({"model": VECTOR})
-    with pytest.raises(ValueError, match="model.actor_head_layer_num must be >= 1 in a config that an older version"):
+    with pytest.raises(ValueError, match=r"model.actor_head_layer_num must be >= 1 in a config that an older version"):
         SACPolicy(saved_by_an_older_version(policy, model={"actor_head_layer_num": 0}))
 
 
