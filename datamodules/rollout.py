@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -36,7 +36,8 @@ class RolloutDataModule(CollectingDataModule):
         collect = self._policy.collect_mode
         if self._whole_episodes():
             episodes = self._collect(collect.get_attribute("n_episode"))
-            return cast("dict[str, Any]", nested.concatenate(episodes))
+            is_joined = isinstance(episodes, Mapping)  # with get_train_sample
+            return cast("dict[str, Any]", nested.to_tensor(episodes) if is_joined else nested.concatenate(episodes))
         n_sample = collect.get_attribute("n_sample")
         rollout = self._collect(n_sample, drop_extra=False)
         if self._policy.config.collect.collector.env_fault == "drop":

@@ -14,6 +14,13 @@ from lightning_ding.policy.ppo import PPOConfig, PPOPolicy
 from lightning_ding.policy.q_learning import QLearningConfig, QLearningPolicy
 from lightning_ding.policy.qrdqn import QRDQNConfig, QRDQNPolicy
 from lightning_ding.policy.rainbow import RainbowConfig, RainbowPolicy
+from lightning_ding.policy.reference.collate import (
+    default_collate,
+    default_decollate,
+    default_preprocess_learn,
+    single_env_forward_wrapper,
+)
+from lightning_ding.policy.reference.policy import ReferencePolicy
 from lightning_ding.policy.sac import SACConfig, SACPolicy
 from lightning_ding.policy.td3 import TD3Config, TD3Policy
 
@@ -41,11 +48,16 @@ __all__ = [
     "QRDQNPolicy",
     "RainbowConfig",
     "RainbowPolicy",
+    "ReferencePolicy",
     "SACConfig",
     "SACPolicy",
     "TD3Config",
     "TD3Policy",
     "create_policy",
+    "default_collate",
+    "default_decollate",
+    "default_preprocess_learn",
     "get_policy_cls",
     "load_dump",
+    "single_env_forward_wrapper",
 ]

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lightning_ding.config import require, to_dict
+from lightning_ding.config import deep_merge, require, to_dict
 
 MARK = "cfg_type"
 IN_EVERY_SAVED = {
@@ -25,7 +25,8 @@ IN_EVERY_SAVED = {
 
 def to_save(policy: Any) -> dict[str, Any]:
     """Return the config of a policy as a checkpoint holds it: builtins, and ``cfg_type``."""
-    return {MARK: f"{type(policy).__name__}Dict", **to_dict(policy.config)}
+    own: Mapping[str, Any] | None = vars(policy).get("_cfg")  # of a policy in DI-engine's form
+    return {MARK: f"{type(policy).__name__}Dict", **(to_dict(policy.config) if own is None else deep_merge(own, {}))}
 
 
 def renewed(config_class: type, cfg: Mapping[str, Any]) -> dict[str, Any]:

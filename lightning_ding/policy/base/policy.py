@@ -25,6 +25,7 @@ from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
 from lightning_ding.policy.base.normaliser import Normaliser, check_holds_statistics
 from lightning_ding.policy.base.older_configs import check_meaning, renewed, to_save
+from lightning_ding.policy.base.reference_form import adopt, is_in_reference_form, step_of, with_reference_names
 from lightning_ding.policy.base.round import Batch, Round, RoundLearner
 from lightning_ding.policy.base.spaces import ActionStart, missing_shapes, network_section
 from lightning_ding.policy.base.trainer import (
@@ -42,12 +43,14 @@ from lightning_ding.progress import Progress
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 
 
+@with_reference_names
 class Policy(LightningModule, Generic[ConfigT]):
     """An algorithm: how it acts, what a transition contains, and how it learns.
 
     A subclass sets ``config_class`` and implements ``_init_learn``, ``_forward_learn``, ``_forward_collect``,
     ``_forward_eval``, ``default_model`` and ``_shapes_of``. A mode whose method is missing raises
-    ``NotImplementedError`` when it is used. Workers only use the modes.
+    ``NotImplementedError`` when it is used. Workers only use the modes. A subclass with a dict ``config`` in place of
+    ``config_class`` is in DI-engine's form, see :class:`ReferencePolicy`.
 
     The constructor makes the network if ``model`` or the shapes in the config are given. Otherwise :meth:`build` makes
     it from the env's spaces, which a Trainer takes from its datamodule.
@@ -67,6 +70,8 @@ class Policy(LightningModule, Generic[ConfigT]):
     shape_names: ClassVar[tuple[str, ...]] = ("obs_shape", "action_shape")
     """Entries of the config's ``model`` section that must be known before the network can be made."""
     total_field: ClassVar[tuple[str, ...]] = ("learn", "collect", "eval", "command")
+    _learner_class: ClassVar[type[RoundLearner]] = RoundLearner
+    _selector_class: ClassVar[type[ActionSelector]] = ActionSelector
     _collect_data: bool = True  # collectors of several policies read it: False if this one's data are not kept
 
     def __init__(
@@ -74,9 +79,7 @@ class Policy(LightningModule, Generic[ConfigT]):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        if isinstance(cfg, Mapping):
-            cfg = renewed(self.config_class, cfg)
-        self.config: ConfigT = resolve(cast(type[ConfigT], self.config_class), cfg)
+        self.config: ConfigT = self._read_config(cfg)
         if model is not None and not isinstance(model, nn.Module):
             raise TypeError(f"model must be an nn.Module or None, got {type(model).__name__}")
         self.enable_field = enabled_fields(self.total_field, enable_field)
@@ -86,14 +89,23 @@ class Policy(LightningModule, Generic[ConfigT]):
         self.rng = np.random.default_rng()
         self.model: nn.Module = nn.Identity()
         self.updater = Updater(self, self.config, self.progress)
-        self.learner = RoundLearner(self)
+        self.learner = self._learner_class(self)
         self.action_start = ActionStart()
-        self._action_selector = ActionSelector(self.normaliser)
+        self._action_selector = self._selector_class(self.normaliser)
         self._is_built = self._hands_over = False
         self.save_hyperparameters({"cfg": to_save(self)})
         section = self._model_section()
         if model is not None or not self._needs_model() or all(section[name] is not None for name in self.shape_names):
             self._initialise(model)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if is_in_reference_form(cls):
+            adopt(cls)
+
+    def _read_config(self, cfg: ConfigLike[ConfigT]) -> ConfigT:
+        given = renewed(self.config_class, cfg) if isinstance(cfg, Mapping) else cfg
+        return resolve(cast(type[ConfigT], self.config_class), given)
 
     def _init_learn(self) -> None:
         """Make what learning needs: target networks, and one optimizer for each loss in ``self.updater.optimizers``."""
@@ -273,7 +285,7 @@ class Policy(LightningModule, Generic[ConfigT]):
     @property
     def collect_mode(self) -> CollectMode:
         """The methods that a collector uses."""
-        first = (self._collect, self._process_transition, self._get_train_sample, self._reset_collect)
+        first = (self._collect, self._transition, self._get_train_sample, self._reset_collect)
         state = (self._state_dict_collect, self._load_state_dict_collect)
         return CollectMode(*first, self.get_attribute, self.set_attribute, *state)
 
@@ -309,6 +321,10 @@ class Policy(LightningModule, Generic[ConfigT]):
         """Act greedily on B observations, or on ``{env_id: observation}``."""
         self._require_field("eval")
         return self._action_selector(self._forward_eval, obs, self.device, **kwargs)
+
+    def _transition(self, obs: Any, output: Any, timestep: Any) -> dict[str, Any]:
+        """Return the columns of B transitions, or the transition of one env for its step in DI-engine's form."""
+        return self._process_transition(obs, output, step_of(timestep))
 
     def forward(self, obs: Any) -> Tensor:
         """Return the greedy action for each of B observations."""
@@ -403,7 +419,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         """Return parameters and buffers by name; at the end of a forked rank also what the main process needs."""
         state: dict[str, Any] = super().state_dict(*args, **kwargs)
         if self._hands_over:
-            state[HANDED_OVER] = {"cfg": to_dict(self.config)}
+            state[HANDED_OVER] = {"cfg": self.hparams["cfg"]}
             self.on_save_checkpoint(state[HANDED_OVER])
         return state
 
@@ -411,7 +427,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         """Restore the state that ``state_dict`` returned; a handed-over state makes the network if there is none."""
         weights = {name: value for name, value in state_dict.items() if name != HANDED_OVER}
         if HANDED_OVER in state_dict:
-            self.config = resolve(type(self.config), state_dict[HANDED_OVER]["cfg"])
+            self.config = self._read_config(state_dict[HANDED_OVER]["cfg"])
             self.hparams["cfg"] = to_save(self)
             if not self._is_built:
                 self._initialise(None)

@@ -6,12 +6,12 @@ Shapes: B batch, U minibatches of a round.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from lightning_ding import nested
+from lightning_ding.policy.base.reference_form import columns_of
 
 Batch = dict[str, Any]
 
@@ -101,7 +101,7 @@ class RoundLearner:
         """
         policy, guard = self._policy, self._policy.updater.guard
         policy._require_field("learn")
-        batch = cast(Batch, data if isinstance(data, dict) else nested.stack(cast("Sequence[Any]", data)))
+        batch = data if isinstance(data, dict) else columns_of(data)
         if not policy.training:
             policy.train()
         normal = policy.normaliser.normalise_batch(batch) if is_raw else batch

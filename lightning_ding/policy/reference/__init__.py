@@ -1,0 +1,1 @@
+"""Policies that are written as DI-engine's documentation describes."""
