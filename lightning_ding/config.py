@@ -31,6 +31,8 @@ else:
             return config_class | None
 
 
+MARK = "cfg_type"
+"""Key of a whole config that says of which class it is."""
 OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "actor_lr": ("learning_rate_actor", "learning_rate_policy"),
     "buffer_size": ("replay_buffer_size",),
@@ -171,12 +173,15 @@ def deep_merge(base: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, 
 def to_dict(config: Any) -> dict[str, Any]:
     """Return a config dataclass as nested dicts of builtins; tuples and arrays become lists.
 
+    A class with ``IS_MARKED`` also gets the entry ``cfg_type``, its name, which :func:`resolve` ignores.
+
     Raises:
         TypeError: If ``config`` is not a dataclass instance.
     """
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
         raise TypeError(f"config must be a dataclass instance, got {config!r}")
-    return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    mark = {MARK: type(config).__name__} if getattr(config, "IS_MARKED", False) else {}
+    return mark | {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
 
 
 def to_easydict(config: Any) -> EasyDict:
@@ -201,7 +206,8 @@ def resolve(config_class: type[ConfigT], cfg: ConfigLike[ConfigT], path: str = "
     if isinstance(cfg, config_class):
         return _from_mapping(type(cfg), to_dict(cfg), path, type(cfg)) if _holds_numpy(cfg) else cfg
     if isinstance(cfg, Mapping):
-        return _from_mapping(config_class, cfg, path, config_class)
+        keys = {key: value for key, value in cfg.items() if path or key != MARK}
+        return _from_mapping(config_class, keys, path, config_class)
     raise TypeError(f"cfg must be a {config_class.__name__}, a mapping or None, got {type(cfg).__name__}: {cfg!r}")
 
 

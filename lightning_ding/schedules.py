@@ -157,8 +157,8 @@ class ScheduleConfig:
     """A factor that multiplies a value of the config. It starts at 1 and is evaluated once a round."""
 
     MOVED: ClassVar[dict[str, str]] = moved(
-        epoch_num="set type: linear, unit: env_step and decay: epoch_num times the env steps of a rollout, because "
-        "epoch_num counted rollouts; or type: linear alone, which ends with the run's budget",
+        epoch_num="set type: linear, which ends with the run's budget; epoch_num counted rollouts, so with unit: "
+        "env_step, decay is epoch_num times the env steps of a rollout",
         min_lr_lambda="set end, the factor in the long run",
     )
 

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from lightning_ding.config import ConfigLike, require, resolve
 from lightning_ding.envs.vector import VectorMode
-from lightning_ding.policy import get_policy_cls
+from lightning_ding.policy import ReferencePolicy, get_policy_cls
 from lightning_ding.policy.base.older_configs import renewed
+from lightning_ding.policy.reference.policy import NO_CONFIG_CLASS
 
 MadeOf = tuple["str | Mapping[str, Any]", "dict[str, Any]", "tuple[str | Mapping[str, Any], ...]"]
 """Id, arguments and wrappers of an env."""
@@ -297,7 +298,10 @@ def resolve_policy(policy: Mapping[str, Any]) -> Any:
         KeyError: If the policy is not registered.
     """
     options = {name: value for name, value in policy.items() if name not in ("type", "import_names")}
-    config_class = get_policy_cls(policy).config_class
+    policy_class = get_policy_cls(policy)
+    in_form = issubclass(policy_class, ReferencePolicy)
+    require(not in_form, "main.policy.type", f"that of a class with a config_class ({NO_CONFIG_CLASS})", policy["type"])
+    config_class = policy_class.config_class
     return resolve(config_class, renewed(config_class, options))
 
 

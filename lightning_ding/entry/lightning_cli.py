@@ -33,7 +33,8 @@ from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.config import moved_to, nearest, to_dict
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.envs.process.errors import CHECKS, is_check_error
-from lightning_ding.policy import Policy
+from lightning_ding.policy import Policy, ReferencePolicy
+from lightning_ding.policy.reference.policy import NO_CONFIG_CLASS
 from lightning_ding.registry import POLICY_REGISTRY
 
 DEFAULT_POLICY = "dqn"
@@ -134,6 +135,8 @@ def policy_class(name: str) -> type[Policy[Any]]:
     found = getattr(import_module(module), attribute, None) if module else POLICY_REGISTRY.get(name)
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise TypeError(f"policy must name a Policy, got {name!r}, which is {found!r}")
+    if issubclass(found, ReferencePolicy):
+        raise TypeError(f"policy must name a class with a config_class, got {name!r}: {NO_CONFIG_CLASS}")
     return found
 
 
@@ -143,7 +146,7 @@ def policy_maker(made: type[Policy[Any]]) -> Callable[..., Policy[Any]]:
     default = with_every_key(made.config_class())
 
     def make(cfg: Any = default) -> Policy[Any]:
-        return made({"cfg_type": f"{made.__name__}Dict", **to_dict(cfg)})  # every key is there, as in a saved config
+        return made(to_dict(cfg))
 
     make.__annotations__ = {"cfg": type(default), "return": made}
     make.__qualname__ = f"make.{made.__module__}.{made.__qualname__}"

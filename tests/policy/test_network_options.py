@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from lightning_ding.config import to_dict
 from lightning_ding.model import ConvEncoder, DictEncoder, ImpalaEncoder
 from lightning_ding.policy import Policy, create_policy
 from tests.algorithms.table import ALGORITHMS
@@ -53,7 +54,7 @@ def test_a_policy_hands_its_encoder_the_options_of_its_config(name: str) -> None
         assert (encoder.output_size, len(encoder.blocks[0]), encoder.linear.norms is None) == (6, 1, False)
         assert encoder.activate is torch.nn.functional.silu
     assert len(found) >= 1
-    same = create_policy({"type": name, **policy.hparams["cfg"]})  # as from a checkpoint
+    same = create_policy({"type": name, **to_dict(policy.config)})  # as from a checkpoint
     same.model.load_state_dict(policy.model.state_dict())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning_ding.config import deep_merge, to_dict, without_defaults
+from lightning_ding.config import MARK, deep_merge, to_dict, without_defaults
 from lightning_ding.distributed.config import ParallelConfig, resolve_policy
 from lightning_ding.distributed.coordinator.tasks import Task
 from lightning_ding.policy import get_policy_cls
@@ -22,8 +22,7 @@ def fixed_part(config: ParallelConfig) -> dict[str, Any]:
     whole = to_dict(resolve_policy(policy))
     wrappers = {name: getattr(config.main.env, name) for name in ("wrappers", "train_wrappers")}
     env = {"env_id": config.main.env.env_id, **{name: given for name, given in wrappers.items() if given}}
-    mark = f"{get_policy_cls(policy).__name__}Dict"  # without it, the keys have the meaning of an older version
-    main = {"policy": {"type": policy["type"], "cfg_type": mark, **whole}, "env": env}
+    main = {"policy": {"type": policy["type"], **whole}, "env": env}
     kinds = {"coordinator": {"commander": {"type": system.coordinator.commander.type}}}
     system_part = {**kinds, "collector": {"type": system.collector.type}}
     part: dict[str, Any] = json.loads(json.dumps({"main": main, "system": system_part}))
@@ -75,9 +74,9 @@ def _with_keys_of_buffer(part: Mapping[str, Any]) -> dict[str, Any]:
 
 def _renewed(part: Mapping[str, Any]) -> dict[str, Any]:
     """Return a saved fixed part with the keys of its policy in their present meaning."""
-    policy_class, given = get_policy_cls(part["main"]["policy"]), dict(part["main"]["policy"])
-    named = {"type": given.pop("type"), "cfg_type": f"{policy_class.__name__}Dict"}
-    return {**part, "main": {**part["main"], "policy": named | renewed(policy_class.config_class, given)}}
+    config_class, given = get_policy_cls(part["main"]["policy"]).config_class, dict(part["main"]["policy"])
+    named = {"type": given.pop("type"), MARK: config_class.__name__}
+    return {**part, "main": {**part["main"], "policy": named | renewed(config_class, given)}}
 
 
 def _differences(path: str, was: Any, got: Any) -> Iterator[tuple[str, Any, Any]]:

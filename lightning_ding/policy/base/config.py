@@ -103,6 +103,7 @@ class PolicyConfig:
         on_policy="it is a property of the algorithm",
         traj_len_inf="collecting in pieces never cuts an n-step return",
     )
+    IS_MARKED: ClassVar[bool] = True  # a whole config without the mark is of an older version
 
     compile: bool = False
     """Compile loss, gradient, clipping and optimizer of an update with torch.compile; eager where that fails."""

@@ -11,9 +11,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lightning_ding.config import deep_merge, require, to_dict
+from lightning_ding.config import MARK, deep_merge, require, to_dict
 
-MARK = "cfg_type"
 IN_EVERY_SAVED = {
     "model": {"obs_shape", "action_shape", "encoder_hidden_size_list", "activation"},
     "learn": {"batch_size", "grad_clip_norm", "optimizer"},
@@ -26,7 +25,7 @@ IN_EVERY_SAVED = {
 def to_save(policy: Any) -> dict[str, Any]:
     """Return the config of a policy as a checkpoint holds it: builtins, and ``cfg_type``."""
     own: Mapping[str, Any] | None = vars(policy).get("_cfg")  # of a policy in DI-engine's form
-    return {MARK: f"{type(policy).__name__}Dict", **(to_dict(policy.config) if own is None else deep_merge(own, {}))}
+    return {**(to_dict(policy.config) if own is None else deep_merge(own, {})), MARK: f"{type(policy).__name__}Dict"}
 
 
 def renewed(config_class: type, cfg: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_ding import nested
-from lightning_ding.config import to_dict
+from lightning_ding.config import MARK, to_dict
 from lightning_ding.model import create_model
 from lightning_ding.modes import CollectMode, CommandMode, EvalMode, LearnMode
 from lightning_ding.policy.base import attributes
@@ -48,7 +48,8 @@ class DefaultConfig:
 
     def __get__(self, instance: Any, owner: type) -> dict[str, Any]:
         made: Any = getattr(owner, "config_class", None)
-        return copy.deepcopy(BASE_CONFIG) if made is None else to_dict(made())
+        whole = copy.deepcopy(BASE_CONFIG) if made is None else to_dict(made())
+        return {key: value for key, value in whole.items() if key != MARK}
 
 
 class Alias:

@@ -23,12 +23,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_ding import nested
-from lightning_ding.config import deep_merge, require, resolve
+from lightning_ding.config import MARK, deep_merge, require, resolve
 from lightning_ding.modes import CollectMode, not_implemented
 from lightning_ding.policy.base import attributes
 from lightning_ding.policy.base.acting import ActionSelector
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.base.older_configs import MARK
 from lightning_ding.policy.base.policy import Policy
 from lightning_ding.policy.base.reference_form import BASE_CONFIG, adopts_with, sync_gradients
 from lightning_ding.policy.base.round import RoundLearner
@@ -36,6 +35,8 @@ from lightning_ding.policy.base.trainer import count_optimizer_step
 from lightning_ding.policy.reference import data as forms
 from lightning_ding.ranks import world_size
 from lightning_ding.worker_config import CollectorConfig, ReplayBufferConfig
+
+NO_CONFIG_CLASS = "a class in DI-engine's form has no list of its keys; use it with Trainer.fit, or by hand"
 
 
 @dataclass(frozen=True, kw_only=True)

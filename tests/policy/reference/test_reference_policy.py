@@ -16,6 +16,8 @@ from torch.testing import assert_close
 
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
+from lightning_ding.distributed.config import resolve_policy
+from lightning_ding.entry.lightning_cli import policy_class
 from lightning_ding.envs import make_vector_env
 from lightning_ding.policy import Policy, ReferencePolicy, create_policy, get_policy_cls
 from lightning_ding.registry import POLICY_REGISTRY
@@ -128,6 +130,17 @@ def test_registered_class_is_created_by_its_type() -> None:
 def test_a_key_of_a_worker_that_cannot_be_is_refused(cfg: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PlainDQN(cfg)
+
+
+def test_command_line_and_distributed_runs_name_what_such_a_class_lacks() -> None:
+    with pytest.raises(TypeError, match=r"policy must name a class with a config_class, got 'tests.toys.*PlainDQN'"):
+        policy_class("tests.toys.reference_policies.PlainDQN")
+    POLICY_REGISTRY.register("plain_dqn")(PlainDQN)
+    try:
+        with pytest.raises(ValueError, match=r"main.policy.type must be that of a class with a config_class"):
+            resolve_policy({"type": "plain_dqn"})
+    finally:
+        del cast(Any, POLICY_REGISTRY)._entries["plain_dqn"]
 
 
 # Names
