@@ -43,7 +43,7 @@ BASE_CONFIG: dict[str, Any] = {
 class DefaultConfig:
     """The default config of a policy class as a new dict, its class attribute ``config``.
 
-    An instance has an attribute of this name of its own.
+    The attribute ``config`` of an instance hides it.
     """
 
     def __get__(self, instance: Any, owner: type) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class EnvTimestep(NamedTuple):
     done: bool
     """Whether the episode ended, also by truncation."""
     info: dict[str, Any]
-    """What the env reported; ``TimeLimit.truncated`` says whether the episode was truncated."""
+    """Further values that the env reported; ``TimeLimit.truncated`` says whether the episode was truncated."""
 
 
 class EnvOutputs(dict[str, Any]):

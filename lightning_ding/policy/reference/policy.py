@@ -255,7 +255,7 @@ class ReferencePolicy(Policy[ReferenceConfig]):
 
         Args:
             obs: The observation, tensors.
-            policy_output: What ``_forward_collect`` returned for the env.
+            policy_output: The output of ``_forward_collect`` for the env.
             timestep: The step of the env: ``obs``, ``reward`` (1,), ``done`` and ``info``.
         """
         raise not_implemented(self, "_process_transition")
