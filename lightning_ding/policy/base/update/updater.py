@@ -31,6 +31,7 @@ from lightning_ding.policy.base.trainer import (
 )
 from lightning_ding.policy.base.update.compiled import Compiler, LossFunction
 from lightning_ding.policy.base.update.dump import Update
+from lightning_ding.policy.base.update.fused_adam import FusedAdam
 from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP, GradClip, clip_gradients
 from lightning_ding.policy.base.update.non_finite import NonFiniteGuard
 from lightning_ding.policy.base.update.optimizers import (
@@ -75,6 +76,7 @@ class Updater:
         self._compiler = Compiler(policy, self.guard) if config.compile else None
         self._made: tuple[list[Optimizer], list[LRScheduler]] | None = None
         self._configured: ConfiguredSchedulers | None = None
+        self._steppers: dict[Optimizer, FusedAdam] = {}
 
     def minimise(
         self, loss: LossFunction, batch: Batch, index: int = 0, clip: GradClip | None = None
@@ -130,7 +132,7 @@ class Updater:
         norm = None if clip.norm is None else get_total_norm(gradients)
         if self.guard.allows(optimizer, index, loss, gradients, norm):
             clip_gradients(gradients, clip, norm)
-            self._step_optimizer(optimizer, index, trainer)
+            self._step_optimizer(optimizer, index, gradients, trainer)
             torch.clear_autocast_cache()  # it would keep the weights from before the step until the end of the round
         elif trainer is not None:
             count_optimizer_step(trainer)  # a step that is left out counts as well, as it does on a GPU
@@ -150,15 +152,15 @@ class Updater:
         with _reducer_off(trainer):
             backward(inputs=parameters)  # networks that the loss passes through, but that are not trained, cost nothing
 
-    def _step_optimizer(self, optimizer: Any, index: int, trainer: Trainer | None) -> None:
-        if trainer is None:
-            optimizer.step()
-        elif self.steps_directly:
-            optimizer.step()
-            count_optimizer_step(trainer)
-        else:
+    def _step_optimizer(self, optimizer: Any, index: int, gradients: list[Tensor], trainer: Trainer | None) -> None:
+        if trainer is not None and not self.steps_directly:
             wrapped: Any = self._policy.optimizers()
             (wrapped[index] if isinstance(wrapped, list) else wrapped).step()
+        else:
+            stepper = self._steppers.get(optimizer) or self._steppers.setdefault(optimizer, FusedAdam(optimizer))
+            stepper.step(gradients)
+            if trainer is not None:
+                count_optimizer_step(trainer)
         optimizer.__dict__.pop("found_inf", None)  # the guard may have set it for this step
 
     def _minimise_compiled(self, loss: LossFunction, batch: Batch, index: int, clip: GradClip) -> dict[str, Any] | None:
