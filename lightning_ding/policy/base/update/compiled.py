@@ -315,6 +315,7 @@ class CompiledUpdate:
         if (
             self._parameters
             and known is self._known_state
+            and known["step"] is self._state[2][0]  # a step that was not compiled may replace it
             and self._parameters[0].data_ptr() == parameters[0].data_ptr()
         ):
             return

@@ -1,8 +1,13 @@
 """The step of a fused Adam without the work that ``Optimizer.step`` repeats in every call.
 
 ``torch.optim.Adam.step`` looks up each parameter's state, groups the tensors by device and type, and runs hooks and a
-profiler's record: for a network of 26,000 parameters this takes 230 us, and the fused kernel 130 us (torch 2.13, one
-thread). Here the lists of tensors are made once. The kernel is the same, so the weights are equal to the last bit.
+profiler's record. Here the lists of tensors are made once. The kernel is the same. After 8,000 env steps of workload W1
+(25,538 parameters, one thread, torch 2.13) a step takes 31 us and ``Optimizer.step`` 83 us.
+
+The moments of a weight without gradient, as of a unit whose ReLU is never active, shrink until they are denormal
+numbers, below 1.2e-38, on which a processor is slow: with 12,276 such weights ``Optimizer.step`` takes 437 us. They are
+set to zero during the step, so it takes 31 us then too. A weight could change by less than 1e-30, which is far below
+its rounding.
 """
 
 from __future__ import annotations
@@ -25,7 +30,9 @@ class AdamTensors(NamedTuple):
     second: list[Tensor]
     """Second moments."""
     steps: list[Tensor]
-    """Number of steps made, scalars."""
+    """Number of steps made, scalars that share the memory of ``counts``."""
+    counts: Tensor
+    """Number of steps made, shape (P,)."""
 
 
 class FusedAdam:
@@ -39,7 +46,8 @@ class FusedAdam:
         self.optimizer = optimizer
         self._kernel: Any = torch._fused_adamw_ if type(optimizer) is AdamW else torch._fused_adam_
         self._tensors: AdamTensors | None = None
-        self._known: Any = None  # state of the first parameter, and the place of its memory
+        self._without_denormals = DenormalsAreZero()
+        self._known: Any = None  # the state of the first parameter, and in it its number of steps
 
     def step(self, gradients: list[Tensor]) -> None:
         """Make a step.
@@ -53,8 +61,8 @@ class FusedAdam:
             return
         group = self.optimizer.param_groups[0]
         beta1, beta2 = group["betas"]
-        with torch.no_grad():
-            torch._foreach_add_(tensors.steps, 1)
+        with torch.no_grad(), self._without_denormals:
+            tensors.counts.add_(1)
             self._kernel(
                 tensors.parameters,
                 gradients,
@@ -80,19 +88,42 @@ class FusedAdam:
         if len(gradients) != len(parameters):
             return None
         state = optimizer.state.get(parameters[0])
-        known = (id(state), parameters[0].data_ptr(), len(parameters))
-        if not state or known != self._known:
-            self._tensors, self._known = adam_tensors(optimizer, parameters), known
+        known = self._known
+        if not state or known is None or state is not known[0] or state["step"] is not known[1]:
+            self._tensors = adam_tensors(optimizer, parameters)
+            self._known = (state, state["step"]) if state else None
         return self._tensors
 
 
 def adam_tensors(optimizer: Optimizer, parameters: list[Tensor]) -> AdamTensors | None:
-    """Return the tensors of parameters; None if a parameter has no state yet."""
+    """Return the tensors of parameters; None if one has no state yet, or they are not of one device and type.
+
+    The numbers of steps in the optimizer's state are replaced by views of one tensor, so that they are counted at once.
+    """
     states = [optimizer.state.get(parameter) for parameter in parameters]
-    if not all(states):
+    if not all(states) or len({(parameter.device, parameter.dtype) for parameter in parameters}) > 1:
         return None
     first, second, steps = ([state[name] for state in states] for name in STATE)  # type: ignore[index]
-    return AdamTensors(parameters, first, second, steps)
+    counts = torch.stack(steps)
+    for state, step in zip(states, counts.unbind(), strict=True):
+        state["step"] = step  # type: ignore[index]
+    return AdamTensors(parameters, first, second, [state["step"] for state in states], counts)  # type: ignore[index]
+
+
+SMALLEST = 5e-324  # a denormal number
+
+
+class DenormalsAreZero:
+    """A reusable context in which a thread treats denormal numbers as zeros, also if the thread always does so."""
+
+    def __enter__(self) -> None:
+        self._switches = SMALLEST * 1.0 != 0
+        if self._switches:
+            torch.set_flush_denormal(True)
+
+    def __exit__(self, *error: object) -> None:
+        if self._switches:
+            torch.set_flush_denormal(False)
 
 
 def can_step(optimizer: Any) -> bool:

@@ -6,7 +6,6 @@ Shapes: U updates, B batch, P parameters.
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
@@ -15,7 +14,9 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import ParallelStrategy
+from lightning.pytorch.trainer.states import RunningStage
 from torch import Tensor
+from torch.autograd import Variable
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -123,12 +124,11 @@ class Updater:
             NonFiniteError: If the loss or the gradient is not finite, and ``on_non_finite`` is "raise".
         """
         configured, trainer, optimizer = self.take_optimizers(), self.fitting_trainer(), self.optimizers[index]
-        everything = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        parameters = [parameter for parameter in everything if parameter.requires_grad]
+        parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
         self._backward(loss, optimizer, parameters, trainer)
         if world_size() > 1:
             loss = average_gradients(parameters, loss)
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        gradients = [gradient for one in parameters if (gradient := one.grad) is not None]
         norm = None if clip.norm is None else get_total_norm(gradients)
         if self.guard.allows(optimizer, index, loss, gradients, norm):
             clip_gradients(gradients, clip, norm)
@@ -145,12 +145,12 @@ class Updater:
             announce_zero_grad(trainer, self._policy, optimizer)
         for parameter in parameters:
             parameter.grad = None
-        if trainer is None:
-            loss.backward(inputs=parameters)
+        if trainer is None or self.steps_directly:
+            with _reducer_off(trainer):
+                backward(loss, parameters)
             return
-        backward: Any = loss.backward if self.steps_directly else functools.partial(self._policy.manual_backward, loss)
         with _reducer_off(trainer):
-            backward(inputs=parameters)  # networks that the loss passes through, but that are not trained, cost nothing
+            self._policy.manual_backward(loss, inputs=parameters)
 
     def _step_optimizer(self, optimizer: Any, index: int, gradients: list[Tensor], trainer: Trainer | None) -> None:
         if trainer is not None and not self.steps_directly:
@@ -246,7 +246,8 @@ class Updater:
     def fitting_trainer(self) -> Trainer | None:
         """Return the Trainer of the current fit; None outside a fit."""
         trainer = attached_trainer(self._policy)
-        return trainer if trainer is not None and trainer.training else None
+        is_fitting = trainer is not None and trainer.state.stage is RunningStage.TRAINING
+        return trainer if is_fitting else None
 
     def apply_schedules(self, env_step: int) -> None:
         """Set the scheduled values to those after ``env_step`` env steps; once a round."""
@@ -303,6 +304,23 @@ def average_gradients(parameters: Sequence[Tensor], loss: Tensor) -> Tensor:
     return mean_loss.reshape(())
 
 
-def _reducer_off(trainer: Trainer) -> AbstractContextManager[None]:
-    strategy = trainer.strategy
-    return strategy.block_backward_sync() if isinstance(strategy, ParallelStrategy) else nullcontext()
+def backward(loss: Tensor, parameters: Sequence[Tensor]) -> None:
+    """Accumulate the gradients of a loss in ``grad`` of some parameters.
+
+    Networks that the loss passes through, but that are not trained, cost nothing. This is
+    ``loss.backward(inputs=parameters)`` without its checks of the arguments.
+
+    Args:
+        loss: A scalar.
+        parameters: Tensors that require a gradient.
+    """
+    engine: Any = Variable._execution_engine  # type: ignore[attr-defined]
+    engine.run_backward((loss,), (torch.ones_like(loss),), False, False, tuple(parameters), True, accumulate_grad=True)
+
+
+_NO_REDUCER = nullcontext()
+
+
+def _reducer_off(trainer: Trainer | None) -> AbstractContextManager[None]:
+    strategy = None if trainer is None else trainer.strategy
+    return strategy.block_backward_sync() if isinstance(strategy, ParallelStrategy) else _NO_REDUCER
