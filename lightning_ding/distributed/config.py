@@ -258,6 +258,17 @@ class SystemConfig:
     transport: str = "flask_fs"
     """``"flask_fs"``: HTTP and files on a shared disk; ``"ray"``: actors and the object store; or the dotted path of a
     ``Transport``."""
+    path_data: str | None = None
+    """Folder of collected data, minibatches and priorities over ``flask_fs``; None means ``data`` in the folder of the
+    run."""
+    path_policy: str | None = None
+    """Folder of the published weights over ``flask_fs``; None means ``path_data``."""
+    comm_collector: str | None = None
+    """Registered name of the class of the collecting workers; None means the one of the transport."""
+    comm_learner: str | None = None
+    """Registered name of the class of the learner's worker; None means the one of the transport."""
+    import_names: tuple[str, ...] = ()
+    """Modules to import first, which register further classes of workers."""
     ray_address: str | None = None
     """Address of a Ray cluster, such as ``"auto"``; None starts Ray on this machine."""
     reconnect_timeout: float = 120.0
@@ -271,6 +282,10 @@ class SystemConfig:
     def __post_init__(self) -> None:
         require(self.reconnect_timeout > 0, "system.reconnect_timeout", "> 0 seconds", self.reconnect_timeout)
         _require_least(self, "system", 0, "restarts")
+        for name in ("path_data", "path_policy"):
+            value = getattr(self, name)
+            allowed = f'None with the transport {self.transport!r}; "flask_fs" has such folders'
+            require(value is None or self.transport == "flask_fs", f"system.{name}", allowed, value)
 
 
 @dataclass(frozen=True)

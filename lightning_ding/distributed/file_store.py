@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from lightning_ding.config import require
 from lightning_ding.distributed.block_files import read_block, replacing, write_block
+from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.transport import KINDS, Block, Kind, Refusal, Store
 from lightning_ding.posix import require_posix_for_distributed
 
@@ -33,18 +34,32 @@ class FileStore(Store):
     Args:
         folder: Folder of the store, made if missing.
         max_bytes: Maximum size of a block that is read, in bytes.
+        policy_folder: Folder of the published weights, made if missing; None means ``folder``.
 
     Raises:
         ValueError: If ``max_bytes`` is not positive, or the system is not POSIX.
     """
 
-    def __init__(self, folder: Path, max_bytes: int = 2_000_000_000) -> None:
+    def __init__(self, folder: Path, max_bytes: int = 2_000_000_000, policy_folder: Path | None = None) -> None:
         require_posix_for_distributed()
         require(max_bytes > 0, "max_bytes", "> 0", max_bytes)
-        for kind in KINDS:
-            (folder / kind).mkdir(parents=True, exist_ok=True)
         self.folder = folder.resolve()
+        self.policy_folder = self.folder if policy_folder is None else policy_folder.resolve()
+        for kind in KINDS:
+            (self._home(kind) / kind).mkdir(parents=True, exist_ok=True)
         self.max_bytes = max_bytes
+
+    @classmethod
+    def of(cls, config: ParallelConfig) -> FileStore:
+        """Return the store of a run."""
+        system, data = config.system, Path(config.main.exp_name) / "data"
+        policies = None if system.path_policy is None else Path(system.path_policy)
+        return cls(Path(system.path_data) if system.path_data else data, system.coordinator.max_block, policies)
+
+    def clear(self) -> None:
+        """Delete all blocks."""
+        for kind in KINDS:
+            shutil.rmtree(self._home(kind) / kind, ignore_errors=True)
 
     @override
     def put(self, kind: Kind, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -100,9 +115,12 @@ class FileStore(Store):
         (self.folder / name).touch()
         return name
 
+    def _home(self, kind: str) -> Path:
+        return self.policy_folder if kind == "policy" else self.folder
+
     def _directory(self, kind: str) -> Path:
         """Return the directory of a kind, after checking that it was not replaced by a symbolic link."""
-        directory = self.folder / kind
+        directory = self._home(kind) / kind
         if directory.is_symlink():
             raise Refusal(403, f"{kind} is a link out of the store")
         return directory

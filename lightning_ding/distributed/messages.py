@@ -92,6 +92,7 @@ def read_metadata(message: Mapping[str, Any]) -> dict[str, Any]:
         "lengths": lengths,
         "dropped_episodes": wholes(metadata, "dropped_episodes", EPISODES),
         "wait_time": max(0.0, wait_time),
+        "samples_elsewhere": whole({"samples_elsewhere": 0, **metadata}, "samples_elsewhere"),
     }
 
 

@@ -135,7 +135,7 @@ def _run(role: str, cfg: ParallelConfig, options: argparse.Namespace) -> int:
     if isinstance(worker, BaseCommCollector):
         worker.on_stall = end_process
     try:
-        return worker.start()
+        return worker.run()
     except Refusal as refusal:
         if refusal.status not in NOT_WANTED:
             raise

@@ -14,8 +14,10 @@ import torch
 
 from lightning_ding import nested
 from lightning_ding.config import ConfigLike, resolve
+from lightning_ding.distributed.collector.calls import Calls, Report, answer_of_no_coordinator
 from lightning_ding.distributed.config import CollectorTaskConfig
-from lightning_ding.distributed.published_weights import FetchWeights, PolicyWeights
+from lightning_ding.distributed.ding_config import task_of_ding
+from lightning_ding.distributed.published_weights import PolicyWeights
 from lightning_ding.distributed.transport import Message
 from lightning_ding.policy.factory import create_policy
 from lightning_ding.registry import PARALLEL_COLLECTOR_REGISTRY
@@ -46,12 +48,17 @@ class BaseParallelCollector(ABC):
     Weights change only between two messages. All transitions of a message are therefore collected with weights of the
     same version, which each transition stores as ``policy_version``.
 
+    The functions are attributes and may be set after the constructor; ``start`` needs them. Each may also have
+    DI-engine's form, see :mod:`lightning_ding.distributed.collector.calls`.
+
     Args:
         cfg: The ``collector_cfg`` of the task.
         get_policy_update_info: Function that returns the newest weights, see ``FetchWeights``.
         send_stepdata: Function that stores a nested dict of tensors and returns its handle.
         send_metadata: Function that sends the metadata of a message and returns the answer.
         tick: Function that is called at each step; an error that it raises ends the task.
+        report: Function that sends the counts of a message if ``send_metadata`` returns no answer, and returns one;
+            the default returns that the task continues.
 
     Raises:
         ValueError: If a key is unknown or a value is out of range.
@@ -60,16 +67,19 @@ class BaseParallelCollector(ABC):
     def __init__(
         self,
         cfg: ConfigLike[CollectorTaskConfig],
-        get_policy_update_info: FetchWeights,
-        send_stepdata: Callable[[Any], Any],
-        send_metadata: Callable[[Message], Message],
+        get_policy_update_info: Callable[..., Any] | None = None,
+        send_stepdata: Callable[..., Any] | None = None,
+        send_metadata: Callable[[Message], Any] | None = None,
         tick: Callable[[], None] = lambda: None,
+        report: Report = answer_of_no_coordinator,
     ) -> None:
-        self.config: CollectorTaskConfig = resolve(CollectorTaskConfig, cfg)
-        self._fetch = get_policy_update_info
-        self._send_stepdata = send_stepdata
-        self._send_metadata = send_metadata
-        self._tick_outside = tick
+        self.config: CollectorTaskConfig = resolve(CollectorTaskConfig, task_of_ding(cfg))
+        self.get_policy_update_info = get_policy_update_info
+        self.send_stepdata = send_stepdata
+        self.send_metadata = send_metadata
+        self.tick = tick
+        self.report = report
+        self._calls: Calls | None = None
         self._statistics = TaskStatistics()
         self._weights: list[PolicyWeights] = []
         self._env: Any = None  # env of the serial collector or evaluator, closed at the end
@@ -119,7 +129,8 @@ class BaseParallelCollector(ABC):
         policy.seed(seed)
         self._limit = {"max_episode_steps": policy.config.eval.evaluator.max_episode_steps}
         mode: Any = policy.eval_mode if config.eval_flag else policy.collect_mode
-        self._weights.append(PolicyWeights(path, self._fetch, mode, config.update_policy_second, is_renewed))
+        fetch = self._functions().fetch
+        self._weights.append(PolicyWeights(path, fetch, mode, config.update_policy_second, is_renewed))
         step = "forward" if config.eval_flag else "process_transition"
         return mode._replace(**{step: self._ticking(getattr(mode, step))})
 
@@ -130,8 +141,10 @@ class BaseParallelCollector(ABC):
 
         Raises:
             TimeoutError: If no weights are published in time.
+            RuntimeError: If a function that it needs was not given.
         """
         began = time.perf_counter()
+        self._calls = None  # the functions may have been replaced since the last start
         try:
             torch.manual_seed(self.config.seed)  # some policies explore with torch's global generator
             self._setup(np.random.SeedSequence(self.config.seed).spawn(3))
@@ -180,7 +193,7 @@ class BaseParallelCollector(ABC):
         messages = 0
         while not (self._is_closed or answer["close"] or self._is_enough()):
             for weights in self._weights:
-                weights.renew(answer["policy"])
+                weights.renew(self._functions().serials(answer, self.config.policy_update_path))
             began = time.perf_counter()
             setting = {**self.config.collect_setting, **answer["collect_setting"]}
             collected = self._collect_once(bool(answer["random"]), setting)
@@ -196,7 +209,6 @@ class BaseParallelCollector(ABC):
         step, episode = self._counts()
         sample = 0 if collected.data is None else nested.length(collected.data)
         metadata = {
-            "data_id": None if collected.data is None else self._send_stepdata(nested.to_tensor(collected.data)),
             "policy_iter": self.policy_version,
             "env_step": step - self._statistics.step,
             "cur_episode": episode,
@@ -207,7 +219,8 @@ class BaseParallelCollector(ABC):
             "lengths": collected.lengths,
             "dropped_episodes": collected.dropped,
         }
-        answer = self._send_metadata(metadata)
+        data = None if collected.data is None else nested.to_tensor(collected.data)
+        answer = self._functions().send(data, metadata)
         self._statistics.step = step
         self._statistics.sample += sample
         self._statistics.add_episodes(collected.returns)
@@ -216,6 +229,16 @@ class BaseParallelCollector(ABC):
     def _counts(self) -> tuple[int, int]:
         """Return the env steps and the episodes since the start of the task."""
         return self._collector.envstep, self._collector.episode
+
+    def _functions(self) -> Calls:
+        """Return the functions that fetch weights and send data."""
+        if self._calls is None:
+            given = (self.get_policy_update_info, self.send_stepdata, self.send_metadata)
+            if None in given:
+                names = "get_policy_update_info, send_stepdata and send_metadata"
+                raise RuntimeError(f"{type(self).__name__} needs {names}: pass them, or set them before start()")
+            self._calls = Calls(*given, self.report)  # type: ignore[arg-type]
+        return self._calls
 
     def _close_env(self) -> None:
         """Close the env, if ``_setup`` has made it."""
@@ -227,7 +250,7 @@ class BaseParallelCollector(ABC):
         return self.config.n_episode is not None and self._counts()[1] >= self.config.n_episode
 
     def _tick(self) -> None:
-        self._tick_outside()
+        self.tick()
         if self._is_closed:
             raise _ClosedError
 

@@ -6,9 +6,11 @@ import time
 from typing import Any, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
-from lightning_ding.distributed.comm_worker.loop import AssignedTask, BaseCommRole
-from lightning_ding.distributed.transport import Channel
+from lightning_ding.distributed.comm_worker.loop import AssignedTask
+from lightning_ding.distributed.comm_worker.role import BaseCommRole
+from lightning_ding.distributed.transport import Channel, Role
 from lightning_ding.worker.arguments import check_integers
 
 TRAJECTORIES = 20
@@ -28,6 +30,7 @@ class NaiveCollector(BaseCommRole):
     """
 
     transport: ClassVar[str | None] = "flask_fs"
+    role: ClassVar[Role] = "collector"
 
     def __init__(
         self, host: str | None = None, port: int | None = None, prefix: str = "", channel: Channel | None = None
@@ -42,15 +45,15 @@ class NaiveCollector(BaseCommRole):
         self.sent = 0
         """Number of trajectories that the coordinator has accepted."""
 
-    def start(self) -> int:
-        """Do tasks until the run is over, and return the exit code; see :meth:`CommWorker.run`."""
+    @override
+    def _do_tasks(self) -> int:
         try:
-            return self._make_worker("collector").run(self._work)
+            return self._make_worker().run(self._work)
         finally:
             self._close_channel()
 
-    def close(self) -> None:
-        """Make ``start`` return after the current task."""
+    @override
+    def _stop(self) -> None:
         if self.worker is not None:
             self.worker.leave()
 

@@ -5,23 +5,51 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
+from typing_extensions import override
 
+from lightning_ding import nested
+from lightning_ding.config import ConfigLike
 from lightning_ding.distributed.collector.base import BaseParallelCollector, create_parallel_collector
-from lightning_ding.distributed.comm_worker.loop import AssignedTask, BaseCommRole
+from lightning_ding.distributed.comm_worker.loop import AssignedTask
+from lightning_ding.distributed.comm_worker.role import BaseCommRole
+from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.published_weights import fetch_weights
-from lightning_ding.distributed.transport import DISK_WAIT, Message, Refusal
+from lightning_ding.distributed.transport import DISK_WAIT, Channel, Message, Refusal, Role
 
 logger = logging.getLogger(__name__)
 
 LONGEST_WAIT = 1.0  # seconds between two attempts to send data, short enough to renew the lease
 
 
-class BaseCommCollector(BaseCommRole):
-    """Collects and evaluates for a coordinator until the run is over. See the base class for the arguments."""
+@dataclass
+class _Message:
+    """What a subclass has given to the methods of the base class for the current message."""
 
+    kept: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Transitions by ``data_id``, whose metadata were not sent yet."""
+    rows: list[Mapping[str, Any]] = field(default_factory=list)
+    """Transitions whose metadata were sent, too."""
+    block: Any = None
+    """Handle of the stored columns."""
+    answer: Message | None = None
+    """The coordinator's answer, if the message was sent."""
+
+
+class BaseCommCollector(BaseCommRole):
+    """Collects and evaluates for a coordinator until the run is over.
+
+    A subclass may replace the way of the data: ``get_policy_update_info(path)`` returns the newest weights,
+    ``send_stepdata(data_id, stepdata)`` stores a transition, and ``send_metadata(metadata)`` sends its metadata. Each
+    of them may call the method of the base class, which communicates with the coordinator; only transitions whose data
+    and metadata it gets reach the coordinator's buffer. Tasks and counts reach the coordinator in any case. See the
+    base class for the arguments.
+    """
+
+    role: ClassVar[Role] = "collector"
     on_stall: Callable[[float], None] | None = None
     """Function that is called with the seconds without progress once the task is lost; None calls nothing."""
     _is_closed = False
@@ -29,26 +57,31 @@ class BaseCommCollector(BaseCommRole):
     _seq = 0
     _waited = 0.0
 
+    def __init__(
+        self,
+        cfg: ConfigLike[ParallelConfig] | Mapping[str, Any] = None,
+        channel: Channel | None = None,
+        *,
+        host: str | None = None,
+        port: int | None = None,
+    ) -> None:
+        super().__init__(cfg, channel, host=host, port=port)
+        self._message = _Message()
+        self._reported = 0  # transitions of the task that earlier messages have reported
+
     @property
-    def collector_uid(self) -> str | None:
-        """Random id of this worker; None before ``start``."""
-        return None if self.worker is None else self.worker.worker_id
+    def collector_uid(self) -> str:
+        """Random id of this worker."""
+        return self._uid
 
     # ------------------------------------------------------------------ start and end
 
-    def start(self) -> int:
-        """Do tasks until the run is over, SIGTERM arrives, the coordinator is gone, or ``close`` is called.
-
-        Returns:
-            The exit code of the process, see :meth:`CommWorker.run`.
-
-        Raises:
-            Refusal: If the coordinator refuses this worker, for example because of its version.
-        """
+    @override
+    def _do_tasks(self) -> int:
         section = self.config.system.collector
         if section.num_threads is not None:
             torch.set_num_threads(section.num_threads)
-        worker = self._make_worker("collector", section.stall_timeout)
+        worker = self._make_worker(section.stall_timeout)
         worker.on_stall = self.on_stall
         if self._is_closed:
             worker.leave()
@@ -57,8 +90,8 @@ class BaseCommCollector(BaseCommRole):
         finally:
             self._close_channel()
 
-    def close(self) -> None:
-        """Stop the task and make ``start`` return; may be called from any thread and repeatedly."""
+    @override
+    def _stop(self) -> None:
         self._is_closed = True
         if self.worker is not None:
             self.worker.leave()
@@ -71,15 +104,26 @@ class BaseCommCollector(BaseCommRole):
         """Return the newest weights of a policy, see :func:`fetch_weights`."""
         return fetch_weights(self._connected(), path, serial)
 
-    def send_stepdata(self, data: Any) -> Any:
+    def send_stepdata(self, path: Any, stepdata: Any = None) -> Any:
         """Store transitions and return their handle; wait while there is no space for them.
 
         Args:
-            data: Nested dict of tensors, leading axis of transitions.
+            path: Nested dict of tensors, leading axis of transitions; or with ``stepdata`` the id of a transition.
+            stepdata: A transition that is sent as soon as :meth:`send_metadata` gets its ``data_id``.
+
+        Returns:
+            The handle; None for a single transition.
 
         Raises:
             LeaseLostError: If another worker got the task during the wait.
         """
+        if stepdata is None:
+            self._message.block = self._store(path)
+            return self._message.block
+        self._message.kept[str(path)] = stepdata
+        return None
+
+    def _store(self, data: Any) -> Any:
         worker = self._connected()
         while True:
             try:
@@ -93,15 +137,41 @@ class BaseCommCollector(BaseCommRole):
         """Send the metadata of collected transitions, and wait until the coordinator accepts them.
 
         Args:
-            metadata: Metadata of a ``BaseParallelCollector``; ``data_id`` is the handle of the transitions, or None.
+            metadata: Metadata of a ``BaseParallelCollector``; ``data_id`` is the handle of the transitions, or None. Or
+                the metadata of one transition, which is sent together with the others of its message.
 
         Returns:
-            The coordinator's answer. If it closes the task without accepting, the transitions are deleted.
+            The coordinator's answer. If it closes the task without accepting, the transitions are deleted. For a single
+            transition, an empty dict.
 
         Raises:
             LeaseLostError: If another worker has the task now.
             Refusal: If the message is malformed.
         """
+        if "env_step" not in metadata:
+            if (sample := self._message.kept.pop(str(metadata.get("data_id")), None)) is not None:
+                self._message.rows.append(sample)
+            return {}
+        self._message.answer = self._send(metadata)
+        return self._message.answer
+
+    def _report(self, metadata: Mapping[str, Any]) -> Message:
+        """Return the answer to a message of a subclass's own methods, after sending what is not sent yet.
+
+        Args:
+            metadata: Metadata of the message, without ``data_id``.
+        """
+        message, self._message = self._message, _Message()
+        elsewhere = metadata["cur_sample"] - self._reported - len(message.rows)
+        self._reported = metadata["cur_sample"]
+        if message.answer is not None:
+            return message.answer
+        self._delete(message.block)  # its metadata went another way
+        rows = [{name: value for name, value in row.items() if name != "done"} for row in message.rows]
+        handle = self._store(nested.stack(rows)) if rows else None
+        return self._send({**metadata, "data_id": handle, "samples_elsewhere": elsewhere})
+
+    def _send(self, metadata: Mapping[str, Any]) -> Message:
         worker = self._connected()
         about = {name: value for name, value in metadata.items() if name != "data_id"}
         about["wait_time"], self._waited = self._waited, 0.0
@@ -133,17 +203,28 @@ class BaseCommCollector(BaseCommRole):
 
     # ------------------------------------------------------------------ tasks
 
+    def _create_collector(self, task_info: Mapping[str, Any]) -> BaseParallelCollector:
+        """Return the collector for a task, with the functions of this worker.
+
+        Args:
+            task_info: Contents of the task, with ``collector_cfg``.
+
+        Raises:
+            KeyError: If its type is not registered.
+            ValueError: If a key is unknown or a value out of range.
+        """
+        collector = create_parallel_collector(task_info["collector_cfg"])
+        for name in ("get_policy_update_info", "send_stepdata", "send_metadata"):
+            setattr(collector, name, getattr(self, name))
+        if self.worker is not None:
+            collector.tick, collector.report = self.worker.tick, self._report
+        return collector
+
     def _work(self, task: AssignedTask) -> None:
         """Do a task and report its end."""
         worker = self._connected()
-        self._seq, self._waited = 0, 0.0
-        self._collector = collector = create_parallel_collector(
-            task.task_info["collector_cfg"],
-            get_policy_update_info=self.get_policy_update_info,
-            send_stepdata=self.send_stepdata,
-            send_metadata=self.send_metadata,
-            tick=worker.tick,
-        )
+        self._seq, self._waited, self._message, self._reported = 0, 0.0, _Message(), 0
+        self._collector = collector = self._create_collector(task.task_info)
         worker.on_close = collector.close
         if self._is_closed:
             collector.close()

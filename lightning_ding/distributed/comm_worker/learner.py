@@ -1,32 +1,37 @@
-"""A learning worker: takes tasks from the coordinator, and trains a policy in a Trainer on the collected data."""
+"""A learning worker: takes tasks from the coordinator, and trains a policy in a Trainer on the collected data.
+
+Shapes: B transitions of a minibatch, U minibatches of a round.
+"""
 
 from __future__ import annotations
 
 import itertools
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, cast
 
 import torch
-from lightning.pytorch import Callback, Trainer, seed_everything
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch import Callback
+from typing_extensions import override
 
-from lightning_ding.callbacks import BestCheckpoint
+from lightning_ding import nested
 from lightning_ding.callbacks.remote import LearningReporter, WeightPublisher
-from lightning_ding.checkpoints import last_checkpoint
-from lightning_ding.config import require
-from lightning_ding.datamodules.remote import DataSource, RemoteReplayDataModule, Spaces
 from lightning_ding.datamodules.remote_feed import RemoteData
-from lightning_ding.distributed.collector.marine import find_game
-from lightning_ding.distributed.comm_worker.loop import AssignedTask, BaseCommRole, CommWorker
-from lightning_ding.distributed.comm_worker.ranks import RankZero, global_rank, tasks_of_rank_zero
-from lightning_ding.distributed.config import EnvConfig, LearningTask
+from lightning_ding.distributed.comm_worker.hooks import hooks_of_comm_learner
+from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker
+from lightning_ding.distributed.comm_worker.own_data import BatchSource, InfoForm, optional_attribute
+from lightning_ding.distributed.comm_worker.ranks import RankZero, global_rank, global_world_size, tasks_of_rank_zero
+from lightning_ding.distributed.comm_worker.remote_learner import RemoteLearner
+from lightning_ding.distributed.comm_worker.role import BaseCommRole
+from lightning_ding.distributed.config import LearningTask, ParallelLearnerConfig
+from lightning_ding.distributed.ding_config import learner_section
 from lightning_ding.distributed.published_weights import publish_weights
-from lightning_ding.distributed.transport import CoordinatorGoneError, Refusal
-from lightning_ding.envs import PettingZooVectorEnv
-from lightning_ding.policy import create_policy, get_policy_cls
+from lightning_ding.distributed.transport import CoordinatorGoneError, Refusal, Role
+from lightning_ding.policy import create_policy
+from lightning_ding.worker import BaseLearner, LearnerHook, create_learner
+from lightning_ding.worker.log import DEFAULT_EXPERIMENT
 
 logger = logging.getLogger(__name__)
 
@@ -38,29 +43,34 @@ class BaseCommLearner(BaseCommRole):
     """Trains policies for a coordinator with the data that it sends, and publishes their weights.
 
     With ``learner.multi_gpu`` the Trainer runs on several ranks, which Lightning starts with the same command or
-    torchrun has started. All but rank zero take part in the task of rank zero. See the base class for the arguments.
+    torchrun has started. All but rank zero take part in the task of rank zero.
+
+    A subclass may replace the way of the data: ``get_data(batch_size)`` returns the next batch, a list of transitions
+    or of functions that load one; ``send_policy(state_dict)`` gets the weights and ``send_learn_info(info)`` the
+    progress and the priorities; ``hooks4call`` returns the hooks that call the last two. Each of them may call the
+    method of the base class, which communicates with the coordinator. Tasks and progress reach the coordinator in any
+    case. See the base class for the arguments.
     """
 
-    learner: RemoteLearner | None = None
+    role: ClassVar[Role] = "learner"
+    learner: BaseLearner | None = None
     """Learner of the current task."""
     _task = LearningTask()
     _ranks: RankZero
     _requests: Iterator[int]
+    _progress: Mapping[str, int] = {}  # counters of the collected data, from the newest answer of the coordinator
+
+    @property
+    def learner_uid(self) -> str:
+        """Random id of this worker."""
+        return self._uid
 
     # ------------------------------------------------------------------ start and end
 
-    def start(self) -> int:
-        """Do learning tasks until the run is over.
-
-        Returns:
-            The exit code of the process, see :meth:`CommWorker.run`.
-
-        Raises:
-            SystemExit: If a signal ended a task, after its checkpoint was written and the task released.
-            Refusal: If the coordinator refuses this learner.
-        """
+    @override
+    def _do_tasks(self) -> int:
         self._ranks, self._requests = RankZero(), itertools.count()
-        worker = self._make_worker("learner")  # a Watchdog ends a learner that hangs
+        worker = self._make_worker()  # a Watchdog ends a learner that hangs
         try:
             if global_rank() > 0:
                 return self._take_part(worker)
@@ -70,36 +80,67 @@ class BaseCommLearner(BaseCommRole):
             finally:
                 self._ranks.close()
         finally:
-            self.close()
+            self._disconnect()
 
+    @override
     def close(self) -> None:
-        """Disconnect from the coordinator, and close the channel that was made here; may be called repeatedly."""
+        """End the task after its current round, and disconnect from the coordinator; may be called repeatedly."""
+        super().close()
+        self._disconnect()
+
+    @override
+    def _stop(self) -> None:
         if self.worker is not None:
-            self.worker.close()
-        self._close_channel()
+            self.worker.leave()
+        if self.learner is not None:
+            self.learner.close()
 
     def _work(self, task: AssignedTask) -> None:
         """Do a task and report its end."""
         learner = self.learner = self._create_learner(task.task_info)
-        self._ranks.share(self._connected().worker_id, task)
+        worker = self._connected()
+        if self._overrides("get_data"):  # whose answers do not end the run
+            worker.on_close = learner.close
+        self._ranks.share(worker.worker_id, task)
         has_failed = True
         try:
-            results = learner.start()
+            self._start(learner)
             has_failed = False
         except SystemExit:
-            self._release_task(learner.policy.progress.train_iter)
+            self._release_task(learner.train_iter)
             raise
         finally:
             self.learner = None
-            self._ranks.end_task(learner.trainer, has_failed)
-        info = {"learner_step": learner.train_iter, "learner_done": True, "results": results}
-        self._connected().call("learner_close_task", info=info)
+            if isinstance(learner, RemoteLearner):
+                self._ranks.end_task(learner.trainer, has_failed)
+        if self._end_flag:  # closed by its owner, so another learner continues
+            self._release_task(learner.train_iter)
+            return
+        results = getattr(learner, "results", {})
+        worker.call("learner_close_task", info={**self._done(learner), "results": results})
+
+    def _start(self, learner: BaseLearner) -> None:
+        """Run a learner with the hooks of this worker, until its task is over."""
+        if isinstance(learner, RemoteLearner):
+            learner.start()  # it has its hooks already
+            return
+        callbacks = self.hooks4call if self._overrides("hooks4call") else self._plain_hooks()
+        for hook in callbacks:
+            if isinstance(hook, LearnerHook):
+                learner.register_hook(hook)
+        learner.start(callbacks=[one for one in callbacks if not isinstance(one, LearnerHook)])
+
+    def _plain_hooks(self) -> list[Any]:
+        return [*hooks_of_comm_learner(self._task.learner.send_policy_freq)]
+
+    def _done(self, learner: BaseLearner) -> dict[str, Any]:
+        return {"learner_step": learner.train_iter, "learner_done": True}
 
     def _take_part(self, worker: CommWorker) -> int:
         """Do the tasks of rank zero together with it, under its worker id; called on all other ranks."""
         for worker_id, task in tasks_of_rank_zero():
             worker.worker_id, worker.task = worker_id, task
-            self._create_learner(task.task_info).start()
+            self._start(self._create_learner(task.task_info))
         return 0
 
     def _release_task(self, train_iter: int) -> None:
@@ -118,27 +159,90 @@ class BaseCommLearner(BaseCommRole):
 
     # ------------------------------------------------------------------ a task
 
-    def _create_learner(self, task_info: Mapping[str, Any]) -> RemoteLearner:
-        """Return the learner for a task.
+    def _create_learner(self, task_info: Mapping[str, Any]) -> BaseLearner:
+        """Return the learner for a task, with ``get_data``, ``send_policy`` and ``send_learn_info`` as attributes.
+
+        Args:
+            task_info: A task of the coordinator; or without ``main``, as in DI-engine, ``learner_cfg``, the config of a
+                learner and its ``exp_name``, and ``policy``, ``type`` and config of a policy that knows its shapes.
 
         Raises:
             ValueError: If the task cannot be done, for example because the policy is on-policy.
         """
-        self._task = task = LearningTask.read(task_info)
+        learner = self._task_learner(task_info) if "main" in task_info else self._plain_learner(task_info)
+        for name in ("get_data", "send_policy", "send_learn_info"):
+            setattr(learner, name, getattr(self, name))
+        if not isinstance(learner, RemoteLearner):
+            learner.setup_dataloader()
+        return learner
+
+    def _task_learner(self, task_info: Mapping[str, Any]) -> RemoteLearner:
+        task = LearningTask.read(task_info)
+        if self._has_ding_config and self.config.system.learner.multi_gpu:
+            devices = {**self.config.system.learner.trainer, **task.learner.trainer}
+            task = replace(task, learner=replace(task.learner, multi_gpu=True, trainer=devices))
+        self._task = task
         is_game = self.config.system.collector.type == "marine"
-        return RemoteLearner(task, self, self.hooks4call, is_game)
+        source = BatchSource(self.get_data, lambda: self._progress) if self._overrides("get_data") else _Rounds(self)
+        callbacks: list[Callback] = [*self.hooks4call]
+        if self._overrides("send_learn_info") or self._overrides("hooks4call"):
+            callbacks.append(LearningReporter(self._report_progress, task.learner.send_policy_freq))
+        return RemoteLearner(task, source, callbacks, is_game)
+
+    def _plain_learner(self, task_info: Mapping[str, Any]) -> BaseLearner:
+        learner_cfg, others = learner_section(task_info["learner_cfg"])
+        settings = ParallelLearnerConfig(send_policy_freq=others.get("send_policy_freq", 1))
+        policy_id = str(task_info.get("policy_id", ""))
+        self._task = LearningTask(task_info["policy"], learner=settings, policy_id=policy_id)
+        ranks = (global_rank(), global_world_size())
+        exp_name = others.get("exp_name", DEFAULT_EXPERIMENT)
+        learner = create_learner(learner_cfg, dist_info=ranks, exp_name=exp_name)
+        learner.policy = create_policy(task_info["policy"], enable_field=["learn"])
+        return learner
 
     @property
     def hooks4call(self) -> list[Callback]:
         """Callbacks of the Trainer that send weights, progress and priorities to the coordinator."""
         every = self._task.learner.send_policy_freq
-        return [WeightPublisher(self.send_policy, every), LearningReporter(self.send_learn_info, every)]
+        if not self._overrides("send_learn_info"):
+            return [WeightPublisher(self.send_policy, every), LearningReporter(self.send_learn_info, every)]
+        return [WeightPublisher(self.send_policy, every), InfoForm(self.send_learn_info, every)]
 
     def send_policy(self, state_dict: Mapping[str, Any]) -> None:
         """Publish weights, see :func:`publish_weights`."""
         publish_weights(self._connected(), self._task, state_dict)
 
-    def get_data(
+    def get_data(self, batch_size: int) -> list[Any]:
+        """Wait for the next batch of the coordinator and return it.
+
+        Args:
+            batch_size: Number of transitions, >= 1.
+
+        Returns:
+            A list of ``batch_size`` dicts, each a transition as the policy learns from it; an empty list if the run is
+            over.
+
+        Raises:
+            RuntimeError: If there is no task at the moment.
+            LeaseLostError: If another learner has the task now.
+        """
+        learner = self.learner
+        if learner is None:
+            raise RuntimeError(f"{type(self).__name__} has no task, so there are no data for it")
+        while not self._end_flag:
+            answer = self.get_round(batch_size, 1, learner.train_iter, _options(learner))
+            if answer.data is not None:
+                return [self._item(cast("dict[str, Any]", row)) for row in nested.unbind(nested.index(answer.data, 0))]
+            if answer.stop:
+                break
+            threading.Event().wait(max(answer.wait, 0.002))
+        return []
+
+    def _item(self, transition: dict[str, Any]) -> Any:
+        """Return the form in which :meth:`get_data` returns a transition."""
+        return transition
+
+    def get_round(
         self, batch_size: int, num_batches: int, cur_learner_iter: int, options: Mapping[str, Any], rank: int = 0
     ) -> RemoteData:
         """Request a round of minibatches once, see :meth:`DataSource.get_data`.
@@ -150,6 +254,7 @@ class BaseCommLearner(BaseCommRole):
         asked["number"] = next(self._requests)  # identifies a request that is repeated because its answer was lost
         answer = self._connected().call("learner_get_data_task", **asked, options=dict(options), rank=rank)
         episodes = answer.get("episodes") or {}
+        self._progress = answer["progress"]
         return RemoteData(
             data=None if answer["data"] is None else self._take(answer["data"]),
             wait=float(answer["wait"]),
@@ -161,19 +266,31 @@ class BaseCommLearner(BaseCommRole):
             stats=answer.get("stats", {}),
         )
 
-    def send_learn_info(self, info: Mapping[str, Any]) -> None:
+    def send_learn_info(self, learn_info: Mapping[str, Any]) -> None:
         """Report the progress after a round.
 
         Args:
-            info: ``learner_step``, ``learner_done``, metrics, and in ``priority_info`` tensors or None.
+            learn_info: ``learner_step``, ``learner_done``, metrics, and in ``priority_info`` tensors or lists of
+                ``priority``, ``replay_unique_id`` and ``replay_buffer_idx``, or nothing.
 
         Raises:
             LeaseLostError: If another learner has the task now.
             OSError: If the store has no space.
         """
+        priorities = learn_info.get("priority_info") or None
+        if priorities is not None:
+            priorities = {name: torch.as_tensor(values) for name, values in priorities.items()}
+        self._report({**learn_info, "priority_info": priorities})
+
+    def _report_progress(self, info: Mapping[str, Any]) -> None:
+        """Report the progress if a subclass sends the priorities in its own way."""
+        self._report({**info, "priority_info": None})
+
+    def _report(self, info: Mapping[str, Any]) -> None:
         worker, priorities = self._connected(), info["priority_info"]
         handle = None if priorities is None else worker.channel.store.put("priority", priorities)
-        worker.call("learner_learn_task", info={**info, "priority_info": handle})
+        answer = worker.call("learner_learn_task", info={**info, "priority_info": handle})
+        self._progress = answer.get("progress", self._progress)
 
     def _take(self, handle: Any) -> dict[str, Any] | None:
         """Return a round and delete it from the store; None if it is missing or truncated."""
@@ -189,108 +306,15 @@ class BaseCommLearner(BaseCommRole):
             store.delete(handle)
 
 
-FOLDER = "learner"
-"""Folder of Lightning's files and checkpoints, inside the folder of the run."""
-QUIET = {"enable_progress_bar": False, "enable_model_summary": False}
+class _Rounds:
+    """The source of rounds of a learner whose class gets its data from the coordinator."""
+
+    def __init__(self, comm_learner: BaseCommLearner) -> None:
+        self.get_data = comm_learner.get_round
 
 
-class RemoteLearner:
-    """A policy, its data and its Trainer, for one learning task.
-
-    Args:
-        task: Contents of the task.
-        comm_learner: Source of the minibatches.
-        callbacks: Callbacks that report to the coordinator.
-        is_game: Whether the env is a game of several players, which the learner does not evaluate.
-
-    Raises:
-        ValueError: If the policy is on-policy, the config does not fit, or the folder holds checkpoints of another run.
-    """
-
-    def __init__(
-        self, task: LearningTask, comm_learner: DataSource, callbacks: Sequence[Callback], is_game: bool = False
-    ) -> None:
-        main, learner = task.main, task.learner
-        on_policy = get_policy_cls(task.policy).on_policy
-        require(not on_policy, "main.policy", "one that learns from replay in a distributed run", task.policy["type"])
-        require(not (is_game and learner.validate), "learner.validate", "false for a game", learner.validate)
-        self.task = task
-        self.folder = Path(main.exp_name) / FOLDER
-        self.checkpoint = last_checkpoint(self.folder)
-        if not task.resume and self.checkpoint is not None:
-            raise ValueError(
-                f"main.exp_name must be a new folder, got {main.exp_name}, which holds {self.checkpoint}: "
-                "choose another folder, or resume that run"
-            )
-        if learner.num_threads is not None:
-            torch.set_num_threads(learner.num_threads)
-        seed_everything(main.seed, verbose=False)
-        self.policy = create_policy(task.policy)
-        self.datamodule = self._make_data(comm_learner, is_game)
-        self.trainer = self._make_trainer(callbacks)
-
-    def start(self) -> dict[str, float]:
-        """Learn until the run is over, and evaluate the best checkpoint.
-
-        Returns:
-            Metrics of the best policy by name; empty if the learner does not evaluate.
-
-        Raises:
-            SystemExit: If a signal ended the run, after the checkpoint was written.
-        """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.trainer.fit(self.policy, self.datamodule, ckpt_path=self.checkpoint)
-        self.train_iter = self.policy.progress.train_iter  # testing loads the progress of the best checkpoint
-        if not self.task.learner.validate:
-            return {}
-        best = [one.best_model_path for one in self.trainer.checkpoint_callbacks if isinstance(one, BestCheckpoint)]
-        file = next((path for path in best if path), None)
-        (scores,) = self.trainer.test(self.policy, self.datamodule, ckpt_path=file, verbose=False)
-        return {name: float(value) for name, value in scores.items() if name.startswith("test/")}
-
-    # ------------------------------------------------------------------ parts
-
-    def _make_data(self, comm_learner: DataSource, is_game: bool) -> RemoteReplayDataModule:
-        main, learner = self.task.main, self.task.learner
-        env, validates = main.env, learner.validate
-        env_id, kwargs, wrappers = env.evaluating
-        return RemoteReplayDataModule(
-            comm_learner,
-            "CartPole-v1" if is_game else env_id,  # unused in a game, which only needs the spaces
-            evaluator_env_num=env.evaluator_env_num if validates else None,
-            n_evaluator_episode=env.n_evaluator_episode if validates else None,
-            seed=main.seed,
-            max_env_step=main.max_env_step,
-            max_train_iter=main.max_train_iter,
-            stop_value=env.stop_value if validates else None,
-            rounds_per_epoch=learner.rounds_per_epoch,
-            env_kwargs=kwargs,
-            mode=env.mode,
-            prefetch=learner.prefetch,
-            norm_obs=main.norm_obs,
-            validate=validates,
-            spaces=_spaces_of_game(env) if is_game else None,
-            wrappers=() if is_game else wrappers,
-            import_names=env.import_names,
-        )
-
-    def _make_trainer(self, callbacks: Sequence[Callback]) -> Trainer:
-        """Return the Trainer of the config; by default it runs until the coordinator ends the run."""
-        learner, asked = self.task.learner, dict(self.task.learner.trainer)
-        defaults = {**QUIET, "max_epochs": -1, "default_root_dir": self.folder}
-        defaults |= {"strategy": "ddp"} if learner.multi_gpu else {"devices": 1}
-        if "logger" not in asked:
-            defaults["logger"] = TensorBoardLogger(self.folder.parent, name=FOLDER, version="")
-        if not learner.validate:
-            asked["limit_val_batches"] = 0
-        trainer = Trainer(**{**defaults, **asked}, callbacks=list(callbacks))
-        one_rank = trainer.world_size == 1
-        require(learner.multi_gpu or one_rank, "learner.multi_gpu", "true for several devices", learner.multi_gpu)
-        return trainer
-
-
-def _spaces_of_game(env: EnvConfig) -> Spaces:
-    """Return the observation space and the action space of one player of a game."""
-    envs = PettingZooVectorEnv(find_game(env))
-    envs.close()
-    return envs.single_observation_space, envs.single_action_space
+def _options(learner: BaseLearner) -> dict[str, Any]:
+    """Return the options for sampling that the policy needs."""
+    names = {"n_step": "nstep", "discount_factor": "discount_factor"}
+    found = {option: optional_attribute(learner.policy, name) for option, name in names.items()}
+    return {option: value for option, value in found.items() if value is not None}

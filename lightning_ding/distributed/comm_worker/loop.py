@@ -11,14 +11,12 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from typing_extensions import Self
 
 from lightning_ding import __version__
-from lightning_ding.config import ConfigLike, require
-from lightning_ding.distributed.config import ParallelConfig, resolve_run
+from lightning_ding.config import require
 from lightning_ding.distributed.stop_signals import StopSignal, raised_once
 from lightning_ding.distributed.transport import (
     ROLES,
@@ -29,7 +27,6 @@ from lightning_ding.distributed.transport import (
     Message,
     Refusal,
     Role,
-    get_transport,
 )
 from lightning_ding.exit_codes import ORPHANED, STALLED, TERMINATED
 
@@ -45,78 +42,6 @@ def end_process(silence: float) -> None:
     logger.critical("no progress for %.1f s: this process ends", silence)
     faulthandler.dump_traceback(all_threads=True)
     os._exit(STALLED)
-
-
-class BaseCommRole:
-    """A process that does tasks of a coordinator until the run is over: a comm collector or a comm learner.
-
-    Args:
-        cfg: Config of the whole run.
-        channel: Channel to the coordinator, which the caller closes; if None, one is created with the transport of the
-            run.
-        host: Address of the coordinator; None means that it is taken from the config or the folder of the run.
-        port: Port of the coordinator, given if and only if ``host`` is.
-
-    Raises:
-        ValueError: If only one of ``host`` and ``port`` is given, or a setting of the transport is wrong.
-        OSError: If a file that the transport needs cannot be read.
-    """
-
-    transport: ClassVar[str | None] = None
-    """Name of the transport; None means ``system.transport``."""
-
-    def __init__(
-        self,
-        cfg: ConfigLike[ParallelConfig] = None,
-        channel: Channel | None = None,
-        *,
-        host: str | None = None,
-        port: int | None = None,
-    ) -> None:
-        self.config: ParallelConfig = resolve_run(cfg)
-        require((host is None) == (port is None), "host and port", "given together or not at all", (host, port))
-        self.worker: CommWorker | None = None
-        """Connection to the coordinator; None before ``start``."""
-        self._address = (host, port)
-        self._channel = channel
-        self._owns_channel = channel is None
-        self._transport = get_transport(self.transport or self.config.system.transport)
-        self._transport.check(self.config)
-
-    @classmethod
-    def over(cls, transport: str, name: str, module: str) -> type[Self]:
-        """Return a subclass that uses one transport, whatever ``system.transport`` is.
-
-        Args:
-            transport: Name of the transport.
-            name: Name of the subclass.
-            module: Module that holds the subclass under this name, so that pickle finds it.
-        """
-        about = f"A {cls.__name__} over the transport ``{transport}``. See the base class for the arguments."
-        names = {"__module__": module, "__qualname__": name, "__doc__": about}
-        return type(name, (cls,), {**names, "transport": transport})
-
-    def _make_channel(self) -> Channel:
-        """Return a channel to the coordinator."""
-        return self._transport.connect(self.config, *self._address)
-
-    def _make_worker(self, role: Role, stall_timeout: float | None = None) -> CommWorker:
-        """Return a worker on the channel, which is made first if it was not given."""
-        if self._channel is None:
-            self._channel = self._make_channel()
-        self.worker = CommWorker(self._channel, role, stall_timeout)
-        return self.worker
-
-    def _close_channel(self) -> None:
-        """Close the channel if it was made here; may be called repeatedly."""
-        if self._channel is not None and self._owns_channel:
-            self._channel.close()
-            self._channel = None
-
-    def _connected(self) -> CommWorker:
-        if self.worker is None:
-            raise RuntimeError(f"{type(self).__name__} is not started: call start()")
-        return self.worker
 
 
 class AssignedTask(NamedTuple):
@@ -141,15 +66,18 @@ class CommWorker:
         role: ``"collector"`` or ``"learner"``.
         stall_timeout: Seconds without a tick or an answer after which the worker is considered hung, > 0; None for
             never.
+        worker_id: Id of the worker, which no other process may have; None for a new random one.
     """
 
-    def __init__(self, channel: Channel, role: Role, stall_timeout: float | None = None) -> None:
+    def __init__(
+        self, channel: Channel, role: Role, stall_timeout: float | None = None, worker_id: str | None = None
+    ) -> None:
         require(role in ROLES, "role", '"collector" or "learner"', role)
         good = stall_timeout is None or stall_timeout > 0
         require(good, "stall_timeout", "> 0 seconds or None", stall_timeout)
         self.role = role
         self.channel = channel
-        self.worker_id = uuid.uuid4().hex
+        self.worker_id = worker_id or uuid.uuid4().hex
         """Random for each process, so that a restarted worker is never taken for the previous one."""
         self.task: AssignedTask | None = None
         """The task that this worker owns."""

@@ -36,6 +36,11 @@ def global_rank() -> int:
     return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
 
 
+def global_world_size() -> int:
+    """Return the number of ranks from the environment of this process; 1 if it was not started as a rank."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 class RankZero:
     """Shares the tasks of rank zero with the other ranks."""
 

@@ -73,6 +73,7 @@ class Intake:
             self._dropped += len(dropped)
             counts.dropped_episodes += len(dropped)
         counts.env_step = env_step
+        counts.sample += about.get("samples_elsewhere", 0)
         counts.episode += len(about["returns"])
         counts.collector_wait += about["wait_time"]
         self._episodes.extend(zip(about["returns"], about["lengths"], strict=True))
@@ -151,7 +152,7 @@ class Counts:
     env_step: int = 0
     episode: int = 0
     sample: int = 0
-    """Accepted transitions, including those that were too old."""
+    """Accepted transitions, including those that were too old, and those that comm workers exchange themselves."""
     too_old: int = 0
     """Transitions that were not pushed because they were too old."""
     dropped_episodes: int = 0

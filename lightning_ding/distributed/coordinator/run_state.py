@@ -23,6 +23,7 @@ from lightning_ding.distributed.coordinator.publications import PublishedWeights
 from lightning_ding.distributed.coordinator.replay import Replay
 from lightning_ding.distributed.coordinator.resume_config import check_fixed_part, fixed_part
 from lightning_ding.distributed.coordinator.scheduler import Scheduler
+from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.distributed.transport import KINDS, ROLES, Refusal, Store
 
 logger = logging.getLogger(__name__)
@@ -178,6 +179,8 @@ class RunState:
         with self.lock:
             self._is_removed = True
             shutil.rmtree(self.files, ignore_errors=True)
+            if isinstance(self.store, FileStore):
+                self.store.clear()
             for kind in KINDS:
                 shutil.rmtree(self.folder / "data" / kind, ignore_errors=True)
 

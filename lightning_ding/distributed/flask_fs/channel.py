@@ -48,6 +48,8 @@ class FlaskChannel(Channel):
         channel: Channel number of the run.
         reconnect_timeout: Seconds for which calls are retried while the coordinator does not answer, > 0.
         max_block: Maximum size of a block of tensors, in bytes.
+        path_data: Folder of the tensors; None means ``folder/data``.
+        path_policy: Folder of the published weights; None means ``path_data``.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -62,11 +64,15 @@ class FlaskChannel(Channel):
         channel: int = 0,
         reconnect_timeout: float = 120.0,
         max_block: int = 2_000_000_000,
+        path_data: str | None = None,
+        path_policy: str | None = None,
     ) -> None:
         require(host is None or bool(HOST.fullmatch(host)), "host", "a name or an address", host)
         require(port is None or 0 < port < 65536, "port", "in [1, 65535]", port)
         require(reconnect_timeout > 0, "reconnect_timeout", "> 0 seconds", reconnect_timeout)
         self._folder = folder
+        self._data = folder / "data" if path_data is None else Path(path_data)
+        self._policies = None if path_policy is None else Path(path_policy)
         self._max_block = max_block
         self.reconnect_timeout = reconnect_timeout
         self._address_file = folder / "coordinator.json"
@@ -84,7 +90,7 @@ class FlaskChannel(Channel):
     @cached_property
     def store(self) -> FileStore:  # type: ignore[override]
         """The store for tensors; its folder is made at the first access."""
-        return FileStore(self._folder / "data", self._max_block)
+        return FileStore(self._data, self._max_block, self._policies)
 
     @override
     def call(self, name: str, message: Message | None = None) -> Message:
@@ -138,7 +144,7 @@ class FlaskChannel(Channel):
         raise LeaseLostError(reason) if response.status_code == 409 else Refusal(response.status_code, reason)
 
     def _check_folder(self, mark: str | None) -> None:
-        if mark is not None and not is_marked(self._folder / "data", mark):
+        if mark is not None and not is_marked(self._data, mark):
             name = f"main.exp_name={str(self._folder)!r}, which is {str(self._folder.absolute())!r} here,"
             raise Refusal(403, f"{name} is not the folder of the coordinator's run: all machines must share it")
 

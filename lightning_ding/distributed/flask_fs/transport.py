@@ -34,7 +34,7 @@ class FlaskTransport(Transport):
 
     @override
     def make_store(self, config: ParallelConfig) -> Store:
-        store = FileStore(Path(config.main.exp_name) / "data", config.system.coordinator.max_block)
+        store = FileStore.of(config)
         store.sweep(STALE)
         return store
 
@@ -66,4 +66,5 @@ class FlaskTransport(Transport):
         if host is None and port is None and section.port != 0 and leads_to_one_machine(section.host):
             host, port = section.host, section.port
         token, timeout = read_token(section.token_file, folder), config.system.reconnect_timeout
-        return FlaskChannel(folder, host, port, token, section.channel, timeout, section.max_block)
+        paths = (config.system.path_data, config.system.path_policy)
+        return FlaskChannel(folder, host, port, token, section.channel, timeout, section.max_block, *paths)

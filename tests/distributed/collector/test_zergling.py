@@ -164,7 +164,7 @@ def test_a_task_ends_in_the_middle_of_something_when_it_is_closed_or_the_lease_i
         if around.ticks == 3:
             collector.close()
 
-    collector._tick_outside = close_at_third_step
+    collector.tick = close_at_third_step
     collector.start()
     assert around.ticks == 3
     assert around.data == []

@@ -75,7 +75,7 @@ def learn_on_ranks(folder: Path) -> None:
     channel: Channel = coordinator.channel
     comm = RankLearner(channel=channel)
     assert comm.start() == 0
-    policy = comm.made.policy
+    policy = comm.made.module
     report = {
         "weights": {name: tensor.clone() for name, tensor in policy.state_dict().items()},
         "train_iter": policy.progress.train_iter,

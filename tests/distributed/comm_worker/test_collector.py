@@ -239,10 +239,10 @@ def test_a_channel_is_made_and_closed_if_none_is_given(monkeypatch: pytest.Monke
     monkeypatch.setattr(channel, "close", lambda: closed.append(True))
     comm = CommCollector()
     comm.made = channel
-    assert comm.collector_uid is None
+    uid = comm.collector_uid
     assert comm.start() == 0
     assert closed == [True]
-    assert comm.collector_uid == coordinator.said("connect")[0]["worker_id"]
+    assert comm.collector_uid == uid == coordinator.said("connect")[0]["worker_id"]
     given = CommCollector(None, channel)
     given.start()
     assert closed == [True]
