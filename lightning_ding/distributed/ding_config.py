@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning_ding.config import nearest, require, resolve
+from lightning_ding.config import ConfigLike, nearest, require, resolve
 from lightning_ding.distributed.config import CommanderConfig, ParallelConfig
 
 logger = logging.getLogger(__name__)
@@ -95,6 +95,16 @@ ENV_IDS = {"cartpole": "CartPole-v1", "pendulum": "Pendulum-v1"}
 NO_KUBERNETES = "empty: there is no Kubernetes operator; start the workers with `lightning-ding collector`"
 
 
+def read_run(cfg: ConfigLike[ParallelConfig]) -> ParallelConfig:
+    """Return the config of a run, also for one in DI-engine's format.
+
+    Raises:
+        ValueError: If a key is unknown or a value cannot be used here.
+        TypeError: If a value has the wrong type.
+    """
+    return run_of_ding(cfg) if is_ding_run(cfg) else resolve(ParallelConfig, cfg)  # type: ignore[arg-type]
+
+
 def is_ding_run(cfg: Any) -> bool:
     """Return whether the config of a run has DI-engine's format: with ``main`` and ``system``, or ``main`` alone."""
     if not isinstance(cfg, Mapping):
@@ -125,6 +135,7 @@ def run_of_ding(cfg: Mapping[str, Any]) -> ParallelConfig:
     learner, collector = _below(policy, "learn", "learner"), _below(policy, "collect", "collector")
     made: dict[str, Any] = {"main": {**_main(main, cfg), "policy": _policy(policy)}}
     made["system"] = {
+        **_classes(workers),
         **_paths(system, str(made["main"].get("exp_name", "")), workers),
         "coordinator": {
             **_kept(coordinator, "host", "port", "collector_task_timeout", "learner_task_timeout"),
@@ -230,6 +241,17 @@ def _paths(system: Mapping[str, Any], exp_name: str, workers: Mapping[str, Mappi
             allowed = f"a folder in main.exp_name ({exp_name!r}), where workers find the coordinator's address"
             require(inside, f"system.{name}", allowed, found[name])
     return found
+
+
+def _classes(workers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the registered classes of the workers, and the modules that register them."""
+    made: dict[str, Any] = {"import_names": []}
+    for kind, sections in workers.items():
+        section: Mapping[str, Any] = next(iter(sections.values()), {})
+        made["import_names"] += _importable(section.get("import_names", ()))
+        if section.get("type", "flask_fs") != "flask_fs":
+            made[f"comm_{kind}"] = section["type"]
+    return made
 
 
 def _commander(commander: Mapping[str, Any]) -> dict[str, Any]:

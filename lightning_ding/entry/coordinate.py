@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -12,9 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.coordinator.coordinator import Coordinator
+from lightning_ding.distributed.coordinator.coordinator import Coordinator, announce
 from lightning_ding.distributed.stop_signals import STOP_SIGNALS, collected
 from lightning_ding.distributed.transport import ADDRESS_FILE, get_transport
 from lightning_ding.exit_codes import BY_SIGNAL, GIVEN_UP
@@ -61,13 +58,13 @@ def coordinate(cfg: ParallelConfig, resume: bool = False) -> int:
         try:
             coordinator.start()
             server.start()
-            replace_text(folder / ADDRESS_FILE, json.dumps({**server.address, "pid": os.getpid()}), is_synced=False)
+            announce(folder, server)
             _wait(coordinator, received)
         finally:
             coordinator.close()
             server.close()
-    if coordinator.error is not None:
-        logger.error("the run was given up: %s", coordinator.error)
+    if coordinator.failure is not None:
+        logger.error("the run was given up: %s", coordinator.failure)
         return GIVEN_UP
     return BY_SIGNAL + received[0] if received else 0
 

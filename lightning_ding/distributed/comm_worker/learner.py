@@ -21,7 +21,7 @@ from lightning_ding.callbacks.remote import LearningReporter, WeightPublisher
 from lightning_ding.datamodules.remote_feed import RemoteData
 from lightning_ding.distributed.comm_worker.hooks import hooks_of_comm_learner
 from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker
-from lightning_ding.distributed.comm_worker.own_data import BatchSource, InfoForm, optional_attribute
+from lightning_ding.distributed.comm_worker.own_data import BatchSource, InfoForm
 from lightning_ding.distributed.comm_worker.ranks import RankZero, global_rank, global_world_size, tasks_of_rank_zero
 from lightning_ding.distributed.comm_worker.remote_learner import RemoteLearner
 from lightning_ding.distributed.comm_worker.role import BaseCommRole
@@ -32,6 +32,7 @@ from lightning_ding.distributed.transport import CoordinatorGoneError, Refusal, 
 from lightning_ding.policy import create_policy
 from lightning_ding.worker import BaseLearner, LearnerHook, create_learner
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT
+from lightning_ding.worker.players import attribute
 
 logger = logging.getLogger(__name__)
 
@@ -316,5 +317,5 @@ class _Rounds:
 def _options(learner: BaseLearner) -> dict[str, Any]:
     """Return the options for sampling that the policy needs."""
     names = {"n_step": "nstep", "discount_factor": "discount_factor"}
-    found = {option: optional_attribute(learner.policy, name) for option, name in names.items()}
+    found = {option: attribute(learner.policy, name, None) for option, name in names.items()}
     return {option: value for option, value in found.items() if value is not None}

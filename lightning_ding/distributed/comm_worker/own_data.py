@@ -1,6 +1,6 @@
 """Batches and reports in DI-engine's form, for comm learners whose class brings its own way of the data.
 
-Shapes: B transitions of a minibatch, U minibatches of a round, n steps of a return.
+Shapes: B transitions of a minibatch, U minibatches of a round.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 from typing_extensions import override
@@ -16,6 +15,7 @@ from typing_extensions import override
 from lightning_ding import nested
 from lightning_ding.callbacks.remote import LearningReporter
 from lightning_ding.datamodules.remote_feed import RemoteData
+from lightning_ding.distributed.ding_transitions import as_columns
 
 GetData = Callable[[int], "Sequence[Any] | Mapping[str, Any] | None"]
 
@@ -70,57 +70,6 @@ class InfoForm(LearningReporter):
         if trainer.is_global_zero:
             done = {"learner_step": pl_module.progress.train_iter, "learner_done": True, "priority_info": None}
             self.send_learn_info(done)
-
-
-def as_columns(batch: Sequence[Any] | Mapping[str, Any], discount_factor: float = 1.0) -> dict[str, Any]:
-    """Return a batch as columns, leading axis B, in the form that policies learn from.
-
-    Args:
-        batch: Columns; or transitions, or functions that load one. A transition may have DI-engine's ``done`` in place
-            of ``terminated``, and a ``reward`` of n steps, which are summed; texts and None are left out.
-        discount_factor: gamma of the sum, in [0, 1].
-
-    Raises:
-        TypeError: If a transition is not a mapping.
-    """
-    if isinstance(batch, Mapping):
-        return _converted(cast("dict[str, Any]", nested.to_tensor(dict(batch))), discount_factor, batch_axes=1)
-    samples = [sample() if callable(sample) else sample for sample in batch]
-    for sample in samples:
-        if not isinstance(sample, Mapping):
-            raise TypeError(f"get_data must return transitions as mappings, got {type(sample).__name__}: {sample!r}")
-    rows = [_converted(_numbers(sample), discount_factor, batch_axes=0) for sample in samples]
-    return cast("dict[str, Any]", nested.stack(rows))
-
-
-def optional_attribute(mode: Any, name: str) -> Any:
-    """Return an attribute of a mode's policy; None if the policy does not have it."""
-    try:
-        return mode.get_attribute(name)
-    except NotImplementedError:
-        return None
-
-
-def _numbers(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a transition that a policy may learn from, as tensors."""
-    kept = {name: value for name, value in sample.items() if not (value is None or isinstance(value, (str, bytes)))}
-    return cast("dict[str, Any]", nested.to_tensor(kept))
-
-
-def _converted(sample: dict[str, Any], gamma: float, batch_axes: int) -> dict[str, Any]:
-    """Return transitions with ``terminated`` in place of ``done``, and rewards of n steps summed."""
-    done = sample.pop("done", None)
-    if done is not None and "terminated" not in sample:
-        sample["terminated"] = done.bool().squeeze(-1) if done.ndim > batch_axes else done.bool()
-    gamma_n = sample.pop("value_gamma", None)
-    if sample["reward"].ndim > batch_axes:
-        steps = sample["reward"].shape[-1]
-        powers = gamma ** torch.arange(steps, dtype=torch.float32)
-        sample["reward"] = (sample["reward"] * powers).sum(-1)
-        if steps > 1 and "discount" not in sample:
-            shape = sample["reward"].shape
-            sample["discount"] = torch.full(shape, gamma**steps) if gamma_n is None else gamma_n.reshape(shape)
-    return sample
 
 
 def _lists(priorities: Mapping[str, Tensor] | None) -> dict[str, list[Any]]:

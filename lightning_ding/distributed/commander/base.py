@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from lightning_ding.config import ConfigLike, require, resolve, to_dict
+from lightning_ding.config import ConfigLike, require, to_dict
 from lightning_ding.distributed.config import CommanderConfig, ParallelConfig
+from lightning_ding.distributed.ding_config import read_run
 from lightning_ding.policy.factory import create_policy
 from lightning_ding.registry import PARALLEL_COMMANDER_REGISTRY
 from lightning_ding.worker.base import get_class
@@ -23,7 +24,7 @@ class BaseParallelCommander(ABC):
     Must not be called from several threads at once. Evaluations do not count as concurrent tasks.
 
     Args:
-        cfg: Config of the whole run.
+        cfg: Config of the whole run, also in DI-engine's format; in that format its main part is enough.
 
     Raises:
         ValueError: If the config does not fit the policy.
@@ -31,7 +32,7 @@ class BaseParallelCommander(ABC):
     """
 
     def __init__(self, cfg: ConfigLike[ParallelConfig] = None) -> None:
-        self.config: ParallelConfig = resolve(ParallelConfig, cfg)
+        self.config: ParallelConfig = read_run(cfg)
         commander = self.config.system.coordinator.commander
         space = commander.collector_task_space
         self.collector_task_space = TaskSpace(self.config.system.collector.num if space is None else space)
@@ -263,11 +264,13 @@ class TaskSpace:
 def create_parallel_commander(cfg: ConfigLike[ParallelConfig] = None) -> BaseParallelCommander:
     """Return the commander that ``system.coordinator.commander.type`` of a whole run's config names.
 
+    In DI-engine's format, ``cfg`` may be the main part of the config, and ``policy.other.commander.type`` names it.
+
     Raises:
         KeyError: If the type is not registered.
         ValueError: If the config does not fit it.
     """
-    config = resolve(ParallelConfig, cfg)
+    config = read_run(cfg)
     return get_parallel_commander_cls(config.system.coordinator.commander)(config)
 
 

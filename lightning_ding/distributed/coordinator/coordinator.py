@@ -6,33 +6,50 @@ and workers only notice a delay.
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from lightning_ding.config import ConfigLike, resolve
+from easydict import EasyDict
+
+from lightning_ding.checkpoints.files import replace_text
+from lightning_ding.config import ConfigLike, require, to_easydict
 from lightning_ding.distributed import messages
 from lightning_ding.distributed.commander.base import BaseParallelCommander, create_parallel_commander
-from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.coordinator.endpoints import CollectorEndpoint, LearnerEndpoint, WorkerEndpoint
+from lightning_ding.distributed.config import CoordinatorConfig, ParallelConfig
+from lightning_ding.distributed.coordinator.direct_calls import DirectCalls
+from lightning_ding.distributed.coordinator.endpoints import WorkerEndpoint
 from lightning_ding.distributed.coordinator.intake import ReplaySettings
 from lightning_ding.distributed.coordinator.run_state import RunState
-from lightning_ding.distributed.transport import Message, Refusal, Store
+from lightning_ding.distributed.ding_config import read_run
+from lightning_ding.distributed.transport import ADDRESS_FILE, Message, Refusal, Server, Store, get_transport
 
 logger = logging.getLogger(__name__)
 
 SWEEPS = 20  # checks of the leases during one lease
-MAX_TASKS = 1000  # concurrent collecting tasks that messages may request
+MESSAGES = (
+    *("connect", "heartbeat", "task", "fail", "disconnect", "get_policy"),
+    *("collector_data_task", "collector_close_task"),
+    *("learner_get_data_task", "learner_learn_task", "learner_send_policy", "learner_close_task"),
+    *("status", "increase_collector", "decrease_collector", "shutdown"),
+)
+"""Names of the messages; the method ``answer_<name>`` answers each."""
 
 
-class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
+class Coordinator(WorkerEndpoint, DirectCalls):
     """Answers the messages of all workers through :meth:`handle`; may be used from several threads.
 
+    Callers in the same process may also use the methods ``deal_with_...``, which have the arguments of DI-engine.
+
     Args:
-        cfg: Config of the run.
-        store: Store for blocks of tensors that workers and this process exchange.
+        cfg: Config of the run, also in DI-engine's format.
+        store: Store for blocks of tensors that workers and this process exchange. If None, the transport of the run
+            makes it, and from :meth:`start` on this coordinator listens for workers itself.
         resume: Whether to resume the run in ``main.exp_name``, if there is one.
         commander: Commander that decides on tasks; None means the one in the config.
         clock: Function that returns the time in seconds, for leases.
@@ -44,13 +61,16 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
     def __init__(
         self,
         cfg: ConfigLike[ParallelConfig],
-        store: Store,
+        store: Store | None = None,
         resume: bool = False,
         *,
         commander: BaseParallelCommander | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.config: ParallelConfig = resolve(ParallelConfig, cfg)
+        self.config: ParallelConfig = read_run(cfg)
+        self._server: Server | None = None
+        self._listens = store is None
+        store = self._prepare_to_listen() if store is None else store
         settings = ReplaySettings.of(self.config)
         made = commander if commander is not None else create_parallel_commander(self.config)
         super().__init__(RunState(settings, made, store, resume, clock))
@@ -61,22 +81,7 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
             Periodic("snapshots", section.snapshot_interval, self.save, self.give_up),
         ]
         self._methods: dict[str, Callable[[Message], Message]] = {
-            "connect": self.deal_with_connect,
-            "heartbeat": self.deal_with_heartbeat,
-            "task": self.deal_with_task,
-            "collector_data_task": self.deal_with_collector_send_data,
-            "collector_close_task": self.deal_with_collector_finish_task,
-            "get_policy": self.deal_with_get_policy,
-            "learner_get_data_task": self.deal_with_learner_get_data,
-            "learner_learn_task": self.deal_with_learner_send_info,
-            "learner_send_policy": self.deal_with_learner_send_policy,
-            "learner_close_task": self.deal_with_learner_finish_task,
-            "fail": self.deal_with_fail,
-            "disconnect": self.deal_with_disconnect,
-            "status": lambda message: self.status(),
-            "increase_collector": self.deal_with_increase_collector,
-            "decrease_collector": self.deal_with_decrease_collector,
-            "shutdown": self.deal_with_shutdown,
+            name: getattr(self, f"answer_{name}") for name in MESSAGES
         }
 
     def handle(self, name: str, message: Message) -> Message:
@@ -100,12 +105,26 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
         return self.scheduler.is_over
 
     @property
-    def error(self) -> str | None:
+    def failure(self) -> str | None:
         """The reason why the run was given up; None if it was not."""
         return self.scheduler.error
 
+    @classmethod
+    def default_config(cls) -> EasyDict:
+        """Return the defaults of the section ``system.coordinator`` as an ``EasyDict``."""
+        return EasyDict(to_easydict(CoordinatorConfig()), cfg_type=f"{cls.__name__}Dict")
+
     def start(self) -> None:
-        """Make the first tasks, and start checking leases and writing snapshots."""
+        """Make the first tasks, and start checking leases and writing snapshots.
+
+        Raises:
+            OSError: If this coordinator listens itself, and its address is in use.
+        """
+        if self._listens:
+            transport = get_transport(self.config.system.transport)
+            self._server = transport.serve(self.config, self.handle, self.run.store)
+            self._server.start()
+            announce(Path(self.config.main.exp_name), self._server)
         self.sweep()
         for thread in self._threads:
             thread.start()
@@ -120,18 +139,34 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
             return self.run.lock.wait_for(self.scheduler.is_known_to_all, timeout)
 
     def close(self) -> None:
-        """Stop. If the run is over, write the result and delete other files; otherwise save it for a later start."""
+        """Stop. If the run is over, write the result and delete other files; otherwise save it for a later start.
+
+        A coordinator that listens itself first waits until the workers of a run that is over have been notified.
+        """
         if self._is_closed:
             return
         self._is_closed = True
+        if self._server is not None:
+            if self.scheduler.is_over:
+                self.wait()
+            self._server.close()
         for thread in self._threads:
             thread.stop()
         if self.scheduler.is_over:
             self.run.write_result()
-        if self.scheduler.is_over and self.error is None:
+        if self.scheduler.is_over and self.failure is None:
             self.run.remove()
         else:
             self.save()
+
+    def _prepare_to_listen(self) -> Store:
+        """Return the store of the transport, after checking its settings."""
+        transport = get_transport(self.config.system.transport)
+        allowed = f"given with the transport {self.config.system.transport!r}, which starts all processes itself"
+        require(not transport.runs_alone, "store", allowed, None)
+        transport.check(self.config)
+        transport.make_secret(self.config)
+        return transport.make_store(self.config)
 
     def sweep(self) -> None:
         """Release the tasks of workers whose lease has expired, and look for new tasks."""
@@ -165,31 +200,30 @@ class Coordinator(WorkerEndpoint, CollectorEndpoint, LearnerEndpoint):
 
     # ------------------------------------------------------------------ messages of any sender
 
-    def deal_with_increase_collector(self, message: Message) -> Message:
+    def answer_status(self, message: Message) -> Message:
+        """Answer with the progress of the run."""
+        return self.status()
+
+    def answer_increase_collector(self, message: Message) -> Message:
         """Allow ``n`` more concurrent collecting tasks."""
         return self._change_space(messages.whole({"n": 1, **message}, "n", least=1))
 
-    def deal_with_decrease_collector(self, message: Message) -> Message:
+    def answer_decrease_collector(self, message: Message) -> Message:
         """Allow ``n`` fewer concurrent collecting tasks, and close the surplus."""
         return self._change_space(-messages.whole({"n": 1, **message}, "n", least=1))
 
-    def deal_with_shutdown(self, message: Message) -> Message:
+    def answer_shutdown(self, message: Message) -> Message:
         """End the run."""
         with self.run.lock:
             self.scheduler.end()
             self.run.changed()
         return {}
 
-    # ------------------------------------------------------------------ helpers
 
-    def _change_space(self, amount: int) -> Message:
-        with self.run.lock:
-            space = self.scheduler.commander.collector_task_space.size
-            if amount > 0 and space + amount > MAX_TASKS:
-                raise Refusal(400, f"at most {MAX_TASKS} collecting tasks are allowed, got {space} + {amount}")
-            space = self.scheduler.change_space(amount)
-            self.run.changed()
-        return {"collector_task_space": space}
+def announce(folder: Path, server: Server) -> None:
+    """Write the address of a server into the folder of the run, in which workers look for it."""
+    text = json.dumps({**server.address, "pid": os.getpid()})
+    replace_text(folder / ADDRESS_FILE, text, is_synced=False)
 
 
 LARGEST_SHARE = 0.05  # share of the time that the function may take

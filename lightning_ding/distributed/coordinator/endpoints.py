@@ -74,7 +74,7 @@ class WorkerEndpoint(Endpoint):
         super().__init__(run)
         self._num_waiting = 0  # workers whose requests for a task are being delayed
 
-    def deal_with_connect(self, message: Message) -> Message:
+    def answer_connect(self, message: Message) -> Message:
         """Register a worker, if it has the same version as the coordinator."""
         theirs = (messages.text(message, "version"), messages.whole(message, "schema"))
         if theirs != (__version__, SCHEMA):
@@ -87,13 +87,13 @@ class WorkerEndpoint(Endpoint):
             self.scheduler.book.connect(worker_id, role, resource)
         return {"lease": self.scheduler.book.lease}
 
-    def deal_with_heartbeat(self, message: Message) -> Message:
+    def answer_heartbeat(self, message: Message) -> Message:
         """Renew a lease, and answer whether the task is to be closed."""
         with self.run.lock:
             self.scheduler.book.renew(messages.text(message, "worker_id"))
             return {"close": self._owned(message).is_closing if message.get("task_id") is not None else False}
 
-    def deal_with_task(self, message: Message) -> Message:
+    def answer_task(self, message: Message) -> Message:
         """Answer with a task; without a task, delay the answer a little.
 
         Each delayed answer occupies a thread of the server. Above a limit, the answer is immediate and workers
@@ -112,7 +112,7 @@ class WorkerEndpoint(Endpoint):
             wait = 0.0 if may_wait or task is not None else TASK_WAIT
             return {"task": None if task is None else _about(task), "shutdown": is_over, "wait": wait}
 
-    def deal_with_fail(self, message: Message) -> Message:
+    def answer_fail(self, message: Message) -> Message:
         """Take a task away from a worker that reports an error."""
         with self.run.lock:
             if not self._is_over(message):
@@ -120,14 +120,14 @@ class WorkerEndpoint(Endpoint):
                 self.run.changed()
         return {}
 
-    def deal_with_disconnect(self, message: Message) -> Message:
+    def answer_disconnect(self, message: Message) -> Message:
         """Remove a worker, and release its task for another worker."""
         with self.run.lock:
             self.scheduler.disconnect(messages.text(message, "worker_id"))
             self.run.changed()
         return {}
 
-    def deal_with_get_policy(self, message: Message) -> Message:
+    def answer_get_policy(self, message: Message) -> Message:
         """Answer with the handle of newer weights of a policy, if there are any."""
         serial = message.get("serial", -1)
         known = serial if isinstance(serial, int) else messages.whole(message, "serial")
@@ -162,7 +162,7 @@ def _about(task: Task) -> dict[str, Any]:
 class CollectorEndpoint(Endpoint):
     """Answers the messages of collectors."""
 
-    def deal_with_collector_send_data(self, message: Message) -> Message:
+    def answer_collector_data_task(self, message: Message) -> Message:
         """Accept transitions and their metadata, which are on the disk when this returns."""
         seq, metadata = messages.whole(message, "seq"), read_metadata(message)
         with self.run.lock:
@@ -180,25 +180,21 @@ class CollectorEndpoint(Endpoint):
             verdict, wait = "wait", DISK_WAIT
         with self.run.lock:
             if verdict == "accepted":
-                self._note_data(task, is_progress=data_id is not None)
+                self._note_data(task, is_progress=data_id is not None or metadata["samples_elsewhere"] > 0)
             taken = {"accepted": verdict != "wait", "duplicate": verdict == "duplicate"}
             return {**taken, "wait": wait if verdict == "wait" else 0.0, **self._settings(task, replay)}
 
-    def deal_with_collector_finish_task(self, message: Message) -> Message:
+    def answer_collector_close_task(self, message: Message) -> Message:
         """Record the end of a collecting or evaluating task."""
         with self.run.lock:
             if not self._is_over(message):
                 task, info = self._owned(message, "collector"), messages.mapping(message, "info")
-                is_done = self.deal_with_collector_judge_finish(task.task_id, info)
+                is_done = self.scheduler.commander.judge_collector_finish(task.task_id, info)
                 self._finish(task, info, is_done)
                 if is_done and task.is_evaluation:
                     self.run.results.note_evaluation(info, self.run.env_step())
                 self.run.changed()
         return {}
-
-    def deal_with_collector_judge_finish(self, task_id: str, info: Mapping[str, Any]) -> bool:
-        """Return whether the finish info of a collector marks its task as done."""
-        return self.scheduler.commander.judge_collector_finish(task_id, info)
 
     def _settings(self, task: Task, replay: Replay) -> Message:
         """Return the settings with which a collector continues."""
@@ -227,7 +223,7 @@ class LearnerEndpoint(Endpoint):
         self._rounds: deque[Any] = deque()  # handles of the newest rounds, which may not have been read yet
         self._answers: dict[tuple[str, int, int], Message] = {}  # the newest answers, which may not have arrived
 
-    def deal_with_learner_get_data(self, message: Message) -> Message:
+    def answer_learner_get_data_task(self, message: Message) -> Message:
         """Draw a round and put it into the store, or answer how long to wait.
 
         A request that is repeated with the same ``number`` gets the same answer, so that no episode statistics are lost
@@ -257,17 +253,16 @@ class LearnerEndpoint(Endpoint):
             stops = task.is_closing
         batch = None if stops else replay.draw(*amount, train_iter, options, policy_version)
         handle = None if batch is None else self._put(batch)
-        counts = replay.counts
         return {
             "data": handle,
             "wait": 0.0 if stops or batch is not None else replay.learner_wait(),
             "stop": stops,
-            "progress": {"env_step": counts.env_step, "episode": counts.episode, "sample": counts.sample},
+            "progress": _progress(replay),
             "episodes": replay.pop_episodes() if rank == 0 else {"returns": [], "lengths": [], "dropped": 0},
             "stats": replay.stats(),
         }
 
-    def deal_with_learner_send_info(self, message: Message) -> Message:
+    def answer_learner_learn_task(self, message: Message) -> Message:
         """Pass priorities to the buffer and the progress of a learner to the commander."""
         info = read_info(message)
         train_iter, priorities = info["learner_step"], messages.handle(info, "priority_info", "priority")
@@ -280,9 +275,9 @@ class LearnerEndpoint(Endpoint):
             self._note_info(task, info)
         if priorities is not None:
             self._take_priorities(replay, priorities)
-        return {}
+        return {"progress": _progress(replay)}
 
-    def deal_with_learner_send_policy(self, message: Message) -> Message:
+    def answer_learner_send_policy(self, message: Message) -> Message:
         """Publish new weights; refuse weights that cannot be read."""
         policy_id, policy_version = messages.text(message, "policy_id"), messages.whole(message, "policy_version")
         handle = messages.handle(message, "data_id", "policy")
@@ -305,19 +300,15 @@ class LearnerEndpoint(Endpoint):
                 weights.keep_only(commander.needed_policies())
             return {"serial": weights.serials()[policy_id]}
 
-    def deal_with_learner_finish_task(self, message: Message) -> Message:
+    def answer_learner_close_task(self, message: Message) -> Message:
         """Record that a learner has finished or released its task."""
         with self.run.lock:
             if not self._is_over(message):
                 task, info = self._owned(message, "learner"), read_info(message)
                 self._note_info(task, info)
-                self._finish(task, info, self.deal_with_learner_judge_finish(task.task_id, info))
+                self._finish(task, info, self.scheduler.commander.judge_learner_finish(task.task_id, info))
                 self.run.changed()
         return {}
-
-    def deal_with_learner_judge_finish(self, task_id: str, info: Mapping[str, Any]) -> bool:
-        """Return whether the info of a learner marks its task as done."""
-        return self.scheduler.commander.judge_learner_finish(task_id, info)
 
     def _amount(self, message: Message) -> tuple[int, int]:
         """Return the requested transitions of a minibatch and minibatches of a round.
@@ -354,3 +345,9 @@ class LearnerEndpoint(Endpoint):
     def _note_info(self, task: Task, info: Mapping[str, Any]) -> None:
         self.run.results.note_learner(info)
         self.scheduler.commander.update_learner_info(task.task_id, info)
+
+
+def _progress(replay: Replay) -> dict[str, int]:
+    """Return the counters of the collected data."""
+    counts = replay.counts
+    return {"env_step": counts.env_step, "episode": counts.episode, "sample": counts.sample}

@@ -20,6 +20,7 @@ from lightning_ding.distributed.coordinator.sample_ratio import SampleRatio
 from lightning_ding.distributed.coordinator.schema import check_rows, episode_of_attempt, renumber
 from lightning_ding.policy import create_policy, get_policy_cls
 from lightning_ding.worker import create_buffer, get_buffer_cls
+from lightning_ding.worker.players import attribute
 from lightning_ding.worker_config import ReplayBufferConfig
 
 BUFFER_FILE = "buffer.safetensors"
@@ -187,6 +188,8 @@ class ReplaySettings:
     samples_per_insert: float
     envs: int
     """Number of env ids of each collector."""
+    sample_options: dict[str, Any]
+    """Options of the policy for the buffer's ``sample``: ``n_step`` and ``discount_factor``."""
 
     @classmethod
     def of(cls, config: ParallelConfig) -> ReplaySettings:
@@ -215,6 +218,10 @@ class ReplaySettings:
             round_size=round_size,
             samples_per_insert=coordinator.samples_per_insert or round_size / policy.get_attribute("n_sample"),
             envs=config.main.env.collector_env_num * players,
+            sample_options={
+                "n_step": attribute(policy, "nstep", 1),
+                "discount_factor": attribute(policy, "discount_factor", 1.0),
+            },
         )
 
 

@@ -106,7 +106,7 @@ class CoordinatorActor:
         self._coordinator.close()
         written = self._folder / "result.json"
         result: dict[str, Any] = json.loads(written.read_text()) if written.exists() else {}
-        return {**result, "error": self._coordinator.error}
+        return {**result, "error": self._coordinator.failure}
 
     def _start(self, cfg: ParallelConfig, resume: bool) -> None:
         from lightning_ding.distributed.coordinator.coordinator import Coordinator

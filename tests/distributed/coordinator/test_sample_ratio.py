@@ -215,7 +215,8 @@ def test_priorities_whose_answer_was_lost_may_come_again(tmp_path: Path) -> None
     said = {"priority": batch["reward"] + 1}
     said |= {name: batch[name] for name in ("replay_unique_id", "replay_buffer_idx")}
     info = {"learner_step": 1, "learner_done": False, "priority_info": run.store.put("priority", said)}
-    assert [learner.call("learner_learn_task", info=info) for _ in range(2)] == [{}, {}]
+    answers = [learner.call("learner_learn_task", info=info) for _ in range(2)]
+    assert answers == [{"progress": {"env_step": 4, "episode": 0, "sample": 4}}] * 2
 
 
 def test_a_question_for_a_round_whose_answer_was_lost_gets_the_same_again(tmp_path: Path) -> None:

@@ -153,10 +153,10 @@ def test_too_many_failures_in_a_row_end_the_run_with_the_last_error(tmp_path: Pa
     for _ in range(2):
         collector.call("fail", error="bad env")
         collector.take()
-    assert run.coordinator.error is None
+    assert run.coordinator.failure is None
     collector.call("fail", error="the env is gone")
     assert run.coordinator.system_shutdown_flag
-    assert "the env is gone" in str(run.coordinator.error)
+    assert "the env is gone" in str(run.coordinator.failure)
     run.coordinator.close()
     assert "the env is gone" in json.loads((tmp_path / "run/result.json").read_text())["error"]
     run.restart()  # once the env is mended
@@ -169,7 +169,7 @@ def test_collectors_that_are_silent_all_at_once_do_not_end_the_run(tmp_path: Pat
     for _ in range(5):
         Worker(run, "collector").take()
     run.elapse(16)
-    assert run.coordinator.error is None
+    assert run.coordinator.failure is None
     assert run.coordinator.status()["collector_tasks"] == {"running": 0, "waiting": 5}
 
 
@@ -183,10 +183,10 @@ def test_collectors_that_die_again_and_again_without_any_data_end_the_run(tmp_pa
     for _ in range(2):
         Worker(run, "collector").take()
         run.elapse(16)
-    assert run.coordinator.error is None
+    assert run.coordinator.failure is None
     Worker(run, "collector").take()
     run.elapse(16)
-    assert "3 collector tasks in a row failed" in str(run.coordinator.error)
+    assert "3 collector tasks in a row failed" in str(run.coordinator.failure)
 
 
 def test_what_a_worker_said_while_the_coordinator_was_stopped_is_heard_before_its_lease_ends(run: Run) -> None:
@@ -204,11 +204,11 @@ def test_collectors_that_fail_after_their_first_message_count_as_consecutive_fai
     run = Run(config(tmp_path / "run", max_failures=2))
     _, collector = both(run)
     for _ in range(3):
-        assert run.coordinator.error is None
+        assert run.coordinator.failure is None
         assert collector.send(None)["accepted"]  # an empty message, with which every task begins
         collector.call("fail", error="the first step raises")
         collector.take()
-    assert "the first step raises" in str(run.coordinator.error)
+    assert "the first step raises" in str(run.coordinator.failure)
 
 
 def test_a_run_that_was_given_up_for_its_learner_learns_again_when_it_is_resumed(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_run_that_was_given_up_for_its_learner_learns_again_when_it_is_resumed
     for _ in range(2):
         learner.call("fail", error="out of memory")
         learner.take()
-    assert run.coordinator.error is not None
+    assert run.coordinator.failure is not None
     run.coordinator.close()
     run.restart()
     again = Worker(run, "learner")
@@ -233,9 +233,9 @@ def test_learner_lost_after_the_end_leaves_an_error_instead_of_an_empty_result(t
     learner, collector = both(run)
     collector.send(transitions())
     assert run.coordinator.system_shutdown_flag
-    assert run.coordinator.error is None
+    assert run.coordinator.failure is None
     learner.call("disconnect")
-    assert "before it could report its results" in str(run.coordinator.error)
+    assert "before it could report its results" in str(run.coordinator.failure)
     run.coordinator.close()
     run.restart()
     assert Worker(run, "learner").take()["task"] is not None  # and can be finished
@@ -248,7 +248,7 @@ def test_a_disconnected_worker_counts_as_no_failure(tmp_path: Path) -> None:
         collector.take()
         collector.call("disconnect")
         run.coordinator.sweep()
-    assert run.coordinator.error is None
+    assert run.coordinator.failure is None
     assert run.coordinator.status()["collector_tasks"] == {"running": 0, "waiting": 2}
 
 
@@ -330,7 +330,7 @@ def test_a_learner_that_is_done_ends_the_run(run: Run) -> None:
     learner, _ = both(run)
     learner.call("learner_close_task", info={"learner_step": 3, "learner_done": True, "results": {}})
     assert run.coordinator.system_shutdown_flag
-    assert run.coordinator.error is None
+    assert run.coordinator.failure is None
 
 
 def test_the_run_ends_at_so_many_env_steps(tmp_path: Path) -> None:

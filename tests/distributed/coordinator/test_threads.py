@@ -114,8 +114,8 @@ def test_a_failing_thread_ends_the_run_with_its_error(tmp_path: Path, monkeypatc
 
     run.coordinator.start()
     monkeypatch.setattr(run.coordinator.run.scheduler.commander, "get_learner_task", broken)
-    until(lambda: run.coordinator.error)
-    assert "the commander is broken" in str(run.coordinator.error)
+    until(lambda: run.coordinator.failure)
+    assert "the commander is broken" in str(run.coordinator.failure)
     run.coordinator.close()
 
 
