@@ -106,6 +106,8 @@ class Registry(Generic[T]):
 def import_modules(names: Iterable[str]) -> None:
     """Import modules that register entries.
 
+    Modules of DI-engine's package ``ding`` are left out, because their entries are registered here by the same names.
+
     Args:
         names: Dotted names of the modules, such as ``import_names`` of a config.
 
@@ -113,6 +115,8 @@ def import_modules(names: Iterable[str]) -> None:
         ImportError: If a module cannot be imported; the original error is the cause.
     """
     for name in names:
+        if name.partition(".")[0] == "ding":
+            continue
         try:
             importlib.import_module(name)
         except ImportError as error:

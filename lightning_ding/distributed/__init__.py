@@ -15,6 +15,7 @@ from lightning_ding.distributed.collector.marine import MarineParallelCollector
 from lightning_ding.distributed.collector.naive import NaiveCollector
 from lightning_ding.distributed.collector.zergling import ZerglingParallelCollector
 from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
+from lightning_ding.distributed.comm_worker.hooks import SendLearnInfoHook, SendPolicyHook
 from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
 from lightning_ding.distributed.commander.base import (
     BaseParallelCommander,
@@ -26,6 +27,7 @@ from lightning_ding.distributed.commander.one_vs_one import OneVsOneParallelComm
 from lightning_ding.distributed.commander.solo import SoloParallelCommander
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
+from lightning_ding.distributed.flask_fs.workers import FlaskFileSystemCollector, FlaskFileSystemLearner
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
 from lightning_ding.distributed.ray.pipeline import run_on_ray
 from lightning_ding.distributed.transport import (
@@ -65,6 +67,8 @@ __all__ = [
     "RayCollector",
     "RayLearner",
     "Refusal",
+    "SendLearnInfoHook",
+    "SendPolicyHook",
     "SoloParallelCommander",
     "Store",
     "ZerglingParallelCollector",
@@ -77,8 +81,6 @@ __all__ = [
     "run_on_ray",
 ]
 
-FlaskFileSystemCollector = BaseCommCollector.over("flask_fs", "FlaskFileSystemCollector", __name__)
-FlaskFileSystemLearner = BaseCommLearner.over("flask_fs", "FlaskFileSystemLearner", __name__)
 RayCollector = BaseCommCollector.over("ray", "RayCollector", __name__)
 RayLearner = BaseCommLearner.over("ray", "RayLearner", __name__)
 

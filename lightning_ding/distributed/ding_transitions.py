@@ -14,7 +14,7 @@ from lightning_ding import nested
 from lightning_ding.config import require
 
 METADATA = frozenset(
-    [
+    {
         "cur_episode",
         "cur_sample",
         "cur_step",
@@ -30,7 +30,7 @@ METADATA = frozenset(
         "replay_buffer_idx",
         "IS",
         "null",
-    ]
+    }
 )
 """Entries that are not part of a transition, but of its metadata or of the buffer."""
 NEEDED = ("obs", "action", "reward")

@@ -21,13 +21,14 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
 from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
 from lightning_ding.distributed.comm_worker.loop import end_process
+from lightning_ding.distributed.comm_worker.role import BaseCommRole
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.transport import Refusal, get_transport
 from lightning_ding.entry.config_file import read_config
@@ -35,8 +36,13 @@ from lightning_ding.entry.coordinate import CannotStartError, coordinate
 from lightning_ding.envs.process.lifeline import die_with
 from lightning_ding.exit_codes import INTERRUPTED
 from lightning_ding.posix import require_posix_for_distributed
+from lightning_ding.worker import create_comm_collector, create_comm_learner
 
 ROLES = ("coordinator", "learner", "collector")
+WORKERS: dict[str, tuple[str, type[BaseCommRole], Callable[..., Any]]] = {
+    "learner": ("comm_learner", BaseCommLearner, create_comm_learner),
+    "collector": ("comm_collector", BaseCommCollector, create_comm_collector),
+}
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 NO_TOKEN = "there is no --token, because every user of the machine can read a command line: write it into a file that "
 NO_TOKEN += "system.coordinator.token_file names, or into the environment variable LIGHTNING_DING_TOKEN"
@@ -129,7 +135,9 @@ def _run(role: str, cfg: ParallelConfig, options: argparse.Namespace) -> int:
         return coordinate(_listening_at(cfg, options.host, options.port), options.resume)
     address = {"host": options.host, "port": options.port}
     try:
-        worker = BaseCommLearner(cfg, **address) if role == "learner" else BaseCommCollector(cfg, **address)
+        worker = _make_worker(role, cfg, address)
+    except KeyError as error:
+        raise CannotStartError(error.args[0]) from error
     except (ValueError, ImportError, OSError) as error:
         raise CannotStartError(str(error)) from error
     if isinstance(worker, BaseCommCollector):
@@ -140,6 +148,15 @@ def _run(role: str, cfg: ParallelConfig, options: argparse.Namespace) -> int:
         if refusal.status not in NOT_WANTED:
             raise
         raise CannotStartError(f"the coordinator refuses this {role}: {refusal}") from refusal
+
+
+def _make_worker(role: str, cfg: ParallelConfig, address: Mapping[str, Any]) -> BaseCommRole:
+    """Return the worker of a role, of the class that the config names."""
+    kind, plain, create = WORKERS[role]
+    if getattr(cfg.system, kind) is None:
+        return plain(cfg, **address)
+    worker: BaseCommRole = create(cfg, **address)
+    return worker
 
 
 def _listening_at(cfg: ParallelConfig, host: str | None, port: int | None) -> ParallelConfig:

@@ -116,7 +116,9 @@ def get_class(registry: Registry[Any], cfg: Any, default_type: str | None = None
 
 
 def create_comm_collector(cfg: Any, **kwargs: Any) -> Any:
-    """Return the comm collector that ``cfg.type``, or ``cfg.system.transport``, names.
+    """Return the comm collector that ``cfg.type`` names.
+
+    In the config of a whole run, ``cfg.system.comm_collector`` names it, or ``cfg.system.transport``.
 
     Args:
         cfg: Config of the worker.
@@ -125,18 +127,21 @@ def create_comm_collector(cfg: Any, **kwargs: Any) -> Any:
     Raises:
         KeyError: If the type is missing or not registered.
     """
-    return get_class(COMM_COLLECTOR_REGISTRY, _named(cfg))(cfg, **kwargs)
+    return get_class(COMM_COLLECTOR_REGISTRY, _named(cfg, "comm_collector"))(cfg, **kwargs)
 
 
 def create_comm_learner(cfg: Any, **kwargs: Any) -> Any:
     """Return the comm learner that ``cfg`` names, as :func:`create_comm_collector` does."""
-    return get_class(COMM_LEARNER_REGISTRY, _named(cfg))(cfg, **kwargs)
+    return get_class(COMM_LEARNER_REGISTRY, _named(cfg, "comm_learner"))(cfg, **kwargs)
 
 
-def _named(cfg: Any) -> Any:
-    """Return the mapping that holds the ``type``; a whole distributed config calls it its transport."""
+def _named(cfg: Any, kind: str) -> Any:
+    """Return the mapping that holds the ``type``; in a whole distributed config it is the kind or the transport."""
     section = to_dict(cfg) if is_dataclass(cfg) and not isinstance(cfg, type) else cfg
     if not isinstance(section, Mapping) or "type" in section:
         return section
     system = section.get("system")
-    return {"type": system["transport"]} if isinstance(system, Mapping) and "transport" in system else section
+    if not isinstance(system, Mapping) or not ({"transport", kind} & system.keys()):
+        return section
+    name = system.get(kind) or system.get("transport")
+    return {"type": name, "import_names": system.get("import_names", ())}

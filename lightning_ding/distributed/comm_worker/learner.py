@@ -21,7 +21,7 @@ from lightning_ding.callbacks.remote import LearningReporter, WeightPublisher
 from lightning_ding.datamodules.remote_feed import RemoteData
 from lightning_ding.distributed.comm_worker.hooks import hooks_of_comm_learner
 from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker
-from lightning_ding.distributed.comm_worker.own_data import BatchSource, InfoForm
+from lightning_ding.distributed.comm_worker.own_data import BatchSource, ColumnsOf, InfoForm
 from lightning_ding.distributed.comm_worker.ranks import RankZero, global_rank, global_world_size, tasks_of_rank_zero
 from lightning_ding.distributed.comm_worker.remote_learner import RemoteLearner
 from lightning_ding.distributed.comm_worker.role import BaseCommRole
@@ -171,10 +171,10 @@ class BaseCommLearner(BaseCommRole):
             ValueError: If the task cannot be done, for example because the policy is on-policy.
         """
         learner = self._task_learner(task_info) if "main" in task_info else self._plain_learner(task_info)
+        if not isinstance(learner, RemoteLearner):
+            learner.setup_dataloader(ColumnsOf(self.get_data, attribute(learner.policy, "discount_factor", 1.0)))
         for name in ("get_data", "send_policy", "send_learn_info"):
             setattr(learner, name, getattr(self, name))
-        if not isinstance(learner, RemoteLearner):
-            learner.setup_dataloader()
         return learner
 
     def _task_learner(self, task_info: Mapping[str, Any]) -> RemoteLearner:

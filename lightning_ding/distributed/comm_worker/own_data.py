@@ -53,6 +53,24 @@ class BatchSource:
         return RemoteData(data=cast("dict[str, Any]", nested.stack(batches)), progress=self._progress())
 
 
+class ColumnsOf:
+    """Returns the batches of a function as columns, in the form that policies learn from.
+
+    Args:
+        get_data: See :class:`BatchSource`.
+        discount_factor: Discount factor of returns of several steps, in [0, 1].
+    """
+
+    def __init__(self, get_data: GetData, discount_factor: float) -> None:
+        self._get_data = get_data
+        self._discount_factor = discount_factor
+
+    def __call__(self, batch_size: int) -> dict[str, Any] | None:
+        """Return the next batch; None after the last one."""
+        batch = self._get_data(batch_size)
+        return as_columns(batch, self._discount_factor) if batch else None
+
+
 class InfoForm(LearningReporter):
     """Passes reports to a function in DI-engine's form, and one more with ``learner_done`` at the end of the run.
 

@@ -66,6 +66,9 @@ class RemoteLearner(BaseLearner):
         self._learned: int | None = None  # updates at the end; testing loads the progress of the best checkpoint
         self.datamodule = self._make_data(comm_learner, is_game)
         self.trainer = self._make_task_trainer(callbacks)
+        for hook in callbacks:
+            if isinstance(hook, LearnerHook):
+                hook.engine = self
 
     @property
     @override

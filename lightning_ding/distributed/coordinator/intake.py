@@ -219,8 +219,8 @@ class ReplaySettings:
             samples_per_insert=coordinator.samples_per_insert or round_size / policy.get_attribute("n_sample"),
             envs=config.main.env.collector_env_num * players,
             sample_options={
-                "n_step": attribute(policy, "nstep", 1),
-                "discount_factor": attribute(policy, "discount_factor", 1.0),
+                "n_step": attribute(policy.collect_mode, "nstep", 1),
+                "discount_factor": attribute(policy.collect_mode, "discount_factor", 1.0),
             },
         )
 

@@ -327,14 +327,15 @@ def next_batch_of(source: Any, batch_size: Callable[[], int]) -> NextBatch:
     """Return a function that returns the next batch of a source.
 
     Args:
-        source: Function of the batch size, or an iterable.
+        source: Function of the batch size, or an iterable. A batch may be a list of functions that load a transition
+            each; a function returns None or an empty list after the last batch.
         batch_size: Function that returns the batch size, called before each batch.
 
     Raises:
         TypeError: If ``source`` is neither callable nor iterable.
     """
     if callable(source):
-        return lambda: source(batch_size())
+        return lambda: _loaded(source(batch_size()))
     try:
         iterator = iter(source)
     except TypeError as error:
@@ -342,6 +343,19 @@ def next_batch_of(source: Any, batch_size: Callable[[], int]) -> NextBatch:
             f"get_data must be a function of the batch size, or an iterable, got {type(source).__name__}"
         ) from error
     return lambda: next(iterator)
+
+
+def _loaded(batch: Any) -> Any:
+    """Return a batch whose transitions are loaded, if it is a list of functions that load one.
+
+    Raises:
+        StopIteration: If there is no batch.
+    """
+    if batch is None or (isinstance(batch, list) and not batch):
+        raise StopIteration
+    if isinstance(batch, list):
+        return [one() if callable(one) else one for one in batch]
+    return batch
 
 
 def create_learner(cfg: Any, **kwargs: Any) -> BaseLearner:
