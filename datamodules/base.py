@@ -187,7 +187,7 @@ class CollectingDataModule(ResumableDataModule):
         policy: Any = trainer.lightning_module
         stop_value = self.stop_value
         if stop_value is None and policy is not None:  # None until a Trainer has a module
-            stop_value = policy.config.eval.evaluator.stop_value
+            stop_value = policy.config.eval.evaluator.stop_return()
         return Limits(self.max_env_step, self.max_train_iter, stop_value)
 
     def setup(self, stage: str) -> None:

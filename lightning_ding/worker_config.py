@@ -109,6 +109,16 @@ class ReplayBufferConfig:
         return set(BUFFER_REGISTRY.config_classes())
 
 
+OFF: dict[str, Any] = {
+    "load_ckpt_before_run": "",
+    "log_show_after_iter": False,
+    "save_ckpt_after_iter": False,
+    "save_ckpt_after_run": False,
+    "log_reduce_after_iter": False,
+}
+"""Values of the short keys of hooks that mean no hook."""
+
+
 @dataclass(frozen=True)
 class HookConfig:
     """Hooks of a learner: the built-in ones by their short keys, and further ones by name."""
@@ -126,6 +136,22 @@ class HookConfig:
     custom: Mapping[str, Any] = field(default_factory=dict)
     """Further hooks by name, each a mapping: type, position, and optionally name, priority and ext_args."""
 
+    @classmethod
+    def for_section(cls, section: Mapping[str, Any], path: str) -> tuple[type[HookConfig], dict[str, Any]]:
+        """Return this class, and a section whose hooks in full form, under any name, are entries of ``custom``.
+
+        Args:
+            section: Keys and values; a mapping under any other key than ``custom`` is a hook in full form, and replaces
+                the built-in hook if the key is a short one.
+            path: Start of the section's keys in error messages.
+        """
+        full = {key: value for key, value in section.items() if key != "custom" and isinstance(value, Mapping)}
+        short = {key: value for key, value in section.items() if key not in full}
+        if full:
+            short["custom"] = {**short.get("custom", {}), **full}
+            short |= {key: OFF[key] for key in full if key in OFF}
+        return cls, short
+
     def __post_init__(self) -> None:
         for name in ("log_show_after_iter", "save_ckpt_after_iter"):
             value = getattr(self, name)
@@ -136,6 +162,8 @@ class HookConfig:
 @dataclass(frozen=True)
 class LearnerLoaderConfig:
     """Loading of a learner's batches."""
+
+    MOVED: ClassVar[dict[str, str]] = moved(chunk_size="leave it out: a batch is fetched as a whole")
 
     num_workers: int = 0
     """Only 0: batches are fetched one by one in the learner's process, each after the previous update."""
@@ -177,9 +205,9 @@ class AggregatorConfig:
     """Keys of a learner aggregator."""
 
     MOVED: ClassVar[dict[str, str]] = moved(
-        slave="learners are objects of this process, or the ranks of torch.distributed",
-        master="learners are objects of this process, or the ranks of torch.distributed",
-        learner="pass the learners to the constructor",
+        slave="no learner listens: pass objects of this process as learners, or use system.learner.multi_gpu",
+        master="no learner listens: pass objects of this process as learners, or use system.learner.multi_gpu",
+        learner="no learner listens: pass objects of this process as learners, or use system.learner.multi_gpu",
     )
 
     timeout_seconds: float = 600.0

@@ -148,6 +148,14 @@ def run_of_ding(cfg: Mapping[str, Any]) -> ParallelConfig:
     return resolve(ParallelConfig, made)
 
 
+def known_keys(cfg: Any, config_class: type) -> Any:
+    """Return a config without the keys that a config class does not have."""
+    if not isinstance(cfg, Mapping):
+        return cfg
+    known = {*config_class.__dataclass_fields__, "compressor", "cfg_type"}  # type: ignore[attr-defined]
+    return {key: value for key, value in cfg.items() if key in known}
+
+
 def task_of_ding(cfg: Any) -> Any:
     """Return the ``collector_cfg`` of a task; one in DI-engine's format is translated.
 

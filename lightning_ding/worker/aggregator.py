@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import safetensors.torch
@@ -52,10 +53,63 @@ class LearnerAggregator:
         require(len(named) >= 1, "learners", "at least one learner", learners)
         names = [name for name, _ in named]
         require(len(self.learners) == len(named), "learners", "of different instance_name", names)
+        self._is_started = False
+        self._about: dict[str, Any] = {}
         self._group: Any = None
         if world_size() > 1:
             timeout = datetime.timedelta(seconds=self.config.timeout_seconds)
             self._group = dist.new_group(backend="gloo", timeout=timeout)
+
+    @property
+    def is_started(self) -> bool:
+        """Whether :meth:`start` was called and :meth:`close` was not."""
+        return self._is_started
+
+    def start(self) -> None:
+        """Call the hooks of ``before_run`` of all learners; do nothing if they have been called already.
+
+        The learners are objects of this process, so there is nothing to connect to.
+
+        Raises:
+            RuntimeError: If a learner fails; the message names it, and its error is the cause.
+        """
+        if self._is_started:
+            return
+        for name, learner in self.learners.items():
+            with naming(name):
+                learner.call_hook("before_run")
+        self._is_started = True
+
+    # ------------------------------------------------------------------ tasks, as DI-engine's coordinator sends them
+
+    def deal_with_get_resource(self) -> dict[str, int]:
+        """Return the number of learners of this process as ``gpu``."""
+        return {"gpu": len(self.learners)}
+
+    def deal_with_learner_start(self, task: Mapping[str, Any]) -> dict[str, str]:
+        """Start the learners, which have their policies already; see :meth:`start`.
+
+        Args:
+            task: A task with ``task_info``, whose ``buffer_id`` and ``task_id`` are added to the answers.
+        """
+        self._about = {name: task.get("task_info", {}).get(name) for name in ("buffer_id", "task_id")}
+        self.start()
+        return {"message": "learner task has started"}
+
+    def deal_with_get_data(self, task: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return :meth:`get_data_demand` with the ids of the task."""
+        return {**self._about, **self.get_data_demand()}
+
+    def deal_with_learn(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """Train the learners on ``data`` of the task, and return the merged ``info`` with the ids of the task.
+
+        Raises:
+            ValueError: If the size of the batch does not match.
+            RuntimeError: If a learner fails; the message names it.
+        """
+        return {**self._about, "info": self.train(task["data"])}
+
+    # ------------------------------------------------------------------ learning
 
     def get_data_demand(self) -> dict[str, int]:
         """Return ``batch_size``, the sum over the learners of this process, and ``cur_learner_iter``."""
@@ -96,7 +150,7 @@ class LearnerAggregator:
         return [info for one in records for info in one["infos"]]
 
     def close(self) -> dict[str, bool]:
-        """Close all learners, even if one of them fails to close.
+        """Call the hooks of ``after_run`` if the learners were started, and close all learners, even if one fails.
 
         Returns:
             True for each name.
@@ -107,9 +161,12 @@ class LearnerAggregator:
         failed: dict[str, Exception] = {}
         for name, learner in self.learners.items():
             try:
+                if self._is_started:
+                    learner.call_hook("after_run")
                 learner.close()
             except Exception as error:
                 failed[name] = error
+        self._is_started = False
         if failed:
             said = "; ".join(f"{name!r}: {error}" for name, error in failed.items())
             raise RuntimeError(f"some learners could not be closed: {said}") from next(iter(failed.values()))
@@ -131,12 +188,23 @@ class LearnerAggregator:
         for (name, learner), size in zip(self.learners.items(), sizes, strict=True):
             share = slice(start, start + size)
             start += size
-            try:
+            with naming(name):
                 learner.train(data[share] if isinstance(data, Sequence) else nested.index(data, share), envstep)
-            except Exception as error:
-                raise RuntimeError(f"learner {name!r} failed: {type(error).__name__}: {error}") from error
             infos.append(learner.learn_info)
         return infos
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Name the learner in the error of a block.
+
+    Raises:
+        RuntimeError: For any error of the block, which is the cause.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise RuntimeError(f"learner {name!r} failed: {type(error).__name__}: {error}") from error
 
 
 def merge_info(infos: Sequence[Any]) -> Any:

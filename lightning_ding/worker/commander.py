@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from easydict import EasyDict
+
 from lightning_ding.modes import CommandMode
 from lightning_ding.progress import Progress
 from lightning_ding.worker.players import command_mode_of
@@ -16,7 +18,7 @@ class BaseSerialCommander:
     A commander keeps no state from one step to the next.
 
     Args:
-        cfg: None or empty, because a commander has no keys.
+        cfg: None or without keys of its own, because a commander has none, as ``default_config()`` is.
         learner: Learner whose ``learn_info`` is part of the info, and whose updates are ``learner_step``.
         collector: Collector whose env steps are ``envstep``.
         evaluator: Evaluator whose best mean return is ``best_return``.
@@ -39,14 +41,20 @@ class BaseSerialCommander:
         *,
         progress: Progress | None = None,
     ) -> None:
-        if cfg:
-            raise ValueError(f"a commander's config must be empty, got the keys {sorted(cfg)}")
+        keys = sorted(set(cfg or ()) - {"cfg_type"})
+        if keys:
+            raise ValueError(f"a commander's config must be empty, got the keys {keys}")
         self.policy = policy
         self._learner = learner
         self._collector = collector
         self._evaluator = evaluator
         self._replay_buffer = replay_buffer
         self._progress = progress
+
+    @classmethod
+    def default_config(cls) -> EasyDict:
+        """Return the default config as an ``EasyDict``, which has no keys but ``cfg_type``."""
+        return EasyDict(cfg_type=f"{cls.__name__}Dict")
 
     @property
     def policy(self) -> CommandMode | None:
@@ -72,7 +80,7 @@ class BaseSerialCommander:
 
         Returns:
             ``learner_step`` and ``envstep``, 0 without a counter for them; with a learner, its ``learn_info``; with an
-            evaluator, ``best_return``; with a buffer, ``buffer_count``.
+            evaluator, ``best_return``, None if it has none; with a buffer, ``buffer_count``.
         """
         info: dict[str, Any] = {"learner_step": 0, "envstep": 0}
         if self._learner is not None:
@@ -80,7 +88,7 @@ class BaseSerialCommander:
         if self._collector is not None:
             info["envstep"] = self._collector.envstep
         if self._evaluator is not None:
-            info["best_return"] = self._evaluator.best_return
+            info["best_return"] = getattr(self._evaluator, "best_return", None)
         if self._replay_buffer is not None:
             info["buffer_count"] = self._replay_buffer.count()
         if self._progress is not None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lightning_ding.modes import LearnMode
-from lightning_ding.worker import BaseLearner, LearnerAggregator, merge_info
+from lightning_ding.worker import BaseLearner, LearnerAggregator, LearnerHook, merge_info
 from lightning_ding.worker.aggregator import decode, encode
 
 Reports = list[dict[str, Any]]
@@ -219,7 +219,7 @@ def test_aggregator_needs_a_learner() -> None:
     ("cfg", "message"),
     [
         ({"timeout_seconds": 0.0}, "timeout_seconds must be > 0, got 0.0"),
-        ({"slave": {"host": "x"}}, "'slave' does not exist here: learners are objects of this process"),
+        ({"slave": {"host": "x"}}, "'slave' does not exist here: no learner listens: pass objects of this process"),
     ],
 )
 def test_aggregator_refuses_a_config_that_means_nothing(cfg: Any, message: str) -> None:
@@ -285,3 +285,64 @@ def test_bytes_refuse_what_is_neither_and_say_where() -> None:
 
 def test_bytes_are_no_pickle() -> None:
     assert b"torch" not in encode({"a": torch.ones(2), "b": "text"})
+
+
+# ------------------------------------------------------------------ DI-engine's contract
+
+
+def test_start_calls_the_hooks_before_the_run_once_and_close_those_after_it() -> None:
+    called: list[str] = []
+
+    class Note(LearnerHook):
+        def __call__(self, engine: Any) -> None:
+            called.append(f"{engine.instance_name} {self.position}")
+
+    learners = [learner_of(FakePolicy(2), name) for name in ("a", "b")]
+    for learner in learners:
+        learner.register_hook(Note("note", position="before_run"))
+        learner.register_hook(Note("note", position="after_run"))
+    aggregator = LearnerAggregator({}, learners)
+    aggregator.start()
+    aggregator.start()
+    assert aggregator.is_started
+    assert called == ["a before_run", "b before_run"]
+    aggregator.close()
+    assert called[2:] == ["a after_run", "b after_run"]
+    aggregator.close()
+    assert len(called) == 4
+
+
+def test_start_names_the_learner_that_fails() -> None:
+    class Fail(LearnerHook):
+        def __call__(self, engine: Any) -> None:
+            raise ValueError("no file")
+
+    learners = [learner_of(FakePolicy(2), name) for name in ("a", "b")]
+    learners[1].register_hook(Fail("fail", position="before_run"))
+    aggregator = LearnerAggregator({}, learners)
+    with pytest.raises(RuntimeError, match="learner 'b' failed: ValueError: no file"):
+        aggregator.start()
+    assert not aggregator.is_started
+
+
+def test_tasks_of_the_reference_are_split_over_the_learners_and_merged() -> None:
+    policies = [FakePolicy(2), FakePolicy(1), FakePolicy(3)]
+    aggregator = aggregator_of(*policies)
+    assert aggregator.deal_with_get_resource() == {"gpu": 3}
+    task = {"name": "learner_start_task", "task_info": {"task_id": "t", "buffer_id": "b", "learner_cfg": {}}}
+    assert aggregator.deal_with_learner_start(task) == {"message": "learner task has started"}
+    demand = aggregator.deal_with_get_data({"name": "learner_get_data_task"})
+    assert demand == {"task_id": "t", "buffer_id": "b", "batch_size": 6, "cur_learner_iter": 0}
+    data = [{"reward": float(number), "replay_unique_id": f"id{number}"} for number in range(6)]
+    answer = aggregator.deal_with_learn({"name": "learner_learn_task", "data": data})
+    assert [len(policy.batches[0]) for policy in policies] == [2, 1, 3]
+    assert (answer["task_id"], answer["buffer_id"]) == ("t", "b")
+    assert answer["info"]["learner_step"] == 1
+    assert answer["info"]["priority_info"]["priority"] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    assert answer["info"]["priority_info"]["replay_unique_id"] == [f"id{number}" for number in range(6)]
+
+
+@pytest.mark.parametrize("key", ["slave", "master", "learner"])
+def test_addresses_of_learners_are_refused_with_the_replacement(key: str) -> None:
+    with pytest.raises(ValueError, match=r"no learner listens: pass objects .* or use system.learner.multi_gpu"):
+        LearnerAggregator({key: {"host": "127.0.0.1", "port": 22270}})

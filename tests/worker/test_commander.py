@@ -135,3 +135,10 @@ def test_datamodule_forgets_the_commander_of_an_earlier_policy(
     # the second policy has taken no steps before, and its buffer is a new one
     assert second.progress.env_step == first.progress.env_step
     assert datamodule.collect_kwargs["eps"] == end_of_first
+
+
+def test_commander_takes_the_arguments_of_the_reference_in_its_order() -> None:
+    learner, collector = SimpleNamespace(learn_info={"learner_step": 3}), SimpleNamespace(envstep=5)
+    commander = BaseSerialCommander(BaseSerialCommander.default_config(), learner, collector, object(), None, ECHO)
+    assert commander.step() == {"learner_step": 3, "envstep": 5, "best_return": None}
+    assert dict(BaseSerialCommander.default_config()) == {"cfg_type": "BaseSerialCommanderDict"}

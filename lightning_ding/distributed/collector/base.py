@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import logging
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from easydict import EasyDict
 
 from lightning_ding import nested
-from lightning_ding.config import ConfigLike, resolve
+from lightning_ding.config import ConfigLike, resolve, to_easydict
 from lightning_ding.distributed.collector.calls import Calls, Report, answer_of_no_coordinator
+from lightning_ding.distributed.collector.step_methods import OWN_METHODS, StepMethods
 from lightning_ding.distributed.config import CollectorTaskConfig
-from lightning_ding.distributed.ding_config import task_of_ding
+from lightning_ding.distributed.ding_config import known_keys, task_of_ding
 from lightning_ding.distributed.published_weights import PolicyWeights
 from lightning_ding.distributed.transport import Message
+from lightning_ding.modes import not_implemented
 from lightning_ding.policy.factory import create_policy
 from lightning_ding.registry import PARALLEL_COLLECTOR_REGISTRY
 from lightning_ding.rl.running import combine_moments, moments
@@ -42,14 +44,15 @@ class Collected(NamedTuple):
     """``episode_id`` of the episodes that were dropped after a fault of the env."""
 
 
-class BaseParallelCollector(ABC):
+class BaseParallelCollector(StepMethods):
     """Does one task: collects and sends transitions until it is closed, or evaluates.
 
     Weights change only between two messages. All transitions of a message are therefore collected with weights of the
     same version, which each transition stores as ``policy_version``.
 
     The functions are attributes and may be set after the constructor; ``start`` needs them. Each may also have
-    DI-engine's form, see :mod:`lightning_ding.distributed.collector.calls`.
+    DI-engine's form, see :mod:`lightning_ding.distributed.collector.calls`. A subclass implements :meth:`_setup`, or
+    DI-engine's methods, see :class:`StepMethods`, and ``get_finish_info``; its ``cfg`` may then have further keys.
 
     Args:
         cfg: The ``collector_cfg`` of the task.
@@ -73,7 +76,11 @@ class BaseParallelCollector(ABC):
         tick: Callable[[], None] = lambda: None,
         report: Report = answer_of_no_coordinator,
     ) -> None:
-        self.config: CollectorTaskConfig = resolve(CollectorTaskConfig, task_of_ding(cfg))
+        self._cfg = cfg
+        self._has_own_steps = all(getattr(type(self), name) is not getattr(StepMethods, name) for name in OWN_METHODS)
+        given = known_keys(cfg, CollectorTaskConfig) if self._has_own_steps else cfg
+        self.config: CollectorTaskConfig = resolve(CollectorTaskConfig, task_of_ding(given))
+        self._prefix = "EVALUATOR" if self.config.eval_flag else "COLLECTOR"
         self.get_policy_update_info = get_policy_update_info
         self.send_stepdata = send_stepdata
         self.send_metadata = send_metadata
@@ -92,13 +99,18 @@ class BaseParallelCollector(ABC):
 
     # ------------------------------------------------------------------ for subclasses
 
-    @abstractmethod
+    @classmethod
+    def default_config(cls) -> EasyDict:
+        """Return the defaults of a task as an ``EasyDict``."""
+        return EasyDict(to_easydict(CollectorTaskConfig()), cfg_type=f"{cls.__name__}Dict")
+
     def _setup(self, seeds: list[np.random.SeedSequence]) -> None:
         """Make the env, the policies, their weights (the main player's first) and the serial worker.
 
         Args:
             seeds: Three seeds: of the envs, of the policies, and of evaluations.
         """
+        raise not_implemented(self, "_setup")
 
     def _collect_once(self, random: bool, setting: Mapping[str, Any]) -> Collected:
         """Return the transitions of one message."""
@@ -132,6 +144,7 @@ class BaseParallelCollector(ABC):
         fetch = self._functions().fetch
         self._weights.append(PolicyWeights(path, fetch, mode, config.update_policy_second, is_renewed))
         step = "forward" if config.eval_flag else "process_transition"
+        self.policy, self.env_manager = self.policy or mode, self._env
         return mode._replace(**{step: self._ticking(getattr(mode, step))})
 
     # ------------------------------------------------------------------ start and end
@@ -144,6 +157,9 @@ class BaseParallelCollector(ABC):
             RuntimeError: If a function that it needs was not given.
         """
         began = time.perf_counter()
+        if self._has_own_steps:
+            self._run_steps()
+            return
         self._calls = None  # the functions may have been replaced since the last start
         try:
             torch.manual_seed(self.config.seed)  # some policies explore with torch's global generator
@@ -163,7 +179,8 @@ class BaseParallelCollector(ABC):
 
     def close(self) -> None:
         """End the task at its next step; may be called from any thread and repeatedly."""
-        self._is_closed = True
+        self._is_closed = self._end_flag = True
+        self._join_thread()
 
     def get_finish_info(self) -> Message:
         """Return the summary of the task as builtins.

@@ -225,6 +225,7 @@ class EpisodeEvaluator(ISerialEvaluator, Generic[StepperT, PolicyT]):
     ) -> None:
         self.seed = seed
         super().__init__(cfg, env, policy, tb_logger, exp_name, instance_name)
+        self.config.stop_return()
 
     @property
     @override
@@ -334,7 +335,7 @@ class EpisodeEvaluator(ISerialEvaluator, Generic[StepperT, PolicyT]):
         }
         self._log.write({**speed, **values, **logged}, train_iter, envstep)
         self._note_eval(train_iter)
-        mean, stop_value = values["return_mean"], self.config.stop_value
+        mean, stop_value = values["return_mean"], self.config.stop_return()
         if mean > self.best_return:
             self.best_return = mean
             if save_ckpt_fn is not None:

@@ -9,14 +9,14 @@ Shapes: E episodes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_ding.config import require
+from lightning_ding.config import moved, require
 from lightning_ding.worker.episodes import summary
 
 METRIC_KEYS = frozenset({"eval_freq", "stop_value"})
@@ -45,6 +45,8 @@ class RenderConfig:
 class EvaluatorConfig:
     """Keys of a serial evaluator."""
 
+    MOVED: ClassVar[dict[str, str]] = moved(multi_gpu="leave it out: the ranks of torch.distributed share the work")
+
     type: str = "interaction"
     """Registered name: interaction, battle_interaction, metric or your own; a datamodule needs interaction."""
     import_names: tuple[str, ...] = ()
@@ -53,8 +55,9 @@ class EvaluatorConfig:
     """Updates between two evaluations, >= 1; in a Trainer, the length of an epoch."""
     n_episode: int = 10
     """Episodes of one evaluation over all ranks, >= 1."""
-    stop_value: float | None = None
-    """Mean return (metric evaluator: metric) of an evaluation that ends the run; None never ends it."""
+    stop_value: float | Mapping[str, float] | None = None
+    """Mean return (metric evaluator: metric, or a mapping of each metric's value) of an evaluation that ends the run;
+    None never ends it."""
     fixed_starts: bool = False
     """Interaction evaluators: begin every evaluation with the same seeds. By default each evaluation draws new start
     states, from the evaluator's seed and the updates so far; without a Trainer, the evaluations so far."""
@@ -71,6 +74,18 @@ class EvaluatorConfig:
         require(self.n_episode >= 1, "n_episode", ">= 1", self.n_episode)
         limit = self.max_episode_steps
         require(limit is None or limit >= 1, "max_episode_steps", ">= 1 or None", limit)
+
+    def stop_return(self) -> float | None:
+        """Return the mean return that ends the run; None if there is none.
+
+        Raises:
+            ValueError: If ``stop_value`` is a mapping, which only a metric evaluator takes.
+        """
+        is_number = not isinstance(self.stop_value, Mapping)
+        require(
+            is_number, "stop_value", "a number or None, unless the evaluator is a metric evaluator", self.stop_value
+        )
+        return cast("float | None", self.stop_value)
 
     def summary(self, returns: Sequence[float] | NDArray[np.float64]) -> dict[str, float]:
         """Return the metrics of an evaluation from its returns, shape (E,), by name.

@@ -5,6 +5,7 @@ Shapes: B examples of a batch.
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -35,8 +36,8 @@ class MetricSerialEvaluator(ISerialEvaluator):
     batches as weights. A metric of torchmetrics gets the ``logit`` of the output, or the ``action`` if there is none,
     and computes its own average. The first value of a torchmetrics collection decides which of two is better.
 
-    The results of :meth:`eval` are the values of the metric by name, which are also the score. Every value is compared
-    with the same ``stop_value``, and :meth:`IMetric.gt` decides whether all or some of them have to reach it. The
+    The results of :meth:`eval` are the values of the metric by name, which are also the score. The ``stop_value`` is a
+    mapping of values by name, or one number for all of them; :meth:`IMetric.gt` compares them with it. The
     argument ``n_episode`` must be None, because there are no episodes.
 
     See :class:`ISerialEvaluator` for the other arguments.
@@ -165,7 +166,11 @@ class MetricSerialEvaluator(ISerialEvaluator):
     def _is_good_enough(self, values: Values) -> bool:
         threshold = self.config.stop_value
         assert self._meter is not None
-        return threshold is not None and self._meter.gt(values, dict.fromkeys(values, threshold))
+        if threshold is None:
+            return False
+        return self._meter.gt(
+            values, dict(threshold) if isinstance(threshold, Mapping) else dict.fromkeys(values, threshold)
+        )
 
 
 class IMetric(ABC):
@@ -197,6 +202,8 @@ class IMetric(ABC):
 
     def reduce_mean(self, inputs: Sequence[Mapping[str, float]], weights: Sequence[float] | None = None) -> Values:
         """Return the weighted mean of the results of :meth:`eval` for several batches.
+
+        A subclass may replace it by a method without ``weights``, which then decides on the mean over the batches.
 
         Args:
             inputs: Results of the batches, at least one, all with the same names.
@@ -237,7 +244,7 @@ class MeanMeter:
 
     def compute(self) -> Values:
         """Return the means by name, the same on every rank."""
-        means = self.metric.reduce_mean(self._values, weights=self._sizes)
+        means = self._means()
         names, size = sorted(means), sum(self._sizes)
         sums = torch.tensor([*(float(means[name]) * size for name in names), size], dtype=torch.float64)
         *totals, total = sum_over_ranks(sums).tolist()
@@ -247,6 +254,16 @@ class MeanMeter:
     def gt(self, metric1: Values, metric2: Values | None) -> bool:
         """Return whether ``metric1`` is at least as good as ``metric2``."""
         return bool(self.metric.gt(metric1, metric2))
+
+    def _means(self) -> Values:
+        """Return the means of this rank; a metric whose ``reduce_mean`` takes no weights averages in its own way."""
+        takes_weights = "weights" in inspect.signature(self.metric.reduce_mean).parameters
+        means = self.metric.reduce_mean(self._values, **({"weights": self._sizes} if takes_weights else {}))
+        if not isinstance(means, Mapping):
+            raise TypeError(
+                f"reduce_mean must return a mapping of values by name, got {type(means).__name__}: {means!r}"
+            )
+        return {str(name): float(value) for name, value in means.items()}
 
 
 class TorchMeter:

@@ -71,6 +71,7 @@ class LearnerEngine:
         self._folder = folder or Path(exp_name)
         self._log_policy = log_policy
         self._reports = self.rank == 0 or not only_monitor_rank0
+        self._own_writer: Any = None
         self._log = WorkerLog(tb_logger, exp_name, instance_name, every_rank=not only_monitor_rank0)
         self._text = logging.getLogger(f"lightning_ding.{exp_name}.{instance_name}")
         self._policy: LearnMode | None = None
@@ -125,6 +126,29 @@ class LearnerEngine:
         self._progress = found or Progress()
         if self._log_policy:
             self.info(mode.info())
+
+    @property
+    def logger(self) -> logging.Logger:
+        """The logger of Python's logging that this learner writes lines to."""
+        return self._text
+
+    @property
+    def tb_logger(self) -> Any:
+        """The TensorBoard writer; without one, the first rank makes it at the first access.
+
+        It then also gets the reports of the hooks, and writes into ``{exp_name}/log/{instance_name}``. Other ranks have
+        None.
+        """
+        if self._log.tb_logger is None and self.rank == 0:
+            from torch.utils.tensorboard import SummaryWriter  # slow to import
+
+            self._own_writer = self._log.tb_logger = SummaryWriter(str(self._folder / "log" / self.instance_name))
+        return self._log.writer
+
+    def close_writer(self) -> None:
+        """Close the TensorBoard writer if it was made here."""
+        if self._own_writer is not None:
+            self._own_writer.close()
 
     @property
     def last_iter(self) -> Counter:

@@ -15,7 +15,7 @@ from typing_extensions import override
 from lightning_ding.config import nearest, require
 from lightning_ding.registry import LEARNER_HOOK_REGISTRY
 from lightning_ding.worker.learner.engine import LearnerEngine
-from lightning_ding.worker_config import HookConfig
+from lightning_ding.worker_config import OFF, HookConfig
 
 Position = Literal["before_run", "after_run", "before_iter", "after_iter"]
 POSITIONS: tuple[Position, ...] = get_args(Position)
@@ -101,6 +101,12 @@ class LearnerHook(Callback, ABC):
         """Call a hook of ``after_run``."""
         engine_of(trainer).learner_done = True
         self._call_at("after_run", trainer)
+
+    @override
+    def teardown(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        """Close the TensorBoard writer that the engine has made, if any."""
+        if self.engine is not None:
+            self.engine.close_writer()
 
     def _call_at(self, position: Position, trainer: Trainer) -> None:
         if self._position == position:
@@ -238,7 +244,7 @@ def build_learner_hook_by_cfg(cfg: Mapping[str, Any] | HookConfig | None) -> Hoo
 def _section(cfg: Mapping[str, Any] | HookConfig | None) -> Mapping[str, Any]:
     if isinstance(cfg, HookConfig):
         short = {field.name: getattr(cfg, field.name) for field in dataclasses.fields(cfg) if field.name != "custom"}
-        twice = sorted(short.keys() & cfg.custom.keys())
+        twice = sorted(key for key in short.keys() & cfg.custom.keys() if short[key] != OFF[key])
         require(not twice, "hook.custom", "names other than the short keys", twice)
         for key, value in cfg.custom.items():
             require(isinstance(value, Mapping), f"hook.custom.{key}", "a mapping with a 'type'", value)

@@ -209,6 +209,7 @@ class BaseLearner(LearnerEngine, Worker):
     def close(self) -> None:
         """End a running ``start`` before its next batch, and prevent further starts; may be called repeatedly."""
         self._is_closed = True
+        self.close_writer()
 
     def _make_trainer(self, **flags: Any) -> Trainer:
         given = flags.pop("callbacks", None) or []

@@ -440,3 +440,61 @@ def test_metric_evaluator_takes_the_eval_mode_of_a_whole_policy() -> None:
     whole: Any = SimpleNamespace(eval_mode=DOUBLE)
 
     assert MetricSerialEvaluator(env=(loader(), Accuracy()), policy=whole).policy is DOUBLE
+
+
+# ------------------------------------------------------------------ DI-engine's forms
+
+
+class OwnMean(Told):
+    """A metric as DI-engine's interface has it: ``reduce_mean`` takes the results alone."""
+
+    def eval(self, inputs: Any, label: Any) -> dict[str, float]:
+        return {"accuracy": 100 * (inputs == label).float().mean().item()}
+
+    def reduce_mean(self, inputs: list[Any]) -> Any:  # type: ignore[override]
+        return {"accuracy": sum(one["accuracy"] for one in inputs) / len(inputs)}
+
+
+def test_reduce_mean_without_weights_averages_batches_in_its_own_way() -> None:
+    x = torch.arange(1.0, 6.0)
+    data = loader(x, torch.where(x == 5, 0.0, 2 * x + 1), batch_size=4)  # 4 right, then 1 wrong
+    _, values = MetricSerialEvaluator(None, (data, OwnMean()), DOUBLE).eval()
+    assert values == {"accuracy": 50.0}  # weighted by the sizes it would be 80
+    assert MetricSerialEvaluator(None, (data, Accuracy()), DOUBLE).eval()[1] == {"accuracy": 80.0}
+
+
+def test_reduce_mean_that_returns_no_mapping_is_named() -> None:
+    class Number(OwnMean):
+        def reduce_mean(self, inputs: list[Any]) -> Any:
+            return 1.0
+
+    with pytest.raises(TypeError, match="reduce_mean must return a mapping of values by name, got float"):
+        MetricSerialEvaluator(None, (loader(), Number()), DOUBLE).eval()
+
+
+@pytest.mark.parametrize(("b", "stops"), [(2.0, True), (4.0, False)])
+def test_stop_value_may_be_a_mapping_of_the_value_of_each_metric(b: float, stops: bool) -> None:
+    evaluator = MetricSerialEvaluator({"stop_value": {"a": 1.0, "b": b}}, (loader(), Told(a=1.5, b=3.0)), DOUBLE)
+    assert evaluator.eval(train_iter=0)[0] is False
+    assert evaluator.eval(train_iter=1)[0] is stops
+
+
+@pytest.mark.parametrize("kind", ["interaction", "battle_interaction"])
+def test_evaluators_in_envs_refuse_a_mapping_as_stop_value(kind: str) -> None:
+    with pytest.raises(ValueError, match="stop_value must be a number or None, unless the evaluator is a metric evalu"):
+        create_serial_evaluator({"type": kind, "stop_value": {"a": 1.0}})
+
+
+def test_multi_gpu_is_refused_with_the_reason() -> None:
+    with pytest.raises(ValueError, match=r"'multi_gpu' does not exist here: leave it out: the ranks of torch"):
+        MetricSerialEvaluator({"multi_gpu": False})
+
+
+def test_evaluators_take_their_arguments_in_the_order_of_the_reference() -> None:
+    saved: list[str] = []
+    evaluator = MetricSerialEvaluator({"eval_freq": 5}, (loader(), Told(a=1.0)), DOUBLE, None, "experiment", "judge")
+    stop, values = evaluator.eval(saved.append, 7, 70)
+    assert (stop, values, len(saved)) == (False, {"a": 1.0}, 1)
+    assert not evaluator.should_eval(11)
+    evaluator.reset(DOUBLE, (loader(), Told(a=2.0)))
+    assert evaluator.eval(None, 7, 70)[1] == {"a": 2.0}
