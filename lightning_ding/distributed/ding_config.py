@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_ding.config import ConfigLike, nearest, require, resolve
+from lightning_ding.di_engine.env_types import translate_envs
 from lightning_ding.distributed.config import CommanderConfig, ParallelConfig
 
 logger = logging.getLogger(__name__)
@@ -89,9 +90,8 @@ def learner_section(learner_cfg: Mapping[str, Any]) -> tuple[dict[str, Any], dic
 
 WORKER = re.compile(r"(learner|collector)\d*")
 SYSTEM_KEYS = {"communication_mode", "learner_gpu_num", "path_data", "path_policy", "comm_learner", "comm_collector"}
-ENV_MODES = {"base": "sync", "async_subprocess": "async", "subprocess": "async", "gym_vector": "sync"}
-ENV_IDS = {"cartpole": "CartPole-v1", "pendulum": "Pendulum-v1"}
-"""Gymnasium ids of DI-engine's env types that have no ``env_id`` in the config."""
+EPISODES = ("collector_episode_num", "evaluator_episode_num")
+"""Keys of an env section for the episodes of each env of a task."""
 NO_KUBERNETES = "empty: there is no Kubernetes operator; start the workers with `lightning-ding collector`"
 
 
@@ -213,16 +213,21 @@ def _main(main: Mapping[str, Any], cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 def _env(env: Mapping[str, Any]) -> dict[str, Any]:
     """Return the section of the env."""
-    kind = env.get("type")
-    env_id = env.get("env_id", ENV_IDS.get(str(kind), kind))
-    require(env_id is not None, "main.env", "a section with a 'type' or an 'env_id'", sorted(env))
-    made = {"env_id": env_id, **_kept(env, "collector_env_num", "evaluator_env_num", "n_evaluator_episode")}
-    made |= _kept(env, "stop_value", "env_kwargs")
-    if env.get("evaluator_episode_num") is not None:
-        made["n_evaluator_episode"] = int(env["evaluator_episode_num"]) * int(env.get("evaluator_env_num", 4))
-    manager = _below(env, "manager").get("type", "base")
-    require(manager in ENV_MODES, "main.env.manager.type", f"one of {', '.join(ENV_MODES)}", manager)
-    return {**made, "mode": ENV_MODES[manager]}
+    if "type" not in env:
+        require("env_id" in env, "main.env", "a section with a 'type' or an 'env_id'", sorted(env))
+        return {name: value for name, value in env.items() if name not in (*EPISODES, "manager", "cfg_type")}
+    section = {name: value for name, value in env.items() if name not in (*EPISODES, "manager")}
+    manager = {name: value for name, value in _below(env, "manager").items() if name != "episode_num"}
+    found = translate_envs({}, section, {"type": "base", **manager})
+    for line in found.translated:
+        logger.info("translated: %s", line)
+    for line in found.warnings:
+        logger.warning(line)
+    made = {"env_id": found.env, "mode": found.vector_mode, "stop_value": found.stop_value, **found.datamodule}
+    made |= {"collector_env_num": found.num_envs, "evaluator_env_num": found.num_eval_envs}
+    episodes = env.get("evaluator_episode_num")
+    number = found.n_evaluator_episode if episodes is None else int(episodes) * found.num_eval_envs
+    return {**made, "n_evaluator_episode": number}
 
 
 def _policy(policy: dict[str, Any]) -> dict[str, Any]:

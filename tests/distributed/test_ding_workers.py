@@ -102,7 +102,7 @@ def test_config_of_this_project_is_not_taken_for_one_of_the_reference() -> None:
         ("system.learner_aggregator0", {}, "several learners are the ranks of one learner"),
         ("main.policy.learn.learner.learner_num", 2, "several learners are the ranks of one learner"),
         ("system.learner0.path_data", "/elsewhere/data", "the same for all workers"),
-        ("main.env.manager.type", "ray", "main.env.manager.type must be one of base"),
+        ("main.env.manager.type", "ray", "manager.type"),
         ("main.policy.other.commander.eval_intervall", 5, "did you mean 'eval_interval'"),
     ],
 )
