@@ -18,7 +18,7 @@ class BaseSerialCommander:
     A commander keeps no state from one step to the next.
 
     Args:
-        cfg: None or without keys of its own, because a commander has none, as ``default_config()`` is.
+        cfg: None, an empty mapping or ``default_config()``, because a commander has no keys.
         learner: Learner whose ``learn_info`` is part of the info, and whose updates are ``learner_step``.
         collector: Collector whose env steps are ``envstep``.
         evaluator: Evaluator whose best mean return is ``best_return``.

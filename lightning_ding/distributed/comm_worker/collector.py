@@ -27,7 +27,7 @@ LONGEST_WAIT = 1.0  # seconds between two attempts to send data, short enough to
 
 @dataclass
 class _Message:
-    """What a subclass has given to the methods of the base class for the current message."""
+    """The parts of the current message that a subclass has passed to the methods of the base class."""
 
     kept: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """Transitions by ``data_id``, whose metadata were not sent yet."""
