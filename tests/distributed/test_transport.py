@@ -87,7 +87,7 @@ def test_worker_connects_over_the_transport_of_the_config(worker: Any, tmp_path:
 def test_worker_of_one_transport_can_be_pickled(name: str) -> None:
     worker = getattr(distributed, name)
     assert pickle.loads(pickle.dumps(worker)) is worker
-    assert (worker.__module__, worker.__qualname__) == ("lightning_ding.distributed", name)
+    assert worker.__qualname__ == name
     assert worker.__doc__.startswith("A BaseComm")
 
 
