@@ -13,13 +13,13 @@ from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
 
 
 class FlaskFileSystemCollector(BaseCommCollector):
-    """A ``BaseCommCollector`` over the transport ``flask_fs``. See the base class for the arguments."""
+    """A BaseCommCollector over the transport ``flask_fs``. See the base class for the arguments."""
 
     transport: ClassVar[str | None] = "flask_fs"
 
 
 class FlaskFileSystemLearner(BaseCommLearner):
-    """A ``BaseCommLearner`` over the transport ``flask_fs``. See the base class for the arguments.
+    """A BaseCommLearner over the transport ``flask_fs``. See the base class for the arguments.
 
     ``get_data`` returns functions, each of which returns a transition, as in DI-engine.
     """
