@@ -70,11 +70,6 @@ _KAPPA = Key(needs=lambda _: False, why="DI-engine's QR-DQN always uses 1")
 # ---------------------------------------------------------------------------------------------------- actor-critic
 
 
-def _moved_layers(value: int) -> int:
-    """Return our number of hidden layers, which includes the layer that DI-engine puts before its heads."""
-    return value + 1
-
-
 _NO_ALPHA: dict[str, Any] = {"needs": lambda cfg: cfg.get("learn.auto_alpha", True), "why": "learn.auto_alpha is False"}
 QAC: dict[str, Key] = {
     **REPLAY,
@@ -83,8 +78,7 @@ QAC: dict[str, Key] = {
     "reward_batch_norm": only(False, why="set norm_reward of the datamodule"),
     **same("model.twin_critic", "model.share_encoder"),
     **same("model.actor_head_hidden_size", "model.critic_head_hidden_size"),
-    "model.actor_head_layer_num": to("model.actor_head_layer_num", convert=_moved_layers),
-    "model.critic_head_layer_num": to("model.critic_head_layer_num", convert=_moved_layers),
+    **same("model.actor_head_layer_num", "model.critic_head_layer_num"),
     "model.encoder_hidden_size_list": Key(qac_encoder, needs=is_image, why="there are no images"),
 }
 """Keys of DDPG, TD3 and SAC."""
@@ -184,7 +178,7 @@ _ACTOR_CRITIC: dict[str, Key] = {
 _A2C: dict[str, Key] = {
     **_ACTOR_CRITIC,
     "learn.update_per_collect": only(1, why="A2C makes one pass over a rollout"),
-    "learn.value_weight": to("learn.value_weight", convert=lambda value: 2 * value),  # our loss is half the square
+    **same("learn.value_weight"),
     "learn.grad_norm": to("learn.grad_clip_norm"),
     "learn.eps": to("learn.optimizer.eps"),
     "learn.betas": to("learn.optimizer.betas", convert=list),

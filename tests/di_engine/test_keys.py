@@ -385,3 +385,15 @@ def test_what_cannot_be_done_is_refused(kind: str, keys: dict[str, Any], message
 def test_every_key_has_a_meaning() -> None:
     assert len(EVERY) >= 400
     assert all(isinstance(KEYS[kind][name], Key) for kind, name in EVERY)
+
+
+@pytest.mark.parametrize("name", ["ddpg", "td3", "sac"])
+@pytest.mark.parametrize("head", ["actor", "critic"])
+def test_number_of_layers_of_a_head_has_one_meaning(name: str, head: str) -> None:
+    section = ours(name, "model", **{f"model__{head}_head_layer_num": 2})
+    assert getattr(section, f"{head}_head_layer_num") == 2
+
+
+def test_weight_of_the_critic_of_a2c_has_one_meaning() -> None:
+    assert ours("a2c", "learn").value_weight == 0.5
+    assert ours("a2c", "learn", learn__value_weight=0.3).value_weight == 0.3

@@ -45,7 +45,8 @@ def renewed(config_class: type, cfg: Mapping[str, Any]) -> dict[str, Any]:
 def is_older(cfg: Mapping[str, Any]) -> bool:
     """Return whether an older version saved a config."""
     sections = {name: cfg.get(name) for name in IN_EVERY_SAVED}
-    return MARK not in cfg and all(
+    is_whole = MARK not in cfg and {"compile", "on_non_finite"} <= cfg.keys()
+    return is_whole and all(
         isinstance(section, Mapping) and IN_EVERY_SAVED[name] <= section.keys() for name, section in sections.items()
     )
 
