@@ -13,7 +13,7 @@ from lightning_ding.config import deep_merge, require
 from lightning_ding.di_engine.env_manager import translate_manager
 from lightning_ding.di_engine.env_section import EnvSection, plain_dicts, wrapper_entry
 from lightning_ding.di_engine.known_envs import translate_known
-from lightning_ding.envs.named import EnvLike
+from lightning_ding.envs.named import EnvLike, names_of
 from lightning_ding.envs.vector import VectorMode
 from lightning_ding.registry import ENV_REGISTRY, import_modules
 
@@ -108,7 +108,7 @@ def translate_envs(
     managed = translate_manager({**manager, **(main_env.get("manager") or {})})
     section = EnvSection({**plain_dicts(create_env), **plain_dicts(main_env)})
     kind = section.take("type", None)
-    modules = section.take("import_names", [])
+    modules = names_of(section.take("import_names", []))
     section.modules = [name for name in modules if name.partition(".")[0] != "dizoo"]
     import_modules(section.modules)
     if env_setting is not None:

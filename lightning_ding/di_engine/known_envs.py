@@ -14,7 +14,7 @@ wrappers with the same observations, actions and rewards. Where this differs:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lightning_ding.config import nearest, require
@@ -29,7 +29,7 @@ BEYOND_UNIT = frozenset({"Humanoid", "HumanoidStandup", "InvertedPendulum", "Pus
 """Robots whose actions have other bounds than -1 and 1."""
 
 
-def translate_known(section: EnvSection, kind: Any, modules: list[str]) -> None:
+def translate_known(section: EnvSection, kind: Any, modules: Sequence[str]) -> None:
     """Read the section of one of DI-engine's env types.
 
     Args:
@@ -44,7 +44,7 @@ def translate_known(section: EnvSection, kind: Any, modules: list[str]) -> None:
         hint = nearest(str(kind), [*ENV_TYPES, *ENV_REGISTRY])
         raise ValueError(
             f"env.type must be one of {sorted(ENV_TYPES)}, or a BaseEnv that a module of env.import_names registers in "
-            f"lightning_ding.registry.ENV_REGISTRY, got {kind!r} with import_names {modules}; {hint}"
+            f"lightning_ding.registry.ENV_REGISTRY, got {kind!r} with import_names {list(modules)}; {hint}"
         )
     section.take_common()
     section.num_envs = _count(section, "collector_env_num")

@@ -414,6 +414,8 @@ def test_a_user_can_replace_an_env_of_di_engine() -> None:
 def test_modules_of_the_section_are_imported() -> None:
     with pytest.raises(ImportError, match="import_names: cannot import 'no_such_module'"):
         translate_envs({}, {"type": "x", "import_names": ["no_such_module"]}, {})
+    with pytest.raises(ImportError, match="import_names: cannot import 'no_such_module'"):
+        translate_envs({}, {"type": "x", "import_names": "no_such_module"}, {})
 
 
 def test_configs_for_collecting_and_evaluating_come_from_the_class(monkeypatch: pytest.MonkeyPatch, walk: str) -> None:

@@ -46,7 +46,7 @@ def test_an_id_makes_the_env_at_the_first_reset() -> None:
     assert env.reset().shape == (4,)
 
 
-@pytest.mark.parametrize(("steps", "truncated"), [(1, True), (5, False)])
+@pytest.mark.parametrize(("steps", "truncated"), [(1, True), (2, False), (5, False)])
 def test_a_time_limit_is_told_from_an_end(steps: int, truncated: bool) -> None:
     env = DingEnvWrapper(limited(steps))
     env.reset()
