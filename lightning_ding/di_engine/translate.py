@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from lightning_ding.registry import POLICY_REGISTRY, import_modules
 
 UNLIMITED = int(1e10)
 """Env steps or updates from which on DI-engine's limits mean no limit."""
+SIMILAR = 0.75  # share of equal letters from which on a key counts as misspelt
 NEVER = 1e9  # stop values from here on are never reached
 HOOK = "learn.learner.hook."
 SAVE_EVERY, LOG_EVERY = 10_000, 100  # updates, DI-engine's defaults
@@ -306,9 +308,17 @@ def _unread(name: str, value: Any, keys: Config, table: Mapping[str, Key], famil
         home = HOME_OF_GAMMA[family]
         used = f"it reads policy.{home}, which is {keys.get(home, 0.99)}"
         return f"policy.{name} = {value!r} is not read by {family}: {used}"
-    near = closest(name, [*table, *LEARNER_KEYS, *DEVICE_KEYS])
-    hint = f"; did you mean 'policy.{near}'?" if near else ""
-    return f"policy.{name} = {value!r} is not read by {family}{hint}"
+    return f"policy.{name} = {value!r} is not read by {family}{_hint(name, table)}"
+
+
+def _hint(name: str, table: Mapping[str, Key]) -> str:
+    """Return a question that names the key which a misspelt one may mean; empty for a key of another policy."""
+    if any(name in others for others in KEYS.values()):
+        return ""
+    near = closest(name, [*table, *LEARNER_KEYS, *DEVICE_KEYS]) or ""
+    last, last_of_near = name.rpartition(".")[2], near.rpartition(".")[2]
+    is_similar = difflib.SequenceMatcher(None, last, last_of_near).ratio() >= SIMILAR
+    return f"; did you mean 'policy.{near}'?" if is_similar else ""
 
 
 def _is_consumed(name: str) -> bool:

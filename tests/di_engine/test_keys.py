@@ -151,6 +151,14 @@ def test_a_key_that_the_policy_never_reads_is_named_in_a_warning(kind: str) -> N
     assert "did you mean 'policy.learn.learning_rate" in misspelt
 
 
+def test_a_key_of_another_policy_or_of_another_pipeline_is_not_a_misspelling() -> None:
+    run = config_of("ppo", learn__update_per_collect=3, collect__data_type="hdf5")
+    assert run.warnings == (
+        "policy.collect.data_type = 'hdf5' is not read by ppo",
+        "policy.learn.update_per_collect = 3 is not read by ppo",
+    )
+
+
 @pytest.mark.parametrize("name", READ_BY_NOBODY)
 def test_keys_that_do_nothing_in_ding_are_named_with_the_reason(name: str) -> None:
     run = translate(pair_of("sac", nested({name: 1})))
