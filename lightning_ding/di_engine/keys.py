@@ -16,7 +16,6 @@ from lightning_ding.di_engine.shared_keys import (
     Cfg,
     Key,
     Ours,
-    encoder_key,
     eval_freq_key,
     is_image,
     only,
@@ -44,7 +43,7 @@ _EPS_SCHEDULE: dict[str, Key] = {
 }
 _Q_NETWORK: dict[str, Key] = {
     **NETWORK,
-    "model.encoder_hidden_size_list": Key(encoder_key),
+    **same("model.encoder_hidden_size_list"),
     "model.head_hidden_size": to("model.head_hidden_size", **with_layers("head")),
     "model.head_layer_num": to("model.head_layer_num"),
 }
@@ -150,7 +149,7 @@ ON_POLICY: dict[str, Key] = {
     **NETWORK,
     "model.action_space": to("model.action_space"),
     **{path: to(path, convert=squeezed) for path in HYBRID_SHAPE},
-    "model.encoder_hidden_size_list": Key(encoder_key),
+    **same("model.encoder_hidden_size_list"),
 }
 """Keys of the policies that learn from rollouts."""
 

@@ -239,15 +239,6 @@ NETWORK: dict[str, Key] = {
 }
 
 
-def encoder_key(value: Any, cfg: Cfg) -> Ours:
-    """Return the encoder of a config: for images, three convolutions and a linear layer as wide as the last number."""
-    if not is_image(cfg) or cfg.get("model.impala_cnn_encoder", False):
-        return {"model.encoder_hidden_size_list": list(value)}
-    if len(value) not in (3, 4):
-        raise ValueError(f"policy.model.encoder_hidden_size_list must have 3 or 4 widths for images, got {value}")
-    return {"model.encoder_kwargs": {"channels": list(value[:3]), "feature_size": value[-1]}}
-
-
 def qac_encoder(value: Any, cfg: Cfg) -> Ours:
     """Return the encoder of DDPG, TD3 and SAC for images: convolutions with kernels of 3, and a linear layer."""
     kernels, strides = [3] * len(value), [2, *[1] * (len(value) - 1)]

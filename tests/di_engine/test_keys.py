@@ -11,6 +11,7 @@ from lightning_ding.di_engine.configs import nested
 from lightning_ding.di_engine.keys import HOME_OF_GAMMA, KEYS, READ_BY_NOBODY
 from lightning_ding.di_engine.shared_keys import Key
 from lightning_ding.di_engine.translate import Run, translate
+from lightning_ding.entry.serial import make
 from tests.di_engine.pairs import CONTINUOUS, ON_POLICY, TYPES, pair_of
 
 Q_LEARNING = ("dqn", "c51", "qrdqn", "rainbow")
@@ -326,22 +327,34 @@ def test_fixed_temperature_has_no_learning_rate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("widths", "expected"),
-    [
-        ([128, 128, 512], {"channels": (128, 128, 512), "feature_size": 512}),
-        ([32, 64, 64, 128], {"channels": (32, 64, 64), "feature_size": 128}),
-    ],
+    ("widths", "channels", "features"), [([8, 8, 16], [8, 8, 16], 16), ([4, 8, 8, 16], [4, 8, 8], 16)]
 )
-def test_image_encoder_has_dings_convolutions(widths: list[int], expected: dict[str, Any]) -> None:
-    shapes = {"model__obs_shape": [4, 84, 84], "model__action_shape": 3}
-    found = ours("dqn", "model", **shapes, model__encoder_hidden_size_list=widths)
-    assert {key: found.encoder_kwargs[key] for key in expected} == expected
-    assert found.encoder_hidden_size_list is None
+def test_image_encoder_has_dings_convolutions(widths: list[int], channels: list[int], features: int) -> None:
+    keys = {"obs_shape": [4, 84, 84], "action_shape": 3, "encoder_hidden_size_list": widths}
+    policy, _ = make(translate(pair_of("dqn", {"model": keys})))
+    encoder: Any = policy.model.encoder
+    found = [(one.out_channels, one.kernel_size[0], one.stride[0]) for one in encoder.convolutions]
+    assert found == list(zip(channels, (8, 4, 3), (4, 2, 1), strict=True))
+    assert encoder.output_size == features
 
 
-def test_image_encoder_of_other_widths_is_refused() -> None:
-    with pytest.raises(ValueError, match="must have 3 or 4 widths for images, got"):
-        config_of("dqn", model__obs_shape=[4, 84, 84], model__encoder_hidden_size_list=[8, 8])
+def test_image_encoder_of_sac_has_dings_convolutions() -> None:
+    keys = {"obs_shape": [3, 48, 48], "action_shape": 1, "encoder_hidden_size_list": [8, 8, 16]}
+    policy, _ = make(translate(pair_of("sac", {"model": keys})))
+    encoder: Any = policy.model.critic.encoder
+    found = [(one.out_channels, one.kernel_size[0], one.stride[0]) for one in encoder.convolutions]
+    assert found == [(8, 3, 2), (8, 3, 1), (16, 3, 1)]
+    assert encoder.output_size == 16
+
+
+@pytest.mark.parametrize("kind", CONTINUOUS)
+def test_heads_have_as_many_layers_as_dings(kind: str) -> None:
+    keys = {"obs_shape": 3, "action_shape": 1, "actor_head_layer_num": 2, "actor_head_hidden_size": 8}
+    policy, _ = make(translate(pair_of(kind, {"model": keys})))
+    model: Any = policy.model
+    outputs = 2 if kind == "sac" else 1
+    assert [one.out_features for one in model.actor.head.layers] == [8, 8, 8, outputs]  # DI-engine: one layer more
+    assert [weight.shape[2] for weight in model.critic.head.weights] == [64, 64, 1]
 
 
 def test_shape_of_one_number_is_that_number() -> None:
