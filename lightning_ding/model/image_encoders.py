@@ -81,6 +81,7 @@ class ConvEncoder(nn.Module):
         kernel_size: Side of the kernel of each convolution; None chooses them by the size of the image.
         stride: Stride of each convolution; None chooses them by the size of the image.
         layer_norm: Apply layer normalisation before each activation.
+        activate_features: Apply the activation to the features too; DI-engine does not.
 
     Raises:
         ValueError: If the numbers of channels, kernels and strides differ, or a kernel is larger than its input.
@@ -96,6 +97,7 @@ class ConvEncoder(nn.Module):
         kernel_size: Sequence[int] | None = None,
         stride: Sequence[int] | None = None,
         layer_norm: bool = False,
+        activate_features: bool = True,
     ) -> None:
         super().__init__()
         sizes = _with_features(hidden_size_list, kernel_size or stride)
@@ -115,7 +117,7 @@ class ConvEncoder(nn.Module):
             inputs = outputs
         self.norms = nn.ModuleList(nn.GroupNorm(1, channels) for channels in widths) if layer_norm else None
         flat = inputs * height[-1][0] * width[-1][0]
-        self.linear = MLP((flat, self.output_size), activation, layer_norm=layer_norm)
+        self.linear = MLP((flat, self.output_size), activation, activate_features, layer_norm)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features, shape (B, F), of images, shape (B, *obs_shape)."""

@@ -6,6 +6,7 @@ Shapes: B batch (transitions when learning, envs when acting), U minibatches of 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, ClassVar, Generic, TypeVar, cast
@@ -17,6 +18,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from lightning_ding.config import ConfigLike, nearest, resolve, to_dict, to_easydict
+from lightning_ding.di_engine.checkpoint import load_ding_checkpoint
 from lightning_ding.model import create_model
 from lightning_ding.modes import CollectMode, CommandMode, EvalMode, LearnMode, enabled_fields, not_implemented
 from lightning_ding.policy.base import attributes
@@ -433,6 +435,12 @@ class Policy(LightningModule, Generic[ConfigT]):
                 self._initialise(None)
             self.on_load_checkpoint(state_dict[HANDED_OVER])
         return super().load_state_dict(weights, strict=strict, assign=assign)
+
+    def load_ding_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Load the weights of a checkpoint of DI-engine; see :func:`lightning_ding.di_engine.checkpoint`."""
+        if not self._is_built:
+            self.configure_model()
+        load_ding_checkpoint(self, path)
 
     def scheduled_values(self) -> dict[str, float]:
         """Return the current scheduled weights of the loss, by their names in ``learn``."""

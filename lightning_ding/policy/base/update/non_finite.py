@@ -108,7 +108,7 @@ class NonFiniteGuard:
         self._learn = 0
         self._unseen: list[_Unseen] = []
         self._stopped: Tensor | None = None
-        self._found = torch.zeros(())  # 0 as long as nothing is bad
+        self._found = torch.zeros((), dtype=torch.float32)  # 0 as long as nothing is bad; optimizers need 32 bits
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters; call :meth:`look` first."""
@@ -156,7 +156,7 @@ class NonFiniteGuard:
         if is_good:
             self._in_a_row.pop(index, None)
             return True
-        self._found = torch.zeros(())
+        self._found = torch.zeros((), dtype=torch.float32)
         size = float(get_total_norm(gradients)) if norm is None else norm.item()
         return self._meet(self._current(index), loss.item(), size, self._first_bad(optimizer), is_exact=True)
 
@@ -170,7 +170,7 @@ class NonFiniteGuard:
         if len(self._unseen) >= MAX_UNSEEN:
             self.look()
         value = loss.detach().clone()
-        found = self.stopped(loss.device) if self.mode == "raise" else torch.zeros((), device=loss.device)
+        found = self.stopped(loss.device) if self.mode == "raise" else torch.zeros((), dtype=torch.float32, device=loss.device)
         _note_bad([*gradients, value, *([] if norm is None else [norm])], found)
         self._unseen.append(_Unseen(self._current(index), found.clone(), value.reshape(1), (), self._learn))
         if self.mode != "warn":
@@ -195,7 +195,7 @@ class NonFiniteGuard:
     def stopped(self, device: torch.device) -> Tensor:
         """Return whether all further steps are skipped until :meth:`look`, a scalar on the device, 0 or 1."""
         if self._stopped is None or self._stopped.device != device:
-            self._stopped = torch.zeros((), device=device)
+            self._stopped = torch.zeros((), dtype=torch.float32, device=device)
         return self._stopped
 
     def take(self, parameters: Sequence[str], numbers: Tensor, stopped: Tensor, optimizer: Optimizer) -> None:
