@@ -8,12 +8,13 @@ Shapes: E critics, I inputs and O outputs of a layer.
 
 from __future__ import annotations
 
+import inspect
 import os
 import pickle
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +49,7 @@ OPTIONS = {
     r"head\b|advantage|value": ("action_shape", "dueling", "head_hidden_size", "head_layer_num"),
     r"advantage|value|.*advantage|.*value": ("n_atom", "num_quantiles"),
     r"actor\b": ("action_shape", "action_space", "actor_head_hidden_size", "actor_head_layer_num", "sigma_type"),
+    r".*\bnorms\b": ("layer_norm",),
     r"critic\b": ("twin_critic", "critic_head_hidden_size", "critic_head_layer_num"),
 }
 """Options of ``model`` that decide which parameters there are, by the beginning of a parameter's name."""
@@ -97,7 +99,9 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ValueError(f"{os.fspath(path)} is not a checkpoint of weights: {kind}") from None
     if not isinstance(content, dict) or not _is_state(content.get("model")):
         found = sorted(map(str, content)) if isinstance(content, dict) else type(content).__name__
-        raise ValueError(f"{os.fspath(path)} is not a checkpoint of DI-engine: it has no entry 'model', got {found}")
+        raise ValueError(
+            f"{os.fspath(path)} is not a checkpoint of DI-engine: it has no entry 'model' of tensors, got {found}"
+        )
     return content
 
 
@@ -116,21 +120,33 @@ def fitting(model: nn.Module, weights: Mapping[str, Tensor], path: str | os.Path
     """
     named = translate(model, weights)
     expected = {name: parameter.shape for name, parameter in model.named_parameters()}
-    missing = {name: f"{name} is missing" for name in expected.keys() - named.keys()}
-    left = {name: f"{named[name][0]} is left over" for name in named.keys() - expected.keys()}
-    shapes = {
-        name: f"{named[name][0]} must have the shape {tuple(shape)} of {name}, got {tuple(named[name][1].shape)}"
-        for name, shape in expected.items()
-        if name in named and named[name][1].shape != shape
-    }
-    problems = missing | left | shapes
+    problems: dict[str, str] = {}
+    for name in [*expected, *(name for name in named if name not in expected)]:
+        source, tensor = named.get(name, ("", None))
+        if tensor is None:
+            problems[name] = f"{name} is missing"
+        elif name not in expected:
+            problems[name] = f"{source} is left over"
+        elif tensor.shape != expected[name]:
+            shapes = f"{tuple(expected[name])} of {name}, got {tuple(tensor.shape)}"
+            problems[name] = f"{source} must have the shape {shapes}"
     if problems:
-        order = sorted(problems, key=list(expected | dict.fromkeys(left)).index)
-        listed = "; ".join(problems[name] for name in order[:MOST_PROBLEMS])
-        more = f"; and {len(order) - MOST_PROBLEMS} more" if len(order) > MOST_PROBLEMS else ""
-        what = f"{os.fspath(path)} does not fit {type(model).__name__}: {listed}{more}"
-        raise ValueError(f"{what}. Set {_options(model, order)} as in DI-engine's config")
+        what = f"{os.fspath(path)} does not fit {type(model).__name__}"
+        raise ValueError(f"{what}: {_summary(model, problems)} to describe the network of the file")
     return {name: tensor for name, (_, tensor) in named.items()}
+
+
+def _summary(model: nn.Module, problems: dict[str, str]) -> str:
+    """Return one problem of each of the first layers, and the options of the policy's ``model`` to set."""
+    layers = {name.rpartition(".")[0]: name for name in reversed(problems)}
+    listed = list(reversed(layers.values()))[:MOST_PROBLEMS]
+    more = f"; and {len(layers) - MOST_PROBLEMS} more" if len(layers) > MOST_PROBLEMS else ""
+    known = inspect.signature(type(model)).parameters
+    options = [
+        option for name in listed for pattern in OPTIONS if re.match(pattern, name) for option in OPTIONS[pattern]
+    ]
+    keys = ", ".join(f"model.{option}" for option in dict.fromkeys(options) if option in known)
+    return f"{'; '.join(problems[name] for name in listed)}{more}. Set {keys or 'model'}"
 
 
 def translate(model: nn.Module, weights: Mapping[str, Tensor]) -> Named:
@@ -150,7 +166,7 @@ def translate(model: nn.Module, weights: Mapping[str, Tensor]) -> Named:
     if network is None:
         names = ", ".join(one.__name__ for one in NETWORKS)
         raise TypeError(f"weights of DI-engine load into {names}, got a {type(model).__name__}")
-    weights = _without_copies(weights, network)
+    weights = _without_copies(model, weights)
     named: Named = {}
     for source, target in ENCODERS.get(network, {"encoder": "encoder"}).items():
         named |= _encoder(model, source, target, weights)
@@ -162,12 +178,17 @@ def translate(model: nn.Module, weights: Mapping[str, Tensor]) -> Named:
     return named | {name: (name, tensor) for name, tensor in weights.items() if name not in used}
 
 
-def _without_copies(weights: Mapping[str, Tensor], network: type[nn.Module]) -> dict[str, Tensor]:
+def _without_copies(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights without second names of the same tensors, and without noise."""
-    is_copy = re.compile(r"(actor|critic)\.\d+\.") if network in (VAC, ContinuousQAC) else None
-    is_noise = re.compile(r".*\.(weight|bias)_eps$") if network is RainbowDQN else None
-    drop = [pattern for pattern in (is_copy, is_noise) if pattern is not None]
-    return {name: tensor for name, tensor in weights.items() if not any(pattern.match(name) for pattern in drop)}
+    if isinstance(model, RainbowDQN):
+        return {name: tensor for name, tensor in weights.items() if not name.endswith(("weight_eps", "bias_eps"))}
+    if not isinstance(model, (VAC, ContinuousQAC)):
+        return dict(weights)
+    kept = {name: tensor for name, tensor in weights.items() if not re.match(r"(actor|critic)\.\d+\.", name)}
+    if isinstance(model, ContinuousQAC) and model.actor.encoder is None:  # DI-engine saves a shared encoder twice
+        critic = {f"actor_{name.removeprefix('critic_')}": kept[name] for name in kept if "critic_encoder" in name}
+        kept = {name: one for name, one in kept.items() if name not in critic or not torch.equal(one, critic[name])}
+    return kept
 
 
 def _layers(weights: Mapping[str, Tensor], source: str) -> list[str]:
@@ -200,16 +221,15 @@ def _encoder(model: nn.Module, source: str, target: str, weights: Mapping[str, T
     module: Any = model
     for part in target.split("."):
         module = getattr(module, part, None)
-    if isinstance(model, ContinuousQAC) and module is None:  # DI-engine saves a shared encoder under both names
+    if isinstance(model, ContinuousQAC) and module is None:  # the actor uses the critics' encoder
         return {}
     if isinstance(module, Described):
         target = f"{target}.encoder"
     if f"{source}.mid" not in layers:
         return _stack(weights, layers, target)
     convolutions = [layer for layer in layers if layer != f"{source}.mid"]
-    return _stack(weights, convolutions, target, "convolutions") | _stack(
-        weights, [f"{source}.mid"], f"{target}.linear"
-    )
+    named = _stack(weights, convolutions, target, "convolutions")
+    return named | _stack(weights, [f"{source}.mid"], f"{target}.linear")
 
 
 def _heads(weights: Mapping[str, Tensor], heads: Mapping[str, str]) -> Named:
@@ -266,27 +286,14 @@ def _critics(weights: Mapping[str, Tensor]) -> Named:
     members = [_stack(weights, _layers(weights, source), "critic") for source in sources]
     named: Named = {}
     for name in members[0]:
-        if any(name not in member for member in members):
-            continue
         _, kind, number, last = name.split(".")
-        tensors = [cast(Tensor, member[name][1]) for member in members]
-        is_weight = last == "weight" and kind == "layers"
-        stacked = torch.stack([tensor.T if is_weight else tensor[None] for tensor in tensors])
-        own = {"layers": {"weight": "weights", "bias": "biases"}, "norms": {"weight": "scales", "bias": "shifts"}}
+        tensors = [member[name][1] for member in members if name in member]
+        if kind == "norms" or len(tensors) < len(members) or len({tensor.shape for tensor in tensors}) > 1:
+            continue  # left over
+        stacked = torch.stack([tensor.T if last == "weight" else tensor[None] for tensor in tensors])
         source = " and ".join(member[name][0] for member in members)
-        named[f"critic.head.{own[kind][last]}.{number}"] = (source, stacked)
+        named[f"critic.head.{'weights' if last == 'weight' else 'biases'}.{number}"] = (source, stacked)
     return named
-
-
-def _options(model: nn.Module, names: list[str]) -> str:
-    """Return the options of the policy's ``model`` that decide on these parameters and that the network has."""
-    known = set(type(model).__init__.__code__.co_varnames)  # type: ignore[misc]
-    found: dict[str, None] = {}
-    for name in names:
-        for pattern, options in OPTIONS.items():
-            if re.match(pattern, name):
-                found |= dict.fromkeys(option for option in options if option in known)
-    return ", ".join(f"model.{option}" for option in found) or "model"
 
 
 def _is_state(state: Any) -> bool:

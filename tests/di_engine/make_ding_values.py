@@ -7,7 +7,8 @@ Run it in an environment with DI-engine 0.5.3, dizoo is not needed:
 For each case it builds DI-engine's policy with a small network and weights drawn from a fixed seed, and stores the
 network's output for fixed observations. Where the case has a batch, the policy then learns from it in two steps, and
 the losses and the gradients before each step of an optimizer are stored. Everything is in double precision, so that
-rounding hides no difference. Of DI-engine, only the random numbers and PPO's conversion to single precision are replaced.
+rounding hides no difference. Of DI-engine, only its random numbers and PPO's conversion to single precision are
+replaced.
 
 Names in the file: ``case/model/001.parameter``, ``case/target/...``, ``case/batch/...``, ``case/noise/...``,
 ``case/output/...``, ``case/learn0/loss/...``, ``case/learn0/gradient0/...`` (of the first optimizer that steps), and so
@@ -31,36 +32,54 @@ from torch import Tensor
 ROWS, OUTPUT_ROWS, LEARN_STEPS = 8, 2, 2
 GAMMA, GAE_LAMBDA = 0.875, 0.9375  # exact in single precision, in which DI-engine multiplies them with 1 - done
 VECTOR, DISCRETE, CONTINUOUS = 4, 3, 2
-OPTIMIZERS = ("_optimizer", "_optimizer_critic", "_optimizer_actor", "_optimizer_q", "_optimizer_policy", "_alpha_optim")
+OPTIMIZERS = (
+    "_optimizer",
+    "_optimizer_critic",
+    "_optimizer_actor",
+    "_optimizer_q",
+    "_optimizer_policy",
+    "_alpha_optim",
+)
 
-_MLP = {"obs_shape": VECTOR, "encoder_hidden_size_list": [8, 6]}
-_IMAGE = {"obs_shape": [2, 36, 36], "encoder_hidden_size_list": [3, 4, 3, 6]}
-_Q = {"model": {**_MLP, "action_shape": DISCRETE}, "discount_factor": GAMMA, "learn": {"target_update_freq": 1}}
+Config = dict[str, Any]
+Values = dict[str, Tensor]
+_MLP: Config = {"obs_shape": VECTOR, "encoder_hidden_size_list": [8, 6]}
+_IMAGE: Config = {"obs_shape": [2, 36, 36], "encoder_hidden_size_list": [3, 4, 3, 6]}
+_Q: Config = {"model": {**_MLP, "action_shape": DISCRETE}, "discount_factor": GAMMA, "learn": {"target_update_freq": 1}}
 _PRIORITY = {"priority": True, "priority_IS_weight": True}
-_VAC = {
+_VAC: Config = {
     "encoder_hidden_size_list": [8, 6],
     "obs_shape": VECTOR,
     "actor_head_hidden_size": 6,
     "critic_head_hidden_size": 6,
 }
-_DISCRETE = {"action_space": "discrete", "action_shape": DISCRETE}
-_CONTINUOUS = {"action_space": "continuous", "action_shape": CONTINUOUS}
+_DISCRETE: Config = {"action_space": "discrete", "action_shape": DISCRETE}
+_CONTINUOUS: Config = {"action_space": "continuous", "action_shape": CONTINUOUS}
+_HYBRID: Config = {
+    "action_space": "hybrid",
+    "action_shape": {"action_type_shape": DISCRETE, "action_args_shape": CONTINUOUS},
+}
 _HEADS = {
     f"{head}_head_{name}": size
     for head in ("actor", "critic")
     for name, size in {"hidden_size": 6, "layer_num": 1}.items()
 }
-_QAC = {"obs_shape": VECTOR, "action_shape": CONTINUOUS, **_HEADS}
-_PPO_LEARN = {"epoch_per_collect": 2, "batch_size": ROWS, "value_norm": False, "ppo_param_init": False}
+_QAC: Config = {"obs_shape": VECTOR, "action_shape": CONTINUOUS, **_HEADS}
+_PPO_LEARN: Config = {"epoch_per_collect": 2, "batch_size": ROWS, "value_norm": False, "ppo_param_init": False}
 _PPO_LEARN |= {"entropy_weight": 0.01, "grad_clip_type": None}
-_PPO = {"recompute_adv": True, "learn": _PPO_LEARN, "collect": {"n_sample": ROWS, "discount_factor": GAMMA, "gae_lambda": GAE_LAMBDA}}
-_A2C = {"learn": {"batch_size": ROWS, "adv_norm": True, "learning_rate": 0.01}}
-_DDPG = {"learn": {"discount_factor": GAMMA, "target_theta": 0.1}}
+_PPO: Config = {
+    "recompute_adv": True,
+    "learn": _PPO_LEARN,
+    "collect": {"n_sample": ROWS, "discount_factor": GAMMA, "gae_lambda": GAE_LAMBDA},
+}
+_A2C: Config = {"learn": {"batch_size": ROWS, "adv_norm": True, "learning_rate": 0.01}}
+_DDPG: Config = {"learn": {"discount_factor": GAMMA, "target_theta": 0.1}}
 
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
+CASES: dict[str, tuple[str, Config]] = {
     "dqn": ("dqn.DQNPolicy", {**_Q, **_PRIORITY, "nstep": 3}),
     "dqn_plain": ("dqn.DQNPolicy", {**_Q, "nstep": 1, "model": {**_MLP, "action_shape": DISCRETE, "dueling": False}}),
     "dqn_image": ("dqn.DQNPolicy", {**_Q, "model": {**_IMAGE, "action_shape": DISCRETE}}),
+    "dqn_norm": ("dqn.DQNPolicy", {**_Q, "model": {**_MLP, "action_shape": DISCRETE, "norm_type": "LN"}}),
     "dqn_multi": ("dqn.DQNPolicy", {**_Q, "model": {**_MLP, "action_shape": [2, 3]}}),
     "c51": ("c51.C51Policy", {**_Q, "nstep": 2, "model": {**_Q["model"], "v_min": -3, "v_max": 3, "n_atom": 11}}),
     "qrdqn": ("qrdqn.QRDQNPolicy", {**_Q, "nstep": 2, "model": {**_Q["model"], "num_quantiles": 7}}),
@@ -70,6 +89,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "ppo": ("ppo.PPOPolicy", {**_PPO, "action_space": "discrete", "model": {**_VAC, **_DISCRETE}}),
     "ppo_continuous": ("ppo.PPOPolicy", {**_PPO, "action_space": "continuous", "model": {**_VAC, **_CONTINUOUS}}),
+    "ppo_conditioned": (
+        "ppo.PPOPolicy",
+        {
+            **_PPO,
+            "action_space": "continuous",
+            "model": {**_VAC, **_CONTINUOUS, "sigma_type": "conditioned", "bound_type": "tanh"},
+        },
+    ),
+    "ppo_multi": (
+        "ppo.PPOPolicy",
+        {**_PPO, "action_space": "discrete", "model": {**_VAC, "action_space": "discrete", "action_shape": [2, 3]}},
+    ),
+    "ppo_hybrid": ("ppo.PPOPolicy", {**_PPO, "action_space": "hybrid", "model": {**_VAC, **_HYBRID}}),
     "ppo_image": ("ppo.PPOPolicy", {**_PPO, "action_space": "discrete", "model": {**_VAC, **_IMAGE, **_DISCRETE}}),
     "a2c": ("a2c.A2CPolicy", {**_A2C, "action_space": "discrete", "model": {**_VAC, **_DISCRETE}}),
     "a2c_continuous": (
@@ -77,6 +109,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {**_A2C, "action_space": "continuous", "model": {**_VAC, **_CONTINUOUS, "share_encoder": False}},
     ),
     "pg": ("pg.PGPolicy", {"model": {**_MLP, "action_shape": DISCRETE, "action_space": "discrete"}}),
+    "pg_continuous": ("pg.PGPolicy", {"model": {**_MLP, **_CONTINUOUS}}),
     "ddpg": ("ddpg.DDPGPolicy", {**_DDPG, "model": {**_QAC, "action_space": "regression", "twin_critic": False}}),
     "td3": ("td3.TD3Policy", {**_DDPG, "model": {**_QAC, "action_space": "regression"}}),
     "sac": ("sac.SACPolicy", {**_DDPG, "model": {**_QAC, "twin_critic": True}}),
@@ -89,10 +122,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 """Class of each policy below ``ding.policy``, and what its config changes of DI-engine's defaults."""
-OUTPUT_ONLY = ("dqn_image", "dqn_multi", "ppo_image", "pg", "sac_image")
+LEARNING = {"dqn", "dqn_plain", "c51", "qrdqn", "rainbow", "ddpg", "td3", "sac"}
+LEARNING |= {"ppo", "ppo_continuous", "a2c", "a2c_continuous"}
 SAC_ALPHA = {"alpha": 0.2, "auto_alpha": True, "log_space": True}
-
-Values = dict[str, Tensor]
 
 
 def main(path: str) -> None:
@@ -109,7 +141,7 @@ def main(path: str) -> None:
     print(f"{len(values)} tensors of {len(CASES)} cases in {path}")
 
 
-def case_values(name: str, policy_class: str, config: dict[str, Any], rng: np.random.Generator) -> Values:
+def case_values(name: str, policy_class: str, config: Config, rng: np.random.Generator) -> Values:
     """Return the weights, the outputs, and where the case learns its batch, losses and gradients."""
     policy = make_policy(policy_class, config)
     target = getattr(policy, "_target_model", None)
@@ -118,14 +150,14 @@ def case_values(name: str, policy_class: str, config: dict[str, Any], rng: np.ra
         if network is not None:
             draw_weights(network, scale, rng)
     values = {f"model/{key}": tensor for key, tensor in policy._model.state_dict().items()}
-    if target is not None and name not in OUTPUT_ONLY:
+    if target is not None and name in LEARNING:
         values |= {f"target/{key}": tensor for key, tensor in target.state_dict().items()}
     values = {key: tensor.clone() for key, tensor in values.items()}
     values |= outputs(policy._model, config["model"], rng)
-    return values if name in OUTPUT_ONLY else values | learn(name, policy, config, rng)
+    return values | learn(name, policy, config, rng) if name in LEARNING else values
 
 
-def make_policy(policy_class: str, config: dict[str, Any]) -> Any:
+def make_policy(policy_class: str, config: Config) -> Any:
     """Return a policy of DI-engine with its default config and these changes."""
     from ding.utils import deep_merge_dicts
     from easydict import EasyDict
@@ -134,7 +166,9 @@ def make_policy(policy_class: str, config: dict[str, Any]) -> Any:
     cls = getattr(importlib.import_module(f"ding.policy.{module}"), name)
     merged = EasyDict(deep_merge_dicts(cls.default_config(), config))
     if module == "sac":
-        merged = EasyDict(deep_merge_dicts(merged, {"learn": SAC_ALPHA, "model": {"action_space": "reparameterization"}}))
+        merged = EasyDict(
+            deep_merge_dicts(merged, {"learn": SAC_ALPHA, "model": {"action_space": "reparameterization"}})
+        )
     return cls(merged, enable_field=["learn", "collect"])  # A2C learns only with both
 
 
@@ -175,7 +209,7 @@ def flat(output: Any, prefix: str = "") -> Values:
     return {k: v for key, part in items for k, v in flat(part, f"{prefix}.{key}".lstrip(".")).items()}
 
 
-def learn(name: str, policy: Any, config: dict[str, Any], rng: np.random.Generator) -> Values:
+def learn(name: str, policy: Any, config: Config, rng: np.random.Generator) -> Values:
     """Return a batch, and the losses and gradients of each learn step with it."""
     if "collect" in config or name.startswith("a2c"):
         columns = rollout(policy, config, rng)
@@ -221,7 +255,7 @@ def transitions(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def replay(config: dict[str, Any], rng: np.random.Generator, is_discrete: bool) -> Values:
+def replay(config: Config, rng: np.random.Generator, is_discrete: bool) -> Values:
     """Return the columns of a batch from replay; some episodes end, and some end before n steps."""
     nstep = config.get("nstep", 1)
     taken = torch.from_numpy(rng.integers(1, nstep + 1, ROWS))
@@ -239,7 +273,7 @@ def replay(config: dict[str, Any], rng: np.random.Generator, is_discrete: bool) 
     return columns | ({"IS": torch.from_numpy(rng.uniform(0.2, 1, ROWS))} if config.get("priority") else {})
 
 
-def rollout(policy: Any, config: dict[str, Any], rng: np.random.Generator) -> Values:
+def rollout(policy: Any, config: Config, rng: np.random.Generator) -> Values:
     """Return the columns of a rollout of one env: an episode that terminates, and one that the rollout cuts."""
     done = torch.zeros(ROWS, dtype=torch.bool)
     done[4] = True
@@ -293,7 +327,9 @@ def given_noise(name: str, policy: Any, rng: np.random.Generator) -> Iterator[Va
             yield noise
     elif name == "td3":
         noise = {"next_noise": torch.from_numpy(rng.standard_normal(shape))}
-        with mock.patch("ding.rl_utils.exploration.torch.randn", side_effect=lambda *a, **k: noise["next_noise"].clone()):
+        with mock.patch(
+            "ding.rl_utils.exploration.torch.randn", side_effect=lambda *a, **k: noise["next_noise"].clone()
+        ):
             yield noise
     elif name == "rainbow":
         from ding.torch_utils.network.nn_module import NoiseLinearLayer

@@ -40,16 +40,21 @@ MODELS: dict[str, dict[str, Any]] = {
     "dqn": _Q,
     "dqn_plain": _Q | {"dueling": False},
     "dqn_image": _IMAGE | {"action_shape": 3},
+    "dqn_norm": _Q | {"layer_norm": True, "encoder_kwargs": {"layer_norm": False}},  # DI-engine has it in heads only
     "dqn_multi": _Q | {"action_shape": [2, 3]},
     "c51": _Q | _ATOMS,
     "qrdqn": _Q | {"num_quantiles": 7},
     "rainbow": _Q | _ATOMS,
     "ppo": _VAC,
     "ppo_continuous": _VAC | _CONTINUOUS,
+    "ppo_conditioned": _VAC | _CONTINUOUS | {"sigma_type": "conditioned", "bound_type": "tanh"},
+    "ppo_multi": _VAC | {"action_shape": [2, 3]},
+    "ppo_hybrid": _VAC | {"action_space": "hybrid", "action_shape": {"action_type_shape": 3, "action_args_shape": 2}},
     "ppo_image": _IMAGE | _HEADS | {"action_shape": 3, "action_space": "discrete"},
     "a2c": _VAC,
     "a2c_continuous": _VAC | _CONTINUOUS | {"share_encoder": False},
     "pg": _MLP | {"action_shape": 3, "action_space": "discrete", "actor_head_layer_num": 1},
+    "pg_continuous": _MLP | _CONTINUOUS | {"actor_head_layer_num": 1},
     "ddpg": _QAC,
     "td3": _QAC,
     "sac": _QAC,
@@ -74,8 +79,7 @@ def checkpoint(case: str) -> dict[str, Any]:
 
 def make_policy(case: str, model: Any = None, **config: Any) -> Policy[Any]:
     """Return a policy with the network of a case, in double precision."""
-    name = {"dqn_plain": "dqn", "sac_image": "sac"}.get(case, case.partition("_")[0])
-    policy = create_policy({"type": name, "model": MODELS[case], **config}, model=model)
+    policy = create_policy({"type": case.partition("_")[0], "model": MODELS[case], **config}, model=model)
     return policy.double()
 
 

@@ -178,6 +178,13 @@ def test_conv_encoder_takes_as_many_convolutions_as_it_is_given_channels() -> No
     assert (len(strides_and_kernels(four)), four.output_size) == (4, 9)
 
 
+def test_features_of_images_that_are_not_activated_are_those_before_the_activation() -> None:
+    images = torch.randn(4, 3, 12, 12)
+    activated, linear = (seeded(ConvEncoder, obs_shape=(3, 12, 12), activate_features=one) for one in (True, False))
+    assert linear(images).min() < 0
+    assert torch.equal(activated(images), linear(images).relu())
+
+
 def test_conv_encoder_refuses_a_kernel_that_is_too_large_and_names_what_to_change() -> None:
     # 12 pixels, 3x3 with stride 2 leave 5
     expected = r"encoder_kwargs.kernel_size must be <= 5 in convolution 2 of an axis of 12 pixels, or encoder_kwargs"
@@ -411,6 +418,7 @@ OPTIONS: dict[Any, tuple[dict[str, Any], dict[str, Any]]] = {
             "kernel_size": [4, 2],
             "stride": [1, 1],
             "layer_norm": True,
+            "activate_features": False,
         },
     ),
     ImpalaEncoder: (

@@ -170,7 +170,11 @@ class NonFiniteGuard:
         if len(self._unseen) >= MAX_UNSEEN:
             self.look()
         value = loss.detach().clone()
-        found = self.stopped(loss.device) if self.mode == "raise" else torch.zeros((), dtype=torch.float32, device=loss.device)
+        found = (
+            self.stopped(loss.device)
+            if self.mode == "raise"
+            else torch.zeros((), dtype=torch.float32, device=loss.device)
+        )
         _note_bad([*gradients, value, *([] if norm is None else [norm])], found)
         self._unseen.append(_Unseen(self._current(index), found.clone(), value.reshape(1), (), self._learn))
         if self.mode != "warn":
