@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,16 @@ def test_single_precision_network_keeps_its_precision(tmp_path: Path) -> None:
     policy = create_policy({"type": "dqn", "model": MODELS["dqn"]})
     policy.load_ding_checkpoint(save(checkpoint("dqn"), tmp_path))
     assert {parameter.dtype for parameter in policy.parameters()} == {torch.float32}
+
+
+def test_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "from_di_engine.md").read_text().partition("## Checkpoints")[2]
+    save(checkpoint("dqn"), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[0], names)
+    stored = part("dqn", "output")
+    assert names["policy"](stored["obs"].float()).tolist() == stored["logit"].argmax(1).tolist()
 
 
 MISFITS: dict[str, tuple[str, dict[str, Any], str]] = {
