@@ -91,6 +91,15 @@ def test_policy_that_only_acts_loads_the_network(tmp_path: Path) -> None:
     assert action.tolist() == stored["logit"].argmax(1).tolist()
 
 
+def test_network_of_a_discrete_observation_is_that_of_its_one_hot_vector(tmp_path: Path) -> None:
+    vector, discrete = make_policy("dqn"), make_policy("dqn", obs_shape={"kind": "one_hot", "sizes": [4]})
+    for policy in (vector, discrete):
+        policy.load_ding_checkpoint(save(checkpoint("dqn"), tmp_path))
+    expected = vector.model(torch.eye(4, dtype=torch.float64))["logit"]
+    discrete.float()
+    torch.testing.assert_close(discrete.model(torch.arange(4)[:, None])["logit"], expected.float())
+
+
 def test_single_precision_network_keeps_its_precision(tmp_path: Path) -> None:
     policy = create_policy({"type": "dqn", "model": MODELS["dqn"]})
     policy.load_ding_checkpoint(save(checkpoint("dqn"), tmp_path))

@@ -77,9 +77,10 @@ def checkpoint(case: str) -> dict[str, Any]:
     return content | ({"target_model": target} if target else {})
 
 
-def make_policy(case: str, model: Any = None, **config: Any) -> Policy[Any]:
-    """Return a policy with the network of a case, in double precision."""
-    policy = create_policy({"type": case.partition("_")[0], "model": MODELS[case], **config}, model=model)
+def make_policy(case: str, network: Any = None, obs_shape: Any = None, **config: Any) -> Policy[Any]:
+    """Return a policy with the network of a case, or with the one given, in double precision."""
+    model = MODELS[case] | ({} if obs_shape is None else {"obs_shape": obs_shape})
+    policy = create_policy({"type": case.partition("_")[0], "model": model, **config}, model=network)
     return policy.double()
 
 
