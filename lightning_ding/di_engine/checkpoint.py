@@ -63,7 +63,7 @@ def load_ding_checkpoint(policy: Any, path: str | os.PathLike[str]) -> None:
     of the network. If anything does not fit, the policy is unchanged.
 
     Args:
-        policy: The policy, a :class:`Policy` whose network is built.
+        policy: The policy, a :class:`Policy`. Its network is built if it is attached to a Trainer whose env is known.
         path: File that DI-engine saved, with the entry ``model`` and, for policies with a target network,
             ``target_model``.
 
@@ -71,7 +71,10 @@ def load_ding_checkpoint(policy: Any, path: str | os.PathLike[str]) -> None:
         OSError: If the file cannot be read.
         ValueError: If it contains anything but tensors and builtins, or its weights do not fit the network.
         TypeError: If the policy's network is not one of this library.
+        RuntimeError: If the policy has no network, and its spaces are unknown.
     """
+    if not policy.is_built:
+        policy.configure_model()
     content = read(path)
     weights = fitting(policy.model, content["model"], path)
     target = getattr(policy, "target_model", None)

@@ -437,9 +437,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         return super().load_state_dict(weights, strict=strict, assign=assign)
 
     def load_ding_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Load the weights of a checkpoint of DI-engine; see :func:`lightning_ding.di_engine.checkpoint`."""
-        if not self._is_built:
-            self.configure_model()
+        """Load the weights of a checkpoint of DI-engine; see :mod:`lightning_ding.di_engine.checkpoint`."""
         load_ding_checkpoint(self, path)
 
     def scheduled_values(self) -> dict[str, float]:
