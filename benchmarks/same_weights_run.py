@@ -346,7 +346,7 @@ def train_in_a_loop() -> Digests:
         policy.learn_mode.forward(buffers["naive"].sample(16, n_step=3, discount_factor=0.9))
     episodes: Any = EpisodeSerialCollector(env=envs, policy=policy.collect_mode)
     buffers["episode"].push(episodes.collect(6, policy.progress.train_iter, policy_kwargs={"eps": 0.3}), 640)
-    samples = {name: buffer.sample(5, policy.progress.train_iter) for name, buffer in buffers.items()}
+    samples = {name: buffer.sample(5, cur_learner_iter=policy.progress.train_iter) for name, buffer in buffers.items()}
     return digests("policy", policy.state_dict()) | digests("sample", samples)
 
 

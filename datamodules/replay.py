@@ -177,7 +177,9 @@ class ReplayRound:
         self._device: torch.device | None = None
         self._data: dict[str, Any] | None = None
         if not buffer.is_prioritised:
-            self._data = buffer.sample(batch_size, train_iter, num_batches=num_batches, **sample_kwargs)
+            self._data = buffer.sample(
+                batch_size, cur_learner_iter=train_iter, num_batches=num_batches, **sample_kwargs
+            )
 
     def __len__(self) -> int:
         return self.num_batches
@@ -188,7 +190,9 @@ class ReplayRound:
             yield from nested.unbind(self._data)  # type: ignore[misc]
             return
         for number in range(self.num_batches):
-            drawn = self._buffer.sample(self._batch_size, self._train_iter + number, **self._sample_kwargs)
+            drawn = self._buffer.sample(
+                self._batch_size, cur_learner_iter=self._train_iter + number, **self._sample_kwargs
+            )
             yield drawn if self._device is None else nested.to(drawn, self._device)  # type: ignore[misc]
 
     @property

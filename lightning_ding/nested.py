@@ -248,7 +248,10 @@ def _join(
     if not isinstance(first, Mapping):
         if any(isinstance(item, Mapping) for item in items):
             raise ValueError(f"{path or 'data'}: every item must be a tensor, as the first is, got a dict")
-        parts = [to_part(item) for item in items]
+        try:
+            parts = [to_part(item) for item in items]
+        except TypeError as error:
+            raise TypeError(f"{path or 'data'}: {error}") from error
         try:
             return cast(Nested, function(parts))
         except (RuntimeError, ValueError) as error:

@@ -2,13 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lightning_ding.config import require
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def also_named(**others: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator that lets a method take arguments by further names, such as those of DI-engine.
+
+    Args:
+        others: For each further name, the name in the method's signature.
+
+    Example:
+        >>> @also_named(size="batch_size")
+        ... def sample(batch_size):
+        ...     return batch_size
+        >>> sample(4), sample(batch_size=5), sample(size=6)
+        (4, 5, 6)
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            for other in others.keys() & kwargs.keys():
+                if others[other] in kwargs:
+                    raise TypeError(f"{function.__name__}() got {others[other]} twice, also as {other}")
+                kwargs[others[other]] = kwargs.pop(other)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
 
 
 def check_amount(name: str, value: Any) -> int:

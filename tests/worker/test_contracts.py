@@ -19,8 +19,7 @@ CONTRACTS = {
     ISerialCollector: {"collect", "reset_env", "reset_policy"},
     ISerialEvaluator: {"env", "eval", "reset_env", "run"},
     IBuffer: {
-        *("clear", "count", "drop_episodes", "load_data", "load_state_dict", "push", "sample"),
-        *("save_data", "state_dict", "update"),
+        *("clear", "count", "load_data", "load_state_dict", "push", "sample", "save_data", "state_dict", "update"),
     },
 }
 

@@ -232,7 +232,9 @@ class Replay:
 
     def _sample(self, batch_size: int, num_batches: int, train_iter: int, options: Any) -> dict[str, Any] | None:
         try:
-            batch = self.buffer.sample(batch_size, train_iter, num_batches=num_batches, **options)
+            batch: dict[str, Any] = self.buffer.sample(
+                batch_size, cur_learner_iter=train_iter, num_batches=num_batches, **options
+            )
         except ValueError as error:  # too few transitions are within the buffer's limits on use or age
             logger.warning("the learner has to wait: %s", error)
             self.intake.is_starved = True

@@ -9,6 +9,7 @@ Shapes: K transitions pushed, B transitions of a minibatch, U minibatches.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -16,23 +17,25 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from typing_extensions import Self, override
 
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.registry import BUFFER_REGISTRY
-from lightning_ding.schedules import Schedule
+from lightning_ding.worker.arguments import also_named
 from lightning_ding.worker.buffer.columns import Rows
+from lightning_ding.worker.buffer.forms import to_number_ids
+from lightning_ding.worker.buffer.priorities import Beta, checked_priorities
 from lightning_ding.worker.buffer.rate_limiter import RateLimiter, ThroughputConfig
 from lightning_ding.worker.buffer.ring_buffer import RingBuffer, to_rows
 from lightning_ding.worker.buffer.sampling import check_sizes, require_enough
 from lightning_ding.worker.buffer.sum_tree import Floats, SumTree
 from lightning_ding.worker_config import ReplayBufferConfig
 
+ADDED = frozenset({"IS", "priority", "replay_unique_id", "replay_buffer_idx"})  # entries that sample() adds
+VERSIONS = frozenset({"policy_version", "collect_iter"})  # the second is DI-engine's name of the first
 ONE = np.int32(1)
 EPSILON = 1e-5  # added to every priority, so that every transition can be drawn
-LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,10 @@ class AdvancedBufferConfig(ReplayBufferConfig):
     """Advanced buffer: time at which beta reaches 1, in anneal_unit, >= 0; 0 keeps beta constant."""
     anneal_unit: Literal["train_iter", "env_step", "budget"] = "train_iter"
     """Advanced buffer: unit of anneal_step: updates, env steps, or shares of the run's max_env_step."""
-    max_use: int | None = None
-    """Advanced buffer: number of times a transition is sampled before it leaves, >= 1; None for no limit."""
-    max_staleness: int | None = None
-    """Advanced buffer: age in updates of its policy at which a transition leaves, >= 1; None for no limit."""
+    max_use: int | float | None = None
+    """Advanced buffer: number of times a transition is sampled before it leaves, >= 1; None or inf for no limit."""
+    max_staleness: int | float | None = None
+    """Advanced buffer: age in updates of its policy at which a transition leaves, >= 1; None or inf for no limit."""
     thruput_controller: ThroughputConfig = field(default_factory=ThroughputConfig)
     """Advanced buffer: limits of the rates at which it is filled and sampled."""
 
@@ -64,7 +67,10 @@ class AdvancedBufferConfig(ReplayBufferConfig):
         require(anneals, "anneal_unit", "left at its default with anneal_step 0", self.anneal_unit)
         for name in ("max_use", "max_staleness"):
             value = getattr(self, name)
-            require(value is None or value >= 1, name, ">= 1 or None", value)
+            if value == math.inf:
+                object.__setattr__(self, name, None)
+            elif value is not None:
+                require(isinstance(value, int) and value >= 1, name, "an int >= 1 or None", value)
 
 
 @BUFFER_REGISTRY.register("advanced")
@@ -98,9 +104,7 @@ class AdvancedReplayBuffer(RingBuffer):
         self._gone = 0  # rows that are still in the ring but cannot be drawn any more
         self._first_fresh = 0  # id below which all have left
         self._train_iter = 0
-        steps, in_budget = self.config.anneal_step, self.config.anneal_unit == "budget"
-        unit: Literal["env_step", "budget"] = "budget" if in_budget else "env_step"
-        self._annealing = Schedule("linear", self.config.beta, 1.0, steps, unit) if steps else None
+        self._beta = Beta(self.config.beta, self.config.anneal_step, self.config.anneal_unit)
         self._newest_sample: Rows = np.empty(0, dtype=np.int64)
         self._limiter = RateLimiter(self.config.thruput_controller, self._lock)
         self._is_limited = self.config.thruput_controller.is_active
@@ -109,11 +113,12 @@ class AdvancedReplayBuffer(RingBuffer):
 
     @property
     def beta(self) -> float:
-        """Exponent of the importance weights after the updates and env steps so far."""
-        if self._annealing is None:
-            return self.config.beta
-        done = self._train_iter if self.config.anneal_unit == "train_iter" else max(self._env_step, 0)
-        return self._annealing.value(done, self.budget)
+        """Exponent of the importance weights after the updates and env steps so far; if set, it continues from there."""
+        return self._beta.at(self._train_iter, self._env_step, self.budget)
+
+    @beta.setter
+    def beta(self, value: float) -> None:
+        self._beta.set(value, self._train_iter, self._env_step, self.budget)
 
     @property
     def nbytes(self) -> int:
@@ -125,17 +130,19 @@ class AdvancedReplayBuffer(RingBuffer):
         """Return the number of transitions that can be drawn."""
         return self._storage.count - self._gone
 
+    @also_named(size="batch_size")
     @override
     def sample(  # noqa: D417 - IBuffer.sample describes the other arguments
         self,
         batch_size: int,
         cur_learner_iter: int = 0,
+        sample_range: slice | None = None,
         *,
         num_batches: int | None = None,
         n_step: int = 1,
         discount_factor: float = 1.0,
-        sample_range: slice | None = None,
-    ) -> dict[str, Any]:
+        as_list: bool = False,
+    ) -> Any:
         """Return a copy of transitions drawn in proportion to priority^alpha, one of each B-th of the total weight.
 
         See also :meth:`IBuffer.sample`. ``cur_learner_iter`` decides beta and staleness.
@@ -146,7 +153,8 @@ class AdvancedReplayBuffer(RingBuffer):
         Returns:
             A nested dict of tensors, leading axes (B,) or (U, B): the pushed entries, ``discount``, ``IS`` (eq. 1 of
             section 3.4, in (0, 1]), ``priority``, and ``replay_unique_id`` and ``replay_buffer_idx``, by which
-            :meth:`update` identifies the transitions.
+            :meth:`update` identifies the transitions. With ``as_list``, a list of B dicts of the same entries, or a
+            list of U of them; there a ``replay_unique_id`` is a string that begins with the name of the buffer.
 
         Raises:
             ValueError: If there are fewer than B transitions or uses left, or an argument is out of range.
@@ -169,14 +177,14 @@ class AdvancedReplayBuffer(RingBuffer):
             self._limiter.sampled += rows.size
             self._note_sample(rows.size, cur_learner_iter)
             self._lock.notify_all()
-            return batch
+        return self._listed(batch, num_batches, n_step) if as_list else batch
 
     def update(self, info: Mapping[str, Any]) -> None:
         """Set the priorities of sampled transitions; transitions that have left are skipped.
 
         Args:
-            info: ``priority`` >= 0, ``replay_unique_id`` and ``replay_buffer_idx``, all of one shape. If a transition
-                occurs twice, the last one counts. Without ``priority`` nothing happens.
+            info: ``priority`` >= 0, ``replay_unique_id`` and ``replay_buffer_idx``, all of one shape, or lists of one
+                length. If a transition occurs twice, the last one counts. Without ``priority`` nothing happens.
 
         Raises:
             ValueError: If a priority is negative or not finite, or the shapes differ.
@@ -187,8 +195,9 @@ class AdvancedReplayBuffer(RingBuffer):
         missing = [key for key in ("replay_unique_id", "replay_buffer_idx") if key not in info]
         if missing:
             raise KeyError(f"update needs {' and '.join(missing)} in addition to priority, as sample returned them")
-        priority = _checked(info["priority"])
-        rows, ids = to_rows(info["replay_buffer_idx"]), to_rows(info["replay_unique_id"])
+        priority = checked_priorities(info["priority"])
+        ids = to_rows(to_number_ids(info["replay_unique_id"], self._instance_name))
+        rows = to_rows(info["replay_buffer_idx"])
         if not len(priority) == len(rows) == len(ids):
             sizes = (len(priority), len(ids), len(rows))
             raise ValueError(f"priority, replay_unique_id and replay_buffer_idx must have one size, got {sizes}")
@@ -222,21 +231,22 @@ class AdvancedReplayBuffer(RingBuffer):
                 metrics["priority_mean"] = float(self._priority[rows].mean())
                 if self.config.max_use is not None:
                     metrics["use_mean"] = float(self._use[rows].mean())
-                if "policy_version" in self._storage.columns:
+                if not VERSIONS.isdisjoint(self._storage.columns):
                     metrics["staleness_mean"] = float((self._train_iter - self._policy_version(rows)).mean())
             return metrics
 
     # ------------------------------------------------------------------ writing
 
     def _push(self, batch: dict[str, Any]) -> None:
-        given = None
-        if "priority" in batch:
-            given = _checked(batch["priority"])
-            batch = {key: value for key, value in batch.items() if key != "priority"}
+        given = checked_priorities(batch["priority"]) if "priority" in batch else None
+        if not ADDED.isdisjoint(batch):
+            batch = {key: value for key, value in batch.items() if key not in ADDED}
+        if given is not None:
             amount = nested.length(batch)
             require(len(given) == amount, "priority", f"one number for each of {amount} transitions", len(given))
         if self.config.max_staleness is not None:
-            require("policy_version" in batch, "data", "transitions with a policy_version", sorted(batch))
+            is_dated = not VERSIONS.isdisjoint(batch)
+            require(is_dated, "data", "transitions with a policy_version or a collect_iter", sorted(batch))
         if self._is_limited:
             self._limiter.wait_to_push(nested.length(batch))
         before = self._storage.push_count
@@ -396,7 +406,8 @@ class AdvancedReplayBuffer(RingBuffer):
         return unique[train_iter - self._policy_version(unique) >= self.config.max_staleness]
 
     def _policy_version(self, rows: Rows) -> Rows:
-        versions: Rows = self._storage.columns["policy_version"][rows]
+        columns = self._storage.columns
+        versions: Rows = columns["policy_version" if "policy_version" in columns else "collect_iter"][rows]
         return versions
 
     def _id_of(self, rows: Rows) -> Rows:
@@ -413,7 +424,7 @@ class AdvancedReplayBuffer(RingBuffer):
         own["weight"] = self._tree.read(rows)
         state["tensors"] |= {f"own/{k}": torch.from_numpy(v.copy() if copy else v) for k, v in own.items()}
         state["counters"] |= {"first_id": self._first_id, "train_iter": self._train_iter, "alpha": self.config.alpha}
-        state["counters"] |= {"envstep": self._env_step}
+        state["counters"] |= {"envstep": self._env_step} | ({"beta": self._beta.given} if self._beta.given else {})
         return state
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
@@ -432,18 +443,6 @@ class AdvancedReplayBuffer(RingBuffer):
         self._first_fresh = 0
         self._first_id, self._train_iter = (int(state["counters"][name]) for name in ("first_id", "train_iter"))
         self._env_step = int(state["counters"].get("envstep", -1))  # older states do not hold it
+        given = state["counters"].get("beta")
+        self._beta.given = None if given is None else (given[0], given[1])
         self._newest_sample = self._newest_sample[:0]
-
-
-def _checked(priority: Any) -> Floats:
-    """Return priorities as a flat array.
-
-    Raises:
-        ValueError: If a priority is negative, or not finite as a float32.
-    """
-    array = priority.numpy(force=True) if isinstance(priority, Tensor) else np.asarray(priority)
-    flat: Floats = array.reshape(-1).astype(np.float64)
-    if len(flat) and not 0 <= flat.min() <= flat.max() < LARGEST:  # false for NaN
-        wrong = flat[~((flat >= 0) & (flat < LARGEST))][0]
-        raise ValueError(f"priority must be finite and >= 0, got {wrong}")
-    return flat

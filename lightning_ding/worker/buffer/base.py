@@ -45,7 +45,8 @@ class IBuffer(Worker):
         num_batches: int | None = None,
         n_step: int = 1,
         discount_factor: float = 1.0,
-    ) -> dict[str, Any]:
+        as_list: bool = False,
+    ) -> Any:
         """Return a copy of transitions. A buffer may take further arguments and return further entries.
 
         Args:
@@ -54,9 +55,12 @@ class IBuffer(Worker):
             num_batches: Number of minibatches U drawn at once; None for a single one without the axis U.
             n_step: Steps of each transition's return, >= 1; see docs/training.md for the windows.
             discount_factor: Discount factor gamma of the return.
+            as_list: Return a list of dicts, one for each transition, instead of columns.
 
         Returns:
-            A nested dict of tensors, leading axes (B,) or (U, B): the pushed entries and ``discount``.
+            A nested dict of tensors, leading axes (B,) or (U, B): the pushed entries and ``discount``. With
+            ``as_list``, a list of B dicts of these entries, or a list of U such lists. There an entry that is one
+            number for each transition is a Python number, and ``discount`` is left out if ``n_step`` is 1.
 
         Raises:
             ValueError: If there are too few transitions to draw from, or an argument is out of range.
@@ -64,15 +68,19 @@ class IBuffer(Worker):
 
     @abstractmethod
     def update(self, info: Mapping[str, Any]) -> None:
-        """Set the priorities of sampled transitions.
+        """Set the priorities of sampled transitions; without ``priority`` nothing happens.
 
         Raises:
-            TypeError: If the buffer stores no priorities.
+            TypeError: If the buffer stores no priorities and got some.
         """
 
-    @abstractmethod
     def drop_episodes(self, episode_id: Sequence[int]) -> int:
-        """Exclude the stored transitions of these episodes from all later draws; return their number."""
+        """Exclude the stored transitions of these episodes from all later draws; return their number.
+
+        Raises:
+            NotImplementedError: If the buffer cannot do this.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement drop_episodes to forget episodes with a fault")
 
     @abstractmethod
     def clear(self) -> None:
@@ -127,9 +135,9 @@ class IBuffer(Worker):
         return self
 
 
-def create_buffer(cfg: Any, **kwargs: Any) -> IBuffer:
-    """Return the buffer that ``cfg.type`` names, made with ``cfg`` and ``kwargs``; see :func:`get_buffer_cls`."""
-    return get_buffer_cls(cfg)(cfg, **kwargs)  # type: ignore[call-arg]
+def create_buffer(cfg: Any, *args: Any, **kwargs: Any) -> IBuffer:
+    """Return an instance of :func:`get_buffer_cls`, made with ``cfg`` and the further arguments of its constructor."""
+    return get_buffer_cls(cfg)(cfg, *args, **kwargs)  # type: ignore[call-arg]
 
 
 def get_buffer_cls(cfg: Any) -> type[IBuffer]:

@@ -8,7 +8,7 @@ Shapes: E entries, n of them written or read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,8 @@ from lightning_ding.worker.buffer.files import Memory
 Rows = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
 DOUBLE = np.dtype(np.float64)
-SCALARS = ("terminated", "truncated", "env_id", "episode_id", "policy_version", "data_id", "priority")
-"""Entries that are one number for each transition, as ``reward`` is in columns."""
+ENDS = ("terminated", "truncated", "done")
+"""Entries that mark the last step of an episode; DI-engine's ``done`` does not distinguish the first two."""
 
 
 def split_columns(data: Mapping[str, Any]) -> tuple[Columns, Columns, Columns]:
@@ -38,53 +38,6 @@ def split_columns(data: Mapping[str, Any]) -> tuple[Columns, Columns, Columns]:
     return _arrays(columns), _arrays({"obs": data["obs"]}), _arrays({"obs": data["next_obs"]})
 
 
-def as_columns(data: Any, schema: Schema | None) -> Mapping[str, Any]:
-    """Return pushed data as columns with a leading axis of transitions.
-
-    The schema of the earlier transitions decides whether the data are one transition or several. Before the first push
-    the entries decide that are one number for each transition.
-
-    Args:
-        data: Columns, one transition, a list of transitions, or a list of columns.
-        schema: Schema of the transitions in the buffer; None before the first push.
-
-    Raises:
-        ValueError: If one transition cannot be distinguished from several.
-        TypeError: If ``data`` is something else.
-    """
-    if isinstance(data, Mapping):
-        return data if not data or _has_leading_axis(data, schema) else nested.apply(_with_leading_axis, dict(data))
-    if not len(data):
-        return {}
-    if not isinstance(data[0], Mapping):
-        raise TypeError(f"data must be a mapping or a list of mappings, got a list of {type(data[0]).__name__}")
-    if schema is None:
-        is_of_columns = any(np.ndim(data[0][name]) for name in SCALARS if name in data[0])
-    else:
-        is_of_columns = schema.has_leading_axis(data[0])
-    return nested.concatenate_arrays(data) if is_of_columns else nested.stack_arrays(data)  # type: ignore[no-any-return]
-
-
-def _has_leading_axis(data: Mapping[str, Any], schema: Schema | None) -> bool:
-    """Return whether a mapping holds columns, not one transition."""
-    if schema is not None:
-        return schema.has_leading_axis(data)
-    axes = [np.ndim(data[name]) for name in (*SCALARS, "reward") if name in data]
-    if axes:
-        return max(axes) > 0
-    if all(number for _, number in _axes(data)):
-        raise ValueError(
-            "data must show whether it is one transition or several, for which it needs one of the entries "
-            f"{(*SCALARS, 'reward')} before the first push: push a list with a dict for each transition, "
-            f"got entries {sorted(data)}"
-        )
-    return False
-
-
-def _with_leading_axis(value: Any) -> Any:
-    return (value if isinstance(value, Tensor) else np.asarray(value))[None]
-
-
 def _axes(data: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, int]]:
     """Yield the flat name and the number of axes of each entry; ``next_obs`` has the names of ``obs``."""
     for key, value in data.items():
@@ -93,6 +46,25 @@ def _axes(data: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, int]]:
             yield from _axes(value, f"{name}/")
         else:
             yield name, np.ndim(value)
+
+
+def has_ends(names: Iterable[str]) -> bool:
+    """Return whether entries of these names mark the ends of episodes."""
+    return {"terminated", "truncated"} <= set(names) or "done" in names
+
+
+def ended(columns: Mapping[str, NDArray[Any]], rows: Any) -> NDArray[np.bool_]:
+    """Return whether transitions are the last ones of their episodes.
+
+    Args:
+        columns: Columns with at least one entry of ``ENDS``.
+        rows: Rows of the transitions, of any shape, which is that of the result.
+    """
+    marks = [columns[name][rows] for name in ENDS if name in columns]
+    over: NDArray[np.bool_] = marks[0].astype(bool, copy=False)
+    for mark in marks[1:]:
+        over = over | mark.astype(bool, copy=False)
+    return over
 
 
 class Schema:

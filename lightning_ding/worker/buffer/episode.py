@@ -17,7 +17,9 @@ from typing_extensions import override
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.registry import BUFFER_REGISTRY
-from lightning_ding.worker.buffer.columns import Rows
+from lightning_ding.worker.arguments import also_named
+from lightning_ding.worker.buffer.columns import ENDS, Rows, ended, has_ends
+from lightning_ding.worker.buffer.forms import to_sequences
 from lightning_ding.worker.buffer.ring_buffer import RingBuffer
 from lightning_ding.worker.buffer.sampling import check_sizes, draw, require_enough
 from lightning_ding.worker.buffer.sequence import SequenceBufferConfig, masks
@@ -85,21 +87,25 @@ class EpisodeReplayBuffer(RingBuffer):
             kept = self._begin >= self._storage.push_count - self._storage.count
             self._begin, self._length = self._begin[kept], self._length[kept]
 
+    @also_named(size="batch_size")
     @override
     def sample(  # noqa: D417 - IBuffer.sample describes the other arguments
         self,
         batch_size: int,
         cur_learner_iter: int = 0,
+        sample_range: slice | None = None,
+        replace: bool = False,
         *,
         num_batches: int | None = None,
         n_step: int = 1,
         discount_factor: float = 1.0,
-        replace: bool = False,
         sequence: int | None = None,
-    ) -> dict[str, Any]:
+        as_list: bool = False,
+    ) -> Any:
         """Return a copy of uniformly drawn episodes, or of windows from them; see also :meth:`IBuffer.sample`.
 
         Args:
+            sample_range: Range of episodes to draw from, by age, the oldest first; None draws from all.
             replace: Allow an episode to occur in a minibatch more than once.
             sequence: Steps of a window T, above the burn-in; None means ``sequence_length``. Without either, whole
                 episodes are returned, and T is the length of the longest one.
@@ -107,7 +113,9 @@ class EpisodeReplayBuffer(RingBuffer):
         Returns:
             A nested dict of tensors, leading axes (T, B) or (U, T, B), with ``discount``, ``mask``, which is True where
             a step is real, and ``learn_mask``, where it is also after the burn-in. After its end an episode repeats its
-            last step. A window begins at any step from which it fits; of a shorter episode, at its first step.
+            last step. A window begins at any step from which it fits; of a shorter episode, at its first step. With
+            ``as_list``, a list of B lists of dicts, or a list of U of them: the steps of whole episodes without the
+            repeated ones and without masks, or windows of T steps with masks.
 
         Raises:
             ValueError: If there are fewer than B episodes and ``replace`` is false, or an argument is out of range.
@@ -116,8 +124,11 @@ class EpisodeReplayBuffer(RingBuffer):
         burn_in, window = self.config.burn_in, self.config.sequence_length if sequence is None else sequence
         require(window is None or window > burn_in, "sequence", f"above burn_in ({burn_in})", window)
         with self._lock:
-            require_enough(self.count(), batch_size, replace, "episodes")
-            drawn = draw(self._rng, num_batches or 1, batch_size, self.count(), replace)
+            among = range(self.count()) if sample_range is None else range(self.count())[sample_range]
+            require_enough(len(among), batch_size, replace, "episodes")
+            drawn = draw(self._rng, num_batches or 1, batch_size, len(among), replace)
+            if sample_range is not None:
+                drawn = among.start + among.step * drawn
             length = self._length[drawn]
             steps = int(length.max()) if window is None else window
             first = self._rng.integers(np.maximum(length - steps, 0) + 1)
@@ -129,7 +140,8 @@ class EpisodeReplayBuffer(RingBuffer):
                 rows, mask = rows[0], mask[0]
             batch = self._storage.gather(rows, n_step, discount_factor)
             self._note_sample(int(np.count_nonzero(mask)), cur_learner_iter)
-        return batch | masks(mask, burn_in)
+        batch |= masks(mask, burn_in)
+        return to_sequences(batch, num_batches, is_whole=window is None) if as_list else batch
 
     def clear(self) -> None:
         """Remove all episodes and their schema."""
@@ -160,8 +172,8 @@ class EpisodeReplayBuffer(RingBuffer):
 def _columns(episode: Any) -> dict[str, Any]:
     """Return an episode as columns, with an ``env_id``, which marks its steps as consecutive for the storage."""
     columns: Any = dict(episode) if isinstance(episode, Mapping) else nested.stack_arrays(episode)
-    require({"terminated", "truncated"} <= columns.keys(), "data", "with terminated and truncated", sorted(columns))
-    axes = np.ndim(columns["terminated"])
+    require(has_ends(columns), "data", "with terminated and truncated, or done", sorted(columns))
+    axes = np.ndim(columns["terminated" if "terminated" in columns else "done"])
     require(axes == 1, "an episode", "columns with a leading axis, or a list of transitions", f"{axes} axes")
     if "env_id" not in columns:
         columns["env_id"] = np.zeros(nested.length(columns), dtype=np.int64)
@@ -186,8 +198,9 @@ def _check_episode(episode: Mapping[str, Any], longest: int) -> int:
     Raises:
         ValueError: If the episode does not end with its last transition, or is too long.
     """
-    ended = np.asarray(episode["terminated"]) | np.asarray(episode["truncated"])
-    at = np.flatnonzero(ended).tolist()
-    require(at == [len(ended) - 1], "an episode", f"ended by its last step of {len(ended)} and no other", at)
-    require(len(ended) <= longest, "an episode", f"at most replay_buffer_size ({longest}) long", len(ended))
-    return len(ended)
+    steps = nested.length(dict(episode))
+    marks = {name: np.asarray(episode[name]) for name in ENDS if name in episode}
+    at = np.flatnonzero(ended(marks, slice(None))).tolist()
+    require(at == [steps - 1], "an episode", f"ended by its last step of {steps} and no other", at)
+    require(steps <= longest, "an episode", f"at most replay_buffer_size ({longest}) long", steps)
+    return steps

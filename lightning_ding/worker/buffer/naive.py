@@ -10,6 +10,7 @@ from typing import Any
 from typing_extensions import override
 
 from lightning_ding.registry import BUFFER_REGISTRY
+from lightning_ding.worker.arguments import also_named
 from lightning_ding.worker.buffer.columns import Rows
 from lightning_ding.worker.buffer.ring_buffer import RingBuffer
 from lightning_ding.worker.buffer.sampling import check_sizes, draw, require_enough
@@ -29,24 +30,26 @@ class NaiveReplayBuffer(RingBuffer):
 
     can_merge = True
 
+    @also_named(size="batch_size")
     @override
     def sample(  # noqa: D417 - IBuffer.sample describes the other arguments
         self,
         batch_size: int,
         cur_learner_iter: int = 0,
+        sample_range: slice | None = None,
+        replace: bool = False,
         *,
         num_batches: int | None = None,
         n_step: int = 1,
         discount_factor: float = 1.0,
-        replace: bool = False,
-        sample_range: slice | None = None,
-    ) -> dict[str, Any]:
+        as_list: bool = False,
+    ) -> Any:
         """Return a copy of uniformly drawn transitions; see also :meth:`IBuffer.sample`.
 
         Args:
-            replace: Allow a transition to occur in a minibatch more than once.
             sample_range: Range of transitions to draw from, by age: ``slice(-10, None)`` are the newest ten,
                 ``slice(0, 10)`` the oldest. None draws from all.
+            replace: Allow a transition to occur in a minibatch more than once.
 
         Raises:
             ValueError: If there are fewer than B transitions to draw from and ``replace`` is false, or none at all, or
@@ -59,7 +62,8 @@ class NaiveReplayBuffer(RingBuffer):
             else:
                 rows = self._draw_aged(num_batches or 1, batch_size, replace, sample_range)
             self._note_sample(rows.size, cur_learner_iter)
-            return self._storage.gather(rows if num_batches else rows[0], n_step, discount_factor)
+            batch = self._storage.gather(rows if num_batches else rows[0], n_step, discount_factor)
+        return self._listed(batch, num_batches, n_step) if as_list else batch
 
     def _draw(self, num_batches: int, batch_size: int, replace: bool) -> Rows:
         """Return rows, shape (U, B)."""

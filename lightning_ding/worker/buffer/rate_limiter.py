@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -20,9 +21,13 @@ class PushSampleRateConfig:
     """Bounds of the ratio of pushed to sampled transitions."""
 
     max: float | None = None
-    """Upper bound, > 0: a push that would exceed it waits; None for no bound."""
+    """Upper bound, > 0: a push that would exceed it waits; None or inf for no bound."""
     min: float = 0.0
     """Lower bound, >= 0: a sample that would fall below it waits."""
+
+    def __post_init__(self) -> None:
+        if self.max == math.inf:
+            object.__setattr__(self, "max", None)
 
 
 @dataclass(frozen=True)

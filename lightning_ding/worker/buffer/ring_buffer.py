@@ -19,9 +19,11 @@ from safetensors import SafetensorError, safe_open
 from typing_extensions import Self, override
 
 from lightning_ding.config import ConfigLike, require
+from lightning_ding.worker.arguments import also_named
 from lightning_ding.worker.buffer.base import IBuffer, Transitions
-from lightning_ding.worker.buffer.columns import Rows, as_columns
+from lightning_ding.worker.buffer.columns import Rows
 from lightning_ding.worker.buffer.files import Memory, write_tensors
+from lightning_ding.worker.buffer.forms import as_columns, to_lists
 from lightning_ding.worker.buffer.sampling import DroppedRows
 from lightning_ding.worker.buffer.storage import RingStorage
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
@@ -58,6 +60,7 @@ class RingBuffer(IBuffer):
         self._dropped = DroppedRows(size)
         self._rng = np.random.default_rng(seed)
         self._lock = threading.Condition(threading.RLock())
+        self._instance_name = instance_name
         self._log = WorkerLog(tb_logger, exp_name, instance_name)
         self._used_data: list[NDArray[Any]] = []
         self._env_step = -1
@@ -110,8 +113,9 @@ class RingBuffer(IBuffer):
 
     @override
     def update(self, info: Mapping[str, Any]) -> None:
-        kind = type(self).__name__
-        raise TypeError(f"{kind} stores no priorities; use a prioritised buffer, or set priority to False")
+        if "priority" in info:
+            kind = type(self).__name__
+            raise TypeError(f"{kind} stores no priorities; use a prioritised buffer, or set priority to False")
 
     def drop_episodes(self, episode_id: Sequence[int]) -> int:
         """Exclude the stored transitions of some episodes, such as those that a fault ended, from all later draws.
@@ -174,12 +178,22 @@ class RingBuffer(IBuffer):
         with self._lock:
             return self._state(copy=True)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state that ``state_dict`` returned.
+    @also_named(_state_dict="state")
+    def load_state_dict(self, state: Mapping[str, Any], deepcopy: bool = True) -> None:
+        """Restore the state that ``state_dict`` returned, or add the transitions of ``{"data": transitions}``.
+
+        Args:
+            state: The state, or transitions in a form that :meth:`push` takes under the key ``data``.
+            deepcopy: Only True, because a buffer always copies.
 
         Raises:
             ValueError: If a buffer of a different type or size saved it.
         """
+        require(deepcopy is True, "deepcopy", "True, because a buffer always copies", deepcopy)
+        if state.keys() == {"data"}:
+            data = state["data"]
+            self.push([one for one in data if one is not None] if isinstance(data, list) else data)
+            return
         with self._lock:
             whole = {"tensors", "counters", "rng"} <= state.keys()
             require(whole, "state", "what state_dict returned, with tensors, counters and rng", sorted(state))
@@ -191,17 +205,20 @@ class RingBuffer(IBuffer):
             self._rng.bit_generator.state = state["rng"]
             self._load_state(state)
 
+    @also_named(file_name="file")
     def save_data(self, file: str | Path) -> None:
-        """Write the state to a safetensors file, without a copy in memory.
+        """Write the state to a safetensors file, without a copy in memory; its folder is made if there is none.
 
         Raises:
             OSError: If writing fails.
         """
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
         with self._lock:
             state = self._state(copy=False)
             header = {"counters": json.dumps(state["counters"]), "rng": json.dumps(state["rng"])}
             write_tensors(state["tensors"], Path(file), header)
 
+    @also_named(file_name="file")
     def load_data(self, file: str | Path) -> None:
         """Restore the state from a file that ``save_data`` wrote.
 
@@ -320,6 +337,12 @@ class RingBuffer(IBuffer):
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
         """Restore the part of the state that a subclass added."""
+
+    def _listed(self, batch: dict[str, Any], num_batches: int | None, n_step: int) -> list[Any]:
+        """Return sampled transitions as lists of dicts, without the ``discount`` of single steps."""
+        if n_step == 1:
+            batch.pop("discount", None)
+        return to_lists(batch, num_batches, self._instance_name)
 
     def _note_sample(self, amount: int, train_iter: int) -> None:
         """Count sampled transitions, and write metrics if they are due; the lock is held."""

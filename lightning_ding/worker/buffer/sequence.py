@@ -5,8 +5,10 @@ Shapes: T steps of a sequence, B sequences of a minibatch, U minibatches.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 import torch
@@ -14,11 +16,14 @@ from typing_extensions import override
 
 from lightning_ding.config import require
 from lightning_ding.registry import BUFFER_REGISTRY
+from lightning_ding.worker.arguments import also_named
 from lightning_ding.worker.buffer.columns import Rows
+from lightning_ding.worker.buffer.forms import to_sequences
 from lightning_ding.worker.buffer.ring_buffer import RingBuffer
-from lightning_ding.worker.buffer.sampling import check_sizes, require_enough
+from lightning_ding.worker.buffer.sampling import check_sizes, draw, require_enough
 from lightning_ding.worker_config import ReplayBufferConfig
 
+P = ParamSpec("P")
 TRIES = 64  # draws before all rows are searched for possible beginnings
 
 
@@ -38,6 +43,19 @@ class SequenceBufferConfig(ReplayBufferConfig):
         require(length is None or length >= 1, "sequence_length", ">= 1 or None", length)
         allowed = f"in [0, sequence_length) = [0, {length})" if length else "0 without sequence_length"
         require(0 <= self.burn_in < (length or 1), "burn_in", allowed, self.burn_in)
+
+
+def _in_full(function: Callable[P, Any]) -> Callable[P, Any]:
+    """Return ``sample``, refusing two positional arguments: the second is a length here, and an iteration elsewhere."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Any:
+        if len(args) == 3 and "cur_learner_iter" not in kwargs:  # self is one of them
+            order = "the positional arguments of a sequence buffer's sample are batch_size, sequence, cur_learner_iter"
+            raise TypeError(f"{order}: pass all three, or name the second one, which is {args[2]!r}")
+        return function(*args, **kwargs)
+
+    return call
 
 
 @BUFFER_REGISTRY.register("sequence")
@@ -61,50 +79,71 @@ class SequenceReplayBuffer(RingBuffer):
     config_class = SequenceBufferConfig
     config: SequenceBufferConfig
 
-    def _set_up(self) -> None:
-        length = self.config.sequence_length
-        require(length is not None, "sequence_length", "set for a sequence buffer", length)
-        self._length = length or 1
-
+    @_in_full
+    @also_named(batch="batch_size")
     @override
-    def sample(  # noqa: D417 - IBuffer.sample describes the other arguments
+    def sample(  # type: ignore[override] # noqa: D417 - DI-engine's order; IBuffer.sample describes the other arguments
         self,
         batch_size: int,
+        sequence: int | None = None,
         cur_learner_iter: int = 0,
+        sample_range: slice | None = None,
+        replace: bool = True,
         *,
         num_batches: int | None = None,
         n_step: int = 1,
         discount_factor: float = 1.0,
-        sequence: int | None = None,
-    ) -> dict[str, Any]:
-        """Return a copy of sequences, drawn with replacement; see also :meth:`IBuffer.sample`.
+        as_list: bool = False,
+    ) -> Any:
+        """Return a copy of sequences; see also :meth:`IBuffer.sample`.
 
         Args:
             sequence: Steps of a sequence T, above the burn-in; None means the config's ``sequence_length``.
+            sample_range: Range of transitions in which sequences begin, by age, the oldest first; None means all.
+            replace: Allow sequences of a minibatch to begin at the same transition.
 
         Returns:
             A nested dict of tensors, leading axes (T, B) or (U, T, B), with ``discount``, and two masks: ``mask`` is
             True where a step is real, and ``learn_mask`` where it is also after the burn-in. After its end a sequence
-            repeats its last step.
+            repeats its last step. With ``as_list``, a list of B lists of T dicts, or a list of U of them.
 
         Raises:
             ValueError: If no transition has enough followers, or an argument is out of range.
+            TypeError: If there are two positional arguments, because that is ambiguous.
         """
         check_sizes(batch_size, num_batches, n_step)
         burn_in = self.config.burn_in
-        length = self._length if sequence is None else sequence
+        length = self.config.sequence_length if sequence is None else sequence
+        if length is None:
+            raise ValueError("sequence must be given to sample(), or sequence_length in the buffer's config, got None")
         require(length > burn_in, "sequence", f"above burn_in ({burn_in})", length)
         with self._lock:
             require_enough(self.count(), batch_size, replace=True)
             self._storage.require_windows("a sequence cannot be followed")
-            rows, mask = self._follow(self._beginnings(batch_size * (num_batches or 1), burn_in), length)
+            amount = batch_size * (num_batches or 1)
+            if sample_range is None and replace:
+                begin = self._beginnings(amount, burn_in)
+            else:
+                begin = self._chosen_beginnings(num_batches or 1, batch_size, burn_in, sample_range, replace)
+            rows, mask = self._follow(begin, length)
             shape = (length, batch_size) if num_batches is None else (length, num_batches, batch_size)
             rows, mask = rows.reshape(shape), mask.reshape(shape)
             if num_batches is not None:
                 rows, mask = rows.swapaxes(0, 1), mask.swapaxes(0, 1)
             batch = self._storage.gather(np.ascontiguousarray(rows), n_step, discount_factor)
             self._note_sample(rows.size, cur_learner_iter)
-        return batch | masks(mask, burn_in)
+        batch |= masks(mask, burn_in)
+        return to_sequences(batch, num_batches) if as_list else batch
+
+    def _chosen_beginnings(
+        self, num_batches: int, batch_size: int, followers: int, ages: slice | None, replace: bool
+    ) -> Rows:
+        """Return rows drawn uniformly among those of some ages with enough followers, shape (U * B,)."""
+        rows = self._storage.newest(self._storage.count)[slice(None) if ages is None else ages]
+        rows = rows[self._may_begin(rows, followers)]
+        require_enough(len(rows), batch_size, replace, "transitions that can begin a sequence", "kept")
+        drawn: Rows = rows[draw(self._rng, num_batches, batch_size, len(rows), replace)].reshape(-1)
+        return drawn
 
     def _beginnings(self, amount: int, followers: int) -> Rows:
         """Return rows drawn uniformly among those with enough followers in their episode."""

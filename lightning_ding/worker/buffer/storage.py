@@ -30,7 +30,7 @@ from torch import Tensor
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.rl import n_step_return
-from lightning_ding.worker.buffer.columns import Columns, ObsColumn, Rows, Schema, split_columns
+from lightning_ding.worker.buffer.columns import ENDS, Columns, ObsColumn, Rows, Schema, ended, has_ends, split_columns
 from lightning_ding.worker.buffer.files import Memory
 from lightning_ding.worker.buffer.frames import StackedFrames
 
@@ -314,34 +314,38 @@ class RingStorage:
         Raises:
             ValueError: If an entry is missing; the message names the missing entries.
         """
-        missing = [name for name in ("env_id", "reward", "terminated", "truncated") if name not in self.columns]
+        missing = [name for name in ("env_id", "reward") if name not in self.columns]
+        missing += [] if has_ends(self.columns) else ["terminated", "truncated"]
         missing += [] if self.frames else ["obs and next_obs"]
         if missing:
             raise ValueError(f"{what} for transitions without {', '.join(missing)}")
+        for name in ("reward", *ENDS):
+            shape = self.columns[name].shape[1:] if name in self.columns else ()
+            require(math.prod(shape) == 1, name, "one number for each transition", f"numbers of shape {shape}")
 
     def _sum_rewards(self, flat: dict[str, Tensor], rows: Rows, n_step: int, discount_factor: float) -> Rows:
-        """Replace reward, discount, terminated and truncated by those of the windows; return the last row of each."""
+        """Replace reward, discount and the marks of ends by those of the windows; return the last row of each."""
         last = rows.copy()
         alive = np.ones((n_step, *rows.shape), dtype=bool)
         reward = np.zeros((n_step, *rows.shape), dtype=np.float32)
-        reward[0] = self.columns["reward"][rows]
+        reward[0] = self.columns["reward"][rows].reshape(rows.shape)
         for step in range(1, n_step):
             last, continues = self.follow(last)
             alive[step] = alive[step - 1] & continues
-            reward[step] = self.columns["reward"][last]
+            reward[step] = self.columns["reward"][last].reshape(rows.shape)
         total, discount = n_step_return(
             torch.from_numpy(reward.reshape(n_step, -1)), torch.from_numpy(alive.reshape(n_step, -1)), discount_factor
         )
-        flat["reward"], flat["discount"] = total.reshape(rows.shape), discount.reshape(rows.shape)
-        for name in ("terminated", "truncated"):
-            flat[name] = torch.from_numpy(self.columns[name][last])
+        flat["reward"], flat["discount"] = total.reshape(flat["reward"].shape), discount.reshape(rows.shape)
+        for name in ENDS:
+            if name in flat:
+                flat[name] = torch.from_numpy(self.columns[name][last])
         return last
 
     def follow(self, rows: Rows) -> tuple[Rows, NDArray[np.bool_]]:
         """Return the next row of the episode, or the row itself if there is none, and whether there is one."""
         link = self.link[rows]
-        ended = self.columns["terminated"][rows] | self.columns["truncated"][rows]
-        continues = ~ended & (link < self.capacity)
+        continues = ~ended(self.columns, rows).reshape(rows.shape) & (link < self.capacity)
         return np.where(continues, link, rows), continues
 
     # ------------------------------------------------------------------ state

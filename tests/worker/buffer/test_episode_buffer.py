@@ -118,7 +118,7 @@ ENDED_TWICE = episode(2, 3) | {"truncated": np.array([True, False, False])}
         (ENDED_TWICE, r"an episode must be ended by its last step of 3 and no other, got \[0, 2\]"),
         (episode(2, 11), r"an episode must be at most replay_buffer_size \(10\) long, got 11"),
         (episode(2, 0), r"an episode must be ended by its last step of 0"),
-        ({"reward": np.zeros(2)}, r"data must be with terminated and truncated, got \['reward'\]"),
+        ({"reward": np.zeros(2)}, r"data must be with terminated and truncated, or done, got \['reward'\]"),
         (transitions(episode(2, 1))[0], "an episode must be columns with a leading axis, or a list of transitions"),
         ({**episode(2, 2), "extra": np.zeros(2)}, "every item must have the keys"),
         ({**episode(2, 2), "reward": np.zeros((2, 1))}, "reward: cannot join shapes"),
@@ -336,7 +336,7 @@ def test_used_data_of_an_episode_is_reported_when_its_transitions_are_overwritte
 
 def test_update_says_that_there_are_no_priorities() -> None:
     with pytest.raises(TypeError, match="stores no priorities"):
-        buffer_of().update({})
+        buffer_of().update({"priority": [1.0]})
 
 
 @pytest.mark.parametrize("replace", [False, True])

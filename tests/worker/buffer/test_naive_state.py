@@ -226,7 +226,7 @@ def test_buffer_by_hand_reports_every_monitor_freq_updates(
 
     with caplog.at_level(logging.INFO, logger="lightning_ding.study.replay"):
         for train_iter in range(41):
-            buffer.sample(1, train_iter)
+            buffer.sample(1, cur_learner_iter=train_iter)
 
     count = 1 if kind == "episode" else 10
     times = list(range(monitor_freq, 41, monitor_freq))

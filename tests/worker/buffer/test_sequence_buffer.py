@@ -285,13 +285,12 @@ def test_sequence_refuses_numbers_that_make_no_sense(arguments: dict[str, int], 
 
 def test_update_says_that_there_are_no_priorities() -> None:
     with pytest.raises(TypeError, match="stores no priorities"):
-        buffer_of(5).update({})
+        buffer_of(5).update({"priority": [1.0]})
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({}, "sequence_length must be set for a sequence buffer, got None"),
         ({"sequence_length": 0}, "sequence_length must be >= 1 or None, got 0"),
         ({"sequence_length": 3, "burn_in": 3}, r"burn_in must be in \[0, sequence_length\) = \[0, 3\), got 3"),
         ({"sequence_length": 3, "alpha": 0.5}, "config key 'alpha' does nothing in SequenceReplayBuffer"),
