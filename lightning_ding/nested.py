@@ -114,7 +114,8 @@ def to_numpy(data: Any) -> NestedArray:
 def to_array(data: Any) -> NestedArray:
     """Return tensors, arrays and scalars as arrays on the CPU, without a copy where the type allows it.
 
-    Float64 and bfloat16 become float32, so that :func:`to_tensor` keeps the types of the result.
+    Float64 and bfloat16 become float32, so that :func:`to_tensor` keeps the types of the result. An array of objects
+    stays as it is.
 
     Raises:
         TypeError: If a leaf is not a number.
@@ -230,7 +231,7 @@ def _float32_array(leaf: Any) -> NDArray[Any]:
     if isinstance(leaf, Tensor):
         leaf = (leaf.float() if leaf.dtype == torch.bfloat16 else leaf).numpy(force=True)
     array = np.asarray(leaf)
-    if array.dtype == np.object_:
+    if array.dtype == np.object_ and array is not leaf:
         raise TypeError(f"data must be numbers, got an array of objects: {leaf!r}")
     return array.astype(np.float32) if array.dtype == np.float64 else array
 

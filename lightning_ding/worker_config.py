@@ -20,11 +20,6 @@ from lightning_ding.registry import BUFFER_REGISTRY, import_modules
 class CollectorConfig:
     """Keys of a serial collector."""
 
-    MOVED: ClassVar[dict[str, str]] = moved(
-        deepcopy_obs="observations of an env that reuses its memory are copied automatically",
-        transform_obs="observations always reach the policy as tensors",
-    )
-
     type: str = "sample"
     """Registered name: sample, episode, sample_1v1, episode_1v1 or your own; a ReplayDataModule needs sample."""
     import_names: tuple[str, ...] = ()
@@ -37,6 +32,11 @@ class CollectorConfig:
     """Episode collectors: return training samples of all episodes together instead of a list of episodes."""
     reward_shaping: bool = False
     """Episode collector: pass every finished episode through the vector env's ``reward_shaping(env_id, episode)``."""
+    deepcopy_obs: bool = False
+    """Only for a policy that acts on ``{env_id: observation}``: give it copies, and share no ``next_obs`` with the next
+    ``obs``."""
+    transform_obs: bool = False
+    """Only for a policy that acts on ``{env_id: observation}``: give it float32 tensors instead of arrays."""
 
     def __post_init__(self) -> None:
         require(self.collect_print_freq >= 1, "collect_print_freq", ">= 1", self.collect_print_freq)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import is_dataclass
@@ -11,15 +12,27 @@ from typing import Any, ClassVar
 from easydict import EasyDict
 from typing_extensions import Self
 
-from lightning_ding.config import ConfigLike, resolve, to_dict, to_easydict, without_defaults
+from lightning_ding.config import ConfigLike, deep_merge, resolve, to_dict, to_easydict, without_defaults
 from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY, Registry, import_modules
 
 SELECTION = frozenset({"type", "import_names"})  # keys that select the class of a worker
 
 
-class Worker(ABC):
-    """A context manager that closes its own objects, configured by a section of a policy's config."""
+class DefaultsOfClass:
+    """The defaults of a worker class as a new plain dict, its class attribute ``config``; instances have their own."""
 
+    def __get__(self, instance: Any, owner: type[Worker]) -> dict[str, Any]:
+        defaults: dict[str, Any] = deep_merge(owner.default_config(), {})
+        return defaults
+
+
+class Worker(ABC):
+    """A context manager that closes its own objects, configured by a section of a policy's config.
+
+    A subclass that sets ``config`` to a dict, as DI-engine's workers do, has its keys as defaults.
+    """
+
+    config: Any = DefaultsOfClass()
     config_class: ClassVar[type[Any]]
     registry: ClassVar[Registry[Any]]
     config_keys: ClassVar[frozenset[str]] = frozenset()
@@ -35,7 +48,10 @@ class Worker(ABC):
 
     @classmethod
     def default_config(cls) -> EasyDict:
-        """Return the defaults of the worker's keys as an ``EasyDict``."""
+        """Return the defaults of the worker's keys as a new ``EasyDict``."""
+        own = next(vars(one)["config"] for one in cls.__mro__ if "config" in vars(one))
+        if isinstance(own, Mapping):
+            return EasyDict(copy.deepcopy(dict(own)) | {"cfg_type": f"{cls.__name__}Dict"})
         defaults = to_easydict(cls.config_class())
         named = {"type": cls.registry.name_of(cls), "cfg_type": f"{cls.__name__}Dict"}
         return EasyDict({key: value for key, value in defaults.items() if key in cls.config_keys | SELECTION} | named)

@@ -18,8 +18,9 @@ from lightning_ding.modes import CollectMode, CommandMode, EvalMode, LearnMode
 from lightning_ding.rl import random_legal_actions
 from lightning_ding.worker.actions import check_finite
 from lightning_ding.worker.arguments import attribute_or_self
+from lightning_ding.worker.by_env import ByEnv
 
-ModeT = TypeVar("ModeT", CollectMode, EvalMode)
+ModeT = TypeVar("ModeT", bound=CollectMode | EvalMode | ByEnv)
 BoolArray = NDArray[np.bool_]
 
 
@@ -43,7 +44,7 @@ def command_mode_of(policy: Any) -> CommandMode:
     return cast(CommandMode, attribute_or_self(policy, "command_mode"))
 
 
-def attribute(mode: LearnMode | CollectMode | EvalMode, name: str, default: Any) -> Any:
+def attribute(mode: LearnMode | CollectMode | EvalMode | ByEnv, name: str, default: Any) -> Any:
     """Return an attribute of a mode's policy, or ``default`` if the policy does not have it."""
     try:
         return mode.get_attribute(name)
@@ -98,7 +99,7 @@ class Players(Generic[ModeT]):
         for mode, kwargs, members in self._groups:
             rows = active & members
             if rows.any():
-                yield Output(rows, mode.forward(nested.index(obs, rows), **kwargs))
+                yield Output(rows, _act(mode, nested.index(obs, rows), rows, kwargs))
 
     def reset(self, env_ids: Sequence[int] | None = None) -> None:
         """Reset the state of each policy in some envs; None resets it in all."""
@@ -150,12 +151,19 @@ def check_players(modes: Any, num_players: int | None) -> Sequence[Any]:
         TypeError: If ``modes`` is not a sequence of modes.
         ValueError: If there are fewer than two, or not as many as the env has players.
     """
-    if not isinstance(modes, Sequence) or isinstance(modes, (CollectMode, EvalMode)):
+    if not isinstance(modes, Sequence) or hasattr(modes, "_fields"):  # one mode is a tuple of functions
         raise TypeError(f"policy must be a sequence with the mode of each player, got {type(modes).__name__}")
     require(len(modes) >= 2, "policy", "a sequence of at least two modes", f"{len(modes)} of them")
     if num_players is not None and len(modes) != num_players:
         raise ValueError(f"policy must hold as many modes as the env has players, {num_players}, got {len(modes)}")
     return tuple(modes)
+
+
+def _act(mode: Any, obs: Any, rows: BoolArray, kwargs: Mapping[str, Any]) -> Any:
+    """Return the output of a policy for the players of ``rows``; a :class:`ByEnv` gets the numbers of their envs."""
+    if isinstance(mode, ByEnv):
+        return mode.act(obs, rows.nonzero()[0].tolist(), **kwargs)
+    return mode.forward(obs, **kwargs)
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -113,7 +113,7 @@ class AdvancedReplayBuffer(RingBuffer):
 
     @property
     def beta(self) -> float:
-        """Exponent of the importance weights after the updates and env steps so far; if set, it continues from there."""
+        """Exponent of the importance weights after the updates and env steps so far; it grows on if it is set."""
         return self._beta.at(self._train_iter, self._env_step, self.budget)
 
     @beta.setter

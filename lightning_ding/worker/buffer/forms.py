@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.worker.buffer.columns import Rows, Schema
+from lightning_ding.worker.transitions import to_list
 
 NUMBERS = ("terminated", "truncated", "done", "env_id", "episode_id", "policy_version", "collect_iter", "data_id")
 """Entries that are one number for each transition. ``priority`` and ``reward`` are too, but may have an axis of 1."""
@@ -86,33 +87,6 @@ def _has_leading_axis(data: Mapping[str, Any], schema: Schema | None) -> bool:
 
 def _with_leading_axis(value: Any) -> Any:
     return (value if isinstance(value, Tensor) else np.asarray(value))[None]
-
-
-def to_list(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return columns as a list of transitions.
-
-    Args:
-        columns: Nested arrays or tensors with leading axis K.
-
-    Returns:
-        K dicts. An entry that is one number for each transition is a Python number, another one is a tensor, which
-        shares the memory of its column.
-
-    Example:
-        >>> to_list({"obs": np.zeros((2, 3), np.float32), "done": np.array([False, True])})[1]
-        {'obs': tensor([0., 0., 0.]), 'done': True}
-    """
-    separate = {name: _rows_of(value) for name, value in columns.items()}
-    return [dict(zip(separate, values, strict=True)) for values in zip(*separate.values(), strict=True)]
-
-
-def _rows_of(column: Any) -> list[Any]:
-    if isinstance(column, Mapping):
-        return to_list(column)
-    if column.ndim == 1:
-        return list(column.tolist())
-    tensor = nested.to_tensor(column)
-    return list(tensor.unbind(0))  # type: ignore[union-attr]
 
 
 def to_lists(batch: dict[str, Any], num_batches: int | None, buffer: str = "") -> list[Any]:

@@ -5,7 +5,7 @@ from lightning_ding.worker.collector.battle_episode import BattleEpisodeSerialCo
 from lightning_ding.worker.collector.battle_sample import BattleSampleSerialCollector
 from lightning_ding.worker.collector.episode import EpisodeSerialCollector
 from lightning_ding.worker.collector.sample import SampleSerialCollector
-from lightning_ding.worker.collector.steps import to_tensor_transitions
+from lightning_ding.worker.transitions import to_tensor_transitions
 
 __all__ = [
     "BattleEpisodeSerialCollector",

@@ -15,8 +15,15 @@ from lightning_ding.config import ConfigLike
 from lightning_ding.envs import EnvStepper
 from lightning_ding.envs.battle_stepper import BattleStepper
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
-from lightning_ding.worker.arguments import check_integers, check_level_seeds, check_policy_kwargs, check_switches
+from lightning_ding.worker.arguments import (
+    also_named,
+    check_integers,
+    check_level_seeds,
+    check_policy_kwargs,
+    check_switches,
+)
 from lightning_ding.worker.base import Worker, get_class
+from lightning_ding.worker.by_env import ByEnv
 from lightning_ding.worker.episodes import CollectReport, EpisodeStatistics
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
 from lightning_ding.worker_config import CollectorConfig
@@ -33,7 +40,9 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
     Args:
         cfg: A ``CollectorConfig``, or a mapping to merge over its defaults.
         env: A vector env; its owner closes it.
-        policy: A policy or its collect mode; a sequence of P collect modes where several policies act in one env.
+        policy: A policy or its collect mode; a sequence of P collect modes where several policies act in one env. A
+            mode that is not a :class:`CollectMode`, such as a namedtuple or an ``EasyDict`` of functions, is in
+            DI-engine's form, see :mod:`lightning_ding.worker.by_env`.
         tb_logger: Logger that gets a report every ``collect_print_freq`` updates; see ``WorkerLog``. Its owner closes
             it.
         exp_name: Part of the name of the Python logger that gets the reports too.
@@ -97,7 +106,8 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
             ValueError: If there are not as many policies as players, or the collector cannot collect for a policy.
         """
 
-    def reset(self, policy: PolicyT | None = None, env: VectorEnv | None = None) -> None:
+    @also_named(_policy="policy", _env="env")
+    def reset(self, policy: Any = None, env: VectorEnv | None = None) -> None:
         """Replace policy and env where they are given; reset counters and kept data, and begin new episodes."""
         self._clear()
         if policy is not None or self._policy is not None:
@@ -209,7 +219,25 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
         policy, stepper = self._require_policy(), self._require_env()
         if stepper.obs is None:
             raise RuntimeError("the last step of the env failed: call reset_env() to start new episodes")
+        policies: Any = policy if self.has_players else (policy,)
+        for one in policies:
+            if isinstance(one, ByEnv):
+                one.action_space = stepper.env.single_action_space
         return policy, stepper, check_level_seeds(level_seeds, stepper.env.num_envs)
+
+
+def checked_env(env: Any) -> VectorEnv:
+    """Return a vector env.
+
+    Raises:
+        TypeError: If it is something else, such as an env manager of DI-engine.
+    """
+    if not isinstance(env, VectorEnv):
+        raise TypeError(
+            f"env must be a gymnasium vector env, got {type(env).__name__}; make_vector_env replaces DI-engine's env "
+            "managers, and PettingZooVectorEnv those of games"
+        )
+    return env
 
 
 def create_serial_collector(cfg: Any, **kwargs: Any) -> ISerialCollector:

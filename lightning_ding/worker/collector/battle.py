@@ -18,8 +18,9 @@ from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.envs import Timestep
 from lightning_ding.envs.battle_stepper import BattleStep, BattleStepper
-from lightning_ding.modes import CollectMode
-from lightning_ding.worker.collector.base import ISerialCollector
+from lightning_ding.worker.arguments import also_named
+from lightning_ding.worker.by_env import AnyCollectMode, adapted
+from lightning_ding.worker.collector.base import ISerialCollector, checked_env
 from lightning_ding.worker.episodes import FaultCounter
 from lightning_ding.worker.players import Output, Players, attribute, check_players, gather_actions, random_output
 
@@ -33,7 +34,7 @@ class BattleCall(NamedTuple):
     """Arguments and parts that are the same for all steps of one call of ``collect``."""
 
     stepper: BattleStepper
-    players: Players[CollectMode]
+    players: Players[Any]
     learns: BoolArray
     """Whether the transitions of each player are collected, shape (P,)."""
     train_iter: int
@@ -43,7 +44,7 @@ class BattleCall(NamedTuple):
     """Episodes of each player that ended during the call."""
 
 
-class BattleSerialCollector(ISerialCollector[BattleStepper, Sequence[CollectMode]]):
+class BattleSerialCollector(ISerialCollector[BattleStepper, Sequence[AnyCollectMode]]):
     """Acts in N games of P players with P policies. A subclass keeps the transitions.
 
     A transition of a player goes from one of its turns to its next one, or to the end of its episode, so the other
@@ -73,10 +74,11 @@ class BattleSerialCollector(ISerialCollector[BattleStepper, Sequence[CollectMode
     def _keep_episodes(self, env_ids: NDArray[np.intp]) -> None:
         """Record that the episodes of these envs ended without a fault."""
 
+    @also_named(_env="env")
     @override
     def reset_env(self, env: VectorEnv[Any, Any, Any] | None = None) -> None:
         if env is not None:
-            stepper = BattleStepper(env)
+            stepper = BattleStepper(checked_env(env))
             if self._policy is not None:
                 check_players(self._policy, stepper.num_players)
             self._stepper = stepper
@@ -92,16 +94,19 @@ class BattleSerialCollector(ISerialCollector[BattleStepper, Sequence[CollectMode
         if self._policy is not None:
             Players(self._policy).reset()
 
+    @also_named(_policy="policy")
     @override
-    def reset_policy(self, policy: Sequence[CollectMode] | None = None) -> None:
+    def reset_policy(self, policy: Sequence[Any] | None = None) -> None:
         if policy is not None:
-            self._policy = check_players(policy, None if self._stepper is None else self._stepper.num_players)
+            modes = check_players(policy, None if self._stepper is None else self._stepper.num_players)
+            self._policy = [adapted(mode, self.config) for mode in modes]
             if self._stepper is not None:
                 self._moves = OpenMoves(self._stepper.num_envs, self._stepper.num_players)
         Players(self._require_policy()).reset()
 
+    @also_named(_policy="policy", _env="env")
     @override
-    def reset(self, policy: Sequence[CollectMode] | None = None, env: VectorEnv[Any, Any, Any] | None = None) -> None:
+    def reset(self, policy: Sequence[Any] | None = None, env: VectorEnv[Any, Any, Any] | None = None) -> None:
         """Replace policies and env where they are given; reset counters and kept data, and begin new episodes."""
         if policy is not None and env is not None:
             self._stepper = None  # the number of players may change

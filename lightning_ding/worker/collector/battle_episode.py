@@ -16,6 +16,7 @@ from typing_extensions import override
 from lightning_ding import nested
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
 from lightning_ding.worker.arguments import check_amount
+from lightning_ding.worker.by_env import ByEnv
 from lightning_ding.worker.collector.battle import BattleCall, BattleSerialCollector, Info, PolicyKwargs
 from lightning_ding.worker.collector.steps import train_sample
 from lightning_ding.worker.episodes import share_out
@@ -33,7 +34,9 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
     and the env has to deliver another one.
     """
 
-    config_keys: ClassVar[frozenset[str]] = frozenset({"collect_print_freq", "env_fault", "get_train_sample"})
+    config_keys: ClassVar[frozenset[str]] = frozenset(
+        {"collect_print_freq", "env_fault", "get_train_sample", "deepcopy_obs", "transform_obs"}
+    )
 
     def _clear(self) -> None:
         super()._clear()
@@ -105,13 +108,16 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
 
     def _data(self, call: BattleCall, player: int) -> Any:
         """Return the data of a player from the episodes that ended."""
+        mode = call.players.modes[player]
         if not call.learns[player]:
-            return None
+            return [] if isinstance(mode, ByEnv) else None
         parts = self._parts.get(player, [])
         episode_ids = np.array([episode["episode_id"] for episode in call.info[player]])
         episodes = _cut(nested.concatenate_arrays(parts), episode_ids) if parts else []
         self._statistics.sample += sum(nested.length(episode) for episode in episodes)
-        return train_sample(call.players.modes[player], episodes) if self.config.get_train_sample else episodes
+        if isinstance(mode, ByEnv):
+            episodes = [mode.transitions(episode) for episode in episodes]
+        return train_sample(mode, episodes) if self.config.get_train_sample else episodes
 
 
 def _cut(data: Any, episode_ids: NDArray[np.int64]) -> list[Any]:

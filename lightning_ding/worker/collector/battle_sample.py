@@ -5,7 +5,6 @@ Shapes: N envs, P players, S requested transitions.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -15,9 +14,10 @@ from typing_extensions import override
 from lightning_ding.config import require
 from lightning_ding.modes import CollectMode
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
-from lightning_ding.worker.arguments import check_amount, check_switches
+from lightning_ding.worker.arguments import also_named, check_amount, check_switches
+from lightning_ding.worker.by_env import ByEnv
 from lightning_ding.worker.collector.battle import BattleCall, BattleSerialCollector, Info, PolicyKwargs
-from lightning_ding.worker.collector.steps import TransitionQueue
+from lightning_ding.worker.collector.pieces import queue_for
 from lightning_ding.worker.players import attribute, check_players
 
 MAX_IDLE_EPISODES = 1000  # without a move of a player that lacks transitions; otherwise it could block the run
@@ -33,16 +33,19 @@ class BattleSampleSerialCollector(BattleSerialCollector):
     kept.
     """
 
-    config_keys: ClassVar[frozenset[str]] = frozenset({"collect_print_freq", "env_fault"})
+    config_keys: ClassVar[frozenset[str]] = frozenset(
+        {"collect_print_freq", "env_fault", "deepcopy_obs", "transform_obs"}
+    )
 
     def _clear(self) -> None:
         super()._clear()
-        self._kept: defaultdict[int, TransitionQueue] = defaultdict(TransitionQueue)
+        self._kept: dict[int, Any] = {}
 
+    @also_named(_policy="policy")
     @override
-    def reset_policy(self, policy: Sequence[CollectMode] | None = None) -> None:
+    def reset_policy(self, policy: Sequence[Any] | None = None) -> None:
         for mode in check_players(policy, None) if policy is not None else ():
-            unroll_len = attribute(mode, "unroll_len", 1)
+            unroll_len = attribute(mode, "unroll_len", 1) if isinstance(mode, CollectMode) else 1
             require(unroll_len == 1, "collect.unroll_len", "1 with this collector", unroll_len)
         super().reset_policy(policy)
 
@@ -84,6 +87,9 @@ class BattleSampleSerialCollector(BattleSerialCollector):
         check_switches(drop_extra=drop_extra)
         call = self._begin(train_iter, random_collect, policy_kwargs, level_seeds)
         wanted = {player: self._wanted(call, player, n_sample) for player in np.flatnonzero(call.learns).tolist()}
+        for player in wanted:
+            mode, num_envs = call.players.modes[player], call.stepper.num_envs
+            self._kept[player] = queue_for(mode, num_envs, self._kept.get(player))
         for player, kept in self._kept.items():
             kept.check_levels(f"the {kept.count} transitions of player {player} that wait", level_seeds)
         everywhere = np.ones(call.stepper.num_envs, dtype=bool)
@@ -98,12 +104,13 @@ class BattleSampleSerialCollector(BattleSerialCollector):
                     f"player(s) {sorted(lacking)} made no move in {self.episode - last_success} episodes, so n_sample "
                     "will never be reached"
                 )
-        data: list[Any] = [None] * len(call.info)
+        data: list[Any] = [[] if isinstance(mode, ByEnv) else None for mode in call.players.modes]
         for player, amount in wanted.items():
             amount = amount if drop_extra else self._kept[player].count
             transitions = self._kept[player].take(amount)
             self._statistics.sample += amount
-            data[player] = call.players.modes[player].get_train_sample(transitions)
+            mode = call.players.modes[player]
+            data[player] = transitions if isinstance(mode, ByEnv) else mode.get_train_sample(transitions)
         self._finish(call)
         return data, call.info
 
@@ -113,8 +120,8 @@ class BattleSampleSerialCollector(BattleSerialCollector):
 
     def _lacking(self, wanted: dict[int, int]) -> dict[int, int]:
         """Return the number of transitions that each player still lacks, if any."""
-        lacking = {player: amount - self._kept[player].count for player, amount in wanted.items()}
-        return {player: amount for player, amount in lacking.items() if amount > 0}
+        lacking = {player: amount for player, amount in wanted.items() if self._kept[player].lacks(amount)}
+        return {player: amount - self._kept[player].count for player, amount in lacking.items()}
 
     def _keep(self, player: int, transitions: Info) -> None:
         self._kept[player].append(transitions)

@@ -18,7 +18,8 @@ from typing_extensions import override
 from lightning_ding import nested
 from lightning_ding.envs import from_plain, to_plain
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
-from lightning_ding.worker.arguments import check_amount, check_level_switch
+from lightning_ding.worker.arguments import also_named, check_amount, check_level_switch
+from lightning_ding.worker.by_env import ByEnv
 from lightning_ding.worker.collector.single import SinglePolicyCollector
 from lightning_ding.worker.collector.steps import StepTable, train_sample
 from lightning_ding.worker.episodes import share_out
@@ -42,17 +43,18 @@ class EpisodeSerialCollector(SinglePolicyCollector):
     """
 
     config_keys: ClassVar[frozenset[str]] = frozenset(
-        {"collect_print_freq", "env_fault", "get_train_sample", "reward_shaping"}
+        {"collect_print_freq", "env_fault", "get_train_sample", "reward_shaping", "deepcopy_obs", "transform_obs"}
     )
     collects_whole_episodes: ClassVar[bool] = True
 
     def _clear(self) -> None:
         super()._clear()
         self._turn = 0
-        self._waiting: list[deque[dict[str, Any]]] = []
+        self._waiting: list[deque[Any]] = []
         self._has_warned = False
         self._has_levels = False
 
+    @also_named(_env="env")
     def reset_env(self, env: VectorEnv | None = None) -> None:
         """Start new episodes, in ``env`` if it is given.
 
@@ -86,7 +88,7 @@ class EpisodeSerialCollector(SinglePolicyCollector):
         random_collect: bool = False,
         record_random_collect: bool = True,
         level_seeds: Sequence[int] | None = None,
-    ) -> list[dict[str, Any]] | dict[str, Any]:
+    ) -> Any:
         """Return E episodes, env by env, those of each env in chronological order; see also :class:`ISerialCollector`.
 
         Args:
@@ -102,6 +104,7 @@ class EpisodeSerialCollector(SinglePolicyCollector):
             ``env_id``, ``episode_id`` and ``policy_version``: nested numpy arrays with leading axis T. With the
             config's ``get_train_sample``, the policy's training samples of all episodes together: leading axis S, or
             leading axes (W, L) and a ``mask`` as of :func:`cut_windows` if the policy's ``unroll_len`` L is above 1.
+            For a policy in DI-engine's form, an episode is a list of transitions, and training samples are a list.
 
         Raises:
             TypeError: If the env's ``reward_shaping`` does not return an episode.
@@ -142,7 +145,7 @@ class EpisodeSerialCollector(SinglePolicyCollector):
         counted = from_plain(state["episodes"])
         self._turn, self._has_warned = counted["turn"], counted["has_warned"]
         if len(counted["waiting"]) == len(self._waiting):  # otherwise there is no env for them
-            self._waiting = [deque(map(nested.to_array, queue)) for queue in counted["waiting"]]  # type: ignore[arg-type]
+            self._waiting = [deque(map(_restored, queue)) for queue in counted["waiting"]]
         under_way = from_plain(state["steps"])
         self._has_levels = under_way["has_levels"]
         if continues:
@@ -161,13 +164,17 @@ class EpisodeSerialCollector(SinglePolicyCollector):
     def _keep_episodes(self, rows: NDArray[np.intp], lengths: NDArray[np.int64]) -> None:
         # The valid steps of an episode are consecutive rows: an env is reset or paused only before its first step.
         for env_id, length in zip(rows.tolist(), lengths.tolist(), strict=True):
-            episode = self._table.cut(env_id, length)
+            episode: Any = self._table.cut(env_id, length)
+            if isinstance(self._policy, ByEnv):
+                episode = self._policy.transitions(episode)
             self._waiting[env_id].append(self._shaped(env_id, episode) if self.config.reward_shaping else episode)
 
-    def _shaped(self, env_id: int, episode: dict[str, Any]) -> dict[str, Any]:
+    def _shaped(self, env_id: int, episode: Any) -> Any:
         env: Any = self._require_env().env
         shaped = env.reward_shaping(env_id, episode)
-        if not isinstance(shaped, dict):
+        if shaped is None and isinstance(episode, list):
+            return episode  # changed in place
+        if not isinstance(shaped, type(episode)):
             raise TypeError(f"env.reward_shaping must return the episode, got {type(shaped).__name__}")
         return shaped
 
@@ -178,3 +185,8 @@ class EpisodeSerialCollector(SinglePolicyCollector):
                 "envs that cannot be paused continued after their quota; these episodes wait for the next call, where "
                 "they will be older than the newest weights. Wrap the envs in Pausable to avoid this."
             )
+
+
+def _restored(episode: Any) -> Any:
+    """Return an episode that was saved; a list of transitions as it is."""
+    return episode if isinstance(episode, list) else nested.to_array(episode)

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.envs import from_plain, to_plain
 from lightning_ding.modes import CollectMode
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
-from lightning_ding.worker.arguments import check_amount, check_switches
+from lightning_ding.worker.arguments import also_named, check_amount, check_switches
+from lightning_ding.worker.collector.pieces import PieceQueue, queue_for, restored_queue
 from lightning_ding.worker.collector.single import SinglePolicyCollector
 from lightning_ding.worker.collector.steps import TransitionQueue
 from lightning_ding.worker.players import attribute, collect_mode_of
@@ -37,15 +37,18 @@ class SampleSerialCollector(SinglePolicyCollector):
     A sequence buffer draws the sequences for policies with memory, so their ``unroll_len`` must be 1 here.
     """
 
-    config_keys: ClassVar[frozenset[str]] = frozenset({"collect_print_freq", "env_fault"})
+    config_keys: ClassVar[frozenset[str]] = frozenset(
+        {"collect_print_freq", "env_fault", "deepcopy_obs", "transform_obs"}
+    )
 
     def _clear(self) -> None:
         super()._clear()
-        self._kept = TransitionQueue()
+        self._kept: TransitionQueue | PieceQueue = TransitionQueue()
 
+    @also_named(_policy="policy")
     @override
-    def reset_policy(self, policy: CollectMode | None = None) -> None:
-        if policy is not None:
+    def reset_policy(self, policy: Any = None) -> None:
+        if policy is not None and isinstance(collect_mode_of(policy), CollectMode):
             allowed = "1 with the sample collector (a sequence buffer draws sequences, type 'episode' cuts windows)"
             unroll_len = attribute(collect_mode_of(policy), "unroll_len", 1)
             require(unroll_len == 1, "collect.unroll_len", allowed, unroll_len)
@@ -76,32 +79,34 @@ class SampleSerialCollector(SinglePolicyCollector):
 
         Returns:
             The columns that the policy's ``process_transition`` gives, and ``env_id``, ``episode_id`` and
-            ``policy_version``: nested numpy arrays with leading axis S.
+            ``policy_version``: nested numpy arrays with leading axis S. For a policy in DI-engine's form, a list of
+            the samples that it made of pieces of episodes, see :class:`PieceQueue`.
         """
         check_switches(drop_extra=drop_extra)
         call = self._begin(train_iter, random_collect, record_random_collect, policy_kwargs, level_seeds)
         asked = attribute(call.policy, "n_sample", None) if n_sample is None else n_sample
         wanted = check_amount("n_sample", asked)
+        self._kept = queue_for(call.policy, call.stepper.env.num_envs, self._kept)
         self._kept.check_levels(f"the {self._kept.count} transitions that wait", level_seeds)
-        while self._kept.count < wanted:
+        while self._kept.lacks(wanted):
             self._step(call)
         amount = wanted if drop_extra else self._kept.count
         data = self._kept.take(amount)
         self._statistics.sample += amount
         self._report.finish(train_iter)
-        return call.policy.get_train_sample(data)
+        return data if isinstance(self._kept, PieceQueue) else call.policy.get_train_sample(data)
 
     @override
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the collector and the transitions that wait for the next call."""
-        return {**super().state_dict(), "kept": to_plain(self._kept.parts)}
+        return {**super().state_dict(), "kept": to_plain(self._kept.state())}
 
     @override
     def load_state_dict(self, state: Mapping[str, Any], continues: bool = True) -> None:
         """Restore what ``state_dict`` returned; see :class:`ISerialCollector`."""
         super().load_state_dict(state, continues)
         if "kept" in state:  # a collector of a different kind has none
-            self._kept = TransitionQueue([nested.to_array(part) for part in from_plain(state["kept"])])
+            self._kept = restored_queue(from_plain(state["kept"]))
 
     def _keep(self, step: dict[str, Any], valid: NDArray[np.bool_] | None) -> None:
-        self._kept.append(step if valid is None else nested.index(step, valid))
+        self._kept.append(step, valid)

@@ -17,9 +17,10 @@ from typing_extensions import override
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.envs import EnvStepper, Timestep, from_plain, to_plain
-from lightning_ding.modes import CollectMode
 from lightning_ding.worker.actions import actions_of, random_output
-from lightning_ding.worker.collector.base import ISerialCollector
+from lightning_ding.worker.arguments import also_named
+from lightning_ding.worker.by_env import AnyCollectMode, adapted
+from lightning_ding.worker.collector.base import ISerialCollector, checked_env
 from lightning_ding.worker.episodes import FaultCounter
 from lightning_ding.worker.players import collect_mode_of
 
@@ -27,7 +28,7 @@ from lightning_ding.worker.players import collect_mode_of
 class Call(NamedTuple):
     """Arguments and parts that are the same for all steps of one call of ``collect``."""
 
-    policy: CollectMode
+    policy: AnyCollectMode
     stepper: EnvStepper
     train_iter: int
     random: bool
@@ -37,7 +38,7 @@ class Call(NamedTuple):
     """Whether the episodes that end are reported."""
 
 
-class SinglePolicyCollector(ISerialCollector[EnvStepper, CollectMode]):
+class SinglePolicyCollector(ISerialCollector[EnvStepper, AnyCollectMode]):
     """Acts in N envs, in any autoreset mode, with one policy. A subclass keeps the steps and decides when to stop."""
 
     # ------------------------------------------------------------------ to implement
@@ -59,10 +60,11 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, CollectMode]):
             lengths: Steps of each episode, of the same shape.
         """
 
+    @also_named(_env="env")
     @override
     def reset_env(self, env: VectorEnv | None = None) -> None:
         if env is not None:
-            self._stepper = EnvStepper(env)
+            self._stepper = EnvStepper(checked_env(env))
         stepper = self._require_env()
         num_envs = stepper.env.num_envs
         stepper.reset()
@@ -75,10 +77,11 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, CollectMode]):
         if self._policy is not None:
             self._policy.reset()
 
+    @also_named(_policy="policy")
     @override
-    def reset_policy(self, policy: CollectMode | None = None) -> None:
+    def reset_policy(self, policy: Any = None) -> None:
         if policy is not None:
-            self._policy = collect_mode_of(policy)
+            self._policy = adapted(collect_mode_of(policy), self.config)
         self._require_policy().reset()
 
     # ------------------------------------------------------------------ state

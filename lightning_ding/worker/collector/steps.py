@@ -1,23 +1,21 @@
-"""Collected steps: queues of transitions, cutting steps into episodes and windows, and lists of transitions.
+"""Collected steps: queues of transitions, and cutting steps into episodes and windows.
 
 Shapes: N envs, T steps of an episode, L steps of a window, W windows.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.modes import CollectMode
 from lightning_ding.worker.arguments import check_level_switch
+from lightning_ding.worker.by_env import ByEnv
 from lightning_ding.worker.players import attribute
 
 
@@ -40,10 +38,19 @@ class TransitionQueue:
         self.count = sum(nested.length(part) for part in parts)
         """Number of transitions."""
 
-    def append(self, part: Any) -> None:
-        """Add transitions."""
+    def append(self, part: Any, valid: NDArray[np.bool_] | None = None) -> None:
+        """Add transitions; where ``valid`` is given, the rows where it is true."""
+        part = part if valid is None else nested.index(part, valid)
         self.parts.append(part)
         self.count += nested.length(part)
+
+    def lacks(self, amount: int) -> bool:
+        """Return whether there are fewer transitions."""
+        return self.count < amount
+
+    def state(self) -> list[Any]:
+        """Return the transitions."""
+        return self.parts
 
     def take(self, amount: int) -> Any:
         """Remove and return the oldest transitions; there must be at least ``amount`` of them."""
@@ -143,17 +150,20 @@ class StepTable:
         self._size = alive
 
 
-def train_sample(policy: CollectMode, episodes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def train_sample(policy: CollectMode | ByEnv, episodes: Sequence[Any]) -> Any:
     """Apply a policy's ``get_train_sample`` to each episode, and return the results in one nested dict.
 
     Args:
         policy: The collect mode of the policy.
-        episodes: Nested arrays with leading axis T.
+        episodes: Nested arrays with leading axis T; lists of transitions for a policy in DI-engine's form.
 
     Returns:
         Nested arrays whose leading axis is that of all steps; an empty dict without episodes. If the policy's
-        ``unroll_len`` L is above 1, the leading axes are (W, L), and :func:`cut_windows` adds a ``mask``.
+        ``unroll_len`` L is above 1, the leading axes are (W, L), and :func:`cut_windows` adds a ``mask``. For a policy
+        in DI-engine's form, the list of its samples.
     """
+    if isinstance(policy, ByEnv):
+        return [sample for episode in episodes for sample in policy.get_train_sample(episode)]
     samples = [policy.get_train_sample(episode) for episode in episodes]
     unroll_len = attribute(policy, "unroll_len", 1)
     if unroll_len > 1:
@@ -186,66 +196,6 @@ def cut_windows(episode: dict[str, Any], length: int) -> dict[str, Any]:
     place = np.arange(-(-steps // length) * length).reshape(-1, length)
     windows: dict[str, Any] = nested.index(episode, np.minimum(place, steps - 1))
     return windows | {"mask": place < steps}
-
-
-def to_tensor_transitions(
-    data: Sequence[Mapping[str, Any]], shallow_copy_next_obs: bool = True
-) -> list[dict[str, Any]]:
-    """Return a list of transitions with tensors in place of arrays; the tensors are copies.
-
-    Args:
-        data: Transitions. Arrays and tensors may be nested in mappings, lists and tuples. Scalars, strings and None
-            stay as they are; numpy's scalars become Python's.
-        shallow_copy_next_obs: Use the ``obs`` of the following transition as ``next_obs`` where the two are equal,
-            which saves memory. Changing one of them in place then changes the other. At an episode's end or before a
-            gap they differ, and ``next_obs`` stays separate.
-
-    Returns:
-        As many transitions; float64 arrays have become float32.
-
-    Raises:
-        TypeError: If a value has an unsupported type; the message names its place.
-
-    Example:
-        >>> first = {"obs": np.zeros(2), "next_obs": np.ones(2), "terminated": False}
-        >>> second = {"obs": np.ones(2), "next_obs": np.full(2, 2.0), "terminated": True}
-        >>> one, two = to_tensor_transitions([first, second])
-        >>> one["next_obs"] is two["obs"], two["next_obs"], two["terminated"]
-        (True, tensor([2., 2.]), True)
-    """
-    transitions = [_to_tensor(transition, "") for transition in data]
-    if shallow_copy_next_obs:
-        for transition, following in itertools.pairwise(transitions):
-            if "next_obs" in transition and "obs" in following and _equal(transition["next_obs"], following["obs"]):
-                transition["next_obs"] = following["obs"]
-    return transitions
-
-
-def _to_tensor(value: Any, path: str) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _to_tensor(below, f"{path}.{key}" if path else str(key)) for key, below in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_to_tensor(below, f"{path}[{place}]") for place, below in enumerate(value)]
-    if value is None or isinstance(value, (bool, int, float, complex, str)):
-        return value.item() if isinstance(value, np.generic) else value  # np.float64 is a float, np.str_ a str
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        return torch.tensor(value.astype(np.float32) if value.dtype == np.float64 else value)
-    kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
-    raise TypeError(f"{path} must be an array, a tensor, a number, a string or None, got {kind}")
-
-
-def _equal(left: Any, right: Any) -> bool:
-    if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(_equal(left[key], right[key]) for key in left)
-    if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(_equal, left, right))
-    if isinstance(left, Tensor) and isinstance(right, Tensor):
-        return left.dtype == right.dtype and torch.equal(left, right)
-    return type(left) is type(right) and bool(left == right)
 
 
 def _write(columns: Any, row: int, step: Any, path: str) -> None:

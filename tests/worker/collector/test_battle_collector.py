@@ -469,6 +469,7 @@ def test_close_leaves_the_env_open() -> None:
 
 def test_default_config_names_the_keys_that_do_something() -> None:
     common = {"type", "import_names", "cfg_type", "collect_print_freq", "env_fault"}
+    common |= {"deepcopy_obs", "transform_obs"}
 
     assert set(BattleSampleSerialCollector.default_config()) == common
     assert set(BattleEpisodeSerialCollector.default_config()) == {*common, "get_train_sample"}

@@ -1,0 +1,233 @@
+"""Policies in DI-engine's form in a collector.
+
+Such a policy acts on ``{env_id: observation}``, makes the transition of one env at a time, and takes and returns
+lists of transitions. Inside a collector its outputs and transitions are columns of objects.
+
+Shapes: K rows, each of one env; T steps of a piece of an episode.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from lightning_ding import nested
+from lightning_ding.config import require
+from lightning_ding.modes import CollectMode
+from lightning_ding.worker.transitions import to_tensor_transitions
+from lightning_ding.worker_config import CollectorConfig
+
+TIME_LIMIT = "TimeLimit.truncated"
+NEEDED = ("forward", "process_transition", "get_train_sample", "reset", "get_attribute")
+OUTPUT, TRANSITION = "output", "transition"  # names of the columns of objects
+
+
+class EnvTimestep(NamedTuple):
+    """The result of a step of one env, as DI-engine's envs return it."""
+
+    obs: Any
+    """Observation after the step, at the end of an episode the final one."""
+    reward: NDArray[np.float32]
+    """Reward, shape (1,)."""
+    done: bool
+    """Whether the episode is over."""
+    info: dict[str, Any]
+    """The info of the env; ``TimeLimit.truncated`` is True if the episode was only truncated."""
+
+
+class ByEnv:
+    """The collect mode of a policy in DI-engine's form, with columns on the side of the collector.
+
+    Args:
+        mode: An object with the functions of a collect mode.
+        config: Config of the collector, with ``transform_obs`` and ``deepcopy_obs``.
+
+    Raises:
+        TypeError: If the mode lacks a function.
+    """
+
+    def __init__(self, mode: Any, config: CollectorConfig) -> None:
+        missing = [name for name in NEEDED if not callable(getattr(mode, name, None))]
+        if missing:
+            raise TypeError(
+                "policy must be a policy, its collect mode, or an object with the functions of one, got "
+                f"{type(mode).__name__} without {', '.join(missing)}"
+            )
+        self.mode = mode
+        self.action_space: spaces.Space[Any] | None = None
+        """Action space of one env, which decides the shape of the actions; None leaves them as they are."""
+        self._config = config
+
+    def reset(self, data_id: Sequence[int] | None = None) -> None:
+        """Reset the state of the policy in some envs; None resets it in all."""
+        self.mode.reset(data_id)
+
+    def get_attribute(self, name: str) -> Any:
+        """Return an attribute of the policy.
+
+        ``collect_data`` is an attribute of the mode, and amounts are in the policy's config if they are not given.
+
+        Raises:
+            NotImplementedError: If there is none of that name.
+        """
+        if name == "collect_data":
+            return getattr(self.mode, "collect_data", True)
+        try:
+            return self.mode.get_attribute(name)
+        except NotImplementedError:
+            collect = getattr(self._cfg(), "collect", None)
+            if isinstance(collect, Mapping) and name in collect:
+                return collect[name]
+            raise
+
+    def setting(self, name: str, default: Any) -> Any:
+        """Return an entry of the policy's config, or ``default`` if there is none."""
+        return getattr(self._cfg(), name, default)
+
+    def _cfg(self) -> Any:
+        try:
+            return self.mode.get_attribute("cfg")
+        except NotImplementedError:
+            return None
+
+    # ------------------------------------------------------------------ acting
+
+    def forward(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
+        """Act in the envs 0 to K - 1; see :meth:`act`."""
+        return self.act(obs, range(nested.length(obs)), **kwargs)
+
+    def act(self, obs: Any, env_ids: Sequence[int], /, **kwargs: Any) -> dict[str, Any]:
+        """Return the policy's ``action`` for K envs as columns, and its outputs as objects.
+
+        Args:
+            obs: Observations, leading axis K.
+            env_ids: Number of the env of each row.
+            kwargs: Further arguments of the policy's ``forward``.
+
+        Raises:
+            ValueError: If the policy does not return a mapping with an ``action`` for each env.
+        """
+        given = copy.deepcopy(obs) if self._config.deepcopy_obs else obs
+        if self._config.transform_obs:
+            given = nested.apply(lambda leaf: torch.as_tensor(leaf).float(), given)
+        output = self.mode.forward({env_id: nested.index(given, row) for row, env_id in enumerate(env_ids)}, **kwargs)
+        if not isinstance(output, Mapping) or any(env_id not in output for env_id in env_ids):
+            got = sorted(output, key=str) if isinstance(output, Mapping) else type(output).__name__
+            raise ValueError(
+                f"a policy whose mode is not a CollectMode gets {{env_id: observation}} and must return an output for "
+                f"each of the envs {list(env_ids)}, got {got}"
+            )
+        outputs = [output[env_id] for env_id in env_ids]
+        if not all(isinstance(one, Mapping) and "action" in one for one in outputs):
+            raise ValueError(f"the policy's forward must return a mapping with 'action' for each env, got {outputs[0]}")
+        actions = [nested.to_numpy(one["action"]) for one in outputs]
+        return {"action": _fitted(nested.stack_arrays(actions), self.action_space), OUTPUT: _objects(outputs)}
+
+    def process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
+        """Return the transitions that the policy makes for K envs, as objects, and whether their episodes end.
+
+        Args:
+            obs: Observations, leading axis K.
+            output: Output of :meth:`act`, or random actions.
+            timestep: The result of the step of the envs, leading axis K; a row that is not valid gives None.
+        """
+        outputs = output[OUTPUT] if OUTPUT in output else _random_outputs(output["action"], len(timestep.valid))
+        made: list[Any] = [None] * len(timestep.valid)
+        for row in np.flatnonzero(timestep.valid).tolist():
+            step = _step_of(timestep, row)
+            transition = self.mode.process_transition(nested.index(obs, row), outputs[row], step)
+            if not isinstance(transition, Mapping):
+                raise TypeError(f"process_transition must return a mapping, got {type(transition).__name__}")
+            made[row] = transition
+        return {TRANSITION: _objects(made), "is_last": timestep.terminated | timestep.truncated}
+
+    def transitions(self, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the transitions of an episode, or of a piece of one, as dicts of tensors.
+
+        Args:
+            columns: What a collector kept of :meth:`process_transition`, and what it added, leading axis T.
+
+        Returns:
+            The entries that the policy made, ``collect_iter``, ``env_id`` and ``episode_id``, and where there are such,
+            ``seed`` and ``player``.
+        """
+        added = ("env_id", "episode_id", "seed", "player")
+        columns = {name: value.tolist() for name, value in columns.items()}
+        listed = [
+            {
+                **{name: columns[name][row] for name in added if name in columns},
+                **made,
+                "collect_iter": columns["policy_version"][row],
+            }
+            for row, made in enumerate(columns[TRANSITION])
+        ]
+        return to_tensor_transitions(listed, not self._config.deepcopy_obs)
+
+    def get_train_sample(self, transitions: list[dict[str, Any]]) -> list[Any]:
+        """Return the samples that the policy makes of transitions."""
+        return list(self.mode.get_train_sample(transitions))
+
+
+AnyCollectMode = CollectMode | ByEnv
+
+
+def adapted(mode: Any, config: CollectorConfig) -> AnyCollectMode:
+    """Return a collect mode that acts on batches as it is, and any other one as a :class:`ByEnv`.
+
+    Raises:
+        ValueError: If the config has an option that does nothing for a policy that acts on batches.
+        TypeError: If the mode lacks a function.
+    """
+    if not isinstance(mode, CollectMode):
+        return ByEnv(mode, config)
+    reasons = {
+        "deepcopy_obs": "the arrays that such a policy gets are never overwritten",
+        "transform_obs": "it makes its tensors itself",
+    }
+    for name, reason in reasons.items():
+        allowed = f"False for a policy that acts on batches, because {reason}"
+        require(not getattr(config, name), name, allowed, getattr(config, name))
+    return mode
+
+
+def _fitted(action: Any, space: spaces.Space[Any] | None) -> Any:
+    """Return actions in the shape of their space; DI-engine's policies return discrete ones with an axis of size 1."""
+    if isinstance(action, dict):
+        parts = space.spaces if isinstance(space, spaces.Dict) else {}
+        return {name: _fitted(part, parts.get(name)) for name, part in action.items()}
+    shape = None if space is None or space.shape is None else (len(action), *space.shape)
+    return action.reshape(shape) if shape is not None and np.prod(shape) == action.size else action
+
+
+def _step_of(timestep: Any, row: int) -> EnvTimestep:
+    terminated, truncated = bool(timestep.terminated[row]), bool(timestep.truncated[row])
+    info = timestep.info
+    if (terminated or truncated) and isinstance(info.get("final_info"), Mapping):
+        info = info["final_info"]  # the other entries are of the first step of the next episode
+    reward = np.array([timestep.reward[row]], dtype=np.float32)
+    own = _info_of(info, row) | {TIME_LIMIT: truncated and not terminated}
+    return EnvTimestep(nested.index(timestep.next_obs, row), reward, terminated or truncated, own)
+
+
+def _info_of(info: Mapping[str, Any], row: int) -> dict[str, Any]:
+    """Return what one env reported, from the info of a vector env, which marks it by ``_name`` for each name."""
+    masks = {name: info.get(f"_{name}") for name in info if not name.startswith("_")}
+    own = {name: info[name] for name, mask in masks.items() if mask is not None and mask[row]}
+    return {name: _info_of(part, row) if isinstance(part, Mapping) else part[row] for name, part in own.items()}
+
+
+def _random_outputs(action: Any, amount: int) -> list[dict[str, Any]]:
+    with_axis = nested.apply(lambda leaf: torch.as_tensor(leaf).reshape(amount, *(leaf.shape[1:] or (1,))), action)
+    return [{"action": nested.index(with_axis, row)} for row in range(amount)]
+
+
+def _objects(items: Sequence[Any]) -> NDArray[np.object_]:
+    array = np.empty(len(items), dtype=object)
+    array[:] = items
+    return array
