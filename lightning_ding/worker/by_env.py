@@ -151,7 +151,7 @@ class ByEnv:
         """Return the transitions of an episode, or of a piece of one, as dicts of tensors.
 
         Args:
-            columns: What a collector kept of :meth:`process_transition`, and what it added, leading axis T.
+            columns: Results of :meth:`process_transition` with the columns that a collector adds, leading axis T.
 
         Returns:
             The entries that the policy made, ``collect_iter``, ``env_id`` and ``episode_id``, and where there are such,

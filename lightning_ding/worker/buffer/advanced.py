@@ -24,7 +24,7 @@ from lightning_ding.config import require
 from lightning_ding.registry import BUFFER_REGISTRY
 from lightning_ding.worker.arguments import also_named
 from lightning_ding.worker.buffer.columns import Rows
-from lightning_ding.worker.buffer.forms import to_number_ids
+from lightning_ding.worker.buffer.forms import to_lists, to_number_ids
 from lightning_ding.worker.buffer.priorities import Beta, checked_priorities
 from lightning_ding.worker.buffer.rate_limiter import RateLimiter, ThroughputConfig
 from lightning_ding.worker.buffer.ring_buffer import RingBuffer, to_rows
@@ -177,7 +177,7 @@ class AdvancedReplayBuffer(RingBuffer):
             self._limiter.sampled += rows.size
             self._note_sample(rows.size, cur_learner_iter)
             self._lock.notify_all()
-        return self._listed(batch, num_batches, n_step) if as_list else batch
+        return to_lists(batch, num_batches, n_step, self._instance_name) if as_list else batch
 
     def update(self, info: Mapping[str, Any]) -> None:
         """Set the priorities of sampled transitions; transitions that have left are skipped.

@@ -141,7 +141,7 @@ class EpisodeReplayBuffer(RingBuffer):
             batch = self._storage.gather(rows, n_step, discount_factor)
             self._note_sample(int(np.count_nonzero(mask)), cur_learner_iter)
         batch |= masks(mask, burn_in)
-        return to_sequences(batch, num_batches, is_whole=window is None) if as_list else batch
+        return to_sequences(batch, num_batches, n_step, is_whole=window is None) if as_list else batch
 
     def clear(self) -> None:
         """Remove all episodes and their schema."""

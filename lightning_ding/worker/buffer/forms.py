@@ -89,31 +89,37 @@ def _with_leading_axis(value: Any) -> Any:
     return (value if isinstance(value, Tensor) else np.asarray(value))[None]
 
 
-def to_lists(batch: dict[str, Any], num_batches: int | None, buffer: str = "") -> list[Any]:
+def to_lists(batch: dict[str, Any], num_batches: int | None, n_step: int, buffer: str = "") -> list[Any]:
     """Return a sampled minibatch as a list of transitions.
 
     Args:
         batch: Nested tensors with leading axes (B,) or (U, B).
         num_batches: Number of minibatches U; None for a single one without the axis U.
+        n_step: Number of steps of a return; if it is 1, ``discount`` is left out.
         buffer: Name of the buffer, with which ids begin.
 
     Returns:
         A list of B dicts, or a list of U such lists; a ``replay_unique_id`` is a string, such as ``"buffer_7"``.
     """
     if num_batches is not None:
-        return [to_lists(nested.index(batch, number), None, buffer) for number in range(num_batches)]
-    transitions = to_list(batch)
+        return [to_lists(nested.index(batch, number), None, n_step, buffer) for number in range(num_batches)]
+    transitions = to_list(_without_discount(batch, n_step))
     for transition in transitions if "replay_unique_id" in batch else ():
         transition["replay_unique_id"] = f"{buffer}_{transition['replay_unique_id']}"
     return transitions
 
 
-def to_sequences(batch: dict[str, Any], num_batches: int | None, is_whole: bool = False) -> list[Any]:
+def _without_discount(batch: dict[str, Any], n_step: int) -> dict[str, Any]:
+    return {name: value for name, value in batch.items() if name != "discount" or n_step > 1}
+
+
+def to_sequences(batch: dict[str, Any], num_batches: int | None, n_step: int, is_whole: bool = False) -> list[Any]:
     """Return sampled sequences as lists of their steps.
 
     Args:
         batch: Nested tensors with leading axes (T, B) or (U, T, B), among them ``mask`` and ``learn_mask``.
         num_batches: Number of minibatches U; None for a single one without the axis U.
+        n_step: Number of steps of a return; if it is 1, ``discount`` is left out.
         is_whole: Whether the sequences are episodes of different lengths, which are returned without the steps that
             fill them up and without masks.
 
@@ -121,7 +127,8 @@ def to_sequences(batch: dict[str, Any], num_batches: int | None, is_whole: bool 
         A list of B sequences, each a list of its steps, or a list of U such lists.
     """
     if num_batches is not None:
-        return [to_sequences(nested.index(batch, number), None, is_whole) for number in range(num_batches)]
+        return [to_sequences(nested.index(batch, number), None, n_step, is_whole) for number in range(num_batches)]
+    batch = _without_discount(batch, n_step)
     lengths = batch["mask"].sum(0).tolist()
     if is_whole:
         batch = {name: value for name, value in batch.items() if name not in ("mask", "learn_mask")}

@@ -12,6 +12,7 @@ from typing_extensions import override
 from lightning_ding.registry import BUFFER_REGISTRY
 from lightning_ding.worker.arguments import also_named
 from lightning_ding.worker.buffer.columns import Rows
+from lightning_ding.worker.buffer.forms import to_lists
 from lightning_ding.worker.buffer.ring_buffer import RingBuffer
 from lightning_ding.worker.buffer.sampling import check_sizes, draw, require_enough
 
@@ -63,7 +64,7 @@ class NaiveReplayBuffer(RingBuffer):
                 rows = self._draw_aged(num_batches or 1, batch_size, replace, sample_range)
             self._note_sample(rows.size, cur_learner_iter)
             batch = self._storage.gather(rows if num_batches else rows[0], n_step, discount_factor)
-        return self._listed(batch, num_batches, n_step) if as_list else batch
+        return to_lists(batch, num_batches, n_step) if as_list else batch
 
     def _draw(self, num_batches: int, batch_size: int, replace: bool) -> Rows:
         """Return rows, shape (U, B)."""

@@ -23,7 +23,7 @@ from lightning_ding.worker.arguments import also_named
 from lightning_ding.worker.buffer.base import IBuffer, Transitions
 from lightning_ding.worker.buffer.columns import Rows
 from lightning_ding.worker.buffer.files import Memory, write_tensors
-from lightning_ding.worker.buffer.forms import as_columns, to_lists
+from lightning_ding.worker.buffer.forms import as_columns
 from lightning_ding.worker.buffer.sampling import DroppedRows
 from lightning_ding.worker.buffer.storage import RingStorage
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT, WorkerLog
@@ -337,12 +337,6 @@ class RingBuffer(IBuffer):
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
         """Restore the part of the state that a subclass added."""
-
-    def _listed(self, batch: dict[str, Any], num_batches: int | None, n_step: int) -> list[Any]:
-        """Return sampled transitions as lists of dicts, without the ``discount`` of single steps."""
-        if n_step == 1:
-            batch.pop("discount", None)
-        return to_lists(batch, num_batches, self._instance_name)
 
     def _note_sample(self, amount: int, train_iter: int) -> None:
         """Count sampled transitions, and write metrics if they are due; the lock is held."""

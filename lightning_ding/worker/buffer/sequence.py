@@ -133,7 +133,7 @@ class SequenceReplayBuffer(RingBuffer):
             batch = self._storage.gather(np.ascontiguousarray(rows), n_step, discount_factor)
             self._note_sample(rows.size, cur_learner_iter)
         batch |= masks(mask, burn_in)
-        return to_sequences(batch, num_batches) if as_list else batch
+        return to_sequences(batch, num_batches, n_step) if as_list else batch
 
     def _chosen_beginnings(
         self, num_batches: int, batch_size: int, followers: int, ages: slice | None, replace: bool

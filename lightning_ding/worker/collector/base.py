@@ -60,7 +60,7 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
         self,
         cfg: ConfigLike[CollectorConfig] = None,
         env: VectorEnv | None = None,
-        policy: PolicyT | None = None,
+        policy: Any = None,
         tb_logger: Any = None,
         exp_name: str = DEFAULT_EXPERIMENT,
         instance_name: str = "collector",

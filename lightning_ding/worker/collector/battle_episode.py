@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from lightning_ding import nested
 from lightning_ding.registry import SERIAL_COLLECTOR_REGISTRY
-from lightning_ding.worker.arguments import check_amount
+from lightning_ding.worker.arguments import also_named, check_amount
 from lightning_ding.worker.by_env import ByEnv
 from lightning_ding.worker.collector.battle import BattleCall, BattleSerialCollector, Info, PolicyKwargs
 from lightning_ding.worker.collector.steps import train_sample
@@ -43,6 +43,7 @@ class BattleEpisodeSerialCollector(BattleSerialCollector):
         self._turn = 0
         self._parts: dict[int, list[Any]] = {}
 
+    @also_named(_env="env")
     @override
     def reset_env(self, env: VectorEnv[Any, Any, Any] | None = None) -> None:
         super().reset_env(env)

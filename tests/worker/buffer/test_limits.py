@@ -192,7 +192,9 @@ def test_stale_transition_is_not_brought_back_by_an_update() -> None:
 
 
 def test_max_staleness_needs_a_policy_version() -> None:
-    with pytest.raises(ValueError, match=r"data must be transitions with a policy_version or a collect_iter, got \['reward'\]"):
+    with pytest.raises(
+        ValueError, match=r"data must be transitions with a policy_version or a collect_iter, got \['reward'\]"
+    ):
         buffer_of(4, max_staleness=5).push(rows(0))
 
 

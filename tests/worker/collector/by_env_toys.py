@@ -74,7 +74,7 @@ class ByEnvPolicy:
             raise AssertionError("a collector must not touch this")
 
         functions = (self.forward, self.process_transition, self.get_train_sample, self.reset, self.get_attribute)
-        return CollectFunctions(*functions, nothing, nothing, nothing)
+        return CollectFunctions(*functions, nothing, nothing, nothing)  # type: ignore[call-arg]
 
 
 class SummingPolicy(ByEnvPolicy):

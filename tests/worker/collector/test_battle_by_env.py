@@ -125,5 +125,5 @@ def test_a_single_namedtuple_is_no_sequence_of_modes(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_env_manager_is_refused(kind: Any) -> None:
-    with pytest.raises(TypeError, match="got BaseEnvManager; .* PettingZooVectorEnv those of games"):
+    with pytest.raises(TypeError, match=r"got BaseEnvManager; .* PettingZooVectorEnv those of games"):
         kind(env=BaseEnvManager())

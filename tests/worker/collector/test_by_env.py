@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any
 
 import numpy as np
@@ -284,7 +285,7 @@ def test_deepcopy_obs_keeps_what_the_policy_overwrites_and_shares_nothing(kind: 
 
     def pairs(data: Any) -> Any:
         flat = data if kind is SampleSerialCollector else [one for episode in data for one in episode]
-        return [(one, two) for one, two in zip(flat, flat[1:], strict=False) if one["episode_id"] == two["episode_id"]]
+        return [(one, two) for one, two in itertools.pairwise(flat) if one["episode_id"] == two["episode_id"]]
 
     assert all(one["next_obs"] is two["obs"] for one, two in pairs(shared))
     assert not any(one["next_obs"] is two["obs"] for one, two in pairs(copied))
@@ -371,7 +372,6 @@ class BaseEnvManager:
     """Has what collectors of DI-engine use of an env manager."""
 
     env_num = 2
-    ready_obs: dict[int, Any] = {}
 
     def launch(self) -> None:
         pass
