@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.config import require
+from lightning_ding.envs.base_env import BaseEnvTimestep
 from lightning_ding.modes import CollectMode
 from lightning_ding.worker.transitions import to_tensor_transitions
 from lightning_ding.worker_config import CollectorConfig
@@ -26,19 +27,6 @@ from lightning_ding.worker_config import CollectorConfig
 TIME_LIMIT = "TimeLimit.truncated"
 NEEDED = ("forward", "process_transition", "get_train_sample", "reset", "get_attribute")
 OUTPUT, TRANSITION = "output", "transition"  # names of the columns of objects
-
-
-class EnvTimestep(NamedTuple):
-    """The result of a step of one env, as DI-engine's envs return it."""
-
-    obs: Any
-    """Observation after the step, at the end of an episode the final one."""
-    reward: NDArray[np.float32]
-    """Reward, shape (1,)."""
-    done: bool
-    """Whether the episode is over."""
-    info: dict[str, Any]
-    """The info of the env; ``TimeLimit.truncated`` is True if the episode was only truncated."""
 
 
 class ByEnv:
@@ -205,14 +193,15 @@ def _fitted(action: Any, space: spaces.Space[Any] | None) -> Any:
     return action.reshape(shape) if shape is not None and np.prod(shape) == action.size else action
 
 
-def _step_of(timestep: Any, row: int) -> EnvTimestep:
+def _step_of(timestep: Any, row: int) -> BaseEnvTimestep:
+    """Return the step of one env; its info has ``TimeLimit.truncated``."""
     terminated, truncated = bool(timestep.terminated[row]), bool(timestep.truncated[row])
     info = timestep.info
     if (terminated or truncated) and isinstance(info.get("final_info"), Mapping):
         info = info["final_info"]  # the other entries are of the first step of the next episode
     reward = np.array([timestep.reward[row]], dtype=np.float32)
     own = _info_of(info, row) | {TIME_LIMIT: truncated and not terminated}
-    return EnvTimestep(nested.index(timestep.next_obs, row), reward, terminated or truncated, own)
+    return BaseEnvTimestep(nested.index(timestep.next_obs, row), reward, terminated or truncated, own)
 
 
 def _info_of(info: Mapping[str, Any], row: int) -> dict[str, Any]:
