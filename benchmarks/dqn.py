@@ -25,6 +25,7 @@ def our_config(w: DQNWorkload, compile: bool = False) -> dict[str, Any]:
     return {
         "compile": compile,
         "discount_factor": w.gamma,
+        "nstep": 1,
         "random_collect_size": w.warm_up,
         "model": {"encoder_hidden_size_list": w.hidden, "dueling": False},
         "learn": {**learn, "target_update_freq": w.target_update_freq},

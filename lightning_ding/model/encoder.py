@@ -69,7 +69,8 @@ class MLP(nn.Module):
         """Return outputs, shape (B, sizes[-1]), for ``x``, shape (B, sizes[0])."""
         norms = self.norms
         for number, layer in enumerate(cast("Iterable[nn.Linear]", self.layers)):
-            x = F.linear(x, layer.weight, layer.bias)
+            own: Any = layer._parameters  # attributes of a module are slow to read; a parametrization is no entry
+            x = F.linear(x, own["weight"], own["bias"]) if "weight" in own else F.linear(x, layer.weight, layer.bias)
             if number < self.activated_layers:
                 x = self.activate(x if norms is None else norms[number](x))
         return x

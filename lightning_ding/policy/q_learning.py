@@ -6,8 +6,10 @@ Shapes: B batch, A actions, U minibatches of a round.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar, cast
+from types import NoneType
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -140,7 +142,7 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         return {"action": self.action_start.to_env(torch.stack(actions, 1) if self._is_joint(actions) else actions[0])}
 
     def _forward_learn(self, batch: dict[str, Any]) -> dict[str, Any]:
-        with self._target_in_eval_mode:  # not inside the loss, which may be compiled
+        with nullcontext() if "target_q" in batch else self._target_in_eval_mode:  # not in the loss, may be compiled
             report = self.updater.minimise(self.loss, batch)
         self._update_target()
         return report
@@ -157,18 +159,19 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
 
     def _output(self, model: nn.Module, obs: Any) -> dict[str, Any]:
         """Return the output of the network when learning and collecting."""
-        return cast("dict[str, Any]", model(obs))
+        return model(obs)  # type: ignore[no-any-return]
 
-    @torch.no_grad()
     def _target_output(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return the output of the target network for the next observations; a prepared round already contains it."""
         if "target_q" in batch:
-            return cast("dict[str, Any]", batch["target_q"])
-        return self._output(self.target_model, batch["next_obs"])
+            return batch["target_q"]  # type: ignore[no-any-return]
+        with torch.no_grad():
+            return self._output(self.target_model, batch["next_obs"])
 
     @torch.no_grad()
     def _prepare_round(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Add ``target_q``, the target network's output with leading axes (U, B), if it is constant in the round."""
+        """Add ``discount_t`` (U, B), and ``target_q``, the target network's output, if it is constant in the round."""
+        data = data | {"discount_t": self._discount(data)}
         num_batches, batch_size = data["reward"].shape
         if self._target_update.changes_within(self.progress.train_iter, num_batches):
             return data
@@ -190,7 +193,7 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
     def _values(self, output: Mapping[str, Any], obs: Any) -> list[ValuesAndMask]:
         """Return the masked action values and the mask of each dimension of the action, shapes (B, A_i)."""
         values = self._logits(output)
-        mask = obs.get("action_mask") if isinstance(obs, Mapping) else None
+        mask = obs.get("action_mask") if type(obs) is not Tensor and isinstance(obs, Mapping) else None
         masks = [None] * len(values) if mask is None else mask.split([q.shape[1] for q in values], dim=1)
         return [(rl.masked(q, m), m) for q, m in zip(values, masks, strict=True)]
 
@@ -205,7 +208,7 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         Args:
             parts: The parts of a network's output; more than one means that there is such an axis.
         """
-        return len(parts) > 1 or isinstance(self.config.model.action_shape, Sequence)
+        return len(parts) > 1 or not isinstance(self.config.model.action_shape, (int, NoneType))
 
     def _reward(self, batch: Mapping[str, Any]) -> Tensor:
         """Return the rewards of the steps, summed, shape (B,)."""

@@ -127,7 +127,12 @@ class ReplayPolicy(Policy[ReplayConfigT]):
         self._target_update.apply(network, target, self.progress.train_iter)
 
     def _discount(self, batch: Mapping[str, Any]) -> Tensor:
-        """Return gamma^n * (1 - terminated), shape (B,): the only place where termination enters the targets."""
+        """Return gamma^n * (1 - terminated), shape (B,): the only place where termination enters the targets.
+
+        A prepared round already contains it.
+        """
+        if "discount_t" in batch:
+            return batch["discount_t"]  # type: ignore[no-any-return]
         gamma: Tensor | float = self.config.discount_factor
         if "discount" in batch:
             gamma = batch["discount"]

@@ -131,6 +131,14 @@ def test_loss_uses_the_discount_of_the_batch_with_ignore_done() -> None:
     assert loss_of(make_policy(nstep=3, learn={"ignore_done": True}), batch) == 3.625
 
 
+def test_a_prepared_round_has_the_same_loss() -> None:
+    policy = make_policy()
+    batch = make_batch(terminated=torch.tensor([False, True]))
+    prepared = policy._prepare_round({name: value[None] for name, value in batch.items()})
+    assert prepared["discount_t"].tolist() == [[0.5, 0.0]]
+    assert loss_of(policy, {name: prepared[name][0] for name in (*batch, "discount_t")}) == loss_of(policy, batch)
+
+
 def test_loss_of_several_steps_needs_the_discount() -> None:
     with pytest.raises(KeyError, match="a batch needs 'discount'"):
         make_policy(nstep=2).loss(make_batch())

@@ -34,6 +34,7 @@ from lightning_ding.policy.base.trainer import (
     HANDED_OVER,
     acting_precision,
     attached_trainer,
+    can_skip_transfer_hooks,
     check_callbacks,
     is_forked,
     prepare_trainer,
@@ -94,7 +95,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         self.learner = self._learner_class(self)
         self.action_start = ActionStart()
         self._action_selector = self._selector_class(self.normaliser)
-        self._is_built = self._hands_over = False
+        self._is_built = self._hands_over = self._transfers_directly = False
         self.save_hyperparameters({"cfg": to_save(self)})
         section = self._model_section()
         if model is not None or not self._needs_model() or all(section[name] is not None for name in self.shape_names):
@@ -381,6 +382,7 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     def on_train_start(self) -> None:
         """Take over the Trainer's optimizers, and set the scheduled values (Lightning hook)."""
+        self._transfers_directly = can_skip_transfer_hooks(self.trainer, self)
         self.updater.begin_fit(self.trainer)
         self.learner.begin_fit()
 
@@ -416,6 +418,11 @@ class Policy(LightningModule, Generic[ConfigT]):
         trainer = attached_trainer(self)
         self._hands_over = stage == "fit" and trainer is not None and is_forked(trainer)
         self._action_selector.precision = nullcontext
+        self._transfers_directly = False
+
+    def _call_batch_hook(self, hook_name: str, *args: Any) -> Any:
+        """Call a Lightning hook for a batch, or return the batch at once; see :func:`can_skip_transfer_hooks`."""
+        return args[0] if self._transfers_directly else super()._call_batch_hook(hook_name, *args)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Return parameters and buffers by name; at the end of a forked rank also what the main process needs."""

@@ -130,3 +130,68 @@ def test_precision_that_does_nothing_to_a_loss_goes_past_the_hooks(
     make_trainer: MakeTrainer, small: Config, precision: str
 ) -> None:
     assert takes_fast_path(make_trainer, small, precision=precision)
+
+
+class Transfers(DQNPolicy):
+    """A policy that counts the batches before their transfer."""
+
+    seen = 0
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        type(self).seen += 1
+        return batch
+
+
+class TransfersData(ReplayDataModule):
+    """A datamodule that counts the batches after their transfer."""
+
+    seen = 0
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        type(self).seen += 1
+        return batch
+
+
+def rounds_and_transfers(
+    trainer: Trainer, config: Config, policy_class: type[DQNPolicy], data_class: type[ReplayDataModule]
+) -> tuple[int, int, bool]:
+    """Return the rounds of a fit, the batches that a hook saw, and whether the hooks were skipped."""
+    policy_class.seen = data_class.seen = 0  # type: ignore[attr-defined]
+    policy = policy_class(config)
+    skips: list[bool] = []
+    rounds = Rounds(skips)
+    trainer.callbacks.append(rounds)  # type: ignore[attr-defined]
+    trainer.fit(policy, data_class("CartPole-v1", num_envs=2, seed=1, max_train_iter=24))
+    return len(skips), policy_class.seen + data_class.seen, all(skips)  # type: ignore[attr-defined]
+
+
+class Rounds(Callback):
+    """Notes for each round whether the hooks of the transfer are skipped."""
+
+    def __init__(self, skips: list[bool]) -> None:
+        self.skips = skips
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.skips.append(pl_module._transfers_directly)
+
+
+def test_hooks_of_the_transfer_are_skipped_if_nothing_implements_them(make_trainer: MakeTrainer, small: Config) -> None:
+    trainer = make_trainer(limit_val_batches=0)
+    rounds, _, skips = rounds_and_transfers(trainer, small, DQNPolicy, ReplayDataModule)
+    assert rounds
+    assert skips
+    assert not trainer.lightning_module._transfers_directly  # another Trainer may have to call them
+
+
+@pytest.mark.parametrize(("policy", "data"), [(Transfers, ReplayDataModule), (DQNPolicy, TransfersData)])
+def test_hooks_of_the_transfer_see_each_round(
+    make_trainer: MakeTrainer, small: Config, policy: type[DQNPolicy], data: type[ReplayDataModule]
+) -> None:
+    rounds, seen, skips = rounds_and_transfers(make_trainer(limit_val_batches=0), small, policy, data)
+    assert rounds == seen
+    assert not skips
+
+
+def test_a_profiler_measures_the_hooks_of_the_transfer(make_trainer: MakeTrainer, small: Config) -> None:
+    trainer = make_trainer(limit_val_batches=0, profiler=SimpleProfiler())
+    assert not rounds_and_transfers(trainer, small, DQNPolicy, ReplayDataModule)[2]

@@ -10,6 +10,7 @@ import logging
 import time
 import types
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from torch.optim.adam import adam
 
 from lightning_ding import nested
 from lightning_ding.policy.base.trainer import count_optimizer_step
+from lightning_ding.policy.base.update.fused_adam import DenormalsAreZero
 from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP, GradClip, clip_gradients
 from lightning_ding.policy.base.update.non_finite import NonFiniteGuard, OnNonFinite
 
@@ -167,6 +169,7 @@ class CompiledUpdate:
         self._names = [names[parameter] for parameter in self._trained]
         self.names = [name.removeprefix("module.") for name in self._names]
         """Names of the parameters in the module."""
+        self._without_denormals = DenormalsAreZero()
         self._rate: float | None = None
         self._lr = torch.tensor(0.0)
         self._known_state: Any = None
@@ -212,7 +215,8 @@ class CompiledUpdate:
     def _run(self, batch: Batch, updates: int | None, stopped: Tensor, is_new: bool) -> Made:
         if world_size() == 1:
             run = self._whole if updates is None else self._several
-            return Made(*run(self._parameters, self._state, self._lr, stopped, batch))
+            with nullcontext() if is_new else self._without_denormals:  # the compiler computes with doubles
+                return Made(*run(self._parameters, self._state, self._lr, stopped, batch))
         call = self._together if is_new else _call
         gradients, loss, report = call(self._first_half, self._parameters, batch)
         flat = torch.cat([*(gradient.reshape(-1) for gradient in gradients), loss.reshape(1)])
@@ -221,7 +225,9 @@ class CompiledUpdate:
         *parts, loss = flat.split([*(gradient.numel() for gradient in gradients), 1])
         averaged = [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)]
         try:
-            made = call(self._second_half, self._parameters, self._state, self._lr, stopped, averaged, loss.reshape(()))
+            step = (self._parameters, self._state, self._lr, stopped, averaged, loss.reshape(()))
+            with nullcontext() if is_new else self._without_denormals:
+                made = call(self._second_half, *step)
         except Exception as error:
             raise RanksDisagreeError(
                 f"compile must be False here: a rank could not compile its step, {error}"

@@ -314,7 +314,7 @@ def backward(loss: Tensor, parameters: Sequence[Tensor]) -> None:
         loss: A scalar.
         parameters: Tensors that require a gradient.
     """
-    engine: Any = Variable._execution_engine  # type: ignore[attr-defined]
+    engine: Any = Variable._execution_engine
     engine.run_backward((loss,), (torch.ones_like(loss),), False, False, tuple(parameters), True, accumulate_grad=True)
 
 
