@@ -79,7 +79,13 @@ class TranslatedEnvs:
             *self.datamodule.get("eval_wrappers", []),
             wrapper_entry("lightning_ding.envs.wrappers.record_videos", folder=folder),
         ]
-        changed = {"eval_env_kwargs": {**kwargs, "render_mode": "rgb_array"}, "eval_wrappers": wrappers}
+        rendered = self.with_rendering()
+        return replace(rendered, datamodule={**rendered.datamodule, "eval_wrappers": wrappers})
+
+    def with_rendering(self) -> TranslatedEnvs:
+        """Return the same envs, whose evaluation envs render frames as arrays, which an evaluator's videos need."""
+        kwargs = self.datamodule.get("eval_env_kwargs", self.datamodule.get("env_kwargs", {}))
+        changed = {"eval_env_kwargs": {**kwargs, "render_mode": "rgb_array"}}
         return replace(self, datamodule={**self.datamodule, **changed})
 
 

@@ -14,7 +14,7 @@ from lightning_ding.config import closest, deep_merge, require, resolve, to_dict
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.di_engine.configs import Config, flat, merge, nested, policy_type, read_pair
 from lightning_ding.di_engine.defaults import ALWAYS_WITHOUT_KEY, DEFAULTS, WITHOUT_KEY
-from lightning_ding.di_engine.env_types import TranslatedEnvs, translate_envs
+from lightning_ding.di_engine.env_types import BASE_ENV, TranslatedEnvs, translate_envs
 from lightning_ding.di_engine.keys import HOME_OF_GAMMA, KEYS, READ_BY_NOBODY
 from lightning_ding.di_engine.shared_keys import EVAL_FREQ, Key, own_modules, per_round
 from lightning_ding.policy import Policy
@@ -163,6 +163,8 @@ def _run(
     keys, given, notes = dict(flat(cfg["policy"])), given_keys(main, create), _Notes()
     config, network = _policy_config(keys, given, family, notes)
     config = deep_merge(config, {"collect": {"collector": envs.collector}} if envs.collector else {})
+    if config["eval"]["evaluator"].get("render", {}).get("render_freq", -1) > 0 and envs.env != BASE_ENV:
+        envs = envs.with_rendering()
     times = _Times(keys, family, config["eval"]["evaluator"]["eval_freq"])
     limits = {"max_env_step": _limit(max_env_step), "max_train_iter": times.updates(max_train_iter)}
     _learner_notes(keys, given, notes)

@@ -229,6 +229,13 @@ def test_envs_and_their_limits_reach_the_datamodule() -> None:
     assert (found, run.data["n_evaluator_episode"]) == (expected, 2)
 
 
+def test_evaluation_envs_render_for_the_videos_of_the_evaluator() -> None:
+    render = {"eval": {"evaluator": {"render": {"render_freq": 10, "mode": "train_iter"}}}}
+    assert translate(pair_of("dqn", render)).data["eval_env_kwargs"]["render_mode"] == "rgb_array"
+    assert "render_mode" not in translate(pair_of("dqn", render)).data.get("env_kwargs", {})
+    assert "render_mode" not in translate(pair_of("dqn")).data.get("eval_env_kwargs", {})
+
+
 def test_stop_value_that_is_never_reached_is_left_out() -> None:
     assert "stop_value" not in translate(pair_of("dqn")).data
     assert "stop_value" not in translate(pair_of("dqn", stop_value=int(1e10))).data
