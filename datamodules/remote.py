@@ -172,6 +172,12 @@ class RemoteReplayDataModule(CollectingDataModule):
             metrics["remote/round_wait"] = sum(waits) / len(waits)
         return super().pop_metrics() | metrics
 
+    def steps_made(self) -> int:
+        """Return the env steps that other processes have reported, and those made here in evaluations."""
+        evaluator = self.evaluator
+        collected = self._feed.env_step if self._feed is not None else 0
+        return collected + (evaluator.steps_made if evaluator is not None else 0)
+
     def request_cancel(self, is_requested: bool) -> None:
         """Make an evaluation or the wait for a round end early, or withdraw that request."""
         self.cancel_requested = is_requested

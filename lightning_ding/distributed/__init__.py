@@ -15,7 +15,7 @@ from lightning_ding.distributed.collector.marine import MarineParallelCollector
 from lightning_ding.distributed.collector.naive import NaiveCollector
 from lightning_ding.distributed.collector.zergling import ZerglingParallelCollector
 from lightning_ding.distributed.comm_worker.collector import BaseCommCollector
-from lightning_ding.distributed.comm_worker.hooks import SendLearnInfoHook, SendPolicyHook
+from lightning_ding.distributed.comm_worker.ding_forms import SendLearnInfoHook, SendPolicyHook
 from lightning_ding.distributed.comm_worker.learner import BaseCommLearner
 from lightning_ding.distributed.commander.base import (
     BaseParallelCommander,

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from lightning_ding.config import ConfigLike, nearest, require, resolve
 from lightning_ding.di_engine.env_types import translate_envs
+from lightning_ding.di_engine.keys import KEYS
+from lightning_ding.di_engine.translate import translate
 from lightning_ding.distributed.config import CommanderConfig, ParallelConfig
 
 logger = logging.getLogger(__name__)
@@ -90,6 +92,9 @@ def learner_section(learner_cfg: Mapping[str, Any]) -> tuple[dict[str, Any], dic
 
 WORKER = re.compile(r"(learner|collector)\d*")
 SYSTEM_KEYS = {"communication_mode", "learner_gpu_num", "path_data", "path_policy", "comm_learner", "comm_collector"}
+ANY_ENV = {"collector_env_num": 1, "evaluator_env_num": 1}
+"""An env section for translating a policy alone."""
+_LOGGED: set[str] = set()
 EPISODES = ("collector_episode_num", "evaluator_episode_num")
 """Keys of an env section for the episodes of each env of a task."""
 NO_KUBERNETES = "empty: there is no Kubernetes operator; start the workers with `lightning-ding collector`"
@@ -127,7 +132,7 @@ def run_of_ding(cfg: Mapping[str, Any]) -> ParallelConfig:
     """
     main = cfg.get("main", cfg)
     system = cfg.get("system") or {}
-    coordinator, policy = _below(system, "coordinator"), dict(main["policy"])
+    coordinator, policy = _below(system, "coordinator"), main["policy"]
     require(not coordinator.get("operator_server"), "coordinator.operator_server", NO_KUBERNETES, "a section")
     aggregators = [key for key in system if key.startswith("learner_aggregator")]
     require(not aggregators, "system", f"without learner aggregators: {AGGREGATOR}", aggregators)
@@ -219,10 +224,7 @@ def _env(env: Mapping[str, Any]) -> dict[str, Any]:
     section = {name: value for name, value in env.items() if name not in (*EPISODES, "manager")}
     manager = {name: value for name, value in _below(env, "manager").items() if name != "episode_num"}
     found = translate_envs({}, section, {"type": "base", **manager})
-    for line in found.translated:
-        logger.info("translated: %s", line)
-    for line in found.warnings:
-        logger.warning(line)
+    _log(found.translated, found.warnings)
     made = {"env_id": found.env, "mode": found.vector_mode, "stop_value": found.stop_value, **found.datamodule}
     made |= {"collector_env_num": found.num_envs, "evaluator_env_num": found.num_eval_envs}
     episodes = env.get("evaluator_episode_num")
@@ -230,15 +232,30 @@ def _env(env: Mapping[str, Any]) -> dict[str, Any]:
     return {**made, "n_evaluator_episode": number}
 
 
-def _policy(policy: dict[str, Any]) -> dict[str, Any]:
-    """Return the section of the policy without those of the learner, the collector and the commander."""
-    made = {key: value for key, value in policy.items() if key not in ("cuda", "multi_gpu", "cfg_type")}
-    made["type"] = str(policy["type"]).removesuffix("_command")
+def _policy(policy: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the section of the policy, with DI-engine's defaults where it says nothing.
+
+    The sections of the learner, the collector and the commander are left out. A policy that DI-engine does not have
+    keeps its own keys and defaults.
+    """
+    own = {key: value for key, value in policy.items() if key not in ("multi_gpu", "cfg_type")}
     for section, worker in (("learn", "learner"), ("collect", "collector"), ("other", "commander")):
-        below = made.get(section)
-        if isinstance(below, Mapping):
-            made[section] = {key: value for key, value in below.items() if key not in (worker, "multi_gpu")}
-    return made
+        own[section] = {key: value for key, value in _below(own, section).items() if key not in (worker, "multi_gpu")}
+    kind = str(own.pop("type")).removesuffix("_command")
+    if kind not in KEYS:
+        return {"type": kind, **{key: value for key, value in own.items() if key != "cuda" and value != {}}}
+    run = translate(({"env": ANY_ENV, "policy": own}, {"env": {"type": "cartpole"}, "policy": {"type": kind}}))
+    _log(run.translated, run.warnings)
+    return {"type": kind, **run.policy_config}
+
+
+def _log(translated: Iterable[str], warnings: Iterable[str]) -> None:
+    """Log what became of the keys, once in a process."""
+    for level, lines in ((logging.INFO, translated), (logging.WARNING, warnings)):
+        for line in lines:
+            if line not in _LOGGED:
+                _LOGGED.add(line)
+                logger.log(level, "config of DI-engine: %s", line)
 
 
 def _paths(system: Mapping[str, Any], exp_name: str, workers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -281,3 +281,15 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
     for wrong in ({"prefetch": -1}, {"patience": 0.0}, {"validate": False, "stop_value": 1.0}):
         with pytest.raises(ValueError, match="must be"):
             RemoteReplayDataModule(Source(1), "CartPole-v1", **wrong)
+
+
+def test_steps_made_are_those_that_were_reported(make_trainer: MakeTrainer, small: Config) -> None:
+    class Steps(Callback):
+        seen: list[int] = []  # noqa: RUF012 - of one test
+
+        def on_train_batch_end(self, trainer: Trainer, *args: Any) -> None:
+            self.seen.append(trainer.datamodule.steps_made())  # type: ignore[attr-defined]
+
+    module = RemoteReplayDataModule(Source(3), "CartPole-v1", validate=False, prefetch=0)
+    make_trainer(callbacks=[Steps()], limit_val_batches=0).fit(policy_of(small), module)
+    assert Steps.seen[:3] == [100, 110, 120]

@@ -19,9 +19,8 @@ from typing_extensions import override
 from lightning_ding import nested
 from lightning_ding.callbacks.remote import LearningReporter, WeightPublisher
 from lightning_ding.datamodules.remote_feed import RemoteData
-from lightning_ding.distributed.comm_worker.hooks import hooks_of_comm_learner
+from lightning_ding.distributed.comm_worker.ding_forms import BatchSource, ColumnsOf, InfoForm, hooks_of_comm_learner
 from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker
-from lightning_ding.distributed.comm_worker.own_data import BatchSource, ColumnsOf, InfoForm
 from lightning_ding.distributed.comm_worker.ranks import RankZero, global_rank, global_world_size, tasks_of_rank_zero
 from lightning_ding.distributed.comm_worker.remote_learner import RemoteLearner
 from lightning_ding.distributed.comm_worker.role import BaseCommRole

@@ -1,4 +1,4 @@
-"""Batches and reports in DI-engine's form, for comm learners whose class brings its own way of the data.
+"""Batches, reports and hooks in DI-engine's form, for comm learners whose class brings its own way of the data.
 
 Shapes: B transitions of a minibatch, U minibatches of a round.
 """
@@ -14,8 +14,11 @@ from typing_extensions import override
 
 from lightning_ding import nested
 from lightning_ding.callbacks.remote import LearningReporter
+from lightning_ding.config import require
 from lightning_ding.datamodules.remote_feed import RemoteData
 from lightning_ding.distributed.ding_transitions import as_columns
+from lightning_ding.worker import LearnerHook
+from lightning_ding.worker.learner.hooks import DEFAULT_PRIORITY, Position
 
 GetData = Callable[[int], "Sequence[Any] | Mapping[str, Any] | None"]
 
@@ -88,6 +91,74 @@ class InfoForm(LearningReporter):
         if trainer.is_global_zero:
             done = {"learner_step": pl_module.progress.train_iter, "learner_done": True, "priority_info": None}
             self.send_learn_info(done)
+
+
+class SendPolicyHook(LearnerHook):
+    """Calls ``engine.send_policy`` with ``model``, the weights by name, and ``iter``, the number of updates.
+
+    Only rank zero sends.
+
+    Args:
+        name: Name of the hook.
+        priority: Order among the hooks of a position, lower first; >= 0.
+        position: Position in the run at which it is called.
+        ext_args: ``send_policy_freq``, updates between two calls, >= 1; 1 by default.
+    """
+
+    def __init__(
+        self,
+        name: str = "send_policy",
+        priority: int = DEFAULT_PRIORITY,
+        position: Position = "after_iter",
+        ext_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(name, priority, position, ext_args)
+        self.every = int(self.ext_args.get("send_policy_freq", 1))
+        require(self.every >= 1, "ext_args.send_policy_freq", "a number of updates >= 1", self.every)
+
+    def __call__(self, engine: Any) -> None:
+        """Send the weights if they are due."""
+        is_due = self.position != "after_iter" or engine.crossed(self.every)
+        if engine.rank == 0 and is_due:
+            engine.send_policy({"model": engine.policy.state_dict()["model"], "iter": engine.train_iter})
+
+
+class SendLearnInfoHook(LearnerHook):
+    """Calls ``engine.send_learn_info`` with ``engine.learn_info``: after each iteration, and at the end of the run.
+
+    Args:
+        name: Name of the hook.
+        priority: Order among the hooks of a position, lower first; >= 0.
+        position: Position in the run at which it is called.
+        ext_args: ``freq``, updates between two lines for debugging in Python's logging, >= 1; 1 by default.
+    """
+
+    def __init__(
+        self,
+        name: str = "send_learn_info",
+        priority: int = DEFAULT_PRIORITY,
+        position: Position = "after_iter",
+        ext_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(name, priority, position, ext_args)
+        self.every = int(self.ext_args.get("freq", 1))
+        require(self.every >= 1, "ext_args.freq", "a number of updates >= 1", self.every)
+
+    def __call__(self, engine: Any) -> None:
+        """Send the info."""
+        engine.send_learn_info(engine.learn_info)
+        if engine.crossed(self.every):
+            engine.debug(f"sent the learn info of update {engine.train_iter}")
+
+
+def hooks_of_comm_learner(send_policy_freq: int = 1) -> list[LearnerHook]:
+    """Return the hooks that a comm learner adds to a plain learner."""
+    return [
+        SendPolicyHook(position="before_run"),
+        SendPolicyHook(position="after_iter", ext_args={"send_policy_freq": send_policy_freq}),
+        SendLearnInfoHook(position="after_iter"),
+        SendLearnInfoHook(position="after_run"),
+    ]
 
 
 def _lists(priorities: Mapping[str, Tensor] | None) -> dict[str, list[Any]]:
