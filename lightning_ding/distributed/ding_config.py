@@ -15,7 +15,7 @@ from lightning_ding.config import ConfigLike, nearest, require, resolve
 from lightning_ding.di_engine.env_types import translate_envs
 from lightning_ding.di_engine.keys import KEYS
 from lightning_ding.di_engine.translate import translate
-from lightning_ding.distributed.config import CommanderConfig, ParallelConfig
+from lightning_ding.distributed.config import CommanderConfig, ParallelConfig, resolve_policy
 
 logger = logging.getLogger(__name__)
 
@@ -139,6 +139,7 @@ def run_of_ding(cfg: Mapping[str, Any]) -> ParallelConfig:
     workers = {kind: _workers(system, coordinator, kind) for kind in ("learner", "collector")}
     learner, collector = _below(policy, "learn", "learner"), _below(policy, "collect", "collector")
     made: dict[str, Any] = {"main": {**_main(main, cfg), "policy": _policy(policy)}}
+    updates = getattr(resolve_policy(made["main"]["policy"]).learn, "update_per_collect", 1)
     made["system"] = {
         **_classes(workers),
         **_paths(system, str(made["main"].get("exp_name", "")), workers),
@@ -146,7 +147,7 @@ def run_of_ding(cfg: Mapping[str, Any]) -> ParallelConfig:
             **_kept(coordinator, "host", "port", "collector_task_timeout", "learner_task_timeout"),
             "commander": _commander(_below(policy, "other", "commander")),
         },
-        "learner": _learner(learner, workers["learner"], system),
+        "learner": _learner(learner, workers["learner"], system, updates),
         "collector": _collector(collector, workers["collector"]),
     }
     _log_replaced(learner, collector)
@@ -298,14 +299,26 @@ def _importable(names: Any) -> list[str]:
     return [name for name in names if name.partition(".")[0] not in ("ding", "dizoo")]
 
 
-def _learner(section: Mapping[str, Any], workers: Mapping[str, Any], system: Mapping[str, Any]) -> dict[str, Any]:
+def _learner(
+    section: Mapping[str, Any], workers: Mapping[str, Any], system: Mapping[str, Any], updates: int
+) -> dict[str, Any]:
+    """Return the section of the learner, which does not evaluate, because collectors do.
+
+    Args:
+        section: ``policy.learn.learner``.
+        workers: Sections of the learners.
+        system: The system part of the config.
+        updates: Updates of a round.
+    """
     number = section.get("learner_num", len(workers) or 1)
     allowed = "1: several learners are the ranks of one learner, see system.learner.multi_gpu"
     require(number == 1, "policy.learn.learner.learner_num", allowed, number)
     first: Mapping[str, Any] = next(iter(workers.values()), {})
     gpus = int(first.get("gpu_num") or system.get("learner_gpu_num") or 1)
     ranks = _ranks({"multi_gpu": bool(first.get("multi_gpu", False)) or gpus > 1, "gpu_num": gpus})
-    return {**_kept(section, "send_policy_freq"), **ranks}
+    every = _below(section, "hook").get("save_ckpt_after_iter") or SAVE_EVERY
+    saves = {"rounds_per_epoch": max(1, round(every / updates)), "validate": False}
+    return {**_kept(section, "send_policy_freq"), **saves, **ranks}
 
 
 def _collector(section: Mapping[str, Any], workers: Mapping[str, Any]) -> dict[str, Any]:
@@ -314,9 +327,10 @@ def _collector(section: Mapping[str, Any], workers: Mapping[str, Any]) -> dict[s
     return {**made, "import_names": _importable(section.get("import_names", ()))}
 
 
+SAVE_EVERY = 10_000  # updates between two checkpoints of the learner, DI-engine's default
 HERE = {
     "compressor": "tensors are stored as they are",
-    "hook": "the Trainer's callbacks write logs and checkpoints; --resume loads them",
+    "hook": "the Trainer's callbacks write logs, and checkpoints every save_ckpt_after_iter updates",
     "dataloader": "system.learner.prefetch",
     "log_policy": "Lightning describes the policy",
     "train_iterations": "main.max_train_iter ends a run",

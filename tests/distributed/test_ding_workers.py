@@ -12,6 +12,7 @@ from easydict import EasyDict
 
 import lightning_ding.worker
 from lightning_ding.distributed import Coordinator, create_parallel_commander, get_parallel_commander_cls
+from lightning_ding.distributed.config import resolve_policy
 from lightning_ding.distributed.ding_config import is_ding_run, read_run
 from lightning_ding.worker import (
     BaseCommCollector,
@@ -81,6 +82,10 @@ def test_config_of_the_reference_becomes_one_of_this_project(tmp_path: Path) -> 
     assert (found.main.env.n_evaluator_episode, found.main.env.stop_value) == (2, 5)
     assert found.main.policy["type"] == "dqn"
     assert found.system.learner.send_policy_freq == 2
+    assert (found.system.learner.validate, found.system.learner.rounds_per_epoch) == (False, 5000)
+    policy = resolve_policy(found.main.policy)
+    assert (policy.learn.batch_size, policy.learn.update_per_collect, policy.discount_factor) == (8, 2, 0.97)
+    assert list(policy.model.encoder_hidden_size_list) == [16]
     assert (found.system.collector.num, found.system.collector.type) == (1, "zergling")
     section = found.system.coordinator
     assert (section.collector_task_timeout, section.learner_task_timeout) == (20, 300)

@@ -32,6 +32,7 @@ from lightning_ding.distributed.transport import ADDRESS_FILE, Message, Refusal,
 logger = logging.getLogger(__name__)
 
 SWEEPS = 20  # checks of the leases during one lease
+GOODBYE = 3.0  # seconds for the workers of a run that is over to disconnect
 MESSAGES = (
     *("connect", "heartbeat", "task", "fail", "disconnect", "get_policy"),
     *("collector_data_task", "collector_close_task"),
@@ -149,6 +150,8 @@ class Coordinator(WorkerEndpoint, DirectCalls):
         if self._server is not None:
             if self.scheduler.is_over:
                 self.wait()
+                with self.run.lock:
+                    self.run.lock.wait_for(lambda: not self.scheduler.book.workers, GOODBYE)
             self._server.close()
         for thread in self._threads:
             thread.stop()
