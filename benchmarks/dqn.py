@@ -1,4 +1,4 @@
-"""Speed of DQN on workload W1: this project through ``Trainer.fit``, a bare loop, Stable-Baselines3.
+"""Speed of DQN on workload W1: this project through ``Trainer.fit``, a bare loop, Stable-Baselines3, SBX.
 
     python -m benchmarks.dqn      # writes docs/results/dqn_speed.json
 
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import bare_dqn, contest
+from benchmarks import bare_dqn, contest, sbx_models
 from benchmarks.compare import Result
 from benchmarks.workload import W1, DQNWorkload
 
@@ -84,6 +84,7 @@ CONTESTANTS: dict[str, Callable[[DQNWorkload], Result]] = {
     "ours, logging": lambda w: run_ours(w, default_logging=True),
     "ours, compiled": lambda w: run_ours(w, compile=True),
     "SB3": run_sb3,
+    "SBX": sbx_models.run_dqn,
 }
 
 

@@ -1,4 +1,4 @@
-"""Speed of PPO on workload W2: this project through ``Trainer.fit``, a bare loop, Stable-Baselines3.
+"""Speed of PPO on workload W2: this project through ``Trainer.fit``, a bare loop, Stable-Baselines3, SBX.
 
     python -m benchmarks.ppo      # writes docs/results/ppo_speed.json
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from benchmarks import bare_ppo, contest
+from benchmarks import bare_ppo, contest, sbx_models
 from benchmarks.compare import Result
 from benchmarks.workload import W2, PPOWorkload
 
@@ -86,6 +86,7 @@ CONTESTANTS: dict[str, Callable[[PPOWorkload], Result]] = {
     "ours, compiled": lambda w: run_ours(w, compile=True),
     "SB3": run_sb3,
     "SB3, fused": lambda w: run_sb3(w, fused=True),
+    "SBX": sbx_models.run_ppo,
 }
 
 if __name__ == "__main__":

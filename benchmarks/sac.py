@@ -1,4 +1,4 @@
-"""Speed of SAC on workload W3: this project through ``Trainer.fit``, a bare loop, Stable-Baselines3.
+"""Speed of SAC on workload W3: this project through ``Trainer.fit``, a bare loop, Stable-Baselines3, SBX.
 
     python -m benchmarks.sac      # writes docs/results/sac_speed.json
 
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import bare_sac, contest
+from benchmarks import bare_sac, contest, sbx_models
 from benchmarks.compare import Result
 from benchmarks.workload import W3, SACWorkload
 
@@ -88,6 +88,7 @@ CONTESTANTS: dict[str, Callable[[SACWorkload], Result]] = {
     "ours, compiled": lambda w: run_ours(w, compile=True),
     "SB3": run_sb3,
     "SB3, fused": lambda w: run_sb3(w, fused=True),
+    "SBX": sbx_models.run_sac,
 }
 
 if __name__ == "__main__":
