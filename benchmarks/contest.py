@@ -8,7 +8,7 @@ import json
 import logging
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,13 +18,14 @@ import torch
 from benchmarks.compare import Result, in_turn, measure, report
 
 
-def fit(policy: Any, datamodule: Any, default_logging: bool = False) -> Result:
+def fit(policy: Any, datamodule: Any, default_logging: bool = False, callbacks: Sequence[Any] = ()) -> Result:
     """Train without evaluation, and return env steps, updates and seconds; the seconds exclude compilation.
 
     Args:
         policy: A LightningModule with a ``progress``.
         datamodule: Source of its data.
         default_logging: Whether logger and progress bar are on.
+        callbacks: Further callbacks of the Trainer.
     """
     import torch.utils.tensorboard  # noqa: F401 - what the logger imports belongs to the start of a process
     from lightning import Trainer
@@ -38,6 +39,7 @@ def fit(policy: Any, datamodule: Any, default_logging: bool = False) -> Result:
             enable_model_summary=False,
             enable_progress_bar=default_logging,
             logger=default_logging,
+            callbacks=list(callbacks),
         )
         start = time.perf_counter()
         trainer.fit(policy, datamodule)

@@ -39,6 +39,11 @@ def our_config(w: DQNWorkload, compile: bool = False) -> dict[str, Any]:
 
 def run_ours(w: DQNWorkload, default_logging: bool = False, compile: bool = False) -> Result:
     """Train through ``Trainer.fit`` without evaluation; with ``default_logging``, logger and progress bar are on."""
+    return contest.fit(*make_ours(w, compile), default_logging)
+
+
+def make_ours(w: DQNWorkload, compile: bool = False) -> tuple[Any, Any]:
+    """Return the policy and the datamodule of this project."""
     from lightning import seed_everything
 
     from lightning_ding.datamodules import ReplayDataModule
@@ -47,7 +52,7 @@ def run_ours(w: DQNWorkload, default_logging: bool = False, compile: bool = Fals
     seed_everything(0)
     policy = DQNPolicy(our_config(w, compile))
     datamodule = ReplayDataModule(w.env_id, num_envs=w.num_envs, max_env_step=w.env_steps, seed=0)
-    return contest.fit(policy, datamodule, default_logging)
+    return policy, datamodule
 
 
 def run_sb3(w: DQNWorkload) -> Result:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from benchmarks import bare_ppo, contest, sbx_models
 from benchmarks.compare import Result
@@ -21,6 +22,11 @@ from benchmarks.workload import W2, PPOWorkload
 
 def run_ours(w: PPOWorkload, default_logging: bool = False, compile: bool = False) -> Result:
     """Train through ``Trainer.fit``; with ``default_logging``, logger and progress bar are on."""
+    return contest.fit(*make_ours(w, compile), default_logging)
+
+
+def make_ours(w: PPOWorkload, compile: bool = False) -> tuple[Any, Any]:
+    """Return the policy and the datamodule of this project."""
     from lightning import seed_everything
 
     from lightning_ding.datamodules import RolloutDataModule
@@ -46,7 +52,7 @@ def run_ours(w: PPOWorkload, default_logging: bool = False, compile: bool = Fals
     }
     policy = PPOPolicy(config)
     datamodule = RolloutDataModule(w.env_id, num_envs=w.num_envs, max_env_step=w.env_steps, seed=0)
-    return contest.fit(policy, datamodule, default_logging)
+    return policy, datamodule
 
 
 def run_sb3(w: PPOWorkload, fused: bool = False) -> Result:

@@ -47,6 +47,11 @@ def our_config(w: SACWorkload, compile: bool = False) -> dict[str, Any]:
 
 def run_ours(w: SACWorkload, default_logging: bool = False, compile: bool = False) -> Result:
     """Train through ``Trainer.fit``; with ``default_logging``, logger and progress bar are on."""
+    return contest.fit(*make_ours(w, compile), default_logging)
+
+
+def make_ours(w: SACWorkload, compile: bool = False) -> tuple[Any, Any]:
+    """Return the policy and the datamodule of this project."""
     from lightning import seed_everything
 
     from lightning_ding.datamodules import ReplayDataModule
@@ -55,7 +60,7 @@ def run_ours(w: SACWorkload, default_logging: bool = False, compile: bool = Fals
     seed_everything(0)
     policy = SACPolicy(our_config(w, compile))
     datamodule = ReplayDataModule(w.env_id, num_envs=1, max_env_step=w.env_steps, seed=0)
-    return contest.fit(policy, datamodule, default_logging)
+    return policy, datamodule
 
 
 def run_sb3(w: SACWorkload, fused: bool = False) -> Result:
