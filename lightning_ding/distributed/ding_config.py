@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning_ding.config import ConfigLike, nearest, require, resolve
+from lightning_ding.config import ConfigLike, deep_merge, nearest, require, resolve
 from lightning_ding.di_engine.env_types import translate_envs
 from lightning_ding.di_engine.keys import KEYS
 from lightning_ding.di_engine.translate import translate
@@ -108,6 +108,32 @@ def read_run(cfg: ConfigLike[ParallelConfig]) -> ParallelConfig:
         TypeError: If a value has the wrong type.
     """
     return run_of_ding(cfg) if is_ding_run(cfg) else resolve(ParallelConfig, cfg)  # type: ignore[arg-type]
+
+
+def compile_run(main: Mapping[str, Any], create: Mapping[str, Any], system: Mapping[str, Any], seed: int) -> Any:
+    """Return a compiled config, which :func:`read_run` takes, of DI-engine's three configs of a distributed run.
+
+    Args:
+        main: The ``main_config``.
+        create: The ``create_config``, with the types of all parts.
+        system: The ``system_config``.
+        seed: Seed of the run, >= 0.
+
+    Example:
+        >>> create = {"env": {"type": "cartpole"}, "policy": {"type": "dqn_command"}, "comm_learner": {"type": "mine"}}
+        >>> cfg = compile_run({"env": {}, "policy": {}}, create, {"path_data": "run/data"}, seed=3)
+        >>> cfg["main"]["policy"]["type"], cfg["system"]["learner0"]
+        ('dqn_command', {'type': 'mine'})
+    """
+    env = deep_merge(create.get("env", {}), main["env"])
+    env["manager"] = deep_merge(create.get("env_manager", {}), env.get("manager", {}))
+    workers = {"learn": "learner", "collect": "collector", "other": "commander"}
+    parts = {section: {worker: create.get(worker, {})} for section, worker in workers.items()}
+    parts["other"]["replay_buffer"] = create.get("replay_buffer", {})
+    policy = deep_merge(deep_merge(create["policy"], parts), main["policy"])
+    processes = {f"{kind}0": dict(create.get(f"comm_{kind}", {})) for kind in ("learner", "collector")}
+    whole = {**main, "env": env, "policy": policy}
+    return {"seed": seed, "main": whole, "system": {"coordinator": {}, **system, **processes}}
 
 
 def is_ding_run(cfg: Any) -> bool:

@@ -15,10 +15,11 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
-from lightning_ding.config import ConfigLike, resolve
+from lightning_ding.config import ConfigLike, require
 from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.ding_config import compile_run, read_run
 from lightning_ding.distributed.transport import CoordinatorGoneError, Refusal, get_transport
 from lightning_ding.entry.config_file import check, check_env
 from lightning_ding.entry.roles import Parser, add_address
@@ -27,12 +28,17 @@ from lightning_ding.entry.supervisor import RunSupervisor
 from lightning_ding.posix import require_posix_for_distributed
 
 
-def parallel_pipeline(cfg: ConfigLike[ParallelConfig] = None, resume: bool = False) -> dict[str, Any]:
+def parallel_pipeline(
+    cfg: ConfigLike[ParallelConfig] | tuple[Any, Any, Any] = None, resume: bool | int = False, seed: int | None = None
+) -> dict[str, Any]:
     """Run coordinator, learner and collectors on this machine until the run is over.
 
     Args:
-        cfg: Config of the run.
-        resume: Whether to resume the run in ``main.exp_name``.
+        cfg: Config of the run, also in DI-engine's format: compiled, or ``(main_config, create_config,
+            system_config)``.
+        resume: Whether to resume the run in ``main.exp_name``. With three configs, where DI-engine has the seed second,
+            an int is the seed.
+        seed: Seed of a run with three configs, 0 by default; otherwise None, because ``main.seed`` holds it.
 
     Returns:
         The content of ``result.json``: env_step, train_iter, episodes, seconds, evaluations, results of the learner,
@@ -44,12 +50,20 @@ def parallel_pipeline(cfg: ConfigLike[ParallelConfig] = None, resume: bool = Fal
         SystemExit: After SIGTERM or Ctrl-C, with 128 + the number of the signal.
     """
     require_posix_for_distributed()
-    cfg = resolve(ParallelConfig, cfg)
+    if isinstance(cfg, (tuple, list)):
+        if not isinstance(resume, bool):
+            resume, seed = False, resume
+        require(len(cfg) == 3, "cfg", "three configs, for main, create and system", f"{len(cfg)} of them")
+        cfg, seed = compile_run(*cfg, seed or 0), None
+    require(seed is None, "seed", "None with one config, whose main.seed counts", seed)
+    require(isinstance(resume, bool), "resume", "a bool", resume)
+    cfg = read_run(cast(Any, cfg))
     check(cfg)
     if cfg.system.ray_address is None:  # all processes run on this machine
         check_env(cfg)
     transport = get_transport(cfg.system.transport)
-    return transport.run(cfg, resume) if transport.runs_alone else RunSupervisor(cfg, resume).run()
+    resumes = bool(resume)
+    return transport.run(cfg, resumes) if transport.runs_alone else RunSupervisor(cfg, resumes).run()
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from pathlib import Path
@@ -13,7 +14,8 @@ from easydict import EasyDict
 import lightning_ding.worker
 from lightning_ding.distributed import Coordinator, create_parallel_commander, get_parallel_commander_cls
 from lightning_ding.distributed.config import resolve_policy
-from lightning_ding.distributed.ding_config import is_ding_run, read_run
+from lightning_ding.distributed.ding_config import compile_run, is_ding_run, read_run
+from lightning_ding.entry import parallel, parallel_pipeline, roles
 from lightning_ding.worker import (
     BaseCommCollector,
     FlaskFileSystemCollector,
@@ -221,3 +223,68 @@ def test_names_of_distributed_workers_are_importable_from_the_package_of_workers
         assert name in dir(lightning_ding.worker)
     with pytest.raises(AttributeError, match="has no attribute 'FlaskFileSystemColector'"):
         _ = lightning_ding.worker.FlaskFileSystemColector
+
+
+def three_configs(folder: Path) -> tuple[EasyDict, EasyDict, EasyDict]:
+    """Return the configs of a distributed run as a user of DI-engine writes them."""
+    env = {"collector_env_num": 2, "evaluator_env_num": 2, "evaluator_episode_num": 1, "stop_value": 5}
+    policy = {key: value for key, value in POLICY.items() if key != "type"}
+    main = EasyDict(exp_name=str(folder), env=env, policy=policy)
+    create = EasyDict(
+        env={"type": "cartpole", "import_names": ["dizoo.classic_control.cartpole.envs.cartpole_env"]},
+        env_manager={"type": "base"},
+        policy={"type": "dqn_command"},
+        learner={"type": "base", "import_names": ["ding.worker.learner.base_learner"]},
+        collector={"type": "zergling", "import_names": ["ding.worker.collector.zergling_parallel_collector"]},
+        commander={"type": "solo", "import_names": ["ding.worker.coordinator.solo_parallel_commander"]},
+        comm_learner={"type": "flask_fs", "import_names": ["ding.worker.learner.comm.flask_fs_learner"]},
+        comm_collector={"type": "own_collector", "import_names": ["tests.distributed.comm_worker.own_workers"]},
+    )
+    system = EasyDict(
+        coordinator={},
+        path_data=f"{folder}/data",
+        path_policy=f"{folder}/policy",
+        communication_mode="auto",
+        learner_gpu_num=1,
+    )
+    return main, create, system
+
+
+def test_three_configs_of_the_reference_are_compiled(tmp_path: Path) -> None:
+    found = read_run(compile_run(*three_configs(tmp_path), seed=4))
+    assert (found.main.seed, found.main.env.env_id, found.main.policy["type"]) == (4, "CartPole-v1", "dqn")
+    assert (found.system.comm_learner, found.system.comm_collector) == (None, "own_collector")
+    assert found.system.import_names == ("tests.distributed.comm_worker.own_workers",)
+    assert found.system.coordinator.commander.eval_interval == 0.2
+    assert found.system.path_policy == f"{tmp_path}/policy"
+
+
+def test_pipeline_takes_three_configs_and_the_seed_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(parallel, "RunSupervisor", lambda cfg, resume: seen.append((cfg, resume)) or Supervisor())
+    parallel_pipeline(three_configs(tmp_path), 7)
+    ((cfg, resume),) = seen
+    assert (cfg.main.seed, resume) == (7, False)
+    with pytest.raises(ValueError, match="cfg must be three configs"):
+        parallel_pipeline(three_configs(tmp_path)[:2], 7)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="seed must be None with one config"):
+        parallel_pipeline({}, seed=7)
+    with pytest.raises(ValueError, match="resume must be a bool"):
+        parallel_pipeline({}, 7)
+
+
+class Supervisor:
+    """Runs nothing."""
+
+    def run(self) -> dict[str, Any]:
+        return {}
+
+
+def test_process_of_a_worker_has_the_class_that_the_config_names(tmp_path: Path) -> None:
+    cfg = read_run(compile_run(*three_configs(tmp_path), seed=4))
+    worker = roles._make_worker("collector", cfg, {})
+    assert type(worker).__name__ == "RegisteredCollector"
+    assert type(roles._make_worker("learner", cfg, {})).__name__ == "BaseCommLearner"
+    wrong = dataclasses.replace(cfg, system=dataclasses.replace(cfg.system, comm_learner="own_leaner"))
+    with pytest.raises(KeyError, match="no comm learner is registered as 'own_leaner'"):
+        roles._make_worker("learner", wrong, {})

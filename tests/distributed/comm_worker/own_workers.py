@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from lightning_ding.distributed import BaseCommCollector, BaseCommLearner, SendLearnInfoHook, SendPolicyHook
+from lightning_ding.registry import COMM_COLLECTOR_REGISTRY
 
 
 class Exchange:
@@ -89,3 +90,8 @@ class HookedLearner(OwnLearner):
             SendLearnInfoHook("send_learn_info", 100, position="after_iter", ext_args={"freq": 10}),
             SendLearnInfoHook("send_learn_info", 100, position="after_run", ext_args={"freq": 1}),
         ]
+
+
+@COMM_COLLECTOR_REGISTRY.register("own_collector")
+class RegisteredCollector(BaseCommCollector):
+    """A collector that a config names."""
