@@ -13,7 +13,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -29,9 +28,10 @@ from lightning_ding.policy.base import attributes
 from lightning_ding.policy.base.acting import ActionSelector
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.policy import Policy
-from lightning_ding.policy.base.reference_form import BASE_CONFIG, adopts_with, sync_gradients
+from lightning_ding.policy.base.reference_form import BASE_CONFIG, adopts_with
 from lightning_ding.policy.base.round import RoundLearner
 from lightning_ding.policy.base.trainer import count_optimizer_step
+from lightning_ding.policy.base.update.updater import average_gradients
 from lightning_ding.policy.reference import data as forms
 from lightning_ding.ranks import world_size
 from lightning_ding.worker_config import CollectorConfig, ReplayBufferConfig
@@ -222,6 +222,13 @@ class ReferencePolicy(Policy[ReferenceConfig]):
     def _model_section(self) -> dict[str, Any]:
         return dict(self._cfg.get("model") or {})
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; a network that a wrapper replaces stays a part of the policy, for its device and state."""
+        modules = self.__dict__.get("_modules", {})
+        if name in modules and value is not None and not isinstance(value, nn.Module):
+            modules[f"{name}_wrapped"] = modules.pop(name)
+        super().__setattr__(name, value)
+
     # ------------------------------------------------------------------ making the modes
 
     def _initialise(self, model: nn.Module | None) -> None:
@@ -229,15 +236,12 @@ class ReferencePolicy(Policy[ReferenceConfig]):
             self.model = self._create_model(self._cfg, model)
         for name in self.enable_field:
             getattr(self, f"_init_{name}")()
-        self.updater.optimizers = self._own_optimizers()
-        for optimizer in self.updater.optimizers if "learn" in self.enable_field else ():
-            optimizer.register_step_pre_hook(partial(_average_before_step, self))
+        optimizers = {id(one): one for one in vars(self).values() if isinstance(one, Optimizer)}.values()
+        for optimizer in optimizers:
+            optimizer.register_step_pre_hook(_average_before_step)
+        own = set(map(id, self.parameters()))  # a tensor such as SAC's temperature is none of them
+        self.updater.optimizers = [one for one in optimizers if own & set(map(id, _parameters(one)))]
         self._is_built = True
-
-    def _own_optimizers(self) -> list[Optimizer]:
-        """Return the optimizers in the policy's attributes, in the order in which they were set."""
-        found = [value for value in vars(self).values() if isinstance(value, Optimizer)]
-        return list({id(one): one for one in found}.values())
 
     def build(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> Policy[ReferenceConfig]:
         """Take note of the shape of actions; the network was made by the constructor."""
@@ -350,8 +354,12 @@ FROM_CONFIG: dict[str, Any] = {
 """Attributes that workers read, where the class has neither a method nor an attribute for them."""
 
 
-def _average_before_step(policy: Any, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+def _average_before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     """Average the gradients of an optimizer over all ranks; a step on one rank alone would let the ranks diverge."""
-    if world_size() > 1:
-        parameters = nn.ParameterList(one for group in optimizer.param_groups for one in group["params"])
-        sync_gradients(policy, parameters)
+    parameters = [one for one in _parameters(optimizer) if one.requires_grad]
+    if world_size() > 1 and parameters:
+        average_gradients(parameters, parameters[0].new_zeros(()))
+
+
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
+    return [one for group in optimizer.param_groups for one in group["params"]]

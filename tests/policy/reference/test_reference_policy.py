@@ -312,7 +312,44 @@ def test_loop_of_the_documentation_collects_stores_and_learns() -> None:
     assert len(info["eval_episode_return"]) == 2
 
 
+class Wrapper:
+    """A network in a wrapper that is no module, as those of ``model_wrap``."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def __call__(self, *args: Any) -> Any:
+        return self._model(*args)
+
+
+class Wrapped(PlainDQN):
+    """Wraps its target network, and has an optimizer of a tensor that is no parameter."""
+
+    def _init_learn(self) -> None:
+        super()._init_learn()
+        self._target_model: Any = Wrapper(cast(nn.Module, self._target_model))
+        self._alpha = torch.zeros(1, requires_grad=True)
+        self._alpha_optim = torch.optim.SGD([self._alpha], lr=0.1)
+
+    def _forward_learn(self, data: Any) -> dict[str, Any]:
+        self._alpha.grad = torch.ones(1)
+        self._alpha_optim.step()
+        return dict(super()._forward_learn(data))
+
+
 # In a Trainer
+
+
+def test_fit_of_a_policy_with_a_wrapped_network_and_a_tensor_to_learn(make_trainer: MakeTrainer) -> None:
+    policy: Any = Wrapped()
+    assert isinstance(policy._target_model, Wrapper)
+    assert any(name.startswith("_target_model_wrapped.") for name in policy.state_dict())  # for its device and state
+    make_trainer(max_epochs=1).fit(policy, datamodule=ReplayDataModule("CartPole-v1", num_envs=2))
+    assert policy._alpha.item() == pytest.approx(-0.1 * policy.progress.train_iter)
+    assert len(policy.updater.optimizers) == 1
 
 
 def test_fit_collects_learns_and_counts(make_trainer: MakeTrainer) -> None:
