@@ -28,16 +28,18 @@ def to_save(policy: Any) -> dict[str, Any]:
     return {**(to_dict(policy.config) if own is None else deep_merge(own, {})), MARK: f"{type(policy).__name__}Dict"}
 
 
-def renewed(config_class: type, cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config without ``cfg_type``, translated if an older version saved it.
+def renewed(config_class: type, cfg: Any) -> Any:
+    """Return a mapping without ``cfg_type``, translated if an older version saved it; anything else as it is.
 
     Args:
         config_class: The policy's config dataclass.
-        cfg: Keys and values of a user, or of a saved config.
+        cfg: Keys and values of a user or of a saved config, a config dataclass, or None.
 
     Raises:
         ValueError: If there is no translation of a value.
     """
+    if not isinstance(cfg, Mapping):
+        return cfg
     given = {key: value for key, value in cfg.items() if key != MARK}
     return given if not is_older(cfg) else {**given, **dict(_translated(config_class, given))}
 

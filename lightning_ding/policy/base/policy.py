@@ -28,7 +28,7 @@ from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
 from lightning_ding.policy.base.normaliser import Normaliser, check_holds_statistics
 from lightning_ding.policy.base.older_configs import check_meaning, renewed, to_save
-from lightning_ding.policy.base.reference_form import adopt, is_in_reference_form, step_of, with_reference_names
+from lightning_ding.policy.base.reference_form import step_of, with_reference_names
 from lightning_ding.policy.base.round import Batch, Round, RoundLearner
 from lightning_ding.policy.base.spaces import ActionStart, missing_shapes, network_section
 from lightning_ding.policy.base.trainer import (
@@ -102,14 +102,8 @@ class Policy(LightningModule, Generic[ConfigT]):
         if model is not None or not self._needs_model() or all(section[name] is not None for name in self.shape_names):
             self._initialise(model)
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if is_in_reference_form(cls):
-            adopt(cls)
-
     def _read_config(self, cfg: ConfigLike[ConfigT]) -> ConfigT:
-        given = renewed(self.config_class, cfg) if isinstance(cfg, Mapping) else cfg
-        return resolve(cast(type[ConfigT], self.config_class), given)
+        return cast(ConfigT, resolve(self.config_class, renewed(self.config_class, cfg)))
 
     def _init_learn(self) -> None:
         """Make what learning needs: target networks, and one optimizer for each loss in ``self.updater.optimizers``."""

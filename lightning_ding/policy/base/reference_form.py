@@ -146,7 +146,13 @@ CLASSES = {
 def with_reference_names(policy_class: PolicyClass) -> PolicyClass:
     """Give a class the attributes and methods that DI-engine documents, as a decorator."""
     named = {name: Alias(name, read) for name, read in ALIASES.items()}
-    own = {"config": DefaultConfig(), "__new__": make_instance}
+
+    def init_subclass(cls: Any, /, **kwargs: Any) -> None:
+        super(cast(type, policy_class), cls).__init_subclass__(**kwargs)
+        if is_in_reference_form(cls):
+            adopt(cls)
+
+    own = {"config": DefaultConfig(), "__new__": make_instance, "__init_subclass__": classmethod(init_subclass)}
     for name, value in {**named, **METHODS, **CLASSES, **own}.items():
         setattr(policy_class, name, value)
     _POLICY[:] = [policy_class]
