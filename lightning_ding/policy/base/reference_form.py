@@ -146,9 +146,10 @@ CLASSES = {
 def with_reference_names(policy_class: PolicyClass) -> PolicyClass:
     """Give a class the attributes and methods that DI-engine documents, as a decorator."""
     named = {name: Alias(name, read) for name, read in ALIASES.items()}
+    owner: Any = policy_class
 
     def init_subclass(cls: Any, /, **kwargs: Any) -> None:
-        super(cast(type, policy_class), cls).__init_subclass__(**kwargs)
+        super(owner, cls).__init_subclass__(**kwargs)
         if is_in_reference_form(cls):
             adopt(cls)
 
