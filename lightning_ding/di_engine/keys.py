@@ -19,6 +19,7 @@ from lightning_ding.di_engine.shared_keys import (
     eval_freq_key,
     is_image,
     only,
+    encoder,
     qac_encoder,
     same,
     squeezed,
@@ -43,7 +44,7 @@ _EPS_SCHEDULE: dict[str, Key] = {
 }
 _Q_NETWORK: dict[str, Key] = {
     **NETWORK,
-    **same("model.encoder_hidden_size_list"),
+    "model.encoder_hidden_size_list": Key(encoder),
     "model.head_hidden_size": to("model.head_hidden_size", **with_layers("head")),
     "model.head_layer_num": to("model.head_layer_num"),
 }
@@ -149,7 +150,7 @@ ON_POLICY: dict[str, Key] = {
     **NETWORK,
     "model.action_space": to("model.action_space"),
     **{path: to(path, convert=squeezed) for path in HYBRID_SHAPE},
-    **same("model.encoder_hidden_size_list"),
+    "model.encoder_hidden_size_list": Key(encoder),
 }
 """Keys of the policies that learn from rollouts."""
 

@@ -239,11 +239,18 @@ NETWORK: dict[str, Key] = {
 }
 
 
+def encoder(value: Any, cfg: Cfg) -> Ours:
+    """Return the widths of an encoder, and for images that features are not activated."""
+    convolves = is_image(cfg) and not cfg.get("model.impala_cnn_encoder")
+    options = {"model.encoder_kwargs": {"activate_features": False}} if convolves else {}
+    return {"model.encoder_hidden_size_list": value, **options}
+
+
 def qac_encoder(value: Any, cfg: Cfg) -> Ours:
     """Return the encoder of DDPG, TD3 and SAC for images: convolutions with kernels of 3, and a linear layer."""
     kernels, strides = [3] * len(value), [2, *[1] * (len(value) - 1)]
     sizes = {"channels": list(value), "feature_size": value[-1], "kernel_size": kernels, "stride": strides}
-    return {"model.encoder_kwargs": sizes}
+    return {"model.encoder_kwargs": {**sizes, "activate_features": False}}
 
 
 def with_layers(head: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from lightning_ding.di_engine.configs import nested
@@ -345,6 +346,16 @@ def test_image_encoder_of_sac_has_dings_convolutions() -> None:
     found = [(one.out_channels, one.kernel_size[0], one.stride[0]) for one in encoder.convolutions]
     assert found == [(8, 3, 2), (8, 3, 1), (16, 3, 1)]
     assert encoder.output_size == 16
+
+
+@pytest.mark.parametrize("kind", ["dqn", "ppo", "sac"])
+def test_features_of_images_are_not_activated(kind: str) -> None:
+    sizes = {"encoder_hidden_size_list": [8, 8, 16]} | ({"action_space": "discrete"} if kind == "ppo" else {})
+    keys = {"obs_shape": [3, 48, 48], "action_shape": 2, **sizes}
+    policy, _ = make(translate(pair_of(kind, {"model": keys})))
+    network: Any = policy.model
+    features = (network.critic if kind == "sac" else network).encoder(torch.randn(8, 3, 48, 48))
+    assert features.min() < 0
 
 
 @pytest.mark.parametrize("kind", CONTINUOUS)
