@@ -354,7 +354,8 @@ def test_features_of_images_are_not_activated(kind: str) -> None:
     keys = {"obs_shape": [3, 48, 48], "action_shape": 2, **sizes}
     policy, _ = make(translate(pair_of(kind, {"model": keys})))
     network: Any = policy.model
-    features = (network.critic if kind == "sac" else network).encoder(torch.randn(8, 3, 48, 48))
+    encoder: Any = network.critic.encoder if kind == "sac" else network.encoder
+    features = encoder(torch.randn(8, 3, 48, 48))
     assert features.min() < 0
 
 
