@@ -7,6 +7,7 @@ functional forms of both can. The optimizer's own state tensors are used, so che
 from __future__ import annotations
 
 import logging
+import re
 import time
 import types
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from torch.optim.adam import adam
 
 from lightning_ding import nested
 from lightning_ding.policy.base.trainer import count_optimizer_step
-from lightning_ding.policy.base.update.fused_adam import DenormalsAreZero
+from lightning_ding.policy.base.update.fused_adam import STATE, DenormalsAreZero, is_same
 from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP, GradClip, clip_gradients
 from lightning_ding.policy.base.update.non_finite import NonFiniteGuard, OnNonFinite
 
@@ -175,17 +176,23 @@ class CompiledUpdate:
         self._known_state: Any = None
         self._parameters: list[Tensor] = []
         self._state: list[list[Tensor]] = [[], [], []]
-        guards = getattr(torch.compiler, "keep_tensor_guards_unsafe", None)
-        options = {} if guards is None else {"guard_filter_fn": guards}  # checking the rest took a third of an update
-        if self._trained[0].device.type == "cpu":
-            options["cpp_wrapper"] = True  # kernels called from C++, not from Python
-        compile_ = torch.compile(fullgraph=True, options=options)
-        self._several = compile_(_own(self._updates))
-        self._whole = compile_(_own(self._update))
-        self._first_half, self._second_half = compile_(_own(self._gradients)), compile_(_own(self._step))
-        self._known: dict[Any, set[Any]] = {}  # shapes by structure
+        self._kinds: Any = None  # of the tensors of parameters and optimizer
         self.seconds = 0.0
         """Time that compiling has taken so far."""
+
+    def _begin(self) -> None:
+        """Forget all compiled code."""
+        can_filter = hasattr(torch.compiler, "keep_tensor_guards_unsafe")
+        options: dict[str, Any] = {"guard_filter_fn": _guards_of_batches} if can_filter else {}
+        if self._trained[0].device.type == "cpu":
+            options["cpp_wrapper"] = True  # kernels called from C++, not from Python
+
+        def compiled(method: Any) -> Any:
+            return torch.compile(fullgraph=True, options=dict(options))(_own(method))  # torch takes entries out
+
+        self._several, self._whole = compiled(self._updates), compiled(self._update)
+        self._first_half, self._second_half = compiled(self._gradients), compiled(self._step)
+        self._known: dict[Any, set[Any]] = {}  # shapes by structure
 
     @property
     def device(self) -> torch.device:
@@ -320,8 +327,7 @@ class CompiledUpdate:
         known = states.get(parameters[0])
         if (
             self._parameters
-            and known is self._known_state
-            and known["step"] is self._state[2][0]  # a step that was not compiled may replace it
+            and is_same(self._known_state, known)
             and self._parameters[0].data_ptr() == parameters[0].data_ptr()
         ):
             return
@@ -330,10 +336,16 @@ class CompiledUpdate:
                 states[parameter]["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
                 states[parameter]["exp_avg"] = torch.zeros_like(parameter)
                 states[parameter]["exp_avg_sq"] = torch.zeros_like(parameter)
-        self._known_state = states[parameters[0]]
+            states[parameter]["step"] = _with_own_memory(states[parameter]["step"])
         self._parameters = [parameter.detach() for parameter in parameters]
-        self._state = [[states[p][name] for p in parameters] for name in ("exp_avg", "exp_avg_sq", "step")]
+        self._state = [[states[p][name] for p in parameters] for name in STATE]
+        self._known_state = (states[parameters[0]], *(tensors[0] for tensors in self._state))
         self._lr = self._lr.to(parameters[0].device)
+        tensors = [*self._parameters, *(tensor for kind in self._state for tensor in kind)]
+        kinds = [(tensor.dtype, tensor.device, tensor.shape, tensor.stride()) for tensor in tensors]
+        if kinds != self._kinds:
+            self._kinds = kinds
+            self._begin()
 
 
 class _Caller(nn.Module):
@@ -358,6 +370,24 @@ def _own(method: Any) -> Any:
     code, variables = function.__code__.replace(), function.__globals__
     copied = types.FunctionType(code, variables, function.__name__, function.__defaults__, function.__closure__)
     return types.MethodType(copied, method.__self__)
+
+
+def _with_own_memory(step: Tensor) -> Tensor:
+    """Return a number of steps that shares no memory: the compiler treats inputs that share memory in a slower way."""
+    return step if step.untyped_storage().nbytes() == step.nbytes else step.clone()
+
+
+def _guards_of_batches(entries: Any) -> list[bool]:
+    """Return which guards the compiler keeps: those of the tensors of a batch.
+
+    Checking all guards took a third of an update. Those of parameters and of the optimizer's state are not needed,
+    because :meth:`CompiledUpdate._take_state` sees when these tensors are replaced.
+    """
+    kept: list[bool] = torch.compiler.keep_tensor_guards_unsafe(entries)
+    return [keep and not _OWN_TENSORS.match(entry.name) for keep, entry in zip(kept, entries, strict=True)]
+
+
+_OWN_TENSORS = re.compile(r"(parameters|state|lr|stopped)\b")
 
 
 def _call(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -47,7 +47,7 @@ class FusedAdam:
         self._kernel: Any = torch._fused_adamw_ if type(optimizer) is AdamW else torch._fused_adam_
         self._tensors: AdamTensors | None = None
         self._without_denormals = DenormalsAreZero()
-        self._known: Any = None  # the state of the first parameter, and in it its number of steps
+        self._known: Any = None  # the state of the first parameter, and the tensors in it
 
     def step(self, gradients: list[Tensor]) -> None:
         """Make a step.
@@ -88,11 +88,21 @@ class FusedAdam:
         if len(gradients) != len(parameters):
             return None
         state = optimizer.state.get(parameters[0])
-        known = self._known
-        if not state or known is None or state is not known[0] or state["step"] is not known[1]:
+        if not state or not is_same(self._known, state):
             self._tensors = adam_tensors(optimizer, parameters)
-            self._known = (state, state["step"]) if state else None
+            self._known = (state, *(state[name] for name in STATE)) if state else None
         return self._tensors
+
+
+def is_same(known: Any, state: Any) -> bool:
+    """Return whether a parameter's state is ``known[0]`` and has the tensors ``known[1:]``."""
+    return (
+        known is not None
+        and state is known[0]
+        and state["exp_avg"] is known[1]
+        and state["exp_avg_sq"] is known[2]
+        and state["step"] is known[3]
+    )
 
 
 def adam_tensors(optimizer: Optimizer, parameters: list[Tensor]) -> AdamTensors | None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -197,6 +198,46 @@ def test_optimizer_state_is_that_of_an_eager_run(no_compiler: list[str]) -> None
     found, expected = (policy.updater.optimizers[0].state_dict()["state"] for policy in policies)
     assert_close(found, expected, rtol=1e-4, atol=1e-6)
     assert found[0]["step"] == 7
+
+
+def test_parameters_of_another_type_are_compiled_again(no_compiler: list[str]) -> None:
+    compiled, eager = (make("dqn", compiles) for compiles in (True, False))
+    for policy in (compiled, eager):
+        learn(policy, batches("dqn", 2))
+        policy.double()
+        for state in policy.updater.optimizers[0].state.values():
+            state |= {name: state[name].double() for name in ("exp_avg", "exp_avg_sq")}
+    data = batches("dqn", 2, dtype=torch.float64)
+    assert_close(learn(compiled, data), learn(eager, data), rtol=0, atol=1e-5)
+    assert len(no_compiler) == 2 * 4
+
+
+def test_compiled_updates_continue_eager_ones(no_compiler: list[str]) -> None:
+    data = batches("dqn", 6)
+    compiled, eager = (make("dqn", compiles) for compiles in (True, False))
+    first = make("dqn", False)
+    learn(first, data[:3])
+    learn(eager, data[:3])
+    compiled.learn_mode.load_state_dict(first.learn_mode.state_dict())
+    assert_close(learn(compiled, data[3:]), learn(eager, data[3:]), rtol=0, atol=1e-6)
+    steps = [state["step"] for state in compiled.updater.optimizers[0].state.values()]
+    assert {float(step) for step in steps} == {6}
+    assert len({step.untyped_storage().data_ptr() for step in steps}) == len(steps)
+
+
+def test_every_compiled_function_checks_the_tensors_of_batches_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    filters: list[Any] = []
+
+    def compile_(options: dict[str, Any], **kwargs: Any) -> Callable[[Any], Any]:
+        filters.append(options.pop("guard_filter_fn", None))  # as torch does
+        return lambda function: function
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    learn(make("dqn"), batches("dqn", 1))
+    names = ["parameters[0]", "state[0][1]", "lr", "stopped", "batch['obs']", "batch['lr']"]
+    entries = [SimpleNamespace(name=name, guard_type="TENSOR_MATCH", value=torch.zeros(1)) for name in names]
+    assert len(filters) == 4
+    assert [keep(entries) for keep in filters] == 4 * [[False, False, False, False, True, True]]
 
 
 def test_learning_rate_of_now_counts(no_compiler: list[str]) -> None:
