@@ -32,7 +32,7 @@ def also_named(**others: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            for other in others.keys() & kwargs.keys():
+            for other in () if others.keys().isdisjoint(kwargs) else others.keys() & kwargs.keys():
                 if others[other] in kwargs:
                     raise TypeError(f"{function.__name__}() got {others[other]} twice, also as {other}")
                 kwargs[others[other]] = kwargs.pop(other)

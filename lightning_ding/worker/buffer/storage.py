@@ -30,7 +30,7 @@ from torch import Tensor
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.rl import n_step_return
-from lightning_ding.worker.buffer.columns import ENDS, Columns, ObsColumn, Rows, Schema, ended, has_ends, split_columns
+from lightning_ding.worker.buffer.columns import ENDS, Columns, ObsColumn, Rows, Schema, has_ends, split_columns
 from lightning_ding.worker.buffer.files import Memory
 from lightning_ding.worker.buffer.frames import StackedFrames
 
@@ -76,6 +76,7 @@ class RingStorage:
         self._last_row: Rows = np.full(0, -1, dtype=np.int64)  # the newest row of each env, -1 for none
         self._free: Rows = np.empty(0, dtype=np.int64)  # freed slots, the last one on top
         self._fresh = self.capacity  # the first slot that was never used
+        self._note_windows()
 
     @property
     def schema(self) -> Schema | None:
@@ -270,6 +271,18 @@ class RingStorage:
         is_small = 2 * self.capacity <= np.iinfo(np.int32).max
         self.link = np.zeros(self.capacity if obs else 0, dtype=np.int32 if is_small else np.int64)
         self._is_stacked = bool(stacked)
+        self._note_windows()
+
+    def _note_windows(self) -> None:
+        """Note the columns that windows read, with one number for each row, and which of them are missing."""
+        names = [name for name in ("reward", *ENDS) if name in self.columns]
+        numbers = {name: self.columns[name].reshape(-1) for name in names if self.columns[name].size == self.capacity}
+        self._reward = numbers.get("reward")
+        self._ends = [numbers[name] for name in ENDS if name in numbers]
+        self._missing = [] if "env_id" in self.columns else ["env_id"]
+        self._missing += [] if "reward" in numbers else ["reward (one number for each transition)"]
+        self._missing += [] if has_ends(numbers) else ["terminated", "truncated"]
+        self._missing += [] if self.frames else ["obs and next_obs"]
 
     # ------------------------------------------------------------------ reading
 
@@ -314,25 +327,20 @@ class RingStorage:
         Raises:
             ValueError: If an entry is missing; the message names the missing entries.
         """
-        missing = [name for name in ("env_id", "reward") if name not in self.columns]
-        missing += [] if has_ends(self.columns) else ["terminated", "truncated"]
-        missing += [] if self.frames else ["obs and next_obs"]
-        if missing:
-            raise ValueError(f"{what} for transitions without {', '.join(missing)}")
-        for name in ("reward", *ENDS):
-            shape = self.columns[name].shape[1:] if name in self.columns else ()
-            require(math.prod(shape) == 1, name, "one number for each transition", f"numbers of shape {shape}")
+        if self._missing:
+            raise ValueError(f"{what} for transitions without {', '.join(self._missing)}")
 
     def _sum_rewards(self, flat: dict[str, Tensor], rows: Rows, n_step: int, discount_factor: float) -> Rows:
         """Replace reward, discount and the marks of ends by those of the windows; return the last row of each."""
         last = rows.copy()
         alive = np.ones((n_step, *rows.shape), dtype=bool)
         reward = np.zeros((n_step, *rows.shape), dtype=np.float32)
-        reward[0] = self.columns["reward"][rows].reshape(rows.shape)
+        rewards: Any = self._reward
+        reward[0] = rewards[rows]
         for step in range(1, n_step):
             last, continues = self.follow(last)
             alive[step] = alive[step - 1] & continues
-            reward[step] = self.columns["reward"][last].reshape(rows.shape)
+            reward[step] = rewards[last]
         total, discount = n_step_return(
             torch.from_numpy(reward.reshape(n_step, -1)), torch.from_numpy(alive.reshape(n_step, -1)), discount_factor
         )
@@ -345,7 +353,10 @@ class RingStorage:
     def follow(self, rows: Rows) -> tuple[Rows, NDArray[np.bool_]]:
         """Return the next row of the episode, or the row itself if there is none, and whether there is one."""
         link = self.link[rows]
-        continues = ~ended(self.columns, rows).reshape(rows.shape) & (link < self.capacity)
+        continues = link < self.capacity
+        for mark in self._ends:
+            over = mark[rows]
+            continues &= ~(over if over.dtype.kind == "b" else over != 0)
         return np.where(continues, link, rows), continues
 
     # ------------------------------------------------------------------ state

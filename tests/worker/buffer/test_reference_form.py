@@ -94,7 +94,7 @@ def test_discount_is_in_a_list_if_returns_span_several_steps() -> None:
 def test_returns_need_one_reward_for_each_transition() -> None:
     buffer = NaiveReplayBuffer()
     buffer.push([{**transition(0, env_id=0), "reward": torch.zeros(2)}])
-    with pytest.raises(ValueError, match=r"reward must be one number for each transition, got 'numbers of shape \(2,"):
+    with pytest.raises(ValueError, match=r"n_step must be 1 .* without reward \(one number for each transition\)"):
         buffer.sample(1, n_step=2)
 
 
