@@ -71,4 +71,5 @@ class StepMethods:
         self._write(logging.ERROR, text)
 
     def _write(self, level: int, text: str) -> None:
-        logging.getLogger(type(self).__module__).log(level, "[%s(%s)]: %s", self._prefix, type(self).__name__, text)
+        logger = logging.getLogger(type(self).__module__)
+        logger.log(level, "[%s(%s)]: %s", self._prefix, type(self).__name__, text)

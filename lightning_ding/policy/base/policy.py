@@ -6,7 +6,6 @@ Shapes: B batch (transitions when learning, envs when acting), U minibatches of 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -35,11 +34,13 @@ from lightning_ding.policy.base.trainer import (
     HANDED_OVER,
     acting_precision,
     attached_trainer,
-    can_skip_transfer_hooks,
+    call_transfer_hooks,
     check_callbacks,
     is_forked,
     prepare_trainer,
+    skip_transfer_hooks,
     spaces_of,
+    with_stored_signature,
 )
 from lightning_ding.policy.base.update.updater import Updater
 from lightning_ding.progress import Progress
@@ -96,7 +97,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         self.learner = self._learner_class(self)
         self.action_start = ActionStart()
         self._action_selector = self._selector_class(self.normaliser)
-        self._is_built = self._hands_over = self._transfers_directly = False
+        self._is_built = self._hands_over = False
         self.save_hyperparameters({"cfg": to_save(self)})
         section = self._model_section()
         if model is not None or not self._needs_model() or all(section[name] is not None for name in self.shape_names):
@@ -377,10 +378,11 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     def on_train_start(self) -> None:
         """Take over the Trainer's optimizers, and set the scheduled values (Lightning hook)."""
-        self._transfers_directly = can_skip_transfer_hooks(self.trainer, self)
+        skip_transfer_hooks(self.trainer, self)
         self.updater.begin_fit(self.trainer)
         self.learner.begin_fit()
 
+    @with_stored_signature
     def training_step(self, batch: Round | Batch | Sequence[Mapping[str, Any]], batch_idx: int) -> dict[str, Any]:
         """Make one update for each minibatch of a round, and return the last one's report (Lightning hook)."""
         return self.learner.learn(batch, batch_idx)
@@ -413,11 +415,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         trainer = attached_trainer(self)
         self._hands_over = stage == "fit" and trainer is not None and is_forked(trainer)
         self._action_selector.precision = nullcontext
-        self._transfers_directly = False
-
-    def _call_batch_hook(self, hook_name: str, *args: Any) -> Any:
-        """Call a Lightning hook for a batch, or return the batch at once; see :func:`can_skip_transfer_hooks`."""
-        return args[0] if self._transfers_directly else super()._call_batch_hook(hook_name, *args)
+        call_transfer_hooks(self)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Return parameters and buffers by name; at the end of a forked rank also what the main process needs."""
@@ -446,9 +444,6 @@ class Policy(LightningModule, Generic[ConfigT]):
         """Return the current scheduled weights of the loss, by their names in ``learn``."""
         return self.updater.schedules.values
 
-
-Policy.training_step.__signature__ = inspect.signature(Policy.training_step)  # type: ignore[attr-defined]
-# Lightning looks at the signature in each round, which takes 40 us if it has to be found out (Lightning 2.6.6)
 
 CommandModePolicy = Policy
 """DI-engine's name for a policy with a command mode; here every policy has one."""
