@@ -366,7 +366,7 @@ class Recorded(NaiveReplayBuffer):
     is_prioritised = True
     events: list[str] = []  # noqa: RUF012 - shared with the test on purpose
 
-    def sample(self, batch_size: int, cur_learner_iter: int = 0, **kwargs: Any) -> dict[str, Any]:
+    def sample(self, batch_size: int, cur_learner_iter: int = 0, **kwargs: Any) -> Any:  # type: ignore[override]
         self.events.append(f"sample at {cur_learner_iter}")
         batch = super().sample(batch_size, cur_learner_iter, **kwargs)
         return batch | {"IS": torch.ones(batch_size), "replay_unique_id": torch.arange(batch_size)}

@@ -342,7 +342,8 @@ def test_image_encoder_has_dings_convolutions(widths: list[int], channels: list[
 def test_image_encoder_of_sac_has_dings_convolutions() -> None:
     keys = {"obs_shape": [3, 48, 48], "action_shape": 1, "encoder_hidden_size_list": [8, 8, 16]}
     policy, _ = make(translate(pair_of("sac", {"model": keys})))
-    encoder: Any = policy.model.critic.encoder
+    model: Any = policy.model
+    encoder = model.critic.encoder
     found = [(one.out_channels, one.kernel_size[0], one.stride[0]) for one in encoder.convolutions]
     assert found == [(8, 3, 2), (8, 3, 1), (16, 3, 1)]
     assert encoder.output_size == 16

@@ -54,7 +54,7 @@ def compiled(folder: Path, host: str = "127.0.0.1", **main: Any) -> EasyDict:
     """Return what DI-engine's ``compile_config_parallel`` gives for a small run."""
     paths = {"path_data": f"{folder}/data_of_run", "path_policy": f"{folder}/policies"}
     worker = {"type": "flask_fs", "import_names": ["ding.worker"], "host": host, **paths}
-    env = {"type": "cartpole", "import_names": ["dizoo.classic_control.cartpole.envs.cartpole_env"]}
+    env: dict[str, Any] = {"type": "cartpole", "import_names": ["dizoo.classic_control.cartpole.envs.cartpole_env"]}
     env |= {"collector_env_num": 2, "collector_episode_num": 2, "evaluator_env_num": 2, "evaluator_episode_num": 1}
     env |= {"stop_value": 5, "manager": {"type": "base"}}
     return EasyDict(
@@ -186,11 +186,11 @@ def test_wrong_config_of_a_worker_raises_an_error_that_names_the_key(
 
 
 def test_config_of_a_users_class_may_have_its_own_keys() -> None:
-    class Own(BaseCommCollector):
+    class Own(BaseCommCollector):  # type: ignore[misc] # found when it is used
         pass
 
-    worker = Own(EasyDict(broker="tcp://somewhere", multi_gpu=False), channel=object())  # type: ignore[arg-type]
-    assert worker._cfg.broker == "tcp://somewhere"  # type: ignore[union-attr]
+    worker = Own(EasyDict(broker="tcp://somewhere", multi_gpu=False), channel=object())
+    assert worker._cfg.broker == "tcp://somewhere"
 
 
 def test_multi_gpu_of_a_workers_config_reaches_the_trainer(tmp_path: Path) -> None:
@@ -261,7 +261,12 @@ def test_three_configs_of_the_reference_are_compiled(tmp_path: Path) -> None:
 
 def test_pipeline_takes_three_configs_and_the_seed_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(parallel, "RunSupervisor", lambda cfg, resume: seen.append((cfg, resume)) or Supervisor())
+
+    def supervisor(*arguments: Any) -> Supervisor:
+        seen.append(arguments)
+        return Supervisor()
+
+    monkeypatch.setattr(parallel, "RunSupervisor", supervisor)
     parallel_pipeline(three_configs(tmp_path), 7)
     ((cfg, resume),) = seen
     assert (cfg.main.seed, resume) == (7, False)

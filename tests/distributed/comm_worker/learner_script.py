@@ -75,14 +75,15 @@ def learn_on_ranks(folder: Path) -> None:
     channel: Channel = coordinator.channel
     comm = RankLearner(channel=channel)
     assert comm.start() == 0
-    policy = comm.made.module
+    made: Any = comm.made
+    policy = made.module
     report = {
         "weights": {name: tensor.clone() for name, tensor in policy.state_dict().items()},
         "train_iter": policy.progress.train_iter,
         "env_step": policy.progress.env_step,
         "first_obs": comm.first.value,
     }
-    rank = comm.made.trainer.global_rank
+    rank = made.trainer.global_rank
     torch.save(report, folder / f"rank_{rank}.pt")
     names = [name for name, _ in coordinator.messages]
     if rank > 0:  # it acts in the name of rank zero and is no worker

@@ -275,7 +275,7 @@ def test_sequence_needs_to_know_what_follows_what(missing: str) -> None:
         ({"batch_size": 1, "n_step": 0}, "n_step must be >= 1, got 0"),
     ],
 )
-def test_sequence_refuses_numbers_that_make_no_sense(arguments: dict[str, int], message: str) -> None:
+def test_sequence_refuses_numbers_that_make_no_sense(arguments: dict[str, Any], message: str) -> None:
     buffer = buffer_of(5, burn_in=2)
     buffer.push(episode(1, 2, 3))
 

@@ -465,7 +465,7 @@ def test_reduce_mean_without_weights_averages_batches_in_its_own_way() -> None:
 
 def test_reduce_mean_that_returns_no_mapping_is_named() -> None:
     class Number(OwnMean):
-        def reduce_mean(self, inputs: list[Any]) -> Any:
+        def reduce_mean(self, inputs: list[Any]) -> Any:  # type: ignore[override]
             return 1.0
 
     with pytest.raises(TypeError, match="reduce_mean must return a mapping of values by name, got float"):
