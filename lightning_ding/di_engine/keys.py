@@ -16,7 +16,7 @@ from lightning_ding.di_engine.shared_keys import (
     Cfg,
     Key,
     Ours,
-    encoder,
+    encoder_widths,
     eval_freq_key,
     is_image,
     only,
@@ -44,7 +44,7 @@ _EPS_SCHEDULE: dict[str, Key] = {
 }
 _Q_NETWORK: dict[str, Key] = {
     **NETWORK,
-    "model.encoder_hidden_size_list": Key(encoder),
+    "model.encoder_hidden_size_list": Key(encoder_widths),
     "model.head_hidden_size": to("model.head_hidden_size", **with_layers("head")),
     "model.head_layer_num": to("model.head_layer_num"),
 }
@@ -74,6 +74,7 @@ _NO_ALPHA: dict[str, Any] = {"needs": lambda cfg: cfg.get("learn.auto_alpha", Tr
 QAC: dict[str, Key] = {
     **REPLAY,
     **NETWORK,
+    "model.norm_type": only(None, why="set model.layer_norm of our config, which normalises the encoder too"),
     "learn.discount_factor": to("discount_factor"),
     "reward_batch_norm": only(False, why="set norm_reward of the datamodule"),
     **same("model.twin_critic", "model.share_encoder"),
@@ -150,7 +151,7 @@ ON_POLICY: dict[str, Key] = {
     **NETWORK,
     "model.action_space": to("model.action_space"),
     **{path: to(path, convert=squeezed) for path in HYBRID_SHAPE},
-    "model.encoder_hidden_size_list": Key(encoder),
+    "model.encoder_hidden_size_list": Key(encoder_widths),
 }
 """Keys of the policies that learn from rollouts."""
 

@@ -231,26 +231,34 @@ REPLAY: dict[str, Key] = {
 
 _OBS = {"model.obs_shape": to("model.obs_shape", convert=squeezed)}
 _ACTION = {"model.action_shape": to("model.action_shape", convert=squeezed)}
-NETWORK: dict[str, Key] = {
-    **_OBS,
-    **_ACTION,
-    "model.activation": to("model.activation", convert=_activation),
-    "model.norm_type": only(None, why="set model.layer_norm of our config"),
-}
+KWARGS = "model.encoder_kwargs."
 
 
-def encoder(value: Any, cfg: Cfg) -> Ours:
-    """Return the widths of an encoder, and for images that features are not activated."""
-    convolves = is_image(cfg) and not cfg.get("model.impala_cnn_encoder")
-    options = {"model.encoder_kwargs": {"activate_features": False}} if convolves else {}
-    return {"model.encoder_hidden_size_list": value, **options}
+def encoder_widths(value: Any, cfg: Cfg) -> Ours:
+    """Return the widths of an encoder; DI-engine does not activate the features of images."""
+    is_plain = is_image(cfg) and not cfg.get("model.impala_cnn_encoder", False)
+    widths = {"model.encoder_hidden_size_list": list(value)}
+    return widths | ({f"{KWARGS}activate_features": False} if is_plain else {})
 
 
 def qac_encoder(value: Any, cfg: Cfg) -> Ours:
     """Return the encoder of DDPG, TD3 and SAC for images: convolutions with kernels of 3, and a linear layer."""
     kernels, strides = [3] * len(value), [2, *[1] * (len(value) - 1)]
     sizes = {"channels": list(value), "feature_size": value[-1], "kernel_size": kernels, "stride": strides}
-    return {"model.encoder_kwargs": {**sizes, "activate_features": False}}
+    return {f"{KWARGS}{name}": size for name, size in (sizes | {"activate_features": False}).items()}
+
+
+def norm_type(value: Any, cfg: Cfg) -> Ours:
+    """Return layer normalisation of the heads; DI-engine does not normalise the encoder."""
+    return {} if value is None else {"model.layer_norm": True, f"{KWARGS}layer_norm": False}
+
+
+NETWORK: dict[str, Key] = {
+    **_OBS,
+    **_ACTION,
+    "model.activation": to("model.activation", convert=_activation),
+    "model.norm_type": Key(norm_type, why="there is no other normalisation here", allowed=(None, "LN")),
+}
 
 
 def with_layers(head: str) -> dict[str, Any]:

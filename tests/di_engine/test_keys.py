@@ -337,6 +337,14 @@ def test_image_encoder_has_dings_convolutions(widths: list[int], channels: list[
     found = [(one.out_channels, one.kernel_size[0], one.stride[0]) for one in encoder.convolutions]
     assert found == list(zip(channels, (8, 4, 3), (4, 2, 1), strict=True))
     assert encoder.output_size == features
+    assert encoder(torch.rand(5, 4, 84, 84)).min() < 0  # the features are not activated
+
+
+def test_layer_normalisation_is_that_of_the_heads() -> None:
+    section = ours("dqn", "model", model__norm_type="LN")
+    assert (section.layer_norm, section.encoder_kwargs) == (True, {"layer_norm": False})
+    with pytest.raises(ValueError, match=r"policy\.model\.norm_type must be None or 'LN' for dqn"):
+        config_of("dqn", model__norm_type="BN")
 
 
 def test_image_encoder_of_sac_has_dings_convolutions() -> None:
