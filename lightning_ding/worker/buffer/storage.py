@@ -277,7 +277,7 @@ class RingStorage:
         """Note the columns that windows read, with one number for each row, and which of them are missing."""
         names = [name for name in ("reward", *ENDS) if name in self.columns]
         numbers = {name: self.columns[name].reshape(-1) for name in names if self.columns[name].size == self.capacity}
-        self._reward = numbers.get("reward")
+        self._reward: Any = numbers.get("reward")
         self._ends = [numbers[name] for name in ENDS if name in numbers]
         self._missing = [] if "env_id" in self.columns else ["env_id"]
         self._missing += [] if "reward" in numbers else ["reward (one number for each transition)"]
@@ -335,12 +335,11 @@ class RingStorage:
         last = rows.copy()
         alive = np.ones((n_step, *rows.shape), dtype=bool)
         reward = np.zeros((n_step, *rows.shape), dtype=np.float32)
-        rewards: Any = self._reward
-        reward[0] = rewards[rows]
+        reward[0] = self._reward[rows]
         for step in range(1, n_step):
             last, continues = self.follow(last)
             alive[step] = alive[step - 1] & continues
-            reward[step] = rewards[last]
+            reward[step] = self._reward[last]
         total, discount = n_step_return(
             torch.from_numpy(reward.reshape(n_step, -1)), torch.from_numpy(alive.reshape(n_step, -1)), discount_factor
         )
