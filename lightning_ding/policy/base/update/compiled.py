@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 from torch.optim.adam import adam
@@ -164,6 +165,7 @@ class CompiledUpdate:
         self._group = groups[0]
         self._clip = clip
         self._on_non_finite = on_non_finite
+        self._loss = getattr(loss, "__name__", "a loss")
         self._caller = _Caller(module, loss)
         names = {parameter: name for name, parameter in self._caller.named_parameters()}
         self._trained = [parameter for parameter in self._group["params"] if parameter.requires_grad]
@@ -213,10 +215,13 @@ class CompiledUpdate:
         shape = tuple(leaf.shape for leaf in nested.leaves(batch))
         if shape in shapes or len(shapes) >= 2:  # the third shape of a structure and all later ones share their code
             return self._run(batch, updates, stopped, is_new=False)
-        begin = time.perf_counter()
+        begin, what = time.perf_counter(), f"{updates or 1} update{'s' if (updates or 1) > 1 else ''} with {self._loss}"
+        rank_zero_info(f"compiling {what}; the first time on a machine takes up to a minute")
         made = self._run(batch, updates, stopped, is_new=True)
         shapes.add(shape)
-        self.seconds += time.perf_counter() - begin
+        seconds = time.perf_counter() - begin
+        rank_zero_info(f"compiled {what} in {seconds:.1f} s")
+        self.seconds += seconds
         return made
 
     def _run(self, batch: Batch, updates: int | None, stopped: Tensor, is_new: bool) -> Made:

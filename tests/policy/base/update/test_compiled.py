@@ -225,6 +225,16 @@ def test_compiled_updates_continue_eager_ones(no_compiler: list[str]) -> None:
     assert len({step.untyped_storage().data_ptr() for step in steps}) == len(steps)
 
 
+def test_compiling_is_announced_once_for_each_shape(no_compiler: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(compiled_module, "rank_zero_info", lines.append)
+    learn(make("dqn"), [*batches("dqn", 2), *batches("dqn", 2, size=8)])
+    assert [line.split(";")[0].split(" in ")[0] for line in lines] == 2 * [
+        "compiling 1 update with loss",
+        "compiled 1 update with loss",
+    ]
+
+
 def test_every_compiled_function_checks_the_tensors_of_batches_only(monkeypatch: pytest.MonkeyPatch) -> None:
     filters: list[Any] = []
 
