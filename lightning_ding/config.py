@@ -204,7 +204,7 @@ def resolve(config_class: type[ConfigT], cfg: ConfigLike[ConfigT], path: str = "
     if cfg is None:
         return config_class()
     if isinstance(cfg, config_class):
-        return _from_mapping(type(cfg), to_dict(cfg), path, type(cfg)) if _holds_numpy(cfg) else cfg
+        return resolve(type(cfg), to_dict(cfg), path) if _holds_numpy(cfg) else cfg
     if isinstance(cfg, Mapping):
         keys = {key: value for key, value in cfg.items() if path or key != MARK}
         return _from_mapping(config_class, keys, path, config_class)

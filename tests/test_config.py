@@ -308,6 +308,18 @@ def test_a_config_made_of_numbers_of_numpy_is_written_as_builtins() -> None:
     assert (type(written["count"]), written["shape"]) == (int, [4, 5])
 
 
+@dataclass(frozen=True)
+class MarkedConfig(OuterConfig):
+    """A whole config, whose dict says of which class it is."""
+
+    IS_MARKED: ClassVar[bool] = True
+
+
+def test_numbers_of_numpy_are_read_in_a_config_whose_dict_is_marked() -> None:
+    assert "cfg_type" in to_dict(MarkedConfig())
+    assert resolve(MarkedConfig, MarkedConfig(count=np.int64(3))) == MarkedConfig(count=3)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("name", "meant"),
     [

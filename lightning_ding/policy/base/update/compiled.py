@@ -23,7 +23,7 @@ from torch.optim.adam import adam
 
 from lightning_ding import nested
 from lightning_ding.policy.base.trainer import count_optimizer_step
-from lightning_ding.policy.base.update.fused_adam import STATE, DenormalsAreZero, is_same
+from lightning_ding.policy.base.update.fused_adam import SMALLEST_EPS, STATE, DenormalsAreZero, is_same
 from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP, GradClip, clip_gradients
 from lightning_ding.policy.base.update.non_finite import NonFiniteGuard, OnNonFinite
 
@@ -172,7 +172,7 @@ class CompiledUpdate:
         self._names = [names[parameter] for parameter in self._trained]
         self.names = [name.removeprefix("module.") for name in self._names]
         """Names of the parameters in the module."""
-        self._without_denormals = DenormalsAreZero()
+        self._without_denormals = DenormalsAreZero() if self._group["eps"] >= SMALLEST_EPS else nullcontext()
         self._rate: float | None = None
         self._lr = torch.tensor(0.0)
         self._known_state: Any = None

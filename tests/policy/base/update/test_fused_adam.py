@@ -111,6 +111,25 @@ def test_a_cleared_state_starts_again() -> None:
         pair.assert_equal()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda optimizer, weight: optimizer.state.pop(weight),
+        lambda optimizer, weight: optimizer.state[weight].update(exp_avg=torch.zeros_like(weight)),
+        lambda optimizer, weight: optimizer.state[weight].update(step=torch.tensor(1.0)),
+    ],
+)
+def test_a_changed_state_of_one_parameter_is_used(change: Callable[[Optimizer, Tensor], object]) -> None:
+    pair = Pair(adam)
+    for number in range(3):
+        pair.step(number)
+    for optimizer, weights in zip(pair.optimizers, pair.weights, strict=True):
+        change(optimizer, weights[2])
+    for number in range(3, 6):
+        pair.step(number)
+        pair.assert_equal()
+
+
 @pytest.mark.parametrize("without", [0, 2])
 def test_a_parameter_without_gradient_is_left_out(without: int) -> None:
     pair = Pair(adamw)
@@ -187,6 +206,19 @@ def test_denormal_moments_become_zero() -> None:
             optimizer.state[weight]["exp_avg"].fill_(1e-39)
         assert not optimizer.state[weight]["exp_avg"].any() or number == 0
     assert weight.tolist() == [1, 1]
+
+
+def test_denormal_moments_are_kept_with_a_tiny_eps() -> None:
+    weights = [nn.Parameter(torch.ones(1)) for _ in range(2)]
+    first, second = (Adam([weight], lr=0.1, eps=1e-30, fused=True) for weight in weights)
+    stepper = FusedAdam(second)
+    for _ in range(3):
+        for weight in weights:
+            weight.grad = torch.full((1,), 1e-18)  # whose square is denormal
+        first.step()
+        stepper.step([weights[1].grad])  # type: ignore[list-item]
+    assert weights[0].tolist() == weights[1].tolist()
+    assert second.state[weights[1]]["exp_avg_sq"].view(torch.int32).item()
 
 
 def test_denormals_are_kept_outside_of_the_context() -> None:
