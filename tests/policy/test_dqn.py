@@ -492,6 +492,7 @@ POLICY_OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "learn.grad_clip_norm": ({}, {"learn.grad_clip_norm": 0.1}),
     "learn.grad_clip_value": ({}, {"learn.grad_clip_value": 0.01}),
     "learn.optimizer.type": ({}, {"learn.optimizer.type": "rmsprop"}),
+    "learn.optimizer.betas": ({}, {"learn.optimizer.betas": [0.5, 0.9]}),
     "learn.optimizer.eps": ({}, {"learn.optimizer.eps": 0.1}),
     "learn.optimizer.weight_decay": ({}, {"learn.optimizer.weight_decay": 0.1}),
     "learn.optimizer.momentum": ({"learn.optimizer.type": "sgd"}, {"learn.optimizer.momentum": 0.9}),

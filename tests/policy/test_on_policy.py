@@ -122,6 +122,7 @@ CHANGES: dict[str, tuple[Config, Any]] = {
     "learn.batch_size": ({}, 3),
     "learn.learning_rate": ({}, 0.01),
     "learn.optimizer.type": ({}, "rmsprop"),
+    "learn.optimizer.betas": ({}, [0.5, 0.9]),
     "learn.optimizer.eps": ({}, 0.1),
     "learn.optimizer.weight_decay": ({}, 0.1),
     "learn.optimizer.momentum": ({"learn": {"optimizer": {"type": "sgd"}}}, 0.9),
