@@ -38,6 +38,7 @@ LEARNER_KEYS = {
     "load_path": "the checkpoint of eval",
 }
 """Keys that the run reads apart from the policy, and what they become."""
+ITERATIONS = "learn.learner.train_iterations"
 REGISTERED = ("type", "import_names", "on_policy", "learn.learner.import_names", "eval.evaluator.import_names")
 """Keys of the registries, and of the algorithm itself."""
 Named = dict[str, Any]
@@ -168,6 +169,8 @@ def _run(
     times = _Times(keys, family, config["eval"]["evaluator"]["eval_freq"])
     limits = {"max_env_step": _limit(max_env_step), "max_train_iter": times.updates(max_train_iter)}
     _learner_notes(keys, given, notes)
+    if main.get("seed", data["seed"]) != data["seed"]:
+        notes.warnings.append(f"seed = {main['seed']!r} has no effect: the seed of the run is {data['seed']}")
     return Run(
         family=family,
         policy=policy,
@@ -326,7 +329,7 @@ def _hint(name: str, table: Mapping[str, Key]) -> str:
 def _is_consumed(name: str) -> bool:
     """Return whether a key is read elsewhere, or belongs to the registries."""
     last = name.rpartition(".")[2]
-    is_learner = name in LEARNER_KEYS or name in ("learn.learner.train_iterations", "learn.learner.type")
+    is_learner = name in LEARNER_KEYS or name in (ITERATIONS, "learn.learner.type")
     return is_learner or name in (*DEVICE_KEYS, *REGISTERED) or last == "cfg_type"
 
 
@@ -398,6 +401,8 @@ def _trainer(keys: Config, given: set[str], notes: _Notes) -> Config:
 def _learner_notes(keys: Config, given: set[str], notes: _Notes) -> None:
     for name in sorted(given & set(LEARNER_KEYS)):
         notes.translated.append(f"policy.{name} -> {LEARNER_KEYS[name]}")
+    if ITERATIONS in given:
+        notes.warnings.append(f"policy.{ITERATIONS} has no effect: max_train_iter limits the updates of a serial run")
     if keys.get(f"{HOOK}save_ckpt_after_run") is False:
         notes.warnings.append(f"policy.{HOOK}save_ckpt_after_run = False has no effect: a run always saves its end")
 

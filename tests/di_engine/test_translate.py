@@ -257,3 +257,15 @@ def test_defaults_are_left_out_of_the_config() -> None:
 def test_value_of_the_wrong_type_is_refused() -> None:
     with pytest.raises(TypeError, match=r"'learn.batch_size' must be int, got str"):
         translate(pair_of("dqn", {"learn": {"batch_size": "64"}}))
+
+
+def test_a_number_of_iterations_that_only_distributed_runs_read_is_named() -> None:
+    run = translate(pair_of("dqn", {"learn": {"learner": {"train_iterations": 10}}}))
+    text = "policy.learn.learner.train_iterations has no effect: max_train_iter limits the updates of a serial run"
+    assert text in run.warnings
+
+
+def test_a_seed_in_the_config_that_another_one_replaces_is_named() -> None:
+    main, create = pair_of("dqn")
+    assert "seed = 5 has no effect: the seed of the run is 1" in translate(({**main, "seed": 5}, create), 1).warnings
+    assert not any(line.startswith("seed") for line in translate(({**main, "seed": 5}, create), 5).warnings)
