@@ -147,11 +147,18 @@ def translate(
     """
     fixed = "None or True: with False each episode of a training env would be the same"
     require(dynamic_seed is not False, "dynamic_seed", fixed, dynamic_seed)
+    for name, value, least in (
+        ("seed", seed, 0),
+        ("max_train_iter", max_train_iter, 1),
+        ("max_env_step", max_env_step, 1),
+    ):
+        whole = isinstance(value, (int, float)) and not isinstance(value, bool) and value == value // 1
+        require(whole and value >= least, name, f"a whole number >= {least}", value)
     main, create = read_pair(source)
     envs = translate_envs(main["env"], create.get("env", {}), create.get("env_manager", {}), _triple(env_setting))
     if evaluates:
         envs = envs.with_replay(replay_path)
-    return _run(main, create, envs, {"seed": seed}, max_train_iter, max_env_step)
+    return _run(main, create, envs, {"seed": seed}, int(max_train_iter), int(max_env_step))
 
 
 def _run(

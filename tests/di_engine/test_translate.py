@@ -241,6 +241,24 @@ def test_stop_value_that_is_never_reached_is_left_out() -> None:
     assert "stop_value" not in translate(pair_of("dqn", stop_value=int(1e10))).data
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"seed": [0, 1]}, r"seed must be a whole number >= 0, got \[0, 1\]"),
+        ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
+        ({"max_train_iter": "5"}, "max_train_iter must be a whole number >= 1, got '5'"),
+        ({"max_env_step": 0.5}, "max_env_step must be a whole number >= 1, got 0.5"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        translate(pair_of("dqn"), **arguments)
+
+
+def test_limits_may_be_whole_floats() -> None:
+    assert translate(pair_of("dqn"), max_env_step=1e4).data["max_env_step"] == 10_000  # type: ignore[arg-type]
+
+
 def test_same_seed_for_every_episode_is_refused() -> None:
     assert translate(pair_of("dqn"), dynamic_seed=True).data == translate(pair_of("dqn")).data
     with pytest.raises(ValueError, match="dynamic_seed must be None or True"):

@@ -160,7 +160,7 @@ class AdvancedReplayBuffer(RingBuffer):
             ValueError: If there are fewer than B transitions or uses left, or an argument is out of range.
             TimeoutError: If a limit of ``thruput_controller`` made it wait too long.
         """
-        check_sizes(batch_size, num_batches, n_step)
+        check_sizes(batch_size, num_batches, n_step, cur_learner_iter)
         with self._lock:
             self._train_iter = cur_learner_iter
             self._drop_stale(cur_learner_iter)

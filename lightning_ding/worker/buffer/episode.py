@@ -120,7 +120,7 @@ class EpisodeReplayBuffer(RingBuffer):
         Raises:
             ValueError: If there are fewer than B episodes and ``replace`` is false, or an argument is out of range.
         """
-        check_sizes(batch_size, num_batches, n_step)
+        check_sizes(batch_size, num_batches, n_step, cur_learner_iter)
         burn_in, window = self.config.burn_in, self.config.sequence_length if sequence is None else sequence
         require(window is None or window > burn_in, "sequence", f"above burn_in ({burn_in})", window)
         with self._lock:

@@ -73,10 +73,12 @@ def _has_leading_axis(data: Mapping[str, Any], schema: Schema | None) -> bool:
     if numbers:
         return max(numbers) > 0
     reward = np.shape(data["reward"]) if "reward" in data else None
+    shapes = {np.shape(leaf) for leaf in nested.leaves(dict(data))}
+    is_unclear = "obs" in data and len(shapes) == 1 and len(reward or ()) == 1  # one with a reward for each of n steps?
     sizes = {np.shape(leaf)[:1] for leaf in nested.leaves(dict(data))}
     if reward == () or (reward == (1,) and sizes != {(1,)}) or (reward is None and () in sizes):
         return False  # a single transition may hold its reward with an axis of 1
-    if reward is not None and (reward != (1,) or len(data) == 1):
+    if reward is not None and (reward != (1,) or len(data) == 1) and not is_unclear:
         return True
     raise ValueError(
         "data must show whether it is one transition or several, for which it needs one of the entries "

@@ -56,7 +56,7 @@ class NaiveReplayBuffer(RingBuffer):
             ValueError: If there are fewer than B transitions to draw from and ``replace`` is false, or none at all, or
                 an argument is out of range.
         """
-        check_sizes(batch_size, num_batches, n_step)
+        check_sizes(batch_size, num_batches, n_step, cur_learner_iter)
         with self._lock:
             if sample_range is None:
                 rows = self._draw(num_batches or 1, batch_size, replace)

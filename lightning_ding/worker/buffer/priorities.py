@@ -66,7 +66,7 @@ class Beta:
         Raises:
             ValueError: If ``value`` is not in [0, 1].
         """
-        require(0 <= value <= 1, "beta", "in [0, 1]", value)
+        require(isinstance(value, (int, float)) and 0 <= value <= 1, "beta", "in [0, 1]", value)
         self.given = (float(value), self._time(train_iter, env_step, budget))
 
     def _time(self, train_iter: int, env_step: int, budget: int | None) -> float:

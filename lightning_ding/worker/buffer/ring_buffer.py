@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from typing_extensions import Self, override
 
 from lightning_ding.config import ConfigLike, require
-from lightning_ding.worker.arguments import also_named
+from lightning_ding.worker.arguments import also_named, check_integers
 from lightning_ding.worker.buffer.base import IBuffer, Transitions
 from lightning_ding.worker.buffer.columns import Rows
 from lightning_ding.worker.buffer.files import Memory, write_tensors
@@ -99,8 +99,9 @@ class RingBuffer(IBuffer):
             ValueError: If keys, shapes, types or lengths do not fit the stored transitions, a transition has no
                 ``data_id`` although used data is tracked, or one transition cannot be distinguished from several
                 before the first push; then push a list.
-            TypeError: If ``data`` is neither a mapping nor a list of mappings.
+            TypeError: If ``data`` is neither a mapping nor a list of mappings, or the step is not an integer.
         """
+        check_integers(cur_collector_envstep=cur_collector_envstep)
         with self._lock:
             batch: Any = as_columns(data, self._storage.schema)
             if not batch:

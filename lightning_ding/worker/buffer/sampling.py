@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_ding.config import require
+from lightning_ding.worker.arguments import check_integers
 from lightning_ding.worker.buffer.columns import Rows
 
 Mask = NDArray[np.bool_]
@@ -117,12 +118,14 @@ class DroppedRows:
         self.add(rows)
 
 
-def check_sizes(batch_size: int, num_batches: int | None, n_step: int) -> None:
-    """Check the sizes that ``sample`` takes.
+def check_sizes(batch_size: int, num_batches: int | None, n_step: int, cur_learner_iter: int) -> None:
+    """Check the numbers that ``sample`` takes.
 
     Raises:
         ValueError: If a size is out of range.
+        TypeError: If ``batch_size`` or ``cur_learner_iter`` is not an integer.
     """
+    check_integers(batch_size=batch_size, cur_learner_iter=cur_learner_iter)
     require(batch_size >= 1, "batch_size", ">= 1", batch_size)
     require(num_batches is None or num_batches >= 1, "num_batches", ">= 1 or None", num_batches)
     require(n_step >= 1, "n_step", ">= 1", n_step)

@@ -111,7 +111,7 @@ class SequenceReplayBuffer(RingBuffer):
             ValueError: If no transition has enough followers, or an argument is out of range.
             TypeError: If there are two positional arguments, because that is ambiguous.
         """
-        check_sizes(batch_size, num_batches, n_step)
+        check_sizes(batch_size, num_batches, n_step, cur_learner_iter)
         burn_in = self.config.burn_in
         length = self.config.sequence_length if sequence is None else sequence
         if length is None:

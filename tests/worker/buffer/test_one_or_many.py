@@ -96,6 +96,33 @@ def test_data_that_may_be_one_transition_or_several_is_refused_before_the_first_
     assert buffer.count() == 0
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_entries_of_one_length_are_unclear_where_only_a_reward_of_that_length_could_decide(kind: Any) -> None:
+    data = {name: np.ones(3) for name in ("obs", "next_obs", "action", "reward")}
+
+    with pytest.raises(ValueError, match="data must show whether it is one transition or several"):
+        buffer_of(kind).push(data)  # three transitions, or one with the rewards of three steps
+
+    buffer = buffer_of(kind)
+    buffer.push([data])
+    assert buffer.count() == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_counters_that_are_no_integers_are_named(kind: Any) -> None:
+    buffer = buffer_of(kind)
+    with pytest.raises(TypeError, match="cur_collector_envstep must be an int, got 'text'"):
+        buffer.push(columns(0, 1, 2), "text")
+    buffer.push(columns(0, 1, 2))
+    with pytest.raises(TypeError, match="cur_learner_iter must be an int, got 'a'"):
+        buffer.sample(1, cur_learner_iter="a")
+
+
+def test_beta_must_be_a_number() -> None:
+    with pytest.raises(ValueError, match=r"beta must be in \[0, 1\], got 'x'"):
+        AdvancedReplayBuffer(seed=0).beta = "x"  # type: ignore[assignment]
+
+
 def test_one_transition_brings_its_own_priority() -> None:
     buffer = AdvancedReplayBuffer({"alpha": 1.0}, seed=0)
 

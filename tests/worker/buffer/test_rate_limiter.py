@@ -127,11 +127,11 @@ def test_nothing_waits_without_limits() -> None:
 def test_push_counts_transitions_not_the_entries_of_an_observation() -> None:
     buffer = limited(max=1.0)
     obs = {"left": np.zeros(8), "right": np.zeros(8)}
-    buffer.push({"obs": obs, "next_obs": obs, "reward": np.zeros(8)})
+    buffer.push({"obs": obs, "next_obs": obs, "reward": np.zeros(8), "env_id": np.arange(8)})
     buffer.sample(8)
 
     with pytest.raises(TimeoutError, match="a push of 8 waited"):
-        buffer.push({"obs": obs, "next_obs": obs, "reward": np.zeros(8)})
+        buffer.push({"obs": obs, "next_obs": obs, "reward": np.zeros(8), "env_id": np.arange(8)})
 
 
 def test_what_is_refused_is_not_counted() -> None:
