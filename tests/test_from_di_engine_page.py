@@ -1,78 +1,158 @@
-"""Every block of the page about DI-engine runs."""
+"""Every block of the page about DI-engine runs; blocks in DI-engine's form run with the imports of the page's table."""
 
 from __future__ import annotations
 
 import re
-import runpy
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import pytest
+import torch
 import yaml
 
+from lightning_ding import registry
 from lightning_ding.di_engine.configs import read_pair
 from lightning_ding.di_engine.convert import to_yaml
 from lightning_ding.di_engine.translate import translate
 from lightning_ding.entry.cli import main
-from lightning_ding.registry import ENV_REGISTRY, POLICY_REGISTRY
+from lightning_ding.envs import make_base_env
+from tests.test_docs import ROOT, blocks
 
-ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "from_di_engine.md").read_text()
 CONFIG = "cartpole_dqn_config.py"
+BY_TITLE = {part.partition("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
+MODULES = dict(re.findall(r"^\| `(ding\.[\w.]+)` \| `([\w.]+)` \|$", BY_TITLE["Imports"], flags=re.MULTILINE))
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, flags=re.DOTALL)
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Change to a folder with the config of the page, and remove what its blocks register afterwards."""
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Run in a folder with the config of the page, and forget what the blocks register."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / CONFIG).write_text(blocks("python")[0])
-    before = [(registry, set(registry)) for registry in (ENV_REGISTRY, POLICY_REGISTRY)]
-    yield tmp_path
-    for registry, names in before:
-        for name in set(registry) - names:
-            registry._entries.pop(name)
+    (tmp_path / CONFIG).write_text(blocks("python", PAGE)[0])
+    tables = [registry.ENV_REGISTRY, registry.POLICY_REGISTRY, registry.LEARNER_HOOK_REGISTRY]
+    before = [{name: table.get(name) for name in table} for table in tables]
+    yield
+    for table, entries in zip(tables, before, strict=True):
+        cast(Any, table)._entries = entries
+
+
+def python_of(title: str) -> list[str]:
+    """Return the Python blocks of a section, with the imports that they need here."""
+    found = blocks("python", BY_TITLE[title])
+    return [re.sub(r"^from (ding[\w.]*) import", _import, block, flags=re.MULTILINE) for block in found]
+
+
+def _import(found: re.Match[str]) -> str:
+    return f"from {MODULES[found[1]]} import"
+
+
+def run(code: str) -> dict[str, Any]:
+    """Run code as a module, so that its classes can be found by their names, and return its names."""
+    module = types.ModuleType("block")
+    sys.modules["block"] = module
+    exec(compile(code, "block", "exec"), vars(module))
+    return vars(module)
 
 
 def test_page_has_as_many_blocks_as_are_run_here() -> None:
-    counts = {name: len(blocks(name)) for name in ("python", "bash", "yaml")}
-    assert counts == {"python": 7, "bash": 2, "yaml": 1}  # the last one is run by tests/di_engine/test_checkpoint.py
+    number = {title: len(blocks("python", part)) for title, part in BY_TITLE.items()}
+    run_here = {"Running a config": 2, "A policy": 4, "An env": 2, "A hook": 2, "A config": 1}
+    assert {title: one for title, one in number.items() if one and title != "Checkpoints"} == run_here
+    assert [len(blocks(language, PAGE)) for language in ("bash", "yaml")] == [2, 1]
+    assert all("\nassert " in BY_TITLE[title] for title in run_here)
 
 
-@pytest.mark.parametrize("number", range(1, 6))
-def test_python_block_runs(number: int, folder: Path) -> None:
-    file = folder / "block.py"
-    file.write_text(blocks("python")[number])
-    runpy.run_path(str(file), run_name="__main__")
+def test_blocks_before_need_only_other_imports() -> None:
+    lines = re.findall(r"^from (ding[\w.]*) import", PAGE, flags=re.MULTILINE)
+    assert len(lines) == 9
+    assert set(lines) <= set(MODULES)
+    assert "import ding" not in PAGE
 
 
-def test_commands_run_in_their_order(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [line for block in blocks("bash") for line in block.splitlines()]
-    short = {"serial": ["--env-step", "300"], "convert": ["--env-step", "300"], "fit": [], "eval": []}
+def test_config_runs_from_python() -> None:
+    main_config, create_config = read_pair(CONFIG)
+    assert (main_config["exp_name"], create_config["policy"]["type"]) == ("cartpole_dqn", "dqn")
+    run(python_of("Running a config")[1])
+    for name in ("ckpt/best.ckpt", "log/serial", "config.yaml", "result.json"):
+        assert (Path("cartpole_dqn") / name).exists()
+
+
+def test_commands_run_in_their_order(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [line for block in blocks("bash", PAGE) for line in block.splitlines()]
     assert len(lines) == 5
     for line in lines:
         program, *options = line.split()
         if program == "python":
+            code = Path(options[0]).read_text()
             monkeypatch.setattr(sys, "argv", options)
-            runpy.run_path(options[0], run_name="__main__")
+            exec(compile(code, options[0], "exec"), {"__name__": "__main__"})
             continue
-        main([*options, *short["eval" if "eval" in options else options[0]]])
-    assert (folder / "cartpole_dqn" / "ckpt" / "best.ckpt").is_file()
-    assert len(list((folder / "cartpole_dqn").rglob("last.ckpt"))) == 3  # of serial, fit and the recipe
+        is_short = "eval" not in options and options[0] in ("serial", "convert")
+        main([*options, *(["--env-step", "300"] if is_short else [])])
+    printed = capsys.readouterr().out
+    assert "policy.learn.batch_size -> model.cfg.learn.batch_size" in printed
+    assert "mean return: " in printed
 
 
-def test_yaml_of_the_page_is_the_converted_config(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    (text,) = blocks("yaml")
-    converted = to_yaml(translate(CONFIG), "lightning-ding fit --config cartpole_dqn_config.yaml")
-    assert yaml.safe_load(text) == yaml.safe_load(converted)
-    assert text == converted
+def test_policies_before_and_after_have_the_same_loss_and_gradients() -> None:
+    before, use, after, _ = python_of("A policy")
+    names = run(before)
+    trained = run(use)["policy"]
+    assert type(trained) is names["HuberQ"]
+    theirs, ours = names["HuberQ"](), run(after)["policy"]
+    ours.model.load_state_dict(theirs.model.state_dict())
+    ours.target_model.load_state_dict(theirs.model.state_dict())
+    rows = [
+        {"obs": torch.randn(4), "next_obs": torch.randn(4), "action": torch.tensor([row % 2])}
+        | {"reward": torch.tensor([float(row)]), "done": row == 3}
+        for row in range(8)
+    ]
+    columns = {name: torch.stack([torch.as_tensor(row[name]) for row in rows]) for name in rows[0]}
+    for name in ("action", "reward"):
+        columns[name] = columns[name].squeeze(1)
+    loss, _ = ours.loss({**columns, "terminated": columns["done"]})
+    report = theirs.learn_mode.forward(rows)
+    assert report["total_loss"] == pytest.approx(loss.item(), rel=1e-6)
+    loss.backward()
+    for one, other in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
 
 
-def test_config_of_the_page_is_a_pair(folder: Path) -> None:
-    main, create = read_pair(folder / CONFIG)
-    assert (main["exp_name"], create["policy"]["type"]) == ("cartpole_dqn", "dqn")
+def test_subclass_of_a_policy_is_trained_by_its_name() -> None:
+    run(python_of("A policy")[3])
+    assert Path("clipped/result.json").is_file()
+
+
+def test_envs_before_and_after_give_the_same_steps() -> None:
+    before, after = (run(block) for block in python_of("An env"))
+    theirs, ours = make_base_env(before["Corridor"], {"length": 3}), after["CorridorHere"](3)
+    ends = []
+    for actions in ([0, 1, 1, 0, 1, 1], [0] * 20):
+        np.testing.assert_array_equal(theirs.reset(seed=0)[0], ours.reset(seed=0)[0])
+        for action in actions:
+            first, second = theirs.step(np.int64(action)), ours.step(action)
+            np.testing.assert_array_equal(first[0], second[0])
+            assert first[1:4] == second[1:4]
+        ends.append(second[2:4])
+    assert ends == [(True, False), (False, True)]
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_hook_runs_at_the_same_updates(number: int) -> None:
+    assert run(python_of("A hook")[number])["seen"][:2] == [10, 20]
+
+
+def test_configs_after_are_the_translated_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    translated = translate(CONFIG)
+    (text,) = blocks("yaml", PAGE)
+    converted = yaml.safe_load(to_yaml(translated))
+    assert yaml.safe_load(text) == {name: converted[name] for name in ("policy", "model", "data")}
+    names = run(python_of("A config")[0])
+    assert names["policy"].config == type(names["policy"])(translated.policy_config).config
+    expected = translated.datamodule_class(**translated.data)
+    assert names["data"].env_kwargs == expected.env_kwargs
+    assert (names["data"].num_envs, names["data"].stop_value) == (expected.num_envs, expected.stop_value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import pprint
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import yaml
@@ -27,7 +27,7 @@ def to_yaml(run: Run, command: str = "lightning-ding fit --config FILE") -> str:
         Unnamed: If an env or a network cannot be named.
     """
     _check(run)
-    trainer = {**run.trainer, "logger": run.logger, "callbacks": run.callbacks}
+    trainer = {**run.trainer, "logger": run.logger, "callbacks": as_names(run.callbacks)}
     content = {
         "policy": run.policy,
         "seed_everything": run.seed,
@@ -55,13 +55,15 @@ def to_recipe(run: Run, name: str) -> str:
     data = {key: value for key, value in as_names(run.data).items() if key != "seed"}
     module, _, policy = f"{run.policy_class.__module__}.{run.policy_class.__qualname__}".rpartition(".")
     home = "lightning_ding.policy" if module.startswith("lightning_ding.policy.") else module
-    callbacks = [(one["class_path"].rpartition(".")[2], one["init_args"]) for one in run.callbacks]
+    callbacks = [(one["class_path"].rpartition(".")[2], one["init_args"]) for one in as_names(run.callbacks)]
+    own = "".join(f"from {home} import {kind}\n" for home, _, kind in sorted(_paths(run.hooks)))
     lines = [f"        {kind}({_arguments(options)})," for kind, options in callbacks]
     resume = f", ckpt_path={run.checkpoint!r}" if run.resumes and run.checkpoint else ""
     return RECIPE.format(
         name=name,
         env=data["env_id"] if isinstance(data["env_id"], str) else "an env",
-        imports=", ".join(sorted(kind for kind, _ in callbacks)),
+        imports=", ".join(sorted(kind for kind, _ in callbacks[: len(callbacks) - len(run.hooks)])),
+        own=own,
         datamodule=run.datamodule_class.__name__,
         home=home,
         policy=policy,
@@ -91,7 +93,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning_ding.callbacks import {imports}
 from lightning_ding.datamodules import {datamodule}
 from {home} import {policy}
-
+{own}
 DATA = {data}
 CONFIG = {config}
 
@@ -146,6 +148,11 @@ def _path(value: Any) -> str:
     if not module or not name or not name.isidentifier() or module.startswith(("__main__", "_config_")):
         raise Unnamed(f"{value!r} must be a class or function of a module that can be imported")
     return f"{module}.{name}"
+
+
+def _paths(named: Iterable[Mapping[str, Any]]) -> set[tuple[str, str, str]]:
+    """Return module, dot and name of each class."""
+    return {as_names(one["class_path"]).rpartition(".") for one in named}
 
 
 def _check(run: Run) -> None:

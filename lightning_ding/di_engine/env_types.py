@@ -171,4 +171,4 @@ def _cfgs(make: Any, name: str, cfg: Any) -> Any:
 def _name_of(make: Any) -> Any:
     """Return the dotted path of a class or function, or the object itself if it cannot be imported by a path."""
     module, name = getattr(make, "__module__", "__main__"), getattr(make, "__qualname__", "<no name>")
-    return make if module == "__main__" or "<" in name or "." in name else f"{module}:{name}"
+    return make if module.startswith(("__main__", "_config_")) or "<" in name or "." in name else f"{module}:{name}"

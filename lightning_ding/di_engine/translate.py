@@ -19,6 +19,7 @@ from lightning_ding.di_engine.keys import HOME_OF_GAMMA, KEYS, READ_BY_NOBODY
 from lightning_ding.di_engine.shared_keys import EVAL_FREQ, Key, own_modules, per_round
 from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY, import_modules
+from lightning_ding.worker.learner.hooks import named_learner_hooks
 
 UNLIMITED = int(1e10)
 """Env steps or updates from which on DI-engine's limits mean no limit."""
@@ -42,7 +43,7 @@ ITERATIONS = "learn.learner.train_iterations"
 REGISTERED = ("type", "import_names", "on_policy", "learn.learner.import_names", "eval.evaluator.import_names")
 """Keys of the registries, and of the algorithm itself."""
 Named = dict[str, Any]
-"""A class by name: ``class_path`` and ``init_args``."""
+"""A class: ``class_path``, its dotted path or the class itself, and ``init_args``."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ class Run:
     """Whether training continues: with the counters, the optimizers and the buffer of the checkpoint."""
     evaluated: str = ""
     """Checkpoint that ``eval`` loads; empty for none."""
+    hooks: tuple[Named, ...] = ()
+    """Hooks of the learner that the pair describes in full form."""
     network: Config | None = None
     """``type`` and arguments of a registered network of the user; None for that of the policy."""
     translated: tuple[str, ...] = ()
@@ -90,7 +93,7 @@ class Run:
 
     @property
     def callbacks(self) -> list[Named]:
-        """The callbacks that write metrics and checkpoints, and that load the first weights."""
+        """The callbacks that write metrics and checkpoints, that load the first weights, and the learner's hooks."""
         home, folder = "lightning_ding.callbacks.", os.path.join(self.exp_name, "ckpt")
         options: dict[str, Config] = {
             "MetricsLogger": {"log_every_n_rounds": self.log_every_n_rounds},
@@ -101,7 +104,8 @@ class Run:
             options["EvaluationInterval"] = {"train_iter": self.eval_every_updates}
         if self.checkpoint and not self.resumes:
             options["InitialWeights"] = {"path": self.checkpoint}
-        return [{"class_path": f"{home}{name}", "init_args": given} for name, given in options.items()]
+        made: list[Named] = [{"class_path": f"{home}{name}", "init_args": given} for name, given in options.items()]
+        return [*made, *self.hooks]
 
     @property
     def datamodule_class(self) -> type[ReplayDataModule] | type[RolloutDataModule]:
@@ -173,6 +177,7 @@ def _run(
     config = deep_merge(config, {"collect": {"collector": envs.collector}} if envs.collector else {})
     if config["eval"]["evaluator"].get("render", {}).get("render_freq", -1) > 0 and envs.env != BASE_ENV:
         envs = envs.with_rendering()
+    hooks = _hooks(cfg["policy"].get("learn", {}).get("learner", {}), notes)
     times = _Times(keys, family, config["eval"]["evaluator"]["eval_freq"])
     limits = {"max_env_step": _limit(max_env_step), "max_train_iter": times.updates(max_train_iter)}
     _learner_notes(keys, given, notes)
@@ -193,6 +198,7 @@ def _run(
         checkpoint=str(keys.get(f"{HOOK}load_ckpt_before_run") or ""),
         resumes=bool(keys.get("learn.resume_training", False)),
         evaluated=str(keys.get("learn.learner.load_path") or keys.get("load_path") or ""),
+        hooks=hooks,
         network=network,
         translated=(*notes.translated, *envs.translated),
         warnings=(*notes.warnings, *envs.warnings),
@@ -311,9 +317,10 @@ def _unread(name: str, value: Any, keys: Config, table: Mapping[str, Key], famil
         near = closest(name, [one for one in table if one.startswith("model.")])
         hint = f"; did you mean 'policy.{near}'?" if near else ""
         raise ValueError(f"policy.{name} is no argument of the network of {family}{hint}")
-    if name.startswith(("other.her.", f"{HOOK}")):
-        what = "hindsight replay" if name.startswith("other.her.") else "a hook of your own: use a Lightning callback"
-        raise ValueError(f"policy.{name} has no counterpart: {what}")
+    if name.startswith("other.her."):
+        raise ValueError(f"policy.{name} has no counterpart: hindsight replay")
+    if name.startswith(HOOK):
+        raise ValueError(f"policy.{name} is no hook of a learner: give a mapping with a 'type' and a 'position'")
     if name in READ_BY_NOBODY:
         return f"policy.{name} = {value!r} has no effect: {READ_BY_NOBODY[name]}"
     if name.endswith("discount_factor"):
@@ -337,7 +344,20 @@ def _is_consumed(name: str) -> bool:
     """Return whether a key is read elsewhere, or belongs to the registries."""
     last = name.rpartition(".")[2]
     is_learner = name in LEARNER_KEYS or name in (ITERATIONS, "learn.learner.type")
-    return is_learner or name in (*DEVICE_KEYS, *REGISTERED) or last == "cfg_type"
+    return is_learner or _is_hook(name) or name in (*DEVICE_KEYS, *REGISTERED) or last == "cfg_type"
+
+
+def _is_hook(name: str) -> bool:
+    """Return whether a key belongs to a hook in full form."""
+    return name.startswith(HOOK) and "." in name.removeprefix(HOOK)
+
+
+def _hooks(learner: Mapping[str, Any], notes: _Notes) -> tuple[Named, ...]:
+    """Return the hooks that the section ``learn.learner`` describes in full form."""
+    import_modules(own_modules(learner.get("import_names", ())))
+    hooks = named_learner_hooks({key: one for key, one in learner.get("hook", {}).items() if isinstance(one, Mapping)})
+    notes.translated += [f"policy.{HOOK}{key} -> the callback {one['class_path'].__name__}" for key, one in hooks]
+    return tuple(one for _, one in hooks)
 
 
 def _network(keys: Config, family: str) -> Config | None:

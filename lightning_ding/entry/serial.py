@@ -167,8 +167,11 @@ def make_trainer(run: Run) -> Trainer:
 
 def make_object(named: Named) -> Any:
     """Return the object that ``class_path`` and ``init_args`` describe."""
-    module, _, name = named["class_path"].rpartition(".")
-    return getattr(import_module(module), name)(**named["init_args"])
+    found = named["class_path"]
+    if isinstance(found, str):
+        module, _, name = found.rpartition(".")
+        found = getattr(import_module(module), name)
+    return found(**named["init_args"])
 
 
 def _in_new_folder(run: Run) -> Run:

@@ -17,6 +17,8 @@ from lightning_ding.di_engine.convert import Unnamed, as_names, to_recipe, to_ya
 from lightning_ding.di_engine.translate import translate
 from lightning_ding.entry import lightning_cli
 from lightning_ding.entry.serial import train
+from lightning_ding.registry import LEARNER_HOOK_REGISTRY
+from lightning_ding.worker import LearnerHook
 from tests.di_engine.pairs import TYPES, small_pair
 
 Weights = dict[str, torch.Tensor]
@@ -102,6 +104,28 @@ def test_resumed_run_names_its_checkpoint() -> None:
     run = translate(small_pair("dqn", {"learn": learn}))
     assert yaml.safe_load(to_yaml(run))["ckpt_path"] == "a.ckpt"
     assert "trainer.fit(policy, datamodule, ckpt_path='a.ckpt')" in to_recipe(run, "recipe")
+
+
+class Record(LearnerHook):
+    """A hook of a user, which writes the number of updates to a file."""
+
+    def __call__(self, engine: Any) -> None:
+        with Path("seen.txt").open("a") as file:
+            file.write(f"{engine.last_iter.val} ")
+
+
+def test_hook_is_called_by_the_yaml_and_the_recipe_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LEARNER_HOOK_REGISTRY, "_entries", {"record": Record})
+    hook = {"record": {"type": "record", "position": "after_iter"}}
+    run = translate(small_pair("dqn", {"learn": {"learner": {"hook": hook}, "update_per_collect": 2}}), 3, None, 4)
+    monkeypatch.chdir(tmp_path)
+    train(run)
+    assert Path("seen.txt").read_text() == "2 4 "
+    Path("run.yaml").write_text(to_yaml(run))
+    lightning_cli.main(["fit", "--config", "run.yaml", "--trainer.enable_progress_bar", "false"])
+    Path("recipe.py").write_text(to_recipe(run, "recipe"))
+    run_script(Path("recipe.py"), monkeypatch)
+    assert Path("seen.txt").read_text() == 3 * "2 4 "
 
 
 def own_env(size: int = 3) -> None:

@@ -13,9 +13,10 @@ from torch import nn
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.di_engine.translate import translate
-from lightning_ding.entry.serial import make
+from lightning_ding.entry.serial import make, make_object
 from lightning_ding.policy import DQNPolicy, Policy, TD3Policy
 from lightning_ding.registry import MODEL_REGISTRY, POLICY_REGISTRY
+from lightning_ding.worker.learner.builtin_hooks import SaveCkptHook
 from tests.di_engine.pairs import ON_POLICY, TYPES, pair_of, small_pair
 
 FILE = """
@@ -207,6 +208,47 @@ def test_end_of_a_run_is_always_saved() -> None:
     assert run.warnings == (
         "policy.learn.learner.hook.save_ckpt_after_run = False has no effect: a run always saves its end",
     )
+
+
+SAVE = {"type": "save_ckpt", "position": "after_iter", "ext_args": {"freq": 5}}
+
+
+def test_hook_in_full_form_is_a_callback_with_its_arguments() -> None:
+    hook = {"mine": {**SAVE, "priority": 7}, "other": {**SAVE, "name": "second"}}
+    run = translate(pair_of("dqn", {"learn": {"learner": {"hook": hook}}}))
+    first, second = [make_object(one) for one in run.callbacks if one["class_path"] is SaveCkptHook]
+    assert (first.name, first.priority, first.position, first.freq) == ("mine", 7, "after_iter", 5)
+    assert (second.name, second.priority) == ("second", 100)
+    assert "policy.learn.learner.hook.mine -> the callback SaveCkptHook" in run.translated
+    assert run.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("hook", "error", "message"),
+    [
+        ({"mine": 5}, ValueError, r"policy\.learn\.learner\.hook\.mine is no hook of a learner: give a mapping"),
+        ({"mine": {"position": "after_iter"}}, KeyError, "the learner hook 'mine' needs a 'type'"),
+        ({"mine": {**SAVE, "type": "save_ckp"}}, KeyError, "did you mean 'save_ckpt'"),
+        ({"mine": {**SAVE, "prio": 3}}, ValueError, "unknown key 'prio' of the learner hook 'mine'"),
+    ],
+)
+def test_hook_that_cannot_be_made_is_named(hook: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        translate(pair_of("dqn", {"learn": {"learner": {"hook": hook}}}))
+
+
+def test_modules_of_the_learner_register_its_hooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """from lightning_ding.worker import LearnerHook, register_learner_hook
+class FromModule(LearnerHook):
+    def __call__(self, engine): ...
+register_learner_hook("of_a_module", FromModule)
+"""
+    (tmp_path / "module_of_a_hook.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    hook = {"mine": {"type": "of_a_module", "position": "before_run"}}
+    learner = {"import_names": ["module_of_a_hook"], "hook": hook}
+    run = translate(pair_of("dqn", {"learn": {"learner": learner}}))
+    assert run.callbacks[-1]["class_path"].__name__ == "FromModule"
 
 
 @pytest.mark.parametrize(

@@ -316,6 +316,37 @@ def test_command_converts_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert yaml.safe_load(Path("new/cartpole_config.yaml").read_text())["seed_everything"] == 0
 
 
+OWN = """
+import numpy as np
+from gymnasium import spaces
+from lightning_ding.envs import BaseEnv, BaseEnvTimestep
+from lightning_ding.registry import ENV_REGISTRY
+
+@ENV_REGISTRY.register("env_of_a_file", force_overwrite=True)
+class Corridor(BaseEnv):
+    observation_space = spaces.Box(0.0, 10.0, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+    reward_space = spaces.Box(0.0, 10.0, (1,), np.float32)
+    def reset(self):
+        self.steps = 0
+        return np.zeros(1, np.float32)
+    def step(self, action):
+        self.steps += 1
+        return BaseEnvTimestep(np.full(1, self.steps, np.float32), np.array([1.0]), self.steps == 10, {})
+    def seed(self, seed, dynamic_seed=True): ...
+    def close(self): ...
+"""
+
+
+def test_env_that_a_config_file_defines_is_used() -> None:
+    file = config_file()
+    Path(file).write_text(OWN + Path(file).read_text().replace('type="cartpole"', 'type="env_of_a_file"'))
+    policy = serial_pipeline(file, max_train_iter=4)
+    assert policy.config.model.obs_shape == 1
+    assert result_of()["eval_value"] == 10.0
+    assert not Path("run/config.yaml").exists()  # no other file can import the env
+
+
 def test_ranks_of_torchrun_train_the_same_weights(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPT.parents[2])}

@@ -152,6 +152,12 @@ def with_reference_names(policy_class: PolicyClass) -> PolicyClass:
         super(owner, cls).__init_subclass__(**kwargs)
         if is_in_reference_form(cls):
             adopt(cls)
+        elif isinstance(vars(cls).get("config"), Mapping):
+            known = cls.config_class.__name__
+            raise TypeError(
+                f"{cls.__name__}.config is not read, because the defaults are those of {known}; "
+                f"set others in a dataclass that derives from {known}, as config_class"
+            )
 
     own = {"config": DefaultConfig(), "__new__": make_instance, "__init_subclass__": classmethod(init_subclass)}
     for name, value in {**named, **METHODS, **CLASSES, **own}.items():

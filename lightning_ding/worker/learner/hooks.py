@@ -259,18 +259,38 @@ def _from_short(key: str, value: Any) -> LearnerHook:
     return _build(kind, name, priority, position, {argument: value} if argument else {})
 
 
+def named_learner_hooks(cfg: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the key, and the class and arguments of each hook in full form: ``class_path`` and ``init_args``.
+
+    Raises:
+        ValueError: If a key of a hook is unknown.
+        KeyError: If a ``type`` or ``position`` is missing, or a type not registered.
+    """
+    return [(key, _named(key, value)) for key, value in cfg.items()]
+
+
 def _from_full(key: str, value: Mapping[str, Any]) -> LearnerHook:
+    hook = _named(key, value)
+    return _made(hook["class_path"], **hook["init_args"])
+
+
+def _named(key: str, value: Mapping[str, Any]) -> dict[str, Any]:
     for name in value:
         if name not in FULL:
             raise ValueError(f"unknown key {name!r} of the learner hook {key!r}; {nearest(name, FULL)}")
     for name in ("type", "position"):
         if name not in value:
             raise KeyError(f"the learner hook {key!r} needs a {name!r}, got the keys {sorted(value)}")
-    priority, ext_args = value.get("priority", DEFAULT_PRIORITY), value.get("ext_args") or {}
-    return _build(value["type"], value.get("name", key), priority, value["position"], ext_args)
+    given = {"name": value.get("name", key), "priority": value.get("priority", DEFAULT_PRIORITY)}
+    given |= {"position": value["position"], "ext_args": dict(value.get("ext_args") or {})}
+    return {"class_path": LEARNER_HOOK_REGISTRY.get(value["type"]), "init_args": given}
 
 
 def _build(kind: str, name: str, priority: int, position: Position, ext_args: Mapping[str, Any]) -> LearnerHook:
-    hook = LEARNER_HOOK_REGISTRY.get(kind)(name=name, priority=priority, position=position, ext_args=ext_args)
+    return _made(LEARNER_HOOK_REGISTRY.get(kind), name=name, priority=priority, position=position, ext_args=ext_args)
+
+
+def _made(hook_class: Any, **arguments: Any) -> LearnerHook:
+    hook = hook_class(**arguments)
     assert isinstance(hook, LearnerHook)
     return hook

@@ -19,7 +19,7 @@ from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.distributed.config import resolve_policy
 from lightning_ding.entry.lightning_cli import policy_class
 from lightning_ding.envs import make_vector_env
-from lightning_ding.policy import Policy, ReferencePolicy, create_policy, get_policy_cls
+from lightning_ding.policy import DQNPolicy, Policy, ReferencePolicy, create_policy, get_policy_cls
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.worker import (
     BaseLearner,
@@ -141,6 +141,12 @@ def test_command_line_and_distributed_runs_name_what_such_a_class_lacks() -> Non
             resolve_policy({"type": "plain_dqn"})
     finally:
         del cast(Any, POLICY_REGISTRY)._entries["plain_dqn"]
+
+
+def test_dict_config_of_a_policy_with_a_config_class_is_refused() -> None:
+    message = r"^Mine.config is not read, because the defaults are those of DQNConfig; set others in a dataclass"
+    with pytest.raises(TypeError, match=message):
+        type("Mine", (DQNPolicy,), {"config": {"nstep": 3}})
 
 
 # Names
