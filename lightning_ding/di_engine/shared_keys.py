@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lightning_ding.registry import import_modules
+from lightning_ding.worker.learner.hooks import named_learner_hooks
+
 Cfg = Mapping[str, Any]
 """The merged config of a policy in DI-engine's format, with dotted keys."""
 Ours = dict[str, Any]
@@ -54,6 +57,20 @@ FOREIGN = ("ding", "dizoo")
 def own_modules(names: Any) -> list[str]:
     """Return the modules of ``import_names`` without those of DI-engine."""
     return [one for one in ([names] if isinstance(names, str) else names) if one.partition(".")[0] not in FOREIGN]
+
+
+HOOK = "learn.learner.hook."
+
+
+def is_hook(name: str) -> bool:
+    """Return whether a key belongs to a learner's hook in full form."""
+    return name.startswith(HOOK) and "." in name.removeprefix(HOOK)
+
+
+def hooks_of(learner: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the key, and the class and arguments of each hook that a section ``learn.learner`` has in full form."""
+    import_modules(own_modules(learner.get("import_names", ())))
+    return named_learner_hooks({key: one for key, one in learner.get("hook", {}).items() if isinstance(one, Mapping)})
 
 
 def modules(name: str) -> Key:

@@ -16,16 +16,14 @@ from lightning_ding.di_engine.configs import Config, flat, merge, nested, policy
 from lightning_ding.di_engine.defaults import ALWAYS_WITHOUT_KEY, DEFAULTS, WITHOUT_KEY
 from lightning_ding.di_engine.env_types import BASE_ENV, TranslatedEnvs, translate_envs
 from lightning_ding.di_engine.keys import HOME_OF_GAMMA, KEYS, READ_BY_NOBODY
-from lightning_ding.di_engine.shared_keys import EVAL_FREQ, Key, own_modules, per_round
+from lightning_ding.di_engine.shared_keys import EVAL_FREQ, HOOK, Key, hooks_of, is_hook, own_modules, per_round
 from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY, import_modules
-from lightning_ding.worker.learner.hooks import named_learner_hooks
 
 UNLIMITED = int(1e10)
 """Env steps or updates from which on DI-engine's limits mean no limit."""
 SIMILAR = 0.75  # share of equal letters from which on a key counts as misspelt
 NEVER = 1e9  # stop values from here on are never reached
-HOOK = "learn.learner.hook."
 SAVE_EVERY, LOG_EVERY = 10_000, 100  # updates, DI-engine's defaults
 DEVICE_KEYS = ("cuda", "multi_gpu")
 LEARNER_KEYS = {
@@ -177,7 +175,8 @@ def _run(
     config = deep_merge(config, {"collect": {"collector": envs.collector}} if envs.collector else {})
     if config["eval"]["evaluator"].get("render", {}).get("render_freq", -1) > 0 and envs.env != BASE_ENV:
         envs = envs.with_rendering()
-    hooks = _hooks(cfg["policy"].get("learn", {}).get("learner", {}), notes)
+    hooks = hooks_of(cfg["policy"].get("learn", {}).get("learner", {}))
+    notes.translated += [f"policy.{HOOK}{key} -> the callback {one['class_path'].__name__}" for key, one in hooks]
     times = _Times(keys, family, config["eval"]["evaluator"]["eval_freq"])
     limits = {"max_env_step": _limit(max_env_step), "max_train_iter": times.updates(max_train_iter)}
     _learner_notes(keys, given, notes)
@@ -198,7 +197,7 @@ def _run(
         checkpoint=str(keys.get(f"{HOOK}load_ckpt_before_run") or ""),
         resumes=bool(keys.get("learn.resume_training", False)),
         evaluated=str(keys.get("learn.learner.load_path") or keys.get("load_path") or ""),
-        hooks=hooks,
+        hooks=tuple(one for _, one in hooks),
         network=network,
         translated=(*notes.translated, *envs.translated),
         warnings=(*notes.warnings, *envs.warnings),
@@ -344,20 +343,7 @@ def _is_consumed(name: str) -> bool:
     """Return whether a key is read elsewhere, or belongs to the registries."""
     last = name.rpartition(".")[2]
     is_learner = name in LEARNER_KEYS or name in (ITERATIONS, "learn.learner.type")
-    return is_learner or _is_hook(name) or name in (*DEVICE_KEYS, *REGISTERED) or last == "cfg_type"
-
-
-def _is_hook(name: str) -> bool:
-    """Return whether a key belongs to a hook in full form."""
-    return name.startswith(HOOK) and "." in name.removeprefix(HOOK)
-
-
-def _hooks(learner: Mapping[str, Any], notes: _Notes) -> tuple[Named, ...]:
-    """Return the hooks that the section ``learn.learner`` describes in full form."""
-    import_modules(own_modules(learner.get("import_names", ())))
-    hooks = named_learner_hooks({key: one for key, one in learner.get("hook", {}).items() if isinstance(one, Mapping)})
-    notes.translated += [f"policy.{HOOK}{key} -> the callback {one['class_path'].__name__}" for key, one in hooks]
-    return tuple(one for _, one in hooks)
+    return is_learner or is_hook(name) or name in (*DEVICE_KEYS, *REGISTERED) or last == "cfg_type"
 
 
 def _network(keys: Config, family: str) -> Config | None:

@@ -416,7 +416,6 @@ def test_fixed_standard_deviation_of_continuous_actions_is_dings() -> None:
         ("ddpg", {"collect__n_sample": None}, "policy.collect.n_sample must be set for ddpg"),
         ("dqn", {"collect__collector__type": "episode"}, "create_config.collector.type must be one of"),
         ("pg", {"collect__collector__type": "sample"}, "'episode' for pg"),
-        ("dqn", {"learn__learner__hook__mine": {"type": "x", "name": "y"}}, "use a Lightning callback"),
     ],
 )
 def test_what_cannot_be_done_is_refused(kind: str, keys: dict[str, Any], message: str) -> None:
