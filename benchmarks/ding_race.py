@@ -11,6 +11,7 @@ Seconds are those of the pipeline, without imports. Results go to ``docs/results
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -100,16 +101,14 @@ def main() -> None:
     for name in options.only:
         mode = "serial_onpolicy" if name in ON_POLICY else "serial"
         file = str((options.folder / "dizoo" / CONFIGS[name]).resolve())
-        for seed in options.seeds:
-            sides = results.setdefault(name, {"ours": {}, "ding": {}})
-            arguments = [file, str(seed), mode]
-            here = [sys.executable, "-W", "ignore", "-m", "benchmarks.ding_race", "--run", *arguments]
-            there = [options.ding_python, "-W", "ignore", str(ROOT / "benchmarks/ding_side.py"), *arguments]
-            for side, command in (("ours", here), ("ding", there)):
-                if str(seed) not in sides[side]:
-                    sides[side][str(seed)] = run(command, options.seconds)
-                    print(name, seed, side, sides[side][str(seed)], flush=True)
-                    options.out.write_text(json.dumps(results, indent=1))
+        here = [sys.executable, "-W", "ignore", "-m", "benchmarks.ding_race", "--run", file]
+        there = [options.ding_python, "-W", "ignore", str(ROOT / "benchmarks/ding_side.py"), file]
+        sides = results.setdefault(name, {"ours": {}, "ding": {}})
+        for seed, (side, command) in itertools.product(map(str, options.seeds), (("ours", here), ("ding", there))):
+            if seed not in sides[side]:
+                sides[side][seed] = run([*command, seed, mode], options.seconds)
+                print(name, seed, side, sides[side][seed], flush=True)
+                options.out.write_text(json.dumps(results, indent=1))
     print(table(results))
 
 
