@@ -149,11 +149,8 @@ def translate(
     """
     fixed = "None or True: with False each episode of a training env would be the same"
     require(dynamic_seed is not False, "dynamic_seed", fixed, dynamic_seed)
-    for name, value, least in (
-        ("seed", seed, 0),
-        ("max_train_iter", max_train_iter, 1),
-        ("max_env_step", max_env_step, 1),
-    ):
+    for name, value in (("seed", seed), ("max_train_iter", max_train_iter), ("max_env_step", max_env_step)):
+        least = 0 if name == "seed" else 1
         whole = isinstance(value, (int, float)) and not isinstance(value, bool) and value == value // 1
         require(whole and value >= least, name, f"a whole number >= {least}", value)
     main, create = read_pair(source)
@@ -433,10 +430,8 @@ class _Times:
         self._theirs, self._here = per_round(keys, family)
         has_episodes = keys["collect.collector.type"] == "episode"  # a round has an unknown number of updates
         counts_rounds = has_episodes and family == "a2c"
-        log, save = (
-            keys.get(f"{HOOK}log_show_after_iter", LOG_EVERY),
-            keys.get(f"{HOOK}save_ckpt_after_iter", SAVE_EVERY),
-        )
+        log = keys.get(f"{HOOK}log_show_after_iter", LOG_EVERY)
+        save = keys.get(f"{HOOK}save_ckpt_after_iter", SAVE_EVERY)
         self.log_every_n_rounds = 1 if has_episodes else max(1, round((log or SAVE_EVERY) / self._here))
         self.save_every_n_epochs = max(1, round((save or NEVER) / eval_freq))
         self.eval_every_updates = eval_freq if has_episodes and not counts_rounds else None
