@@ -4,7 +4,7 @@
     python -m benchmarks.ding_race --folder FOLDER --ding-python PYTHON --only pendulum_sac --seeds 0
 
 FOLDER contains DI-engine (``pip install --no-deps --target FOLDER DI-engine``); PYTHON is an interpreter in which it
-runs. The configs are used unchanged. Both sides run in processes of their own, one at a time, with one torch thread.
+runs. The configs are used unchanged. Each run is a separate process with one torch thread; there is one at a time.
 Seconds are those of the pipeline, without imports. Results go to ``docs/results/ding_race.json``.
 """
 
@@ -52,7 +52,7 @@ def ours(file: str, seed: int, mode: str) -> Result:
 
 
 def run(command: list[str], seconds: float) -> Result:
-    """Run one side in a process and a folder of its own."""
+    """Run one side in a separate process and a temporary folder, and return its result."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     with TemporaryDirectory() as scratch:
         try:

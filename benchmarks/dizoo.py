@@ -4,8 +4,8 @@
     python -m benchmarks.dizoo --folder FOLDER                        # all configs of the ten algorithms; half an hour
     python -m benchmarks.dizoo --folder FOLDER --only cartpole_dqn    # those whose path contains the text
 
-Installs nothing; needs the extras ``atari``, ``box2d`` and ``mujoco`` for their envs. Every config runs in a process
-of its own, without evaluations, until ten updates have been made or ``--seconds`` have passed. Results go to
+Installs nothing; needs the extras ``atari``, ``box2d`` and ``mujoco`` for their envs. Every config runs in a separate
+process, without evaluations, until ten updates have been made or ``--seconds`` have passed. Results go to
 ``docs/results/dizoo.json``.
 """
 
@@ -65,7 +65,7 @@ def run(file: Path) -> Row:
 
 
 def run_apart(file: Path, folder: Path, seconds: float) -> Row:
-    """Run a config in a process of its own, in a folder that is removed afterwards."""
+    """Run a config in a separate process, in a folder that is removed afterwards."""
     command = [sys.executable, "-m", "benchmarks.dizoo", "--run", str(file)]
     root = Path(__file__).resolve().parents[1]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{root}{os.pathsep}{folder}"}
