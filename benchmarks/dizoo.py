@@ -26,7 +26,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-ALGORITHMS = ("dqn", "c51", "qrdqn", "rainbow", "pg", "a2c", "ppo", "ddpg", "td3", "sac")
+from lightning_ding.di_engine.keys import KEYS
+
 UPDATES = 10
 POLICY_TYPE = re.compile(r"policy=dict\(\s*type='(\w+?)(_command)?'|policy=dict\(type=\"(\w+?)(_command)?\"")
 OUT = Path("docs/results/dizoo.json")
@@ -35,11 +36,11 @@ Row = dict[str, Any]
 
 
 def configs(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the files below ``dizoo`` with a config of one of the ten algorithms, and the algorithm."""
+    """Yield the files below ``dizoo`` with a config of one of our algorithms, and the algorithm."""
     for file in sorted((folder / "dizoo").rglob("config/**/*.py")):
         found = POLICY_TYPE.search(file.read_text())
         kind = (found[1] or found[3]) if found else None
-        if kind in ALGORITHMS:
+        if kind in KEYS:
             yield file, kind
 
 
@@ -84,7 +85,7 @@ def run_apart(file: Path, folder: Path, seconds: float) -> Row:
 def table(rows: list[Row]) -> str:
     """Return the counts of each algorithm, and the configs that do not train, as Markdown."""
     lines = ["| algorithm | configs | loaded | trained |", "|---|---|---|---|"]
-    for kind in ALGORITHMS:
+    for kind in KEYS:
         of_kind = [row for row in rows if row["policy"] == kind]
         counted = Counter(name for row in of_kind for name in ("loaded", "trained") if row[name])
         lines.append(f"| {kind} | {len(of_kind)} | {counted['loaded']} | {counted['trained']} |")

@@ -39,7 +39,7 @@ from lightning.pytorch import Callback, Trainer
 import lightning_ding
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.envs import PettingZooVectorEnv, make_vector_env
-from lightning_ding.policy import DQNPolicy, create_policy
+from lightning_ding.policy import DQNPolicy, QLearningPolicy, create_policy, get_policy_cls
 from lightning_ding.worker import (
     BattleEpisodeSerialCollector,
     BattleInteractionSerialEvaluator,
@@ -140,15 +140,20 @@ ROLLOUT: Config = {"model": {"encoder_hidden_size_list": [16]}, "collect": {"n_s
 EPISODES: Config = {"model": {"encoder_hidden_size_list": [16]}, "collect": {"n_episode": 3}}
 PASSES: Config = {"learn": {"epoch_per_collect": 2, "batch_size": 16}}
 EVALUATION: Config = {"eval": {"evaluator": {"n_episode": 2, "max_episode_steps": 40}}}
-FAMILIES: dict[str, tuple[Config, ...]] = {
-    **dict.fromkeys(("dqn", "c51", "qrdqn", "rainbow"), (REPLAY, Q_LEARNING)),
-    **dict.fromkeys(("ddpg", "td3", "sac"), (REPLAY, ACTOR_CRITIC)),
+ROLLOUTS: dict[str, tuple[Config, ...]] = {
     "pg": (EPISODES,),
     "a2c": (ROLLOUT,),
     "ppo": (ROLLOUT, PASSES),
 }
 PRIORITIES: Config = {"priority": True, "priority_IS_weight": True, "other": {"replay_buffer": {"type": "advanced"}}}
 LINEAR: Config = {"type": "linear", "end": 0.1}
+
+
+def family(kind: str) -> tuple[Config, ...]:
+    """Return the configs that all cases of an algorithm start from."""
+    if kind in ROLLOUTS:
+        return ROLLOUTS[kind]
+    return REPLAY, Q_LEARNING if issubclass(get_policy_cls({"type": kind}), QLearningPolicy) else ACTOR_CRITIC
 
 
 def with_frames(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
@@ -296,7 +301,7 @@ class Digester(Callback):
 
 def make_policy(case: Case) -> Any:
     """Return the policy of a case, with weights from torch's global generator."""
-    return create_policy({"type": case.type, **merged(EVALUATION, *FAMILIES[case.type], case.policy)})
+    return create_policy({"type": case.type, **merged(EVALUATION, *family(case.type), case.policy)})
 
 
 def fit(case: Case, folder: Path, ckpt: Path | None) -> Digests:
@@ -326,7 +331,7 @@ def fit(case: Case, folder: Path, ckpt: Path | None) -> Digests:
 def train_in_a_loop() -> Digests:
     """Train DQN without a Trainer, and return digests of its weights and of samples of all buffers."""
     envs = make_vector_env("CartPole-v1", num_envs=3, seed=0)
-    policy: Any = DQNPolicy(merged(*FAMILIES["dqn"])).build(envs.single_observation_space, envs.single_action_space)
+    policy: Any = DQNPolicy(merged(*family("dqn"))).build(envs.single_observation_space, envs.single_action_space)
     policy.seed(0)
     settings: dict[str, Config] = {
         "naive": {},
@@ -355,7 +360,7 @@ def train_players() -> Digests:
     from pettingzoo.classic import tictactoe_v3
 
     games = [PettingZooVectorEnv(tictactoe_v3.raw_env, 3, rotate_seats=True, seed=seed) for seed in range(3)]
-    policy: Any = DQNPolicy(merged(*FAMILIES["dqn"]))
+    policy: Any = DQNPolicy(merged(*family("dqn")))
     policy.build(games[0].single_observation_space, games[0].single_action_space)
     policy.seed(0)
     buffer: Any = create_buffer({"type": "naive", "replay_buffer_size": 300}, seed=0)

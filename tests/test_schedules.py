@@ -20,17 +20,17 @@ from lightning_ding.config import deep_merge
 from lightning_ding.policy import create_policy
 from lightning_ding.policy.base.config import LearnConfig
 from lightning_ding.policy.base.update.optimizers import OptimizerConfig
+from lightning_ding.policy.on_policy import OnPolicyPolicy
 from lightning_ding.schedules import Schedule, ScheduleConfig
-from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy, state_of
+from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy, names_of, state_of
 
 MakeTrainer = Callable[..., Trainer]
 LINEAR = {"type": "linear", "unit": "budget", "decay": None}
 
 
 DISCRETE: dict[str, Any] = {"obs_shape": 4, "action_shape": 2}
-SHAPES: dict[str, dict[str, Any]] = dict.fromkeys(("dqn", "c51", "qrdqn", "rainbow"), DISCRETE)
-SHAPES |= dict.fromkeys(("ddpg", "td3", "sac"), DISCRETE)
-SHAPES |= {name: {**DISCRETE, "action_space": "discrete"} for name in ("ppo", "a2c", "pg")}
+SHAPES: dict[str, dict[str, Any]] = dict.fromkeys(ALGORITHMS, DISCRETE)
+SHAPES |= {name: {**DISCRETE, "action_space": "discrete"} for name in names_of(OnPolicyPolicy)}
 
 
 POINTS = [[0.25, 1.0], [0.5, 2.0], [0.75, 0.0]]

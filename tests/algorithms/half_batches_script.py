@@ -19,7 +19,9 @@ from torch import Tensor
 from lightning_ding import nested
 from lightning_ding.config import deep_merge
 from lightning_ding.policy import Policy
-from tests.algorithms.table import ALGORITHMS, make_policy
+from lightning_ding.policy.on_policy import OnPolicyPolicy
+from lightning_ding.policy.replay_policy import ReplayPolicy
+from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, make_policy, names_of
 
 BATCHES, BATCH_SIZE, ENVS, STEPS = 3, 16, 4, 6
 CLIP = 0.05  # norm of a gradient that is clipped
@@ -27,13 +29,13 @@ DISCRETE: dict[str, Any] = {"obs_shape": 4, "action_shape": 2}
 ACTOR = {**DISCRETE, "action_space": "discrete"}
 CONTINUOUS = {"obs_shape": 3, "action_shape": 1, "action_low": [-2.0], "action_high": [2.0]}
 SHAPES: dict[str, Any] = {
-    **dict.fromkeys(("dqn", "c51", "qrdqn", "rainbow"), DISCRETE),
-    **dict.fromkeys(("ddpg", "td3", "sac"), CONTINUOUS),
-    **dict.fromkeys(("ppo", "a2c", "pg"), ACTOR),
+    **dict.fromkeys(ALGORITHMS, DISCRETE),
+    **dict.fromkeys(CONTINUOUS_ONLY, CONTINUOUS),
+    **dict.fromkeys(names_of(OnPolicyPolicy), ACTOR),
 }
 WEIGHTED = {"priority": True, "priority_IS_weight": True, "other": {"replay_buffer": {"type": "advanced"}}}
 CHANGES: dict[str, Any] = {  # so that an update depends on all of a batch
-    **dict.fromkeys(("dqn", "c51", "qrdqn", "rainbow", "ddpg", "td3", "sac"), WEIGHTED),
+    **dict.fromkeys(names_of(ReplayPolicy), WEIGHTED),
     "ppo": {"learn": {"batch_size": ENVS * STEPS, "value_norm": True}, "recompute_adv": True},
     "a2c": {"learn": {"adv_norm": True}},
     "pg": {"learn": {"return_norm": True}},

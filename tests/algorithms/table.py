@@ -57,6 +57,14 @@ ALGORITHMS = {
 }
 
 
+CONTINUOUS_ONLY = tuple(name for name, one in ALGORITHMS.items() if one.env_id == "Pendulum-v1")
+
+
+def names_of(family: type[Policy[Any]]) -> tuple[str, ...]:
+    """Return the algorithms whose class derives from ``family``."""
+    return tuple(name for name in ALGORITHMS if issubclass(POLICY_REGISTRY.get(name), family))
+
+
 def make_policy(name: str, **changes: Any) -> Policy[Any]:
     """Return an algorithm's policy, with weights from torch's global generator."""
     return create_policy({"type": name, **deep_merge(ALGORITHMS[name].config, changes)})

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.policy import create_policy
+from lightning_ding.policy.on_policy import OnPolicyPolicy
 from lightning_ding.registry import POLICY_REGISTRY
-from tests.algorithms.table import ALGORITHMS
+from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, names_of
 from tests.algorithms.test_learns import train
 from tests.learning_seeds import assert_reached
 from tests.toys.bandits import XorEnv
@@ -21,9 +22,8 @@ from tests.toys.bandits import XorEnv
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 
-CONTINUOUS_ONLY = ("ddpg", "td3", "sac")
-KINDS = [(name, True) for name in (*CONTINUOUS_ONLY, "ppo", "a2c", "pg")]
-KINDS += [(name, False) for name in ("dqn", "c51", "qrdqn", "rainbow", "ppo", "a2c", "pg")]
+KINDS = [(name, True) for name in (*CONTINUOUS_ONLY, *names_of(OnPolicyPolicy))]
+KINDS += [(name, False) for name in ALGORITHMS if name not in CONTINUOUS_ONLY]
 
 SIGNS = torch.tensor([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]])
 """Both signs of both entries; a sum of functions of one entry each has equal sums over the first and the last two."""
@@ -49,9 +49,8 @@ def test_the_lists_below_name_every_algorithm() -> None:
 @pytest.mark.parametrize(("name", "continuous"), KINDS)
 def test_no_output_of_a_network_is_a_sum_over_the_entries(name: str, continuous: bool, hidden: dict[str, int]) -> None:
     torch.manual_seed(0)
-    heads = {"head_layer_num": 0} if name in ("dqn", "c51", "qrdqn", "rainbow") else {"actor_head_layer_num": 0}
-    if "critic_head_layer_num" in vars(POLICY_REGISTRY.get(name).config_class().model):
-        heads["critic_head_layer_num"] = 0
+    known = vars(POLICY_REGISTRY.get(name).config_class().model)
+    heads = {f"{head}_layer_num": 0 for head in ("head", "actor_head", "critic_head") if f"{head}_layer_num" in known}
     policy = create_policy({"type": name, "model": heads if hidden else {}})
     env = XorEnv(continuous)
     found = outputs(policy.build(env.observation_space, env.action_space))

@@ -14,6 +14,7 @@ from lightning import Trainer
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.policy import Policy, create_policy
+from tests.algorithms.table import CONTINUOUS_ONLY
 from tests.learning_seeds import assert_reached, learning_seed
 from tests.toys.bandits import BanditEnv, HybridTargetEnv, TargetEnv
 from tests.toys.envs import ChainEnv
@@ -181,7 +182,7 @@ def test_values_end_at_a_terminal_state_and_continue_after_a_time_limit(
     make_trainer: MakeTrainer,
     request: pytest.FixtureRequest,
 ) -> None:
-    env = chain_with_torque if name in ("ddpg", "td3", "sac") else ChainEnv
+    env = chain_with_torque if name in CONTINUOUS_ONLY else ChainEnv
     changes = {"discount_factor": 0.5, **changes}
     _, policy = train(make_trainer, name, env, env_step, changes, length=2, terminate=terminate)
     # 0.5 and 1 where the episode terminates; 0.5 / (1 - 0.5^2) = 2/3 and 4/3 where it is only cut

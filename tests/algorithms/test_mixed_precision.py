@@ -16,8 +16,10 @@ from torch.testing import assert_close
 from lightning_ding import nested, rl
 from lightning_ding.config import deep_merge
 from lightning_ding.policy import Policy, create_policy
+from lightning_ding.policy.on_policy import OnPolicyPolicy
+from lightning_ding.policy.replay_policy import ReplayPolicy
 from lightning_ding.registry import POLICY_REGISTRY
-from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy
+from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, make_datamodule, make_policy, names_of
 
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
@@ -27,9 +29,10 @@ RATES = {"learning_rate"} | {f"learning_rate_{part}" for part in ("actor", "crit
 DISCRETE = {"obs_shape": 6, "action_shape": 3}
 CONTINUOUS = {"obs_shape": 6, "action_shape": 2}
 ON_POLICY = [{**DISCRETE, "action_space": "discrete"}, {**CONTINUOUS, "action_space": "continuous"}]
-CASES: list[tuple[str, Config]] = [(name, DISCRETE) for name in ("dqn", "c51", "qrdqn", "rainbow")]
-CASES += [(name, CONTINUOUS) for name in ("ddpg", "td3", "sac")]
-CASES += [(name, model) for name in ("ppo", "a2c", "pg") for model in ON_POLICY]
+CASES: list[tuple[str, Config]] = [
+    (name, CONTINUOUS if name in CONTINUOUS_ONLY else DISCRETE) for name in names_of(ReplayPolicy)
+]
+CASES += [(name, model) for name in names_of(OnPolicyPolicy) for model in ON_POLICY]
 CASES += [("ppo", {**ON_POLICY[1], "sigma_type": "conditioned", "bound_type": "tanh"})]
 
 

@@ -16,14 +16,14 @@ from lightning import Trainer
 from lightning_ding.config import deep_merge
 from lightning_ding.model.encoder import MLPEncoder
 from lightning_ding.policy import Policy, QLearningPolicy, create_policy
+from lightning_ding.policy.qac import QACPolicy
 from lightning_ding.registry import ENCODER_REGISTRY, POLICY_REGISTRY
-from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy, plain
+from tests.algorithms.table import CONTINUOUS_ONLY, make_datamodule, make_policy, names_of, plain
 
 MakeTrainer = Callable[..., Trainer]
 Flat = dict[str, Any]
 
-Q_LEARNING = tuple(name for name in ALGORITHMS if issubclass(POLICY_REGISTRY.get(name), QLearningPolicy))
-ACTOR_CRITIC = ("ddpg", "td3", "sac")
+Q_LEARNING, ACTOR_CRITIC = names_of(QLearningPolicy), names_of(QACPolicy)
 CANNOT_BE_SET: list[tuple[str, str]] = [  # fields of a family that an algorithm refuses
 ]
 # Sections of the workers have tests in tests/worker; a compiled update gives the numbers of an eager one, which
@@ -172,7 +172,7 @@ def sides(name: str, path: str, option: Option) -> tuple[Flat, Flat]:
 
 def make(name: str, config: dict[str, Any]) -> Policy[Any]:
     torch.manual_seed(0)
-    shapes: dict[str, Any] = {"obs_shape": 3, "action_shape": 3 if name in Q_LEARNING else 1}
+    shapes: dict[str, Any] = {"obs_shape": 3, "action_shape": 1 if name in CONTINUOUS_ONLY else 3}
     sizes = {"actor_head_hidden_size": 16, "critic_head_hidden_size": 16}
     base = {"model": shapes | ({"encoder_hidden_size_list": [16]} if name in Q_LEARNING else sizes)}
     policy = create_policy({"type": name, **deep_merge(base, config)})

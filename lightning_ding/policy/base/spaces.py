@@ -103,7 +103,7 @@ def continuous_action(space: spaces.Space[Any], policy: str) -> dict[str, Any]:
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:
         hint = "use gymnasium.wrappers.TransformAction to change the shape of a Box"
         if isinstance(space, spaces.Discrete):
-            hint = "dqn, c51, qrdqn, rainbow, ppo, a2c and pg take it"
+            hint = "docs/algorithms.md lists the algorithms for discrete actions"
         raise TypeError(f"{policy} needs a one-dimensional Box as its action space, got {space}; {hint}")
     low, high = action_bounds(space)
     bounds = {"action_low": low, "action_high": high}

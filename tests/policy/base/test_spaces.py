@@ -140,7 +140,7 @@ def test_integers_without_a_bound_have_an_infinite_one() -> None:
 @pytest.mark.parametrize(
     ("space", "hint"),
     [
-        (spaces.Discrete(2), "ppo, a2c and pg take it"),
+        (spaces.Discrete(2), "lists the algorithms for discrete actions"),
         (spaces.Box(-1, 1, (2, 2)), "TransformAction"),
         (spaces.Box(-1, 1, ()), "TransformAction"),
     ],
