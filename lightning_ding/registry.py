@@ -45,13 +45,15 @@ class Registry(Generic[T]):
             force_overwrite: Whether to replace an entry of the same name.
 
         Raises:
-            ValueError: If the name is taken and ``force_overwrite`` is false.
+            ValueError: If the name is taken and ``force_overwrite`` is false. A definition that is executed again, such
+                as the cell of a notebook or a config file, replaces its entry.
         """
 
         def enter(entry: T) -> T:
             key = name or entry.__name__
-            if key in self._entries and not force_overwrite and self._entries[key] is not entry:
-                raise ValueError(f"the {self.kind} name {key!r} is taken by {self._entries[key]!r}")
+            taken = self._entries.get(key)
+            if taken is not None and not force_overwrite and _place(taken) != _place(entry):
+                raise ValueError(f"the {self.kind} name {key!r} is taken by {taken!r}")
             self._entries[key] = entry
             return entry
 
@@ -101,6 +103,12 @@ class Registry(Generic[T]):
             except BaseException:
                 self._home = home  # so that the next look-up raises the same error
                 raise
+
+
+def _place(entry: Any) -> tuple[Any, ...]:
+    """Return the module and the name of a definition, or the identity of an object without them."""
+    module, name = getattr(entry, "__module__", None), getattr(entry, "__qualname__", None)
+    return (module, name) if module and name and "<lambda>" not in name else (id(entry),)
 
 
 def import_modules(names: Iterable[str]) -> None:

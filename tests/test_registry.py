@@ -65,6 +65,22 @@ def test_register_takes_the_same_class_twice(shapes: Registry[Any]) -> None:
     assert shapes.register("round")(Circle) is Circle
 
 
+def test_definition_that_is_executed_again_replaces_its_entry(shapes: Registry[Any]) -> None:
+    def execute() -> type:
+        class Star:
+            """A thing."""
+
+        found: type = shapes.register("star")(Star)
+        return found
+
+    first, second = execute(), execute()
+    assert first is not second
+    assert shapes.get("star") is second
+    shapes.register("by value")(lambda: 1)
+    with pytest.raises(ValueError, match="taken"):
+        shapes.register("by value")(lambda: 2)
+
+
 def test_register_with_force_overwrite_replaces_the_entry(shapes: Registry[Any]) -> None:
     shapes.register("round", force_overwrite=True)(Square)
     assert shapes.get("round") is Square

@@ -159,6 +159,28 @@ def nested(leaves: Mapping[str, Any]) -> Config:
     return result
 
 
+def given_keys(main: Mapping[str, Any], create: Mapping[str, Any]) -> set[str]:
+    """Return the dotted keys of the policy that a pair sets."""
+    sections = {"collector": "collect.collector", "evaluator": "eval.evaluator", "replay_buffer": "other.replay_buffer"}
+    roles = {f"{path}.{key}" for name, path in sections.items() for key, _ in flat(create.get(name, {}))}
+    return roles | {key for config in (main, create) for key, _ in flat(config["policy"])}
+
+
+def differing(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> Config:
+    """Return the values of a config that differ from the defaults, in the order of the defaults."""
+    order = [*(name for name in defaults if name in config), *(name for name in config if name not in defaults)]
+    found: Config = {}
+    for name in order:
+        value, default = config[name], defaults.get(name, config)
+        if isinstance(value, Mapping) and isinstance(default, Mapping) and default is not config:
+            value = differing(value, default)
+            if not value:
+                continue
+        if value != default:
+            found[name] = value
+    return found
+
+
 def plain(value: Any) -> Any:
     """Return a deep copy in which every mapping, such as an EasyDict, is a dict."""
     if isinstance(value, Mapping):

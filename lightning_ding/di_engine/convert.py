@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from lightning_ding.di_engine.translate import Run
+from lightning_ding.di_engine.run import Run
 
 
 class Unnamed(ValueError):  # noqa: N818 - it is not raised to users of the run itself
@@ -24,9 +24,11 @@ def to_yaml(run: Run, command: str = "lightning-ding fit --config FILE") -> str:
         command: The command in the first line of the file.
 
     Raises:
-        Unnamed: If an env or a network cannot be named.
+        Unnamed: If an env, a network or the policy cannot be named, or the policy is in DI-engine's form.
     """
     _check(run)
+    if not run.family:
+        raise Unnamed(f"{run.policy} is in DI-engine's form: `lightning-ding fit` has no list of its keys")
     trainer = {**run.trainer, "logger": run.logger, "callbacks": as_names(run.callbacks)}
     content = {
         "policy": run.policy,
@@ -49,7 +51,7 @@ def to_recipe(run: Run, name: str) -> str:
         name: File name of the script, without ``.py``.
 
     Raises:
-        Unnamed: If an env or a network cannot be named.
+        Unnamed: If an env, a network or the policy cannot be named.
     """
     _check(run)
     data = {key: value for key, value in as_names(run.data).items() if key != "seed"}
@@ -158,6 +160,7 @@ def _paths(named: Iterable[Mapping[str, Any]]) -> set[tuple[str, str, str]]:
 def _check(run: Run) -> None:
     if run.network is not None:
         raise Unnamed(f"a network of your own, {run.network['type']!r}, is passed to the policy in Python")
+    _path(run.policy_class)
 
 
 def _arguments(values: Mapping[str, Any]) -> str:

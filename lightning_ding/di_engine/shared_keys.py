@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from lightning_ding.config import closest
 from lightning_ding.registry import import_modules
 from lightning_ding.worker.learner.hooks import named_learner_hooks
 
@@ -48,6 +50,59 @@ def only(*values: Any, why: str) -> Key:
 def replaced(why: str) -> Key:
     """Return a key whose purpose is served in another way, which ``why`` names."""
     return Key(why=why)
+
+
+@dataclass
+class Notes:
+    """Lines about the keys of a pair.
+
+    Args:
+        home: The place of the policy's config, before a key.
+    """
+
+    home: str = "model.cfg."
+    translated: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def translate_key(name: str, value: Any, cfg: Cfg, key: Key, policy: str, is_given: bool, notes: Notes) -> Ours:
+    """Return our values for a key, and note what became of it.
+
+    Args:
+        name: The key.
+        value: Its value.
+        cfg: The whole config.
+        key: The translation of the key.
+        policy: Name of the policy, for errors.
+        is_given: Whether the pair sets the key; there are no notes about defaults.
+        notes: Lines to which those about the key are added.
+
+    Raises:
+        ValueError: If there is no translation of the value.
+    """
+    if key.allowed is not None and value not in key.allowed:
+        allowed = " or ".join(map(repr, key.allowed))
+        raise ValueError(f"policy.{name} must be {allowed} for {policy} here ({key.why}), got {value!r}")
+    if key.needs is not None and not key.needs(cfg):
+        if is_given:
+            notes.warnings.append(f"policy.{name} = {value!r} has no effect: {key.why}")
+        return {}
+    ours = key.ours(value, cfg)
+    if is_given:
+        goals = [f"{notes.home}{path}{'' if to == value else f' = {to!r}'}" for path, to in ours.items()]
+        notes.translated.append(f"policy.{name} -> {', '.join(goals) or key.why or 'implied'}")
+    return ours
+
+
+SIMILAR = 0.75  # share of equal letters from which on a key counts as misspelt
+
+
+def misspelt(name: str, known: Iterable[str]) -> str:
+    """Return a question that names the known key which a key may mean; empty if none is similar."""
+    near = closest(name, known) or ""
+    last, last_of_near = name.rpartition(".")[2], near.rpartition(".")[2]
+    is_similar = difflib.SequenceMatcher(None, last, last_of_near).ratio() >= SIMILAR
+    return f"; did you mean 'policy.{near}'?" if is_similar else ""
 
 
 FOREIGN = ("ding", "dizoo")

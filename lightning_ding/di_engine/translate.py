@@ -2,121 +2,37 @@
 
 from __future__ import annotations
 
-import difflib
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from lightning_ding.config import closest, deep_merge, require, resolve, to_dict
-from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
-from lightning_ding.di_engine.configs import Config, flat, merge, nested, policy_type, read_pair
+from lightning_ding.di_engine.configs import (
+    Config,
+    differing,
+    flat,
+    given_keys,
+    merge,
+    nested,
+    policy_type,
+    read_pair,
+)
 from lightning_ding.di_engine.defaults import ALWAYS_WITHOUT_KEY, DEFAULTS, WITHOUT_KEY
-from lightning_ding.di_engine.env_types import BASE_ENV, TranslatedEnvs, translate_envs
+from lightning_ding.di_engine.env_types import TranslatedEnvs, translate_envs
 from lightning_ding.di_engine.keys import HOME_OF_GAMMA, KEYS, READ_BY_NOBODY
-from lightning_ding.di_engine.shared_keys import EVAL_FREQ, HOOK, Key, hooks_of, is_hook, own_modules, per_round
+from lightning_ding.di_engine.own_form import is_own_form, own_run
+from lightning_ding.di_engine.run import READ_BY_RUN, UNLIMITED, Run, Times, is_consumed, limit, make_run, with_frames
+from lightning_ding.di_engine.shared_keys import (
+    EVAL_FREQ,
+    HOOK,
+    Key,
+    Notes,
+    misspelt,
+    own_modules,
+    per_round,
+    translate_key,
+)
 from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY, import_modules
-
-UNLIMITED = int(1e10)
-"""Env steps or updates from which on DI-engine's limits mean no limit."""
-SIMILAR = 0.75  # share of equal letters from which on a key counts as misspelt
-NEVER = 1e9  # stop values from here on are never reached
-SAVE_EVERY, LOG_EVERY = 10_000, 100  # updates, DI-engine's defaults
-DEVICE_KEYS = ("cuda", "multi_gpu")
-LEARNER_KEYS = {
-    f"{HOOK}load_ckpt_before_run": "the checkpoint that is loaded first",
-    f"{HOOK}log_show_after_iter": "MetricsLogger(log_every_n_rounds)",
-    f"{HOOK}save_ckpt_after_iter": "RunCheckpoint(every_n_epochs)",
-    f"{HOOK}save_ckpt_after_run": "RunCheckpoint, which always writes the last checkpoint",
-    "learn.resume_training": "the checkpoint also restores counters, optimizers and the buffer",
-    "learn.learner.load_path": "the checkpoint of eval",
-    "learn.learner.log_policy": "Lightning's summary of the model",
-    "load_path": "the checkpoint of eval",
-}
-"""Keys that the run reads apart from the policy, and what they become."""
-ITERATIONS = "learn.learner.train_iterations"
-REGISTERED = ("type", "import_names", "on_policy", "learn.learner.import_names", "eval.evaluator.import_names")
-"""Keys of the registries, and of the algorithm itself."""
-Named = dict[str, Any]
-"""A class: ``class_path``, its dotted path or the class itself, and ``init_args``."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run of this package, translated from a pair of DI-engine's configs."""
-
-    family: str
-    """The policy among DI-engine's whose keys and defaults apply."""
-    policy: str
-    """Registered name of the policy, or the dotted path of a class of the user."""
-    policy_class: type[Policy[Any]]
-    policy_config: Config
-    """The policy's config, as a nested dict of what differs from its defaults, or is given."""
-    data: Config
-    """Arguments of the datamodule; callables where there are no names."""
-    trainer: Config
-    """Arguments of the Trainer, apart from its logger and callbacks."""
-    exp_name: str
-    """Folder of the run, which has not been created."""
-    seed: int
-    log_every_n_rounds: int
-    """Rounds between two reports of metrics."""
-    save_every_n_epochs: int
-    """Evaluations between two checkpoints from which the run can be resumed."""
-    eval_every_updates: int | None = None
-    """Updates between two evaluations where a round has an unknown number of them; None counts rounds."""
-    checkpoint: str = ""
-    """Checkpoint to load at the start of training; empty for none."""
-    resumes: bool = False
-    """Whether training continues: with the counters, the optimizers and the buffer of the checkpoint."""
-    evaluated: str = ""
-    """Checkpoint that ``eval`` loads; empty for none."""
-    hooks: tuple[Named, ...] = ()
-    """Hooks of the learner that the pair describes in full form."""
-    network: Config | None = None
-    """``type`` and arguments of a registered network of the user; None for that of the policy."""
-    translated: tuple[str, ...] = ()
-    """One line for each key of the pair: what it became."""
-    warnings: tuple[str, ...] = ()
-    """One line for each key or value without the effect that a reader may expect."""
-
-    @property
-    def logger(self) -> Named:
-        """The logger, which writes below the folder of the run."""
-        where = {"save_dir": self.exp_name, "name": "log", "version": "serial"}
-        return {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": where}
-
-    @property
-    def callbacks(self) -> list[Named]:
-        """The callbacks that write metrics and checkpoints, that load the first weights, and the learner's hooks."""
-        home, folder = "lightning_ding.callbacks.", os.path.join(self.exp_name, "ckpt")
-        options: dict[str, Config] = {
-            "MetricsLogger": {"log_every_n_rounds": self.log_every_n_rounds},
-            "BestCheckpoint": {"dirpath": folder},
-            "RunCheckpoint": {"dirpath": folder, "every_n_epochs": self.save_every_n_epochs},
-        }
-        if self.eval_every_updates is not None:
-            options["EvaluationInterval"] = {"train_iter": self.eval_every_updates}
-        if self.checkpoint and not self.resumes:
-            options["InitialWeights"] = {"path": self.checkpoint}
-        made: list[Named] = [{"class_path": f"{home}{name}", "init_args": given} for name, given in options.items()]
-        return [*made, *self.hooks]
-
-    @property
-    def datamodule_class(self) -> type[ReplayDataModule] | type[RolloutDataModule]:
-        """Class of the datamodule."""
-        return RolloutDataModule if self.policy_class.on_policy else ReplayDataModule
-
-
-@dataclass
-class _Notes:
-    """Lines about the keys of a pair."""
-
-    translated: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
 
 
 def translate(
@@ -166,39 +82,29 @@ def _run(
     """Return the run of a pair whose envs are translated already; ``data`` has further arguments of the datamodule."""
     import_modules(own_modules(create["policy"].get("import_names", ())))
     policy, policy_class, family = find_policy(policy_type(main, create))
+    if not family:
+        limits = {"max_env_step": limit(max_env_step), "max_train_iter": limit(max_train_iter)}
+        return own_run(main, create, envs, {**limits, **data}, policy_class)
     cfg = merge(main, create, DEFAULTS[family])
-    keys, given, notes = dict(flat(cfg["policy"])), given_keys(main, create), _Notes()
+    keys, given, notes = dict(flat(cfg["policy"])), given_keys(main, create), Notes()
     config, network = _policy_config(keys, given, family, notes)
     config = deep_merge(config, {"collect": {"collector": envs.collector}} if envs.collector else {})
-    if config["eval"]["evaluator"].get("render", {}).get("render_freq", -1) > 0 and envs.env != BASE_ENV:
-        envs = envs.with_rendering()
-    hooks = hooks_of(cfg["policy"].get("learn", {}).get("learner", {}))
-    notes.translated += [f"policy.{HOOK}{key} -> the callback {one['class_path'].__name__}" for key, one in hooks]
-    times = _Times(keys, family, config["eval"]["evaluator"]["eval_freq"])
-    limits = {"max_env_step": _limit(max_env_step), "max_train_iter": times.updates(max_train_iter)}
-    _learner_notes(keys, given, notes)
-    if main.get("seed", data["seed"]) != data["seed"]:
-        notes.warnings.append(f"seed = {main['seed']!r} has no effect: the seed of the run is {data['seed']}")
-    return Run(
-        family=family,
-        policy=policy,
-        policy_class=policy_class,
-        policy_config=without_defaults(deep_merge(implied(family), config), policy_class),
-        data=_data(envs, {**limits, "rounds_per_epoch": times.rounds_per_epoch, **data}),
-        trainer=_trainer(keys, given, notes),
-        exp_name=str(cfg["exp_name"]),
-        seed=data["seed"],
-        log_every_n_rounds=times.log_every_n_rounds,
-        save_every_n_epochs=times.save_every_n_epochs,
-        eval_every_updates=times.eval_every_updates,
-        checkpoint=str(keys.get(f"{HOOK}load_ckpt_before_run") or ""),
-        resumes=bool(keys.get("learn.resume_training", False)),
-        evaluated=str(keys.get("learn.learner.load_path") or keys.get("load_path") or ""),
-        hooks=tuple(one for _, one in hooks),
-        network=network,
-        translated=(*notes.translated, *envs.translated),
-        warnings=(*notes.warnings, *envs.warnings),
-    )
+    theirs, here = per_round(keys, family)
+    has_episodes = keys["collect.collector.type"] == "episode"  # a round has an unknown number of updates
+    counts_rounds = has_episodes and family == "a2c"
+    times = Times.of(keys, config["eval"]["evaluator"]["eval_freq"], None if has_episodes else here, counts_rounds)
+    limits = {"max_env_step": limit(max_env_step), "max_train_iter": _updates(max_train_iter, theirs, here)}
+    described = {
+        "family": family,
+        "policy": policy,
+        "policy_class": policy_class,
+        "on_policy": policy_class.on_policy,
+        "policy_config": without_defaults(deep_merge(implied(family), config), policy_class),
+        "network": network,
+    }
+    envs = with_frames(envs, config["eval"]["evaluator"])
+    data = {**limits, "rounds_per_epoch": times.rounds_per_epoch, **data}
+    return make_run(described, {**cfg, "seed": main.get("seed", data["seed"])}, given, envs, data, times, notes)
 
 
 def implied(family: str) -> Config:
@@ -209,18 +115,25 @@ def implied(family: str) -> Config:
 def find_policy(kind: str) -> tuple[str, type[Policy[Any]], str]:
     """Return the name and the class of a policy, and the policy of DI-engine whose keys it has.
 
+    A class in DI-engine's form has its own keys: the third is empty then. As in DI-engine, a class that is registered
+    with ``_command`` after the name takes precedence.
+
     Raises:
-        ValueError: If the policy is not one of the ten, nor a registered subclass of one of them.
+        ValueError: If the policy is not one of the ten, nor a registered subclass of one of them, nor in DI-engine's
+            form.
     """
     known = {POLICY_REGISTRY.get(name): name for name in KEYS}
     if kind in KEYS:
         return kind, POLICY_REGISTRY.get(kind), kind
-    found = POLICY_REGISTRY.get(kind) if kind in POLICY_REGISTRY else None
+    registered = [name for name in (f"{kind}_command", kind) if name in POLICY_REGISTRY]
+    found = POLICY_REGISTRY.get(registered[0]) if registered else None
     bases = [known[base] for base in getattr(found, "__mro__", ()) if base in known]
-    allowed = f"one of {', '.join(KEYS)}, or the name of a registered subclass of one of these policies"
-    if found is None or not bases:
+    if found is None or not (bases or is_own_form(found)):
+        allowed = (
+            f"one of {', '.join(KEYS)}, or the name of a registered subclass of Policy or of one of these policies"
+        )
         raise ValueError(f"create_config.policy.type must be {allowed}, got {kind!r}")
-    return f"{found.__module__}.{found.__qualname__}", found, bases[0]
+    return f"{found.__module__}.{found.__qualname__}", found, bases[0] if bases else ""
 
 
 def without_defaults(config: Config, policy_class: type[Policy[Any]]) -> Config:
@@ -231,41 +144,23 @@ def without_defaults(config: Config, policy_class: type[Policy[Any]]) -> Config:
         TypeError: If a value has the wrong type.
     """
     resolve(policy_class.config_class, config)
-    return _differing(config, to_dict(policy_class.config_class()))
-
-
-def _differing(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> Config:
-    order = [*(name for name in defaults if name in config), *(name for name in config if name not in defaults)]
-    found: Config = {}
-    for name in order:
-        value, default = config[name], defaults.get(name, config)
-        if isinstance(value, Mapping) and isinstance(default, Mapping) and default is not config:
-            value = _differing(value, default)
-            if not value:
-                continue
-        if value != default:
-            found[name] = value
-    return found
-
-
-def given_keys(main: Mapping[str, Any], create: Mapping[str, Any]) -> set[str]:
-    """Return the dotted keys of the policy that a pair sets."""
-    sections = {"collector": "collect.collector", "evaluator": "eval.evaluator", "replay_buffer": "other.replay_buffer"}
-    roles = {f"{path}.{key}" for name, path in sections.items() for key, _ in flat(create.get(name, {}))}
-    return roles | {key for config in (main, create) for key, _ in flat(config["policy"])}
+    return differing(config, to_dict(policy_class.config_class()))
 
 
 # ---------------------------------------------------------------------------------------------------- the policy
 
 
-def _policy_config(keys: Config, given: set[str], family: str, notes: _Notes) -> tuple[Config, Config | None]:
+def _policy_config(keys: Config, given: set[str], family: str, notes: Notes) -> tuple[Config, Config | None]:
     """Return our config of a policy, and the user's own network if the pair names one."""
     network = _network(keys, family)
     table, ours, origin = KEYS[family], dict[str, Any](), dict[str, str]()
     for name, value in keys.items():
-        if _is_consumed(name) or (network is not None and name.startswith("model.") and name not in SHAPES):
+        if is_consumed(name) or (network is not None and name.startswith("model.") and name not in SHAPES):
             continue
-        for path, translated in _translated(name, value, keys, table, family, name in given, notes).items():
+        if name not in table:
+            notes.warnings += [_unread(name, value, keys, table, family)] if name in given else []
+            continue
+        for path, translated in translate_key(name, value, keys, table[name], family, name in given, notes).items():
             if ours.get(path, translated) != translated:
                 raise ValueError(f"policy.{name} and policy.{origin[path]} disagree about {path}: {value!r}")
             ours[path], origin[path] = translated, name
@@ -277,30 +172,6 @@ def _policy_config(keys: Config, given: set[str], family: str, notes: _Notes) ->
 
 
 SHAPES = ("model.obs_shape", "model.action_shape")
-
-
-def _translated(
-    name: str, value: Any, keys: Config, table: Mapping[str, Key], family: str, is_given: bool, notes: _Notes
-) -> Config:
-    """Return our values for one key, and note what became of it."""
-    key = table.get(name)
-    if key is None and not is_given:
-        return {}
-    if key is None:
-        notes.warnings.append(_unread(name, value, keys, table, family))
-        return {}
-    if key.allowed is not None and value not in key.allowed:
-        allowed = " or ".join(map(repr, key.allowed))
-        raise ValueError(f"policy.{name} must be {allowed} for {family} here ({key.why}), got {value!r}")
-    if key.needs is not None and not key.needs(keys):
-        if is_given:
-            notes.warnings.append(f"policy.{name} = {value!r} has no effect: {key.why}")
-        return {}
-    ours = key.ours(value, keys)
-    if is_given:
-        goals = [f"model.cfg.{path}{'' if to == value else f' = {to!r}'}" for path, to in ours.items()]
-        notes.translated.append(f"policy.{name} -> {', '.join(goals) or key.why or 'implied'}")
-    return ours
 
 
 def _unread(name: str, value: Any, keys: Config, table: Mapping[str, Key], family: str) -> str:
@@ -328,19 +199,7 @@ def _unread(name: str, value: Any, keys: Config, table: Mapping[str, Key], famil
 
 def _hint(name: str, table: Mapping[str, Key]) -> str:
     """Return a question that names the key which a misspelt one may mean; empty for a key of another policy."""
-    if any(name in others for others in KEYS.values()):
-        return ""
-    near = closest(name, [*table, *LEARNER_KEYS, *DEVICE_KEYS]) or ""
-    last, last_of_near = name.rpartition(".")[2], near.rpartition(".")[2]
-    is_similar = difflib.SequenceMatcher(None, last, last_of_near).ratio() >= SIMILAR
-    return f"; did you mean 'policy.{near}'?" if is_similar else ""
-
-
-def _is_consumed(name: str) -> bool:
-    """Return whether a key is read elsewhere, or belongs to the registries."""
-    last = name.rpartition(".")[2]
-    is_learner = name in LEARNER_KEYS or name in (ITERATIONS, "learn.learner.type")
-    return is_learner or is_hook(name) or name in (*DEVICE_KEYS, *REGISTERED) or last == "cfg_type"
+    return "" if any(name in others for others in KEYS.values()) else misspelt(name, [*table, *READ_BY_RUN])
 
 
 def _network(keys: Config, family: str) -> Config | None:
@@ -371,17 +230,6 @@ def _check_amount(keys: Config, family: str) -> None:
     require(has_default or keys.get(name) is not None, f"policy.{name}", f"set for {family}", keys.get(name))
 
 
-# ---------------------------------------------------------------------------------------------------- envs, Trainer
-
-
-def _data(envs: TranslatedEnvs, further: Config) -> Config:
-    """Return the arguments of the datamodule."""
-    data = {**envs.datamodule_kwargs(), **further}
-    if data["stop_value"] >= NEVER:
-        data["stop_value"] = None
-    return {name: value for name, value in data.items() if value is not None}
-
-
 def _triple(env_setting: Sequence[Any] | None) -> tuple[Any, Any, Any] | None:
     if env_setting is None:
         return None
@@ -389,60 +237,12 @@ def _triple(env_setting: Sequence[Any] | None) -> tuple[Any, Any, Any] | None:
     return env_setting[0], env_setting[1], env_setting[2]
 
 
-def _trainer(keys: Config, given: set[str], notes: _Notes) -> Config:
-    """Return the arguments of the Trainer."""
-    cuda = bool(keys.get("cuda", False))
-    if cuda and not torch.cuda.is_available():
-        notes.warnings.append("policy.cuda = True, but there is no GPU: training on the CPU")
-    trainer: Config = {"accelerator": "auto" if cuda else "cpu", "max_epochs": -1}
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    if keys.get("multi_gpu", False) or world > 1:
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
-        devices = local if world > 1 else max(1, torch.cuda.device_count())
-        trainer |= {"strategy": "ddp", "devices": devices, "num_nodes": max(1, world // local)}
-    else:
-        trainer["devices"] = 1
-    for name, option in zip(DEVICE_KEYS, ("accelerator", "strategy"), strict=True):
-        if name in given:
-            notes.translated.append(f"policy.{name} -> trainer.{option} = {trainer.get(option, 'auto')!r}")
-    return trainer
-
-
-def _learner_notes(keys: Config, given: set[str], notes: _Notes) -> None:
-    for name in sorted(given & set(LEARNER_KEYS)):
-        notes.translated.append(f"policy.{name} -> {LEARNER_KEYS[name]}")
-    if ITERATIONS in given:
-        notes.warnings.append(f"policy.{ITERATIONS} has no effect: max_train_iter limits the updates of a serial run")
-    if keys.get(f"{HOOK}save_ckpt_after_run") is False:
-        notes.warnings.append(f"policy.{HOOK}save_ckpt_after_run = False has no effect: a run always saves its end")
-
-
-class _Times:
-    """DI-engine's numbers of updates as numbers of our rounds, epochs and updates.
+def _updates(value: int, theirs: int, here: int) -> int | None:
+    """Return a limit of DI-engine's updates in ours; None for no limit.
 
     Args:
-        keys: The policy's config in DI-engine's format, with dotted keys.
-        family: Type of the policy.
-        eval_freq: Our ``eval.evaluator.eval_freq``.
+        value: The limit, >= 1.
+        theirs: What a round adds to ``train_iter`` in DI-engine.
+        here: The same here.
     """
-
-    def __init__(self, keys: Config, family: str, eval_freq: int) -> None:
-        self._theirs, self._here = per_round(keys, family)
-        has_episodes = keys["collect.collector.type"] == "episode"  # a round has an unknown number of updates
-        counts_rounds = has_episodes and family == "a2c"
-        log = keys.get(f"{HOOK}log_show_after_iter", LOG_EVERY)
-        save = keys.get(f"{HOOK}save_ckpt_after_iter", SAVE_EVERY)
-        self.log_every_n_rounds = 1 if has_episodes else max(1, round((log or SAVE_EVERY) / self._here))
-        self.save_every_n_epochs = max(1, round((save or NEVER) / eval_freq))
-        self.eval_every_updates = eval_freq if has_episodes and not counts_rounds else None
-        self.rounds_per_epoch = eval_freq if counts_rounds else 1 if has_episodes else None
-
-    def updates(self, limit: int) -> int | None:
-        """Return a limit of updates; None for no limit."""
-        if limit >= UNLIMITED or self._theirs == self._here:
-            return _limit(limit)
-        return -(-limit // self._theirs) * self._here
-
-
-def _limit(value: int) -> int | None:
-    return None if value >= UNLIMITED else value
+    return limit(value) if value >= UNLIMITED or theirs == here else -(-value // theirs) * here

@@ -25,7 +25,8 @@ from lightning_ding.checkpoints import last_checkpoint
 from lightning_ding.config import require
 from lightning_ding.datamodules.base import CollectingDataModule
 from lightning_ding.di_engine.convert import Unnamed, to_yaml
-from lightning_ding.di_engine.translate import UNLIMITED, Named, Run, translate
+from lightning_ding.di_engine.run import UNLIMITED, Named, Run
+from lightning_ding.di_engine.translate import translate
 from lightning_ding.model import create_model
 from lightning_ding.policy import Policy
 
@@ -68,7 +69,7 @@ def serial_pipeline(
     """
     run = translate(input_cfg, seed, env_setting, max_train_iter, max_env_step, dynamic_seed)
     other = "one that learns from replay (serial_pipeline_onpolicy trains the others)"
-    require(not run.policy_class.on_policy, "create_config.policy.type", other, run.policy)
+    require(not run.on_policy, "create_config.policy.type", other, run.policy)
     return train(run, model)
 
 
@@ -87,7 +88,7 @@ def serial_pipeline_onpolicy(
     """
     run = translate(input_cfg, seed, env_setting, max_train_iter, max_env_step)
     other = "one that learns from rollouts (serial_pipeline trains the others)"
-    require(run.policy_class.on_policy, "create_config.policy.type", other, run.policy)
+    require(run.on_policy, "create_config.policy.type", other, run.policy)
     return train(run, model)
 
 

@@ -15,11 +15,13 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from lightning_ding.config import require
+from lightning_ding.di_engine.configs import read_pair
 from lightning_ding.di_engine.convert import to_recipe, to_yaml
-from lightning_ding.di_engine.translate import UNLIMITED, Run, translate
+from lightning_ding.di_engine.run import UNLIMITED, Run
+from lightning_ding.di_engine.translate import translate
 from lightning_ding.entry.lightning_cli import is_refusal, line_of
 from lightning_ding.entry.serial import eval as evaluate
 from lightning_ding.entry.serial import train
@@ -77,17 +79,18 @@ def _parser(command: str) -> CommandParser:
 
 def _serial(options: argparse.Namespace) -> None:
     seeds = options.seed or [0]
+    pair = read_pair(options.config)  # the file is run once
     if options.mode == "eval":
         for seed in seeds:
             paths = {"load_path": options.load_path, "replay_path": options.replay_path}
-            print(f"mean return: {evaluate(options.config, seed, **paths):.1f}")
+            print(f"mean return: {evaluate(pair, seed, **paths):.1f}")
         return
     unused = "None: it belongs to -m eval"
     require(options.load_path is None, "--load-path", unused, options.load_path)
     require(options.replay_path is None, "--replay-path", unused, options.replay_path)
     for number, seed in enumerate(seeds):
-        run = _run(options.config, options, seed)
-        needed = "serial_onpolicy" if run.policy_class.on_policy else "serial"
+        run = _run(pair, options, seed)
+        needed = "serial_onpolicy" if run.on_policy else "serial"
         require(options.mode in (None, needed), "--mode", f"{needed!r} for {run.policy}", options.mode)
         if len(seeds) > 1:
             run = dataclasses.replace(run, exp_name=f"{run.exp_name}_seed{seed}")
@@ -96,8 +99,8 @@ def _serial(options: argparse.Namespace) -> None:
         train(dataclasses.replace(run, warnings=()))
 
 
-def _run(file: str, options: argparse.Namespace, seed: int) -> Run:
-    run = translate(file, seed, None, options.train_iter, options.env_step)
+def _run(source: Any, options: argparse.Namespace, seed: int) -> Run:
+    run = translate(source, seed, None, options.train_iter, options.env_step)
     return run if options.exp_name is None else dataclasses.replace(run, exp_name=options.exp_name)
 
 
@@ -113,13 +116,18 @@ def _convert(options: argparse.Namespace) -> None:
     seeds = options.seed or [0]
     require(len(seeds) == 1, "--seed", "given once for convert", seeds)
     run = _run(options.file, options, seeds[0])
+    if not run.family:  # in DI-engine's form, whose keys the command `fit` does not know
+        note = f"there is no YAML file, because {run.policy} is in DI-engine's form; the recipe trains it"
+        run = dataclasses.replace(run, warnings=(*run.warnings, note))
     name = Path(options.file).stem
     yaml_file, recipe = Path(options.out) / f"{name}.yaml", Path(options.out) / f"{name}_recipe.py"
-    for file in (yaml_file, recipe):
+    texts = {recipe: to_recipe(run, recipe.stem)}
+    if run.family:
+        texts = {yaml_file: to_yaml(run, f"lightning-ding fit --config {yaml_file.name}"), **texts}
+    for file in texts:
         require(options.force or not file.exists(), "--out", f"a folder without {file.name}, or --force", options.out)
-    texts = to_yaml(run, f"lightning-ding fit --config {yaml_file.name}"), to_recipe(run, recipe.stem)
-    yaml_file.parent.mkdir(parents=True, exist_ok=True)
-    for file, text in zip((yaml_file, recipe), texts, strict=True):
+    recipe.parent.mkdir(parents=True, exist_ok=True)
+    for file, text in texts.items():
         file.write_text(text)
     show(run)
-    print(f"written: {yaml_file} and {recipe}")
+    print("written:", " and ".join(map(str, texts)))

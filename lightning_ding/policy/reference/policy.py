@@ -36,7 +36,7 @@ from lightning_ding.policy.reference import data as forms
 from lightning_ding.ranks import world_size
 from lightning_ding.worker_config import CollectorConfig, ReplayBufferConfig
 
-NO_CONFIG_CLASS = "a class in DI-engine's form has no list of its keys; use it with Trainer.fit, or by hand"
+NO_CONFIG_CLASS = "a class in DI-engine's form has no list of its keys; use it with serial_pipeline or Trainer.fit"
 
 
 @dataclass(frozen=True, kw_only=True)
