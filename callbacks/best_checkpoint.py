@@ -53,7 +53,7 @@ class BestCheckpoint(SharedFolder, Checkpoint):
             )
         score = float(trainer.callback_metrics[self.monitor])
         if score > self.best_model_score:
-            self._attempt(trainer, pl_module.progress.env_step, lambda folder: self._save(trainer, folder, score))
+            self._attempt(trainer, pl_module.progress.position, lambda folder: self._save(trainer, folder, score))
 
     def _save(self, trainer: Trainer, folder: Path, score: float) -> None:
         """Write the checkpoint, which contains its own score."""

@@ -33,6 +33,9 @@ BATCHES = [f"on_{stage}_batch_{when}" for stage in ("train", "validation", "test
 HOOKS = ("on_train_epoch_start", *BATCHES)
 """Hooks in which these monitors log."""
 
+UNITS = {"env_step": "env steps", "train_iter": "updates"}
+"""What a run counts, by ``Progress.axis``."""
+
 _failed: WeakSet[Logger] = WeakSet()
 """Loggers whose write error has already been logged."""
 
@@ -88,7 +91,7 @@ class MetricsLogger(Callback):
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Set ``{step}`` in checkpoint names to the env step, also after an epoch without an evaluation."""
-        trainer.callback_metrics["step"] = torch.tensor(float(pl_module.progress.env_step))
+        trainer.callback_metrics["step"] = torch.tensor(float(pl_module.progress.position))
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
@@ -106,12 +109,13 @@ class MetricsLogger(Callback):
         metrics |= {f"learn/{name}": value for name, value in pl_module.scheduled_values().items()}
         metrics["progress/train_iter"] = progress.train_iter
         metrics["progress/episode"] = progress.episode
-        metrics["time/env_steps_per_second"] = (progress.env_step - self._env_step) / seconds
+        if progress.axis == "env_step":
+            metrics["time/env_steps_per_second"] = (progress.env_step - self._env_step) / seconds
         metrics["time/updates_per_second"] = (progress.train_iter - self._train_iter) / seconds
         metrics |= data.pop_metrics()
         self._start_interval(pl_module)
         trainer.callback_metrics.update({name: torch.tensor(float(value)) for name, value in metrics.items()})
-        write_metrics(trainer, metrics, progress.env_step)
+        write_metrics(trainer, metrics, progress.position)
 
     def _start_interval(self, pl_module: Any) -> None:
         self._rounds = 0
@@ -165,8 +169,9 @@ class LastLine(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Log the line, on rank zero."""
         best = f"best return {self._best:.1f}" if math.isfinite(self._best) else "no evaluation"
-        env_step = pl_module.progress.env_step
-        rank_zero_info(f"fit ended: {env_step} env steps, {best}, checkpoint {_checkpoint(trainer) or 'none'}")
+        progress = pl_module.progress
+        length = f"{progress.position} {UNITS[progress.axis]}"
+        rank_zero_info(f"fit ended: {length}, {best}, checkpoint {_checkpoint(trainer) or 'none'}")
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -241,4 +246,4 @@ class _TrainerView(_View):
 
 class _LoggerView(_View):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        self._viewed.log_metrics(metrics, step=self._progress.env_step)
+        self._viewed.log_metrics(metrics, step=self._progress.position)

@@ -1,4 +1,4 @@
-"""A progress bar that counts env steps."""
+"""A progress bar that counts env steps, or the updates of a run on a data set."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SHOWN = {
     "time/updates_per_second": "updates/s",
 }
 
-WITH_TOTAL = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} env steps [{elapsed}<{remaining}{postfix}]"
-WITHOUT_TOTAL = "{desc}: {n_fmt} env steps [{elapsed}{postfix}]"
+WITH_TOTAL = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} {unit} [{elapsed}<{remaining}{postfix}]"
+WITHOUT_TOTAL = "{desc}: {n_fmt} {unit} [{elapsed}{postfix}]"
 
 
 class EnvStepProgressBar(ProgressBar):
@@ -58,16 +58,18 @@ class EnvStepProgressBar(ProgressBar):
     @override
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Open the bar."""
-        total = run_data(trainer).max_env_step
+        progress = pl_module.progress
+        has_envs = progress.axis == "env_step"
+        total, unit = (run_data(trainer).max_env_step, "env steps") if has_envs else (progress.budget, "updates")
         self._bar = tqdm(
             total=total,
-            initial=pl_module.progress.env_step,
-            unit=" env steps",
+            initial=progress.position,
+            unit=f" {unit}",
             desc="train",
             disable=not self._enabled,
             dynamic_ncols=True,
             file=sys.stdout,
-            bar_format=WITH_TOTAL if total else WITHOUT_TOTAL,
+            bar_format=(WITH_TOTAL if total else WITHOUT_TOTAL).replace("{unit}", unit),
         )
 
     @override
@@ -109,7 +111,7 @@ class EnvStepProgressBar(ProgressBar):
         metrics = trainer.callback_metrics
         shown = [f"{label} {float(metrics[name]):,.0f}" for name, label in SHOWN.items() if name in metrics]
         self._bar.set_postfix_str(", ".join(shown), refresh=False)
-        self._bar.n = pl_module.progress.env_step
+        self._bar.n = pl_module.progress.position
         if self._bar.total is not None:
             self._bar.total = max(self._bar.total, self._bar.n)  # the last round may exceed the limit
         self._bar.refresh()

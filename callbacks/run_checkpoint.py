@@ -110,7 +110,7 @@ class RunCheckpoint(SharedFolder, LastCheckpointFinder):
     def save(self, trainer: Trainer, pl_module: Any) -> None:
         """Write a checkpoint now; if that fails, log the error. All ranks must call it."""
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            self._attempt(trainer, pl_module.progress.env_step, lambda folder: self._save(trainer, folder))
+            self._attempt(trainer, pl_module.progress.position, lambda folder: self._save(trainer, folder))
 
     def _save(self, trainer: Trainer, folder: Path) -> None:
         self.last_model_path = str(save_run(trainer, folder, self.filename, self.save_buffer, self.keep_last))

@@ -41,7 +41,7 @@ class RunEvaluator(Callback):
         numbers = {name: float(value) for name, value in info.items() if isinstance(value, Real)}
         metrics = {f"{self.name}/{name}": numbers[name] for name in numbers if name not in ("train_iter", "envstep")}
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in metrics.items()})
-        write_metrics(trainer, metrics, progress.env_step)
+        write_metrics(trainer, metrics, progress.position)
         if stop and trainer.state.fn == "fit":
             stop_run(trainer, f"{self.name} reached its stop_value")
 

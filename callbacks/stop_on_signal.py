@@ -31,6 +31,7 @@ from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
 from lightning_ding.callbacks.stop import stop_run
 from lightning_ding.config import require
 from lightning_ding.exit_codes import BY_SIGNAL
+from lightning_ding.progress import Progress
 from lightning_ding.protocols import RunData, run_data
 from lightning_ding.ranks import max_over_ranks
 
@@ -327,18 +328,19 @@ class StopOnSignal(Callback):
         if trainer.is_global_zero:
             name = signal.Signals(self._stops_by).name
             if stage == "fit":
-                self._log_how_to_resume(trainer, name, module.progress.env_step)
+                self._log_how_to_resume(trainer, name, module.progress)
             else:
                 logger.warning("%s ended the evaluation; there is nothing to save", name)
 
-    def _log_how_to_resume(self, trainer: Trainer, name: str, env_step: int) -> None:
+    def _log_how_to_resume(self, trainer: Trainer, name: str, progress: Progress) -> None:
+        place = f"{progress.axis.replace('_', ' ')} {progress.position}"
         saving = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, RunCheckpoint)]
         file = next((callback.last_model_path for callback in saving if callback.last_model_path), None)
         if file is not None and Path(file).exists():
-            logger.warning("%s ended the run at env step %d; resume it with ckpt_path=%r", name, env_step, file)
+            logger.warning("%s ended the run at %s; resume it with ckpt_path=%r", name, place, file)
         else:
             why = "no round was finished" if saving else "there is no RunCheckpoint"
-            logger.warning("%s ended the run at env step %d; nothing was saved: %s", name, env_step, why)
+            logger.warning("%s ended the run at %s; nothing was saved: %s", name, place, why)
 
 
 def _wait_for(others: Sequence[subprocess.Popen[Any]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -52,6 +52,10 @@ class CollectingDataModule(ResumableDataModule):
     counts the steps of all ranks together.
     """
 
+    axis: ClassVar[Literal["env_step", "train_iter"]] = "env_step"
+    """The counter of :class:`Progress` that schedules, logs and names of checkpoints count by."""
+    needs_env: ClassVar[bool] = True
+    """Whether ``env_id`` must be given."""
     single_observation_space: spaces.Space[Any]
     """Observation space of one env; available once a stage has been set up."""
     single_action_space: spaces.Space[Any]
@@ -126,7 +130,8 @@ class CollectingDataModule(ResumableDataModule):
         self.save_hyperparameters({name: plain(value) for name, value in arguments.items()})
         self.import_names = names_of(import_names)
         import_modules(self.import_names)
-        find_env(env_id)
+        if self.needs_env or env_id is not None:
+            find_env(env_id)
         if eval_env_id is not None:
             find_env(eval_env_id, "eval_env_id")
         _check_ranges(arguments)
@@ -200,10 +205,11 @@ class CollectingDataModule(ResumableDataModule):
         trainer = cast(Trainer, self.trainer)
         self._policy = trainer.lightning_module
         trainer.callbacks = sort_callbacks(trainer.callbacks)  # type: ignore[attr-defined]
+        self._policy.progress.axis = self.axis
         trainer.num_sanity_val_steps = 0  # otherwise Lightning would run a full evaluation of the untrained policy
         self._setup_evaluator(stage)
         if stage == "fit":
-            self._policy.progress.budget = self.max_env_step
+            self._policy.progress.budget = self.max_train_iter if self.axis == "train_iter" else self.max_env_step
             self._setup_collector(trainer)
 
     def train_dataloader(self) -> Iterable[Any]:

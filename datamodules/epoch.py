@@ -95,6 +95,7 @@ class Stream(IterableDataset[Any]):
 
 MISLEADING_WARNINGS = (
     r"The number of training batches \(\d+\) is smaller than the logging interval",  # here, rounds count across epochs
+    r"Total length of `list` across ranks is zero",  # a run on a data set without an env has no evaluation
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # Lightning 2.6 with torch 2.13
 )
 

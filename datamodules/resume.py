@@ -74,7 +74,7 @@ class ResumableDataModule(RunData, LightningDataModule):
         evaluator = self.evaluator.state_dict() if self.evaluator is not None else None
         ranks = {"rank_folder": self.rank_folder, "world_size": cast(Trainer, self.trainer).world_size}
         own = {"norm_obs": self.norm_obs, "norm_reward": self.norm_reward, "evaluator": evaluator}
-        where = {"round": self._epoch.round, "env_step": self._policy.progress.env_step}
+        where = {"round": self._epoch.round, "env_step": self._policy.progress.position}
         return {"schema": SCHEMA, **own, **where, **ranks}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -193,7 +193,7 @@ class ResumableDataModule(RunData, LightningDataModule):
             self._begin_episodes()
 
     def _seeds(self) -> Seeds:
-        return Seeds(self.seed, cast(Trainer, self.trainer).global_rank, self._policy.progress.env_step)
+        return Seeds(self.seed, cast(Trainer, self.trainer).global_rank, self._policy.progress.position)
 
 
 def read_collecting(policy: Any, collector: ISerialCollector, env: VectorEnv, evaluation_env: VectorEnv) -> State:

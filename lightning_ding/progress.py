@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 COUNTERS = ("train_iter", "env_step", "episode", "sample")
 
@@ -32,6 +33,14 @@ class Progress:
     budget: int | None = None
     """Env steps of the whole run, the datamodule's ``max_env_step``; None for no limit. This is an argument of the run,
     not a counter, and not part of a checkpoint: a run that is resumed with another budget uses the new one."""
+    axis: Literal["env_step", "train_iter"] = "env_step"
+    """The counter that schedules, logs and names of checkpoints count by: ``train_iter`` for a run on a data set, which
+    makes no env steps. The ``budget`` is in the same unit. Like it, this is an argument of the run."""
+
+    @property
+    def position(self) -> int:
+        """How far the run is, in the unit of :attr:`axis`."""
+        return self.train_iter if self.axis == "train_iter" else self.env_step
 
     def state_dict(self) -> dict[str, int]:
         """Return the counters by name."""

@@ -151,7 +151,7 @@ def save_run(trainer: Trainer, parent: Path, filename: str, save_buffer: SaveBuf
     progress: Any = trainer.lightning_module.progress
     facts = {"version": __version__, "world_size": trainer.world_size}
     facts |= {"env_step": progress.env_step, "train_iter": progress.train_iter}
-    name = trainer.strategy.broadcast(RunFolder.free_name(parent, filename, progress.env_step))
+    name = trainer.strategy.broadcast(RunFolder.free_name(parent, filename, progress.position))
     folder = RunFolder(parent, filename, name)
     try:
         on_every_rank(trainer, folder.begin, only_zero=True)

@@ -71,5 +71,5 @@ def log_episodes(module: Any, stage: str, episodes: Mapping[str, Tensor]) -> Non
     returns, lengths = cast(Tensor, module.trainer.strategy.reduce(table, reduce_op="sum"))
     values = module.config.eval.evaluator.summary(returns.cpu().numpy()) | {"length_mean": float(lengths.mean())}
     named = {f"{stage}/{name}": returns.new_tensor(value, dtype=torch.float32) for name, value in values.items()}
-    step = torch.tensor(float(module.progress.env_step))  # a metric of this name is Lightning's x axis
+    step = torch.tensor(float(module.progress.position))  # a metric of this name is Lightning's x axis
     module.log_dict({**named, "step": step}, batch_size=1, sync_dist=True)

@@ -61,6 +61,11 @@ class Normaliser(nn.Module):
         """Whether there are statistics of observations, of at least one."""
         return bool(self.paths) and all(int(self._part(name).count) > 0 for name in self.paths)
 
+    @property
+    def has_statistics(self) -> bool:
+        """Whether there are statistics of everything that is normalised."""
+        return all(int(self._part(name).count) > 0 for name in self._modules)
+
     def begin(
         self,
         observation_space: spaces.Space[Any],

@@ -42,18 +42,18 @@ class RoundLearner:
 
     def __init__(self, policy: Any) -> None:
         self._policy = policy
-        self._env_step = 0  # env steps before the round; schedules are evaluated there
+        self._position = 0  # before the round; schedules are evaluated there
 
     def begin_fit(self) -> None:
         """Set the scheduled values; an invalid schedule raises here, before any data are collected."""
-        self._env_step = self._policy.progress.env_step
-        self._policy.updater.apply_schedules(self._env_step)
+        self._position = self._policy.progress.position
+        self._policy.updater.apply_schedules(self._position)
 
     def learn(self, batch: Round | Batch | Sequence[Mapping[str, Any]], batch_idx: int) -> dict[str, Any]:
         """Make one update for each minibatch of a round; see :meth:`Policy.training_step`."""
         policy, guard = self._policy, self._policy.updater.guard
         skipped_before = guard.skipped_updates
-        policy.updater.apply_schedules(self._env_step)
+        policy.updater.apply_schedules(self._position)
         if isinstance(batch, (Mapping, Sequence)):
             output = self.update(batch)
             output.pop("priority", None)
@@ -64,7 +64,7 @@ class RoundLearner:
             policy.metrics.add(output)
         if guard.mode == "skip_update":
             policy.metrics.add({"skipped_updates": torch.tensor(float(guard.skipped_updates - skipped_before))})
-        self._env_step = policy.progress.env_step
+        self._position = policy.progress.position
         policy.updater.end_round(batch_idx)
         return output
 
@@ -117,7 +117,7 @@ class RoundLearner:
 
     def update_and_check(self, data: Batch | Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Make one update, and check at once whether it was finite, which waits for the device; see :meth:`update`."""
-        self._policy.updater.apply_schedules(self._policy.progress.env_step)
+        self._policy.updater.apply_schedules(self._policy.progress.position)
         output = self.update(data)
         self._policy.updater.guard.look()
         return output

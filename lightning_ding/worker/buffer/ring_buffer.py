@@ -40,7 +40,7 @@ class RingBuffer(IBuffer):
         tb_logger: Logger for the metrics of a buffer that is used without a Trainer; see ``WorkerLog``.
         exp_name: Name of the experiment in the log.
         instance_name: Name that distinguishes several buffers in the log.
-        seed: Seed of the draws; None draws one.
+        seed: Seed of the draws, or the generator that makes them; None draws a seed.
     """
 
     can_merge: ClassVar[bool] = False
@@ -52,7 +52,7 @@ class RingBuffer(IBuffer):
         tb_logger: Any = None,
         exp_name: str = DEFAULT_EXPERIMENT,
         instance_name: str = "buffer",
-        seed: int | np.random.SeedSequence | None = None,
+        seed: int | np.random.SeedSequence | np.random.Generator | None = None,
     ) -> None:
         self.config: ReplayBufferConfig = self.resolve_config(cfg)
         size, memory = self.config.replay_buffer_size, Memory(self.config.memmap_dir)
@@ -152,6 +152,13 @@ class RingBuffer(IBuffer):
     def count(self) -> int:
         """Return the number of stored transitions that were not dropped."""
         return self._storage.count - self._dropped.count
+
+    def transitions(self) -> dict[str, Any]:
+        """Return a copy of all transitions that can be drawn, the oldest first; nested tensors."""
+        with self._lock:
+            batch = self._storage.gather(self._drawable(self._storage.newest(self._storage.count)), 1, 1.0)
+        batch.pop("discount", None)
+        return batch
 
     def pop_used_data(self) -> NDArray[Any]:
         """Return the ``data_id`` of the transitions that left since the last call, for the owner of their data.

@@ -1,0 +1,287 @@
+"""Data sets of transitions: checked columns in episodes, their spaces and their statistics.
+
+Shapes: N transitions of a data set, E episodes, A dimensions of an action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from lightning_ding import nested
+from lightning_ding.config import nearest, require
+
+Columns = dict[str, Any]
+D4RL_NAMES = {
+    "observations": "obs",
+    "actions": "action",
+    "rewards": "reward",
+    "next_observations": "next_obs",
+    "terminals": "terminated",
+    "timeouts": "truncated",
+}
+"""Names of D4RL's data sets, and ours."""
+NEEDED = ("obs", "action", "reward", "terminated")
+NAMES = (*NEEDED, "truncated", "next_obs", "env_id", "episode_id")
+"""Entries that a data set may have."""
+NEW_AXIS_HINT = "; the first axis of every entry is the transition"
+
+
+@dataclass(frozen=True)
+class DatasetStatistics:
+    """Moments and ranges of a data set."""
+
+    transitions: int
+    """Number of transitions N."""
+    episodes: int
+    """Number of episodes E, parts of episodes included."""
+    obs_mean: Any
+    """Mean of the observations, nested arrays of the shapes of one observation."""
+    obs_std: Any
+    """Standard deviation of the observations, of the same form."""
+    reward_mean: float
+    """Mean reward of a step."""
+    return_mean: float
+    """Mean undiscounted return of whole episodes; of all parts if no episode is whole."""
+    return_min: float
+    """Smallest such return."""
+    return_max: float
+    """Largest such return."""
+    action_low: Any
+    """Smallest action in the data, nested arrays of the shapes of one action."""
+    action_high: Any
+    """Largest action in the data, of the same form."""
+
+
+class Dataset:
+    """Transitions in chronological order, episode after episode.
+
+    Where two consecutive steps do not belong together, a new episode starts: after a step that is ``terminated`` or
+    ``truncated``, where ``env_id`` or ``episode_id`` change, and where ``next_obs`` is not the ``obs`` of the next
+    row. Without ``next_obs`` it is the ``obs`` of the next row of the episode. The final observation of an episode is
+    then unknown: the last step of an episode that did not terminate is left out, and a terminated step, whose next
+    observation has no value, gets its own observation.
+
+    Args:
+        data: ``obs``, nested arrays; ``action``; ``reward``, ``terminated`` and ``truncated``, shape (N,);
+            ``next_obs``, like ``obs``; and ``env_id`` and ``episode_id``, shape (N,), for rows of several envs in
+            turns. All with leading axis N. ``obs``, ``action``, ``reward``, ``terminated`` and one of ``truncated``,
+            ``next_obs`` and ``episode_id`` are needed. The names of D4RL's data sets are known too.
+        observation_space: Observation space of the env; None makes one from the data, without bounds.
+        action_space: Action space of the env; None makes one from the data: a Box from the smallest to the largest
+            action, or as many choices as the largest number in the data requires.
+        starts_at_zero: Whether discrete actions are counted from 0, as in our buffers, and not as the env counts them.
+
+    Raises:
+        ValueError: If an entry is unknown, missing, or of a wrong length, or rewards are not finite, or the data do
+            not fit the spaces.
+
+    Example:
+        >>> steps = {"obs": np.zeros((3, 2)), "action": np.array([0, 1, 1]), "reward": np.ones(3)}
+        >>> data = Dataset({**steps, "terminated": np.array([False, True, False]), "truncated": np.zeros(3, bool)})
+        >>> len(data), data.action_space, data.statistics().return_max
+        (2, Discrete(2), 2.0)
+    """
+
+    def __init__(
+        self,
+        data: Mapping[str, Any],
+        observation_space: spaces.Space[Any] | None = None,
+        action_space: spaces.Space[Any] | None = None,
+        starts_at_zero: bool = False,
+    ) -> None:
+        columns = _checked({D4RL_NAMES.get(name, name): value for name, value in data.items()})
+        self.columns: Columns = _in_episodes(_ordered(columns))
+        """``obs``, ``action``, ``reward``, ``next_obs``, ``terminated``, ``truncated`` and ``episode_id``: nested
+        arrays with leading axis N."""
+        require(len(self) > 0, "dataset", "at least one transition whose next observation is known", 0)
+        self.starts_at_zero = starts_at_zero
+        self.observation_space = observation_space or _space_of(self.columns["obs"])
+        self.action_space = action_space or _action_space_of(self.columns["action"])
+        self.check(self.observation_space, self.action_space)
+
+    def __len__(self) -> int:
+        return len(self.columns["reward"])
+
+    def check(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
+        """Check that the data fit the spaces of an env.
+
+        Raises:
+            ValueError: Naming the entry, what the space allows, and what the data have.
+        """
+        _check_entry(observation_space, self.columns["obs"], "obs", has_range=False, starts_at_zero=False)
+        _check_entry(action_space, self.columns["action"], "action", True, self.starts_at_zero)
+
+    def bounds(self) -> NDArray[np.int64]:
+        """Return the first row of each episode, and N, shape (E + 1,)."""
+        changes = np.flatnonzero(np.diff(self.columns["episode_id"])) + 1
+        return np.concatenate([[0], changes, [len(self)]])
+
+    def returns(self) -> NDArray[np.float64]:
+        """Return the undiscounted return of each episode or part of one, shape (E,)."""
+        return np.add.reduceat(self.columns["reward"].astype(np.float64), self.bounds()[:-1])
+
+    def whole_episodes(self) -> NDArray[np.bool_]:
+        """Return whether each episode is there up to its end, shape (E,)."""
+        last = self.bounds()[1:] - 1
+        return np.asarray(self.columns["terminated"][last] | self.columns["truncated"][last])
+
+    def statistics(self) -> DatasetStatistics:
+        """Return moments and ranges of the data."""
+        returns, whole, obs = self.returns(), self.whole_episodes(), self.columns["obs"]
+        counted = returns[whole] if whole.any() else returns
+        action = self.columns["action"]
+        return DatasetStatistics(
+            transitions=len(self),
+            episodes=len(returns),
+            obs_mean=nested.apply(lambda x: x.mean(0, dtype=np.float64), obs),
+            obs_std=nested.apply(lambda x: x.std(0, dtype=np.float64), obs),
+            reward_mean=float(self.columns["reward"].mean(dtype=np.float64)),
+            return_mean=float(counted.mean()),
+            return_min=float(counted.min()),
+            return_max=float(counted.max()),
+            action_low=nested.apply(lambda x: x.min(0), action),
+            action_high=nested.apply(lambda x: x.max(0), action),
+        )
+
+
+def _checked(data: Mapping[str, Any]) -> Columns:
+    """Return the entries as arrays of equal lengths, 32-bit floats and booleans."""
+    for name in data:
+        require(name in NAMES, "dataset", f"entries among {list(NAMES)}", f"{name!r}; {nearest(name, NAMES)}")
+    missing = [name for name in NEEDED if name not in data]
+    require(not missing, "dataset", f"transitions with {', '.join(NEEDED)}", f"none of {missing}")
+    has_ends = any(name in data for name in ("truncated", "next_obs", "episode_id"))
+    allowed = "transitions with truncated, next_obs or episode_id, which tell episodes apart"
+    require(has_ends, "dataset", allowed, sorted(data))
+    columns: Columns = {name: nested.to_array(nested.as_dicts(value)) for name, value in data.items()}
+    size = len(columns["reward"])
+    for name, leaf in nested.flatten(columns).items():
+        numbers = leaf.dtype.kind in "biuf"
+        require(numbers, f"dataset's {name}", "numbers", f"{leaf.dtype}")
+        got = leaf.shape[0] if leaf.ndim else 1
+        require(got == size, f"dataset's {name}", f"{size} long, like reward{NEW_AXIS_HINT}", got)
+    for name in {"reward", "terminated", "truncated", "env_id", "episode_id"} & columns.keys():
+        shape = columns[name].shape
+        require(len(shape) == 1, f"dataset's {name}", f"of shape ({size},)", shape)
+    columns["reward"] = columns["reward"].astype(np.float32)
+    require(bool(np.isfinite(columns["reward"]).all()), "dataset's reward", "finite", "NaN or infinite rewards")
+    for name in {"terminated", "truncated"} & columns.keys():
+        columns[name] = columns[name].astype(bool)
+    return columns
+
+
+def _ordered(columns: Columns) -> Columns:
+    """Return the rows of each env, and of each episode in it, one after the other."""
+    keys = [columns[name] for name in ("episode_id", "env_id") if name in columns]
+    if not keys:
+        return columns
+    order = np.lexsort(keys)  # stable: the rows of an episode keep their order
+    return {name: nested.index(value, order) for name, value in columns.items()}
+
+
+def _in_episodes(columns: Columns) -> Columns:
+    """Return the columns with ``next_obs``, ``truncated`` and ``episode_id``, without steps that lack the first."""
+    terminated = columns["terminated"]
+    truncated = columns.get("truncated", np.zeros_like(terminated))
+    last = terminated | truncated
+    for name in {"env_id", "episode_id"} & columns.keys():
+        last |= np.append(np.diff(columns[name]) != 0, True)
+    kept = np.ones(len(last), dtype=bool)
+    obs, next_obs = columns["obs"], columns.get("next_obs")
+    if next_obs is None:
+        last[-1] = True
+        kept = terminated | ~last
+        place = np.where(last, np.arange(len(last)), np.arange(1, len(last) + 1))
+        next_obs = nested.index(obs, place)
+    else:
+        _check_same_form(obs, next_obs)
+        last |= ~_follows(obs, next_obs)
+    episode_id = np.concatenate([[0], np.cumsum(last)[:-1]])
+    found = {name: columns[name] for name in ("obs", "action", "reward", "terminated")}
+    found |= {"next_obs": next_obs, "truncated": truncated, "episode_id": episode_id}
+    return found if kept.all() else {name: nested.index(value, kept) for name, value in found.items()}
+
+
+def _check_same_form(obs: Any, next_obs: Any) -> None:
+    forms = [
+        {name: leaf.shape[1:] for name, leaf in nested.flatten({"obs": value}).items()} for value in (obs, next_obs)
+    ]
+    require(forms[0] == forms[1], "dataset's next_obs", f"of the shapes of obs, {forms[0]}", forms[1])
+
+
+def _follows(obs: Any, next_obs: Any) -> NDArray[np.bool_]:
+    """Return whether the next observation of each row is the observation of the next row, shape (N,)."""
+    follows: NDArray[np.bool_] | None = None
+    for now, then in zip(nested.leaves(obs), nested.leaves(next_obs), strict=True):
+        left, right = then[:-1].reshape(len(then) - 1, -1), now[1:].reshape(len(now) - 1, -1)
+        same = ((left == right) | ((left != left) & (right != right))).all(1)  # NaN equals NaN here
+        follows = same if follows is None else follows & same
+    return np.append(np.asarray(follows), False)
+
+
+# ---------------------------------------------------------------------- spaces
+
+
+def _space_of(data: Any) -> spaces.Space[Any]:
+    """Return a space for the observations, without bounds."""
+    if isinstance(data, dict):
+        return spaces.Dict({name: _space_of(below) for name, below in data.items()})
+    shape, kind = data.shape[1:], data.dtype
+    if kind.kind == "f":
+        return spaces.Box(-np.inf, np.inf, shape, kind.type)
+    if not shape:
+        return spaces.Discrete(int(data.max()) + 1)
+    limits = np.iinfo(kind if kind.kind in "iu" else np.uint8)
+    return spaces.Box(limits.min, limits.max, shape, kind.type if kind.kind in "iu" else np.uint8)
+
+
+def _action_space_of(data: Any) -> spaces.Space[Any]:
+    if isinstance(data, dict):
+        return spaces.Dict({name: _action_space_of(below) for name, below in data.items()})
+    if data.dtype.kind == "f":
+        return spaces.Box(data.min(0), data.max(0), dtype=data.dtype.type)
+    sizes = data.max(0) + 1
+    return spaces.Discrete(int(sizes)) if not data.shape[1:] else spaces.MultiDiscrete(sizes)
+
+
+def _check_entry(space: spaces.Space[Any], data: Any, name: str, has_range: bool, starts_at_zero: bool) -> None:
+    """Raise if nested arrays with leading axis N do not fit a space; ranges only of actions."""
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        parts = space.spaces if isinstance(space, spaces.Dict) else {str(i): s for i, s in enumerate(space.spaces)}
+        got = sorted(data) if isinstance(data, dict) else type(data).__name__
+        require(isinstance(data, dict) and data.keys() == parts.keys(), f"dataset's {name}", f"{sorted(parts)}", got)
+        for key, below in parts.items():
+            _check_entry(below, data[key], f"{name}/{key}", has_range, starts_at_zero)
+        return
+    got = "a dict" if isinstance(data, dict) else f"{data.dtype} of shape {data.shape[1:]}"
+    is_whole = not isinstance(data, dict) and data.dtype.kind in "iub"
+    fits = not isinstance(data, dict) and data.shape[1:] == space.shape
+    needs_whole = isinstance(space, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary))
+    kind = "integers" if needs_whole else "numbers"
+    require(fits and (is_whole or not needs_whole), f"dataset's {name}", f"{kind} for {space}", got)
+    if not has_range:
+        return
+    low, high = _range_of(space, starts_at_zero)
+    smallest, largest = data.min(0), data.max(0)
+    tolerance = (
+        1e-4 * np.maximum(np.abs(low), np.abs(high)) if np.isfinite(low).all() and np.isfinite(high).all() else 0
+    )
+    inside = bool((smallest >= low - tolerance).all() and (largest <= high + tolerance).all())
+    require(inside, f"dataset's {name}", f"in {space}", f"from {smallest.tolist()} to {largest.tolist()}")
+
+
+def _range_of(space: Any, starts_at_zero: bool) -> tuple[Any, Any]:
+    """Return the smallest and the largest value of a space."""
+    if isinstance(space, spaces.Box):
+        return space.low, space.high
+    if isinstance(space, spaces.MultiBinary):
+        return np.zeros(space.shape), np.ones(space.shape)
+    sizes = np.asarray(space.n if isinstance(space, spaces.Discrete) else space.nvec)
+    start = np.zeros_like(sizes) if starts_at_zero else np.asarray(space.start)
+    return start, start + sizes - 1

@@ -1,0 +1,264 @@
+"""Training on a data set, without collecting.
+
+Shapes: N transitions of the data set, B transitions of a minibatch, U minibatches of a round.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import zlib
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal, cast
+
+import numpy as np
+import torch
+from lightning.pytorch import Callback, Trainer
+
+from lightning_ding import nested
+from lightning_ding.callbacks import Limits, default_callbacks
+from lightning_ding.checkpoints import save_object
+from lightning_ding.checkpoints.folder import BUFFER_FILE, COLLECTING_FILE, RNG_FILE
+from lightning_ding.config import require
+from lightning_ding.datamodules.base import CollectingDataModule
+from lightning_ding.datamodules.dataset import Dataset, DatasetStatistics
+from lightning_ding.datamodules.dataset_files import DatasetLike, load_dataset
+from lightning_ding.datamodules.replay import ReplayRound
+from lightning_ding.datamodules.rng import Seeds, rng_state, set_rng_state
+from lightning_ding.envs.named import EnvLike, Names, Wrappers
+from lightning_ding.envs.vector import EnvTimeout, VectorMode
+from lightning_ding.worker import IBuffer, create_buffer
+
+
+class OfflineDataModule(CollectingDataModule):
+    """Serve rounds of minibatches of a data set, and evaluate in an env if one is given.
+
+    A round has ``update_per_collect`` minibatches of ``batch_size`` transitions. The policy's replay buffer of type
+    ``other.replay_buffer.type`` holds the whole data set, so n-step returns and priorities work as in online training;
+    its size is that of the data set. An epoch is a number of rounds, followed by an evaluation if there is an env.
+    Schedules, logs and names of checkpoints count updates. Under DDP every rank has the whole data set, and draws other
+    minibatches.
+
+    Args:
+        dataset: Path of an ``.npz`` file, or of a ``.safetensors`` file that a replay buffer saved; id of a Minari data
+            set on this machine; arrays by name; or a :class:`Dataset`. See :func:`load_dataset`.
+        env_id: Evaluation env, in any form that :class:`CollectingDataModule` takes; None evaluates nothing, and takes
+            the spaces from the data.
+        mode: How the evaluation envs are stepped.
+        wrappers: Wrappers of each env, the innermost first.
+        env_kwargs: Arguments of the env.
+        seed: Seed of evaluation and learning, >= 0; each rank derives its own from it.
+        max_train_iter: Updates after which the run ends, >= 1; None for no limit.
+        stop_value: Mean return of an evaluation at which the run ends; None means the policy's
+            ``eval.evaluator.stop_value``. Needs ``env_id``.
+        rounds_per_epoch: Rounds of an epoch, >= 1; None means the number that makes ``eval_freq`` updates.
+        evaluator_env_num: Envs for evaluation on each rank, >= 1; None means one for each episode, up to 8.
+        n_evaluator_episode: Episodes of an evaluation over all ranks, >= 1; None means the policy's
+            ``eval.evaluator.n_episode``.
+        norm_obs: Whether the policy normalises observations by the mean and standard deviation of the data set.
+        norm_reward: Whether the policy learns from rewards divided by the standard deviation of the discounted return
+            in the data set.
+        env_timeout: Time limit for an env in seconds, only with ``mode="async"``.
+        import_names: Modules to import first, for the envs that they register.
+
+    Raises:
+        ValueError: If there is no such data set, env or wrapper, or an argument is out of its range.
+        TypeError: If ``env_id`` is neither a name, a mapping nor a callable.
+        ImportError: If the extra ``minari`` is needed and not installed.
+
+    Example:
+        >>> steps = {"obs": np.zeros((9, 3)), "action": np.linspace(-1, 1, 9)[:, None], "reward": np.ones(9)}
+        >>> ends = {"terminated": np.arange(9) == 8, "truncated": np.zeros(9, dtype=bool)}
+        >>> datamodule = OfflineDataModule({**steps, **ends}, max_train_iter=1000)
+        >>> datamodule.statistics.return_mean
+        9.0
+    """
+
+    axis: ClassVar[Literal["env_step", "train_iter"]] = "train_iter"
+    needs_env: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        dataset: DatasetLike,
+        env_id: EnvLike | None = None,
+        mode: VectorMode = "sync",
+        wrappers: Wrappers = (),
+        env_kwargs: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        max_train_iter: int | None = None,
+        stop_value: float | None = None,
+        rounds_per_epoch: int | None = None,
+        evaluator_env_num: int | None = None,
+        n_evaluator_episode: int | None = None,
+        norm_obs: bool = False,
+        norm_reward: bool = False,
+        env_timeout: EnvTimeout = "default",
+        import_names: Names = (),
+    ) -> None:
+        super().__init__(
+            cast(EnvLike, env_id),
+            mode=mode,
+            wrappers=wrappers,
+            env_kwargs=env_kwargs,
+            seed=seed,
+            max_train_iter=max_train_iter,
+            stop_value=stop_value,
+            rounds_per_epoch=rounds_per_epoch,
+            evaluator_env_num=evaluator_env_num,
+            n_evaluator_episode=n_evaluator_episode,
+            norm_obs=norm_obs,
+            norm_reward=norm_reward,
+            env_timeout=env_timeout,
+            import_names=import_names,
+        )
+        require(env_id is not None or stop_value is None, "stop_value", "None without env_id", stop_value)
+        self.dataset: Dataset = load_dataset(dataset)
+        """The data set."""
+        is_named = isinstance(dataset, (str, os.PathLike))
+        self.save_hyperparameters({"dataset": str(dataset) if is_named else f"{len(self.dataset)} transitions"})
+
+    @cached_property
+    def statistics(self) -> DatasetStatistics:
+        """Moments and ranges of the data set."""
+        return self.dataset.statistics()
+
+    # ------------------------------------------------------------------ Lightning
+
+    def _limits(self, trainer: Trainer) -> Limits:
+        limits = super()._limits(trainer)
+        return limits if self.env_id is not None else dataclasses.replace(limits, stop_value=None)
+
+    def default_callbacks(self, trainer: Trainer) -> list[Callback]:
+        """Return the callbacks that a run needs and ``trainer`` does not have yet."""
+        return default_callbacks(trainer, self._limits(trainer))
+
+    def val_dataloader(self) -> Any:
+        """Return one evaluation, or nothing without an env (Lightning hook)."""
+        evaluation = super().val_dataloader()
+        return evaluation if self.env_id is not None else []
+
+    test_dataloader = val_dataloader
+
+    # ------------------------------------------------------------------ a round
+
+    def _begin_episodes(self) -> None:
+        pass  # nothing is collected
+
+    def _next_round(self) -> ReplayRound:
+        collect = self._policy.collect_mode.get_attribute
+        n_step = {"n_step": collect("nstep"), "discount_factor": collect("discount_factor")}
+        amount = (collect("update_per_collect"), collect("batch_size"))
+        return ReplayRound(self.buffer, *amount, self._policy.progress.train_iter, n_step)
+
+    # ------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that all ranks share, and a checksum of the data set (Lightning hook)."""
+        return super().state_dict() | {"dataset": self._checksum}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state of the run if training is resumed (Lightning hook).
+
+        Raises:
+            ValueError: If the data set or a normalisation is not that of the checkpoint.
+        """
+        if cast(Trainer, self.trainer).state.fn == "fit":
+            then, now = state.get("dataset"), self._checksum
+            require(then == now, "dataset", f"that of the checkpoint, with the checksum {then}", now)
+        super().load_state_dict(state)
+
+    @cached_property
+    def _checksum(self) -> int:
+        checksum = len(self.dataset)
+        for leaf in nested.leaves(self.dataset.columns):
+            checksum = zlib.crc32(np.ascontiguousarray(leaf).data, checksum)
+        return checksum
+
+    def save_rank_state(self, folder: Path, with_buffer: bool = True) -> None:
+        """Write the states of the random number generators of this rank, and priorities if there are any.
+
+        Raises:
+            OSError: If a file cannot be written.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        save_object(rng_state(self._policy.rng), folder / RNG_FILE)
+        own = {"draws": self._draws.bit_generator.state, "metrics": self._policy.metrics.state_dict()}
+        save_object(own, folder / COLLECTING_FILE)
+        if with_buffer and self.buffer.is_prioritised:
+            self.buffer.save_data(folder / BUFFER_FILE)
+
+    def load_rank_state(self, folder: Path) -> None:
+        """Read what ``save_rank_state`` wrote."""
+        self._rng = torch.load(folder / RNG_FILE, weights_only=True)
+        own: dict[str, Any] = torch.load(folder / COLLECTING_FILE, weights_only=True)
+        self._policy.metrics.load_state_dict(own["metrics"], self._policy.device)
+        if (folder / BUFFER_FILE).is_file():
+            self.buffer.load_data(folder / BUFFER_FILE)
+        self._draws.bit_generator.state = own["draws"]
+        set_rng_state(cast("dict[str, Any]", self._rng), self._policy.rng)
+
+    def _redistribute(self, folder: Path, saved: int, env_step: int) -> None:
+        """Draw from a new seed on each rank; counters and weights have already been restored."""
+        seeds = Seeds(self.seed, cast(Trainer, self.trainer).global_rank, env_step)
+        self._draws.bit_generator.state = np.random.default_rng(seeds.of("replay")).bit_generator.state
+
+    # ------------------------------------------------------------------ setting up
+
+    def _setup_evaluator(self, stage: str) -> None:
+        if self.env_id is not None:
+            super()._setup_evaluator(stage)
+        else:
+            require(stage == "fit", "env_id", "an env for evaluations (trainer.validate, trainer.test)", None)
+            self.single_observation_space = self.dataset.observation_space
+            self.single_action_space = self.dataset.action_space
+            self._policy.build(self.single_observation_space, self.single_action_space)
+        if stage == "fit":
+            self.dataset.check(self.single_observation_space, self.single_action_space)
+
+    def _setup_collector(self, trainer: Trainer) -> None:
+        self._check_policy(self._policy)
+        self._start_normalising()
+        self._reset()
+        self._fill_buffer()
+        if self._policy.normaliser.is_on:
+            self._update_statistics(trainer)
+
+    def _check_policy(self, policy: Any) -> None:
+        """Check that the policy learns from replay, and that the data set is large enough.
+
+        Raises:
+            ValueError: If not.
+        """
+        name = type(policy).__name__
+        require(not policy.get_attribute("on_policy"), "policy", "one that learns from replay", name)
+        fits = f"at most the {len(self.dataset)} transitions of the data set"
+        size = policy.get_attribute("batch_size")
+        require(size <= len(self.dataset), "learn.batch_size", fits, size)
+
+    def _fill_buffer(self) -> None:
+        """Make a buffer of the policy's type that holds the data set."""
+        policy, columns = self._policy, self.dataset.columns
+        config = dataclasses.replace(policy.config.other.replay_buffer, replay_buffer_size=len(self.dataset))
+        self._draws = np.random.default_rng(self._seeds().of("replay"))
+        self.buffer: IBuffer = create_buffer(config, seed=self._draws)
+        kind = "other.replay_buffer.type"
+        require(not self.buffer.gives_sequences, kind, "one whose samples are transitions", config.type)
+        is_enough = self.buffer.is_prioritised or not policy.get_attribute("priority")
+        require(is_enough, kind, "a prioritised one, such as 'advanced', with priority", config.type)
+        self.buffer.budget = self.max_train_iter
+        action = columns["action"]
+        if not self.dataset.starts_at_zero:
+            action = policy.action_start.from_env(action)
+        env_id = np.zeros(len(self.dataset), dtype=np.int64)
+        self.buffer.push({**columns, "action": action, "env_id": env_id})
+
+    def _update_statistics(self, trainer: Trainer) -> None:
+        """Add the data set to the statistics of a policy that has none, an equal share of the episodes on each rank."""
+        normaliser, columns = self._policy.normaliser, self.dataset.columns
+        if normaliser.has_statistics:
+            return
+        mine = columns["episode_id"] % trainer.world_size == trainer.global_rank
+        own = {name: nested.index(columns[name], mine) for name in ("obs", "reward", "episode_id")}
+        normaliser.update(nested.to_tensor({**own, "env_id": own["episode_id"]}))
