@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from easydict import EasyDict
 
-from lightning_ding.config import deep_merge, nearest
+from lightning_ding.config import deep_merge, nearest, require
 from lightning_ding.di_engine.defaults import DEFAULTS
 
 Config = dict[str, Any]
 PAIR = ("main_config", "create_config")
+TRIPLE = (*PAIR, "system_config")
 MAIN_KEYS = ("exp_name", "env", "policy", "seed")
 CREATE_KEYS = ("env", "env_manager", "policy", "replay_buffer", "collector", "evaluator")
 ENV_DEFAULTS = {"stop_value": 1e10, "n_evaluator_episode": 4}
@@ -54,7 +55,7 @@ def read_pair(source: Any) -> tuple[Config, Config]:
         TypeError: If ``source`` is neither a path nor a pair of mappings.
     """
     if isinstance(source, (str, Path)):
-        source = _run(Path(source))
+        source = read_file(source, PAIR)
     is_pair = isinstance(source, (tuple, list)) and all(isinstance(one, Mapping) for one in source)
     if not is_pair:
         got = type(source).__name__
@@ -70,8 +71,47 @@ def read_pair(source: Any) -> tuple[Config, Config]:
     return main, create
 
 
+def read_file(path: str | Path, names: Sequence[str]) -> tuple[Any, ...]:
+    """Return the configs of a file, which is run as Python code, so only read files that you trust.
+
+    Args:
+        path: The file.
+        names: Names of the configs, such as ``main_config``.
+
+    Raises:
+        ValueError: If there is no such file, or it lacks one of the configs.
+    """
+    file = Path(path)
+    wanted = " and ".join(names)
+    if file.suffix != ".py" or not file.is_file():
+        raise ValueError(f"input_cfg must be a Python file with {wanted}, got {str(file)!r}")
+    spec = importlib.util.spec_from_file_location(f"_config_{file.stem}", file)
+    module = importlib.util.module_from_spec(cast(Any, spec))
+    cast(Any, spec).loader.exec_module(module)
+    for name in names:
+        if not isinstance(getattr(module, name, None), Mapping):
+            raise ValueError(f"{str(file)!r} must define {wanted}, but has no {name}")
+    return tuple(getattr(module, name) for name in names)
+
+
+CLASSES = ("env_manager", "policy", "learner", "collector", "evaluator", "buffer", "env", "reward_model", "world_model")
+"""Arguments of DI-engine's ``compile_config`` that are classes."""
+NO_CLASSES = (
+    "left out: create_config names the classes by their registered types, and serial_pipeline takes an env and a "
+    "network of your own as env_setting and model"
+)
+
+
 def compile_config(
-    main: Mapping[str, Any], create: Mapping[str, Any], seed: int = 0, family: str | None = None
+    main: Mapping[str, Any],
+    create: Mapping[str, Any] | None = None,
+    *more: type,
+    seed: int = 0,
+    family: str | None = None,
+    create_cfg: Mapping[str, Any] | None = None,
+    auto: bool = True,
+    save_cfg: bool = False,
+    **classes: type | None,
 ) -> EasyDict:
     """Return one config, merged as DI-engine merges it; the arguments are not changed.
 
@@ -82,11 +122,18 @@ def compile_config(
     Args:
         main: The ``main_config``.
         create: The ``create_config``.
+        *more: Refused, as ``classes``.
         seed: Seed of the run.
         family: Type of policy whose defaults apply; None means that of ``create_config``.
+        create_cfg: DI-engine's name of ``create``.
+        auto: Only True, with which DI-engine reads ``create_cfg``.
+        save_cfg: Only False: nothing is written; the entries write ``config.yaml``.
+        **classes: Refused: DI-engine's arguments for classes in place of a ``create_config``.
 
     Raises:
-        ValueError: If the policy has no type, or its type is not among those of ``DEFAULTS``.
+        ValueError: If there is no ``create_config`` or classes are given, or the policy has no type, or its type is
+            not among those of ``DEFAULTS``.
+        TypeError: If an argument is unknown.
 
     Example:
         >>> main = {"env": {}, "policy": {"learn": {"batch_size": 8}}}
@@ -94,7 +141,18 @@ def compile_config(
         >>> cfg.policy.learn.batch_size, cfg.policy.discount_factor
         (8, 0.97)
     """
-    main, create = plain(main), plain(create)
+    given = {name: value for name, value in classes.items() if value is not None}
+    unknown = [name for name in classes if name not in CLASSES]
+    if unknown:
+        raise TypeError(
+            f"compile_config has no argument {unknown[0]!r}; {nearest(unknown[0], (*CLASSES, 'create_cfg'))}"
+        )
+    listed = [create, *more] if more or isinstance(create, type) else []
+    require(not (given or listed), "the classes of compile_config", NO_CLASSES, given or listed)
+    create = create_cfg if create is None else create
+    require(isinstance(create, Mapping) and auto, "create_cfg", "a create_config, with auto=True", create)
+    require(not save_cfg, "save_cfg", "False: serial_pipeline and the other entries write config.yaml", save_cfg)
+    main, create = plain(main), plain(cast(Config, create))
     kind = family or policy_type(main, create)
     if kind not in DEFAULTS:
         raise ValueError(f"create_config.policy.type must be one of {', '.join(DEFAULTS)}, got {kind!r}")
@@ -188,18 +246,6 @@ def plain(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(plain(below) for below in value)
     return value if callable(value) else copy.deepcopy(value)
-
-
-def _run(file: Path) -> tuple[Any, Any]:
-    if file.suffix != ".py" or not file.is_file():
-        raise ValueError(f"input_cfg must be a Python file with {' and '.join(PAIR)}, got {str(file)!r}")
-    spec = importlib.util.spec_from_file_location(f"_config_{file.stem}", file)
-    module = importlib.util.module_from_spec(cast(Any, spec))
-    cast(Any, spec).loader.exec_module(module)
-    for name in PAIR:
-        if not isinstance(getattr(module, name, None), Mapping):
-            raise ValueError(f"{str(file)!r} must define {' and '.join(PAIR)}, but has no {name}")
-    return module.main_config, module.create_config
 
 
 def _check_sections(config: Config, name: str, known: tuple[str, ...], needed: tuple[str, ...]) -> None:

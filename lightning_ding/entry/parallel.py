@@ -15,13 +15,15 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from lightning_ding.config import ConfigLike, require
+from lightning_ding.di_engine.configs import TRIPLE, read_file
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.ding_config import compile_run, read_run
 from lightning_ding.distributed.transport import CoordinatorGoneError, Refusal, get_transport
-from lightning_ding.entry.config_file import check, check_env
+from lightning_ding.entry.config_file import check, check_env, read_config
 from lightning_ding.entry.roles import Parser, add_address
 from lightning_ding.entry.roles import main as be_role
 from lightning_ding.entry.supervisor import RunSupervisor
@@ -29,13 +31,16 @@ from lightning_ding.posix import require_posix_for_distributed
 
 
 def parallel_pipeline(
-    cfg: ConfigLike[ParallelConfig] | tuple[Any, Any, Any] = None, resume: bool | int = False, seed: int | None = None
+    cfg: ConfigLike[ParallelConfig] | tuple[Any, Any, Any] | str | Path = None,
+    resume: bool | int = False,
+    seed: int | None = None,
 ) -> dict[str, Any]:
     """Run coordinator, learner and collectors on this machine until the run is over.
 
     Args:
         cfg: Config of the run, also in DI-engine's format: compiled, or ``(main_config, create_config,
-            system_config)``.
+            system_config)``. A path is that of a YAML or JSON file, or of a Python file with DI-engine's three configs,
+            which is run as code.
         resume: Whether to resume the run in ``main.exp_name``. With three configs, where DI-engine has the seed second,
             an int is the seed.
         seed: Seed of a run with three configs, 0 by default; otherwise None, because ``main.seed`` holds it.
@@ -50,6 +55,8 @@ def parallel_pipeline(
         SystemExit: After SIGTERM or Ctrl-C, with 128 + the number of the signal.
     """
     require_posix_for_distributed()
+    if isinstance(cfg, (str, Path)):
+        cfg = cast(Any, read_file(cfg, TRIPLE) if Path(cfg).suffix == ".py" else read_config(cfg))
     if isinstance(cfg, (tuple, list)):
         if not isinstance(resume, bool):
             resume, seed = False, resume

@@ -125,6 +125,36 @@ class ContinuousQAC(nn.Module):
         for parameter in (*last.parameters(), self.critic.head.weights[-1], self.critic.head.biases[-1]):
             nn.init.uniform_(parameter, -bound, bound)
 
+    def forward(self, inputs: Any, mode: Literal["compute_actor", "compute_critic"]) -> dict[str, Any]:
+        """Return the output of the actor or of the critics in DI-engine's form, for policies that are written in it.
+
+        Args:
+            inputs: For ``compute_actor`` B observations; for ``compute_critic`` a mapping with ``obs`` and ``action``,
+                normalised, shape (B, A) or, of one dimension, (B,). For a hybrid action, ``action`` has
+                ``action_args``, and the mapping also ``logit``, shape (B, K).
+            mode: The part of the network.
+
+        Returns:
+            ``compute_actor``: ``action`` (B, A); with ``reparameterization``, ``logit``, a list of the mean and the
+            standard deviation (B, A) before squashing; with ``hybrid``, ``logit`` (B, K) and ``action_args`` (B, A).
+            ``compute_critic``: ``q_value`` (B,), or a list of two of them.
+
+        Raises:
+            ValueError: If there is no such mode.
+        """
+        require(mode in ("compute_actor", "compute_critic"), "mode", "'compute_actor' or 'compute_critic'", mode)
+        if mode == "compute_actor":
+            output = self.compute_actor(inputs)
+            is_gaussian = self.action_space == "reparameterization"
+            return {"logit": [output["mu"], output["log_sigma"].exp()]} if is_gaussian else output
+        action = inputs["action"]
+        if self.choices:
+            action = {"action_type": inputs["logit"].softmax(dim=-1), "action_args": action["action_args"]}
+        parts = action if isinstance(action, Mapping) else {"action_args": action}
+        columns = {name: part.unsqueeze(1) if part.ndim == 1 else part for name, part in parts.items()}
+        q_value = self.compute_critic(inputs["obs"], columns if self.choices else columns["action_args"])["q_value"]
+        return {"q_value": list(q_value) if len(q_value) > 1 else q_value[0]}
+
     def compute_actor(self, obs: Any) -> dict[str, Tensor]:
         """Return the actor's output for B observations, in normalised units.
 

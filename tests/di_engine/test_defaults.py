@@ -133,3 +133,37 @@ def test_compiled_config_has_the_seed_and_the_name() -> None:
 def test_unknown_policy_names_those_that_there_are() -> None:
     with pytest.raises(ValueError, match=r"policy.type must be one of dqn, .*got 'r2d2'"):
         compile_config(*pair_of("r2d2"))
+
+
+def test_create_config_may_have_dings_name() -> None:
+    main, create = pair_of("dqn")
+    assert compile_config(main, create_cfg=create, auto=True, seed=3) == compile_config(main, create, seed=3)
+
+
+class Worker:
+    """A class."""
+
+
+@pytest.mark.parametrize(
+    ("positional", "named", "message"),
+    [
+        (
+            (Worker, Worker, Worker),
+            {},
+            "classes of compile_config must be left out: create_config names",
+        ),
+        ((), {"policy": Worker, "env": None}, "serial_pipeline takes an env and a network of your own as env"),
+        ((), {}, "create_cfg must be a create_config, with auto=True, got None"),
+        (
+            (pair_of("dqn")[1],),
+            {"save_cfg": True},
+            "save_cfg must be False: serial_pipeline and the other entries",
+        ),
+        ((pair_of("dqn")[1],), {"auto": False}, "create_cfg must be a create_config, with auto=True"),
+    ],
+)
+def test_other_ways_of_compiling_name_the_replacement(positional: Any, named: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        compile_config(pair_of("dqn")[0], *positional, **named)
+    with pytest.raises(TypeError, match="compile_config has no argument 'polcy'; did you mean 'policy'"):
+        compile_config(*pair_of("dqn"), polcy=Worker)

@@ -285,6 +285,33 @@ class Supervisor:
         return {}
 
 
+def test_pipeline_takes_the_path_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def supervisor(cfg: Any, resume: bool) -> Supervisor:
+        seen.append(cfg)
+        return Supervisor()
+
+    monkeypatch.setattr(parallel, "RunSupervisor", supervisor)
+    names = ("main_config", "create_config", "system_config")
+    file = tmp_path / "parallel_config.py"
+    text = [f"{name} = {one!r}" for name, one in zip(names, three_configs(tmp_path), strict=True)]
+    file.write_text("\n".join(text))
+    for path in (file, str(file)):
+        parallel_pipeline(path, 7)
+    parallel_pipeline(three_configs(tmp_path), 7)
+    assert seen[0] == seen[1] == seen[2]
+    file.write_text(text[0])
+    with pytest.raises(ValueError, match="must define main_config and create_config and system_config, but has no cr"):
+        parallel_pipeline(file)
+    with pytest.raises(ValueError, match="must be a Python file with main_config and create_config and system_config"):
+        parallel_pipeline("missing.py")
+    yaml_file = tmp_path / "run.yaml"
+    yaml_file.write_text(f"main: {{seed: 4, exp_name: {tmp_path}}}")
+    parallel_pipeline(yaml_file)
+    assert seen[3].main.seed == 4
+
+
 def test_process_of_a_worker_has_the_class_that_the_config_names(tmp_path: Path) -> None:
     cfg = read_run(compile_run(*three_configs(tmp_path), seed=4))
     worker = roles._make_worker("collector", cfg, {})

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -356,3 +356,23 @@ def test_ranks_of_torchrun_train_the_same_weights(tmp_path: Path) -> None:
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert [folder.name for folder in tmp_path.iterdir() if folder.is_dir()] == ["run"]
     assert result_of()["env_step"] == 2 * 16 * 5  # both ranks: 16 random ones, and 4 rounds
+
+
+class Filmed(Corridor):
+    """Notes the folder of its videos."""
+
+    folders: ClassVar[list[str]] = []
+
+    def enable_save_replay(self, replay_path: str) -> None:
+        self.folders.append(replay_path)
+
+
+def test_evaluation_films_its_envs() -> None:
+    setting = (Filmed, [{"reward": 1.0}], [{"reward": 2.0}] * 2)
+    policy = serial_pipeline(small_pair("dqn", replay_path="of_config"), 0, setting, None, 1)
+    assert Filmed.folders == []
+    state = policy.state_dict()
+    assert evaluate(small_pair("dqn"), 0, setting, None, state, None, "videos") == 20.0
+    assert set(Filmed.folders) == {"videos"}
+    evaluate(small_pair("dqn", replay_path="of_config"), 0, setting, state_dict=state)
+    assert set(Filmed.folders) == {"videos", "of_config"}

@@ -169,3 +169,36 @@ def test_normalised_layers_of_members_are_those_of_single_networks(members: int 
 def test_an_ensemble_has_a_member() -> None:
     with pytest.raises(ValueError, match="ensemble_size must be >= 1, got 0"):
         EnsembleMLP(0, [1, 1])
+
+
+# ---------------------------------------------------------------------- DI-engine's calls
+
+
+@pytest.mark.parametrize("twin_critic", [False, True])
+def test_forward_of_a_mode_has_the_form_of_ding(twin_critic: bool) -> None:
+    model = ContinuousQAC(3, 1, "reparameterization", twin_critic)
+    obs, action = torch.rand(5, 3), torch.rand(5, 1)
+    mu, sigma = model.forward(obs, mode="compute_actor")["logit"]
+    expected = model.compute_actor(obs)
+    assert_close(mu, expected["mu"])
+    assert_close(sigma, expected["log_sigma"].exp())
+    values = model.compute_critic(obs, action)["q_value"]
+    for given in (action, action.squeeze(1)):
+        q_value = model({"obs": obs, "action": given}, mode="compute_critic")["q_value"]
+        assert isinstance(q_value, list if twin_critic else Tensor)
+        found = q_value if isinstance(q_value, list) else [q_value]
+        assert_close(torch.stack(found), values)
+    with pytest.raises(ValueError, match="mode must be 'compute_actor' or 'compute_critic', got 'compute_actr'"):
+        model.forward(obs, mode="compute_actr")  # type: ignore[arg-type]
+
+
+def test_forward_of_a_mode_returns_actions_and_hybrid_choices() -> None:
+    obs = torch.rand(5, 3)
+    model = ContinuousQAC(3, 2)
+    assert_close(model(obs, mode="compute_actor"), model.compute_actor(obs))
+    model = ContinuousQAC(3, **HYBRID)
+    output = model(obs, mode="compute_actor")
+    assert sorted(output) == ["action_args", "logit"]
+    inputs = {"obs": obs, "logit": output["logit"], "action": {"action_args": output["action_args"]}}
+    weights = {"action_type": output["logit"].softmax(1), "action_args": output["action_args"]}
+    assert_close(model(inputs, mode="compute_critic")["q_value"], model.compute_critic(obs, weights)["q_value"][0])

@@ -42,7 +42,8 @@ class BatchSource:
         """Return a round; see :meth:`lightning_ding.datamodules.remote.DataSource.get_data`.
 
         Raises:
-            ValueError: If a batch does not have ``batch_size`` transitions.
+            ValueError: If a batch does not have ``batch_size`` transitions, or has rewards of one step for a policy
+                that learns from returns of several.
         """
         batches = []
         for _ in range(num_batches):
@@ -50,6 +51,7 @@ class BatchSource:
             if batch is None or len(batch) == 0:
                 return RemoteData(stop=True, progress=self._progress())
             batches.append(as_columns(batch, options.get("discount_factor", 1.0)))
+            check_steps(batches[-1], int(options.get("n_step", 1)))
             size = nested.length(batches[-1])
             if size != batch_size:
                 raise ValueError(f"get_data must return {batch_size} transitions, got {size}")
@@ -62,16 +64,43 @@ class ColumnsOf:
     Args:
         get_data: See :class:`BatchSource`.
         discount_factor: Discount factor of returns of several steps, in [0, 1].
+        n_step: Steps of the returns that the policy learns from, >= 1.
     """
 
-    def __init__(self, get_data: GetData, discount_factor: float) -> None:
+    def __init__(self, get_data: GetData, discount_factor: float, n_step: int = 1) -> None:
         self._get_data = get_data
         self._discount_factor = discount_factor
+        self._n_step = n_step
 
     def __call__(self, batch_size: int) -> dict[str, Any] | None:
-        """Return the next batch; None after the last one."""
+        """Return the next batch; None after the last one.
+
+        Raises:
+            ValueError: If the batch has rewards of one step for a policy that learns from returns of several.
+        """
         batch = self._get_data(batch_size)
-        return as_columns(batch, self._discount_factor) if batch else None
+        if not batch:
+            return None
+        columns = as_columns(batch, self._discount_factor)
+        check_steps(columns, self._n_step)
+        return columns
+
+
+def check_steps(batch: Mapping[str, Any], n_step: int) -> None:
+    """Check that a batch has returns of several steps if the policy learns from them.
+
+    Args:
+        batch: Columns that :func:`as_columns` returned; ``discount`` is gamma to the power of the steps of a return.
+        n_step: Steps of the returns that the policy learns from, >= 1.
+
+    Raises:
+        ValueError: If the rewards are those of one step, and ``n_step`` is more.
+    """
+    allowed = (
+        f"returns of nstep = {n_step} steps: {n_step} numbers as the 'reward' of each transition and the 'next_obs' "
+        "after them, as get_nstep_return_data makes them, or what the base class's get_data returns; or set nstep to 1"
+    )
+    require(n_step == 1 or "discount" in batch, "the batch of get_data", allowed, "rewards of one step")
 
 
 class InfoForm(LearningReporter):

@@ -171,7 +171,8 @@ class BaseCommLearner(BaseCommRole):
         """
         learner = self._task_learner(task_info) if "main" in task_info else self._plain_learner(task_info)
         if not isinstance(learner, RemoteLearner):
-            learner.setup_dataloader(ColumnsOf(self.get_data, attribute(learner.policy, "discount_factor", 1.0)))
+            options = {"n_step": 1, "discount_factor": 1.0, **_options(learner)}
+            learner.setup_dataloader(ColumnsOf(self.get_data, **options))
         for name in ("get_data", "send_policy", "send_learn_info"):
             setattr(learner, name, getattr(self, name))
         return learner

@@ -12,6 +12,7 @@ import torch
 from easydict import EasyDict
 
 from lightning_ding.distributed import BaseCommCollector, BaseCommLearner, Coordinator
+from lightning_ding.distributed.comm_worker.ding_forms import BatchSource
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
 from lightning_ding.worker import BaseLearner, LearnerHook
 from tests.distributed.comm_worker.own_workers import Exchange, HookedLearner, OwnCollector, OwnLearner
@@ -249,6 +250,41 @@ def test_batch_of_the_wrong_size_is_named(tmp_path: Path) -> None:
     worker.join(60)
     assert "get_data must return 8 transitions, got 7" in str(system.coordinator.failure)
     system.coordinator.close()
+
+
+class NStepLearner(ListLearner):
+    """Gives transitions with the rewards of three steps, as DI-engine's collectors do."""
+
+    def get_data(self, batch_size: int) -> list[Any]:
+        rewards = {"reward": torch.tensor([1.0, 1.0, 0.0]), "value_gamma": torch.tensor(0.5)}
+        return [{**one, **rewards} for one in super().get_data(batch_size)]
+
+
+def test_own_data_need_returns_of_the_policys_steps(tmp_path: Path) -> None:
+    model = {"obs_shape": 4, "action_shape": 2, **POLICY["model"]}
+    task = {
+        "learner_cfg": {"type": "base", "train_iterations": 2, "exp_name": str(tmp_path)},
+        "policy": {**POLICY, "nstep": 3, "model": model},
+    }
+    learner = NStepLearner(EasyDict(multi_gpu=False), channel=object())._create_learner(task)  # type: ignore[arg-type]
+    learner.start(accelerator="cpu")
+    assert learner.train_iter == 2
+    learner = ListLearner(EasyDict(multi_gpu=False), channel=object())._create_learner(task)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"must be returns of nstep = 3 steps: .*; or set nstep to 1, got 'rewards of"):
+        learner.start(accelerator="cpu")
+
+
+def test_own_data_of_one_step_end_a_run_with_returns_of_several() -> None:
+    steps = {"n_step": 3, "discount_factor": 0.5}
+    single = BatchSource(lambda size: [sample(number) for number in range(size)])
+    with pytest.raises(ValueError, match="returns of nstep = 3 steps"):
+        single.get_data(4, 1, 0, steps, 0)
+    assert single.get_data(4, 1, 0, {**steps, "n_step": 1}, 0).data is not None
+    rewards = {"reward": torch.tensor([1.0, 1.0, 1.0])}
+    data = BatchSource(lambda size: [{**sample(0), **rewards}] * size).get_data(4, 1, 0, steps, 0).data
+    assert data is not None
+    assert data["reward"][0].tolist() == [1.75] * 4
+    assert data["discount"][0].tolist() == [0.125] * 4
 
 
 def test_data_outside_of_a_task_are_refused() -> None:
