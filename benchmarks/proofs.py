@@ -97,6 +97,7 @@ PROOFS = {
     "sac_pendulum": Proof("sac", "Pendulum-v1", 20_000, -200),
     "td3_pendulum": Proof("td3", "Pendulum-v1", 20_000, -200),
     "ddpg_pendulum": Proof("ddpg", "Pendulum-v1", 20_000, -200),
+    "tqc_pendulum": Proof("tqc", "Pendulum-v1", 15_000, -200),
     "ppo_pendulum": Proof("ppo", "Pendulum-v1", 200_000, -250, PPO_PENDULUM),
     "ppo_lunarlander": Proof("ppo", "LunarLander-v3", 1_000_000, 200, PPO_LANDER, num_envs=16, seeds=(0,)),
     "dqn_defaults_cartpole": Proof("dqn", "CartPole-v1", 100_000, 475, has_defaults=True),

@@ -207,6 +207,7 @@ CASES: dict[str, Case] = {
         {"model": {"encoder_hidden_size_list": [16], "share_encoder": True}},
         partial(ToyEnv, "dict", "box"),
     ),
+    "tqc": Case("prioritised, several critics", "tqc", {**PRIORITIES, "model": {"ensemble_num": 3}}, "Pendulum-v1"),
     "sac_ranks": Case("two ranks, norm_reward", "sac", {}, "Pendulum-v1", {"norm_reward": True}, ranks=2),
     "pg": Case("whole episodes", "pg", data={"num_envs": 3}),
     "a2c": Case(

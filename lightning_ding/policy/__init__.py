@@ -23,6 +23,7 @@ from lightning_ding.policy.reference.collate import (
 from lightning_ding.policy.reference.policy import ReferencePolicy
 from lightning_ding.policy.sac import SACConfig, SACPolicy
 from lightning_ding.policy.td3 import TD3Config, TD3Policy
+from lightning_ding.policy.tqc import TQCConfig, TQCPolicy
 
 __all__ = [
     "A2CConfig",
@@ -53,6 +54,8 @@ __all__ = [
     "SACPolicy",
     "TD3Config",
     "TD3Policy",
+    "TQCConfig",
+    "TQCPolicy",
     "create_policy",
     "default_collate",
     "default_decollate",

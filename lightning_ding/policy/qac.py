@@ -1,4 +1,4 @@
-"""The base of DDPG, TD3 and SAC: an actor, and critics of its continuous actions, learned from replay.
+"""The base of DDPG, SAC and their relatives: an actor, and critics of its continuous actions, learned from replay.
 
 Envs, collectors and buffers see actions in the env's units; networks, noise and log-probabilities are in normalised
 ones, [-1, 1] in every dimension.
@@ -28,8 +28,8 @@ from lightning_ding.worker_config import ReplayBufferConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class QACModelConfig(NetworkConfig):
-    """The actor and the critics."""
+class QACNetworkConfig(NetworkConfig):
+    """The actor and any number of critics."""
 
     action_shape: Any = None
     """Number of dimensions of the action, hybrid: ``{action_type_shape, action_args_shape}``; None means that it is
@@ -41,8 +41,6 @@ class QACModelConfig(NetworkConfig):
     action_integer: bool | None = None
     """Whether continuous actions are rounded, for an env with a Box of integers; None means that it is taken from the
     env."""
-    twin_critic: bool = True
-    """Use two critics; the target is the smaller of their values."""
     actor_head_hidden_size: int = 256
     """Width of the actor's hidden layers, >= 1."""
     actor_head_layer_num: int = 1
@@ -80,6 +78,14 @@ class QACModelConfig(NetworkConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class QACModelConfig(QACNetworkConfig):
+    """The actor and one or two critics."""
+
+    twin_critic: bool = True
+    """Use two critics; the target is the smaller of their values."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class QACLearnConfig(ReplayLearnConfig):
     """Options for updates."""
 
@@ -99,11 +105,11 @@ class QACOtherConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class QACConfig(ReplayConfig):
-    """The config of DDPG, TD3 and SAC."""
+    """The config of DDPG, SAC and their relatives."""
 
     random_collect_size: int = 1000
     """Transitions collected with random actions before the first update on each rank, >= 0."""
-    model: QACModelConfig = field(default_factory=QACModelConfig)
+    model: QACNetworkConfig = field(default_factory=QACModelConfig)
     """The actor and the critics."""
     learn: QACLearnConfig = field(default_factory=QACLearnConfig)
     """Options for updates."""

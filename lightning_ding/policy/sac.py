@@ -74,17 +74,23 @@ class SACLearnConfig(QACLearnConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SACConfig(QACConfig):
-    """Everything that can be set of SAC."""
+class SoftConfig(QACConfig):
+    """The config of SAC and its relatives."""
 
-    model: SACModelConfig = field(default_factory=SACModelConfig)
-    """The actor and the critics."""
     learn: SACLearnConfig = field(default_factory=SACLearnConfig)
     """Options for updates."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SACConfig(SoftConfig):
+    """Everything that can be set of SAC."""
+
+    model: SACModelConfig = field(default_factory=SACModelConfig)
+    """The actor and the critics."""
+
+
 @POLICY_REGISTRY.register("sac")
-class SACPolicy(QACPolicy[SACConfig]):
+class SACPolicy(QACPolicy[SoftConfig]):
     """SAC for continuous actions; vector, image and dict observations.
 
     :class:`QACPolicy` describes a network passed as ``model``; its ``compute_actor`` returns ``mu`` and ``log_sigma``.
@@ -148,10 +154,13 @@ class SACPolicy(QACPolicy[SACConfig]):
         It reports ``actor_loss`` and ``alpha``, scalars, and ``log_prob`` (B,).
         """
         action, log_prob = self._sample(batch["obs"], batch["noise"])
-        q = self.model.compute_critic(batch["obs"], action)["q_value"]
-        alpha = self.alpha
+        q, alpha = self._actor_values(batch, action), self.alpha
         loss = rl.soft_actor_loss(q, log_prob, alpha)
         return loss, {"actor_loss": loss.detach(), "log_prob": log_prob.detach(), "alpha": alpha}
+
+    def _actor_values(self, batch: Batch, action: Tensor) -> Tensor:
+        """Return values of actions, shape (E, B); the actor maximises the smallest value of each action."""
+        return self.model.compute_critic(batch["obs"], action)["q_value"]  # type: ignore[no-any-return]
 
     def alpha_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the temperature's loss (eq. 18) of ``log_prob`` (B,), and ``alpha_loss`` to report, detached."""

@@ -12,12 +12,14 @@ from lightning_ding.rl.actor_critic import (
 from lightning_ding.rl.distributional import (
     categorical_projection,
     cross_entropy,
+    ensemble_quantile_huber,
     mean_return,
     moved_support,
     quantile_huber,
     quantile_target,
     share_beyond_support,
     take_action_distribution,
+    truncated_quantiles,
     weighted_mean,
 )
 from lightning_ding.rl.distributions import (
@@ -72,6 +74,7 @@ __all__ = [
     "discrete_counts",
     "distribution_of",
     "double_q_target",
+    "ensemble_quantile_huber",
     "epsilon_greedy",
     "gae",
     "gaussian_noise",
@@ -102,5 +105,6 @@ __all__ = [
     "td_loss",
     "temperature_loss",
     "time_major",
+    "truncated_quantiles",
     "weighted_mean",
 ]

@@ -51,6 +51,7 @@ ALGORITHMS = {
     "ddpg": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"collect": {"noise_type": "ou"}})),
     "td3": Algorithm("Pendulum-v1", ACTOR_CRITIC),
     "sac": Algorithm("Pendulum-v1", ACTOR_CRITIC),
+    "tqc": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"model": {"ensemble_num": 3, "num_quantiles": 5}})),
     "ppo": Algorithm(config=PPO),
     "a2c": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_sample": 16}})),
     "pg": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_episode": 2}})),  # of unknown lengths

@@ -51,6 +51,10 @@ CONFIGS: dict[str, Config] = {
     "ddpg": FAST_ACTOR,
     "td3": FAST_ACTOR,
     "sac": deep_merge(ACTOR_CRITIC, {"learn": {**FAST_Q, "learning_rate_alpha": 3e-3}}),
+    "tqc": deep_merge(
+        ACTOR_CRITIC,
+        {"model": {"ensemble_num": 2, "num_quantiles": 8}, "learn": {**FAST_Q, "learning_rate_alpha": 3e-3}},
+    ),
     "ppo": deep_merge(ROLLOUT, {"learn": {"epoch_per_collect": 4}, "collect": {"n_sample": 128}}),
     "a2c": deep_merge(
         ROLLOUT,
@@ -118,7 +122,8 @@ def test_it_learns_actions_of_several_dimensions(
 
 
 @pytest.mark.parametrize(
-    ("name", "env_step"), [("ddpg", 2400), ("td3", 2400), ("sac", 1200), ("ppo", 3840), ("a2c", 4800), ("pg", 6400)]
+    ("name", "env_step"),
+    [("ddpg", 2400), ("td3", 2400), ("sac", 1200), ("tqc", 1200), ("ppo", 3840), ("a2c", 4800), ("pg", 6400)],
 )
 def test_it_learns_to_hit_a_target_in_a_box_that_is_not_the_unit_box(
     name: str, env_step: int, make_trainer: MakeTrainer, request: pytest.FixtureRequest
@@ -170,6 +175,7 @@ def value_of(policy: Any, obs: torch.Tensor) -> list[float]:
         ("ddpg", 1500, {"learn": {"target_theta": 0.05}}),
         ("td3", 1500, {"learn": {"target_theta": 0.1}}),
         ("sac", 1500, NO_ENTROPY),
+        ("tqc", 1500, NO_ENTROPY),
         ("ppo", 5120, {}),
         ("a2c", 9600, {}),
     ],
