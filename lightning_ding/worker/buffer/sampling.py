@@ -56,12 +56,14 @@ def _wrong(rows: Rows, replace: bool, dropped: Mask | None) -> Mask | None:
 
 
 def _repeats(rows: Rows) -> Mask | None:
-    ordered = np.sort(rows, axis=1)
+    ordered = rows.copy()
+    ordered.sort(1)
     minibatch, place = (ordered[:, 1:] == ordered[:, :-1]).nonzero()
     if len(place) == 0:
         return None
     again = np.zeros(rows.shape, dtype=bool)
-    again[minibatch, rows.argsort(1)[minibatch, place + 1]] = True
+    order = rows[minibatch].argsort(1)  # of the minibatches with repeats, which are few
+    again[minibatch, order[np.arange(len(place)), place + 1]] = True
     return again
 
 
