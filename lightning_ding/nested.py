@@ -106,9 +106,7 @@ def to_tensor(data: Any) -> Nested:
 
 def to_numpy(data: Any) -> NestedArray:
     """Return tensors as numpy arrays on the CPU, sharing memory if they are already there."""
-    return cast(
-        NestedArray, apply(lambda x: x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x), data)
-    )
+    return cast(NestedArray, apply(lambda x: x.numpy(force=True) if isinstance(x, Tensor) else np.asarray(x), data))
 
 
 def to_array(data: Any) -> NestedArray:

@@ -42,8 +42,12 @@ def draw(
     if not replace and 2 * batch_size > count:
         return np.stack([rng.permutation(count)[:batch_size] for _ in range(num_batches)])
     rows = rng.integers(count, size=(num_batches, batch_size))
-    while (again := _wrong(rows, replace, dropped)) is not None:  # drawn again until nothing is wrong
-        rows[again] = rng.integers(count, size=np.count_nonzero(again))
+    part, places = rows, np.arange(num_batches)
+    while (again := _wrong(part, replace, dropped)) is not None:  # drawn again until nothing is wrong
+        part[again] = rng.integers(count, size=int(again.sum()))
+        rows[places] = part
+        places = places[again.any(1)]
+        part = rows[places]  # only the minibatches that were changed can still be wrong
     return rows
 
 
