@@ -191,6 +191,11 @@ CASES: dict[str, Case] = {
     "c51": Case("2 steps, time limits", "c51", {"nstep": 2, "model": {"v_min": -20}}, "MountainCar-v0"),
     "qrdqn": Case("prioritised, env processes", "qrdqn", PRIORITIES, "Acrobot-v1", {"mode": "async"}),
     "rainbow": Case("prioritised, noisy layers", "rainbow"),
+    "mdqn": Case("3 steps", "mdqn", {"nstep": 3}),
+    "sql": Case("multi-discrete actions", "sql", {}, partial(ToyEnv, acts="many")),
+    "iqn": Case("prioritised, random levels", "iqn", PRIORITIES),
+    "fqf": Case("two optimizers", "fqf", {"learn": {"learning_rate_fraction": 1e-3, "ent_coef": 0.1}}),
+    "discrete_sac": Case("norm_obs", "discrete_sac", data={"norm_obs": True}),
     "ddpg": Case(
         "noise that drifts, norm_obs", "ddpg", {"collect": {"noise_type": "ou"}}, "Pendulum-v1", {"norm_obs": True}
     ),
@@ -207,7 +212,6 @@ CASES: dict[str, Case] = {
         {"model": {"encoder_hidden_size_list": [16], "share_encoder": True}},
         partial(ToyEnv, "dict", "box"),
     ),
-    "tqc": Case("prioritised, several critics", "tqc", {**PRIORITIES, "model": {"ensemble_num": 3}}, "Pendulum-v1"),
     "sac_ranks": Case("two ranks, norm_reward", "sac", {}, "Pendulum-v1", {"norm_reward": True}, ranks=2),
     "pg": Case("whole episodes", "pg", data={"num_envs": 3}),
     "a2c": Case(

@@ -5,7 +5,7 @@ A *nested tensor* is a tensor, or a dict whose values are nested tensors with th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Union, cast
 
 import numpy as np
@@ -50,7 +50,7 @@ def flatten(data: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in data.items():
         if not isinstance(key, str) or not key or "/" in key:
             raise ValueError(f"keys of nested data must be non-empty strings without '/', got {key!r}")
-        if type(value) is not np.ndarray and isinstance(value, Mapping):  # the second test is slow
+        if isinstance(value, Mapping):
             flat |= {f"{key}/{name}": leaf for name, leaf in flatten(value).items()}
         else:
             flat[key] = value
@@ -106,7 +106,9 @@ def to_tensor(data: Any) -> Nested:
 
 def to_numpy(data: Any) -> NestedArray:
     """Return tensors as numpy arrays on the CPU, sharing memory if they are already there."""
-    return cast(NestedArray, apply(lambda x: x.numpy(force=True) if isinstance(x, Tensor) else np.asarray(x), data))
+    return cast(
+        NestedArray, apply(lambda x: x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x), data)
+    )
 
 
 def to_array(data: Any) -> NestedArray:
@@ -118,12 +120,7 @@ def to_array(data: Any) -> NestedArray:
     Raises:
         TypeError: If a leaf is not a number.
     """
-    if isinstance(data, dict):  # most leaves stay as they are, which saves two calls for each
-        return {
-            name: leaf if type(leaf) is np.ndarray and leaf.dtype.char != "d" else to_array(leaf)
-            for name, leaf in data.items()
-        }
-    return _float32_array(data)
+    return cast(NestedArray, apply(_float32_array, data))
 
 
 def from_sample(data: Any) -> Any:
@@ -200,16 +197,18 @@ def stack_arrays(items: Sequence[Any]) -> Any:
     return _join(items, np.stack, "", _float32_array)
 
 
-def unbind(data: Nested) -> Sequence[Nested]:
-    """Return ``index(data, i)`` for every i of the leading axis, at the cost of one operation for each leaf.
+def unbind(data: Nested) -> Iterator[Nested]:
+    """Yield ``index(data, i)`` for every i of the leading axis, at the cost of one operation for each leaf.
 
     Example:
         >>> [item["a"].item() for item in unbind({"a": torch.tensor([1, 2])})]
         [1, 2]
     """
     if isinstance(data, dict):
-        return [dict(zip(data, values)) for values in zip(*map(unbind, data.values()), strict=True)]  # noqa: B905 - hot
-    return data.unbind(0)
+        for values in zip(*map(unbind, data.values()), strict=True):
+            yield dict(zip(data, values, strict=True))
+    else:
+        yield from data.unbind(0)
 
 
 def split(data: Nested, size: int) -> list[Nested]:

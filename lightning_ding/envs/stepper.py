@@ -241,7 +241,7 @@ class EnvStepper:
 
 
 def _copy(data: Any) -> Any:
-    return data.copy() if type(data) is np.ndarray else nested.apply(np.copy, data)
+    return nested.apply(np.copy, data)
 
 
 def _add_note(error: Exception, note: str) -> None:

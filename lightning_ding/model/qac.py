@@ -1,6 +1,6 @@
-"""The network of DDPG, SAC and their relatives: an actor for continuous actions, and critics.
+"""The network of DDPG, TD3 and SAC: an actor for continuous actions, and critics.
 
-Shapes: B batch, A dimensions of a continuous action, K choices of a hybrid action, E critics, F features, N quantiles.
+Shapes: B batch, A dimensions of a continuous action, K choices of a hybrid action, E critics, F features.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class EncoderAndHead(nn.Module):
 
 @MODEL_REGISTRY.register("continuous_qac")
 class ContinuousQAC(nn.Module):
-    """An actor and any number of critics of normalised actions; ``actor`` and ``critic`` share no parameters.
+    """An actor and one or two critics of normalised actions; ``actor`` and ``critic`` share no parameters.
 
     Args:
         obs_shape: Size, shape or dict of these of an observation; an entry ``action_mask``, the mask of a hybrid
@@ -44,8 +44,6 @@ class ContinuousQAC(nn.Module):
         action_space: Output of the actor: ``regression`` for an action, ``reparameterization`` for a distribution,
             ``hybrid`` for a choice with arguments.
         twin_critic: Use two critics instead of one.
-        ensemble_num: Number of critics E, >= 1; None for one, or two with ``twin_critic``.
-        num_quantiles: Number of quantiles N that each critic predicts, >= 1; None for critics that predict the mean.
         actor_head_hidden_size: Width of the actor's hidden layers.
         actor_head_layer_num: Number of hidden layers of the actor after the first one, >= 0.
         critic_head_hidden_size: Width of the critics' hidden layers.
@@ -89,15 +87,11 @@ class ContinuousQAC(nn.Module):
         encoder: str | None = None,
         layer_norm: bool = False,
         encoder_kwargs: Mapping[str, Any] | None = None,
-        ensemble_num: int | None = None,
-        num_quantiles: int | None = None,
     ) -> None:
         super().__init__()
         sizes = {"actor_head": actor_head_layer_num, "critic_head": critic_head_layer_num}
         for name, layers in sizes.items():
             require(layers >= 0, f"{name}_layer_num", ">= 0", layers)
-        require(ensemble_num is None or not twin_critic, "twin_critic", "False with ensemble_num", twin_critic)
-        self.values = MeanValue() if num_quantiles is None else QuantileValue(num_quantiles)
         is_masked = action_space != "hybrid" and isinstance(obs_shape, Mapping) and "action_mask" in obs_shape
         require(not is_masked, "obs_shape", "without action_mask for actions without a choice", obs_shape)
         self.action_space = action_space
@@ -118,13 +112,11 @@ class ContinuousQAC(nn.Module):
         require(has_encoder or not share_encoder, "share_encoder", "False without an encoder", share_encoder)
         actor_sizes = [features, *[actor_head_hidden_size] * (1 + actor_head_layer_num), outputs]
         critic_input = features + self.choices + self.action_size
-        critic_sizes = [critic_input, *[critic_head_hidden_size] * (1 + critic_head_layer_num), self.values.output_size]
+        critic_sizes = [critic_input, *[critic_head_hidden_size] * (1 + critic_head_layer_num), 1]
         actor_encoder = None if share_encoder else make()
         actor_head = MLP(actor_sizes, activation, activate_last=False, layer_norm=layer_norm)
         self.actor = EncoderAndHead(actor_encoder, actor_head)
-        number = 1 + twin_critic if ensemble_num is None else ensemble_num
-        critics = EnsembleMLP(number, critic_sizes, activation, layer_norm)
-        self.critic = EncoderAndHead(critic_encoder, critics)
+        self.critic = EncoderAndHead(critic_encoder, EnsembleMLP(1 + twin_critic, critic_sizes, activation, layer_norm))
         if last_layer_init is not None:
             self._init_last_layers(last_layer_init)
 
@@ -182,7 +174,7 @@ class ContinuousQAC(nn.Module):
         return {"mu": mu, "log_sigma": log_sigma.clamp(*LOG_SIGMA_RANGE)}
 
     def compute_critic(self, obs: Any, action: Tensor | Mapping[str, Tensor], members: int | None = None) -> Any:
-        """Return ``q_value``, shape (E, B), and with ``num_quantiles`` what :class:`QuantileValue` returns.
+        """Return ``{"q_value": values}``, shape (E, B).
 
         Args:
             obs: B observations.
@@ -195,41 +187,7 @@ class ContinuousQAC(nn.Module):
             choice = action["action_type"]
             parts.append(choice if choice.ndim == 2 else F.one_hot(choice.long(), self.choices).to(parts[0].dtype))
             action = action["action_args"]
-        return self.values(self.critic.head(torch.cat([*parts, action], dim=1), members))
-
-
-class MeanValue(nn.Module):
-    """Output of critics that predict the mean of the return."""
-
-    output_size = 1
-
-    def forward(self, output: Tensor) -> dict[str, Tensor]:
-        """Return ``q_value``, shape (E, B), for the output of critics, shape (E, B, 1)."""
-        return {"q_value": output.squeeze(2)}
-
-
-class QuantileValue(nn.Module):
-    """Output of critics that predict quantiles of the return (Dabney et al. 2018, https://arxiv.org/abs/1710.10044).
-
-    Args:
-        num_quantiles: Number of quantiles N, >= 1; their levels are the midpoints (2 i - 1) / 2N.
-
-    Example:
-        >>> QuantileValue(2)(torch.tensor([[[1.0, 3.0]]]))
-        {'q_value': tensor([[2.]]), 'quantile': tensor([[[1., 3.]]]), 'tau': tensor([0.2500, 0.7500])}
-    """
-
-    tau: Tensor
-
-    def __init__(self, num_quantiles: int) -> None:
-        super().__init__()
-        require(num_quantiles >= 1, "num_quantiles", ">= 1", num_quantiles)
-        self.output_size = num_quantiles
-        self.register_buffer("tau", (torch.arange(num_quantiles) + 0.5) / num_quantiles, persistent=False)
-
-    def forward(self, output: Tensor) -> dict[str, Tensor]:
-        """Return ``q_value`` (E, B), ``quantile`` (E, B, N) and ``tau`` (N,) for the output of critics, (E, B, N)."""
-        return {"q_value": output.mean(2), "quantile": output, "tau": self.tau}
+        return {"q_value": self.critic.head(torch.cat([*parts, action], dim=1), members).squeeze(2)}
 
 
 class EnsembleMLP(nn.Module):

@@ -6,9 +6,13 @@ from lightning_ding.policy.base.policy import CommandModePolicy, Policy
 from lightning_ding.policy.base.update.non_finite import NonFiniteError
 from lightning_ding.policy.c51 import C51Config, C51Policy
 from lightning_ding.policy.ddpg import DDPGConfig, DDPGPolicy
+from lightning_ding.policy.discrete_sac import DiscreteSACConfig, DiscreteSACPolicy
 from lightning_ding.policy.dqn import DQNConfig, DQNPolicy
 from lightning_ding.policy.factory import create_policy, get_policy_cls
+from lightning_ding.policy.fqf import FQFConfig, FQFPolicy
 from lightning_ding.policy.from_dump import Dump, load_dump
+from lightning_ding.policy.iqn import IQNConfig, IQNPolicy
+from lightning_ding.policy.mdqn import MDQNConfig, MDQNPolicy
 from lightning_ding.policy.pg import PGConfig, PGPolicy
 from lightning_ding.policy.ppo import PPOConfig, PPOPolicy
 from lightning_ding.policy.q_learning import QLearningConfig, QLearningPolicy
@@ -22,8 +26,8 @@ from lightning_ding.policy.reference.collate import (
 )
 from lightning_ding.policy.reference.policy import ReferencePolicy
 from lightning_ding.policy.sac import SACConfig, SACPolicy
+from lightning_ding.policy.sql import SQLConfig, SQLPolicy
 from lightning_ding.policy.td3 import TD3Config, TD3Policy
-from lightning_ding.policy.tqc import TQCConfig, TQCPolicy
 
 __all__ = [
     "A2CConfig",
@@ -35,7 +39,15 @@ __all__ = [
     "DDPGPolicy",
     "DQNConfig",
     "DQNPolicy",
+    "DiscreteSACConfig",
+    "DiscreteSACPolicy",
     "Dump",
+    "FQFConfig",
+    "FQFPolicy",
+    "IQNConfig",
+    "IQNPolicy",
+    "MDQNConfig",
+    "MDQNPolicy",
     "NonFiniteError",
     "PGConfig",
     "PGPolicy",
@@ -52,10 +64,10 @@ __all__ = [
     "ReferencePolicy",
     "SACConfig",
     "SACPolicy",
+    "SQLConfig",
+    "SQLPolicy",
     "TD3Config",
     "TD3Policy",
-    "TQCConfig",
-    "TQCPolicy",
     "create_policy",
     "default_collate",
     "default_decollate",

@@ -93,7 +93,7 @@ class DQNPolicy(QLearningPolicy[DQNConfig]):
         """
         targets = self._targets(batch)
         q_tm1 = self._logits(self._output(self.model, batch["obs"]))
-        action = batch["action"].unbind(1) if self._is_joint(q_tm1) else [batch["action"]]
+        action = self._parts(batch["action"])
         predictions = [rl.take_action_value(q, a) for q, a in zip(q_tm1, action, strict=True)]
         pairs, weight, kind = list(zip(predictions, targets, strict=True)), self._weight(batch), self.config.learn.loss
         loss = _mean([rl.td_loss(prediction, target, weight, kind) for prediction, target in pairs])
@@ -112,6 +112,11 @@ class DQNPolicy(QLearningPolicy[DQNConfig]):
             return [rl.q_target(reward, discount_t, q) for q, _ in q_t]
         selector = self._values(self._output(self.model, next_obs), next_obs)
         return [rl.double_q_target(reward, discount_t, q, s) for (q, _), (s, _) in zip(q_t, selector, strict=True)]
+
+    @staticmethod
+    def _parts(action: Tensor) -> Sequence[Tensor]:
+        """Return each dimension of actions, shapes (B,), of actions, shape (B,) or (B, dimensions)."""
+        return [action] if action.ndim == 1 else action.unbind(1)
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return the registered Q-network."""

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import torch
 from gymnasium import spaces
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lightning_ding import nested, rl
@@ -90,6 +91,8 @@ class QLearningConfig(ReplayConfig):
 
 
 LARGEST_FORWARD = 4096  # rows of a forward pass over a whole round
+TARGET_OF = {"next_obs": "target_q", "obs": "target_q_tm1"}
+"""Name of the target network's output in a prepared round, for each of the observations that it may be computed for."""
 QConfigT = TypeVar("QConfigT", bound=QLearningConfig)
 ValuesAndMask = tuple[Tensor, "Tensor | None"]
 
@@ -103,6 +106,10 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
 
     target_keys: ClassVar[tuple[str, ...]] = ("logit",)
     """Entries of the target network's output that the loss needs."""
+    target_inputs: ClassVar[tuple[str, ...]] = ("next_obs",)
+    """Observations of a transition for which the loss needs the target network's output."""
+    target_noise: ClassVar[tuple[str, ...]] = ()
+    """Random numbers of a minibatch, shape (B, ...), on which the target network's output depends."""
 
     def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
         """Return the loss of a minibatch and the metrics to report.
@@ -131,7 +138,9 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         """Return epsilon-greedy actions; ``eps`` overrides the schedule."""
         epsilon = self._epsilon_at(self.progress.env_step) if eps is None else eps
         actions = [
-            rl.epsilon_greedy(q.cpu().numpy(), epsilon, self.rng, None if mask is None else mask.cpu().numpy())
+            rl.epsilon_greedy(
+                self._preference(q.cpu().numpy()), epsilon, self.rng, None if mask is None else mask.cpu().numpy()
+            )
             for q, mask in self._values(self._output(self.model, obs), obs)
         ]
         action = torch.from_numpy(np.stack(actions, axis=1) if self._is_joint(actions) else actions[0])
@@ -157,20 +166,29 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
             self.progress.train_iter += 1
         return report
 
+    def _preference(self, q: NDArray[np.float32]) -> NDArray[Any]:
+        """Return the numbers whose largest is the action to take when collecting, shape (B, A), of action values."""
+        return q
+
     def _output(self, model: nn.Module, obs: Any) -> dict[str, Any]:
         """Return the output of the network when learning and collecting."""
         return model(obs)  # type: ignore[no-any-return]
 
-    def _target_output(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the output of the target network for the next observations; a prepared round already contains it."""
-        if "target_q" in batch:
-            return batch["target_q"]  # type: ignore[no-any-return]
+    def _target_output(self, batch: Mapping[str, Any], name: str = "next_obs") -> dict[str, Any]:
+        """Return the output of the target network; a prepared round already contains it.
+
+        Args:
+            batch: A minibatch.
+            name: Its observations, one of ``target_inputs``.
+        """
+        if TARGET_OF[name] in batch:
+            return batch[TARGET_OF[name]]  # type: ignore[no-any-return]
         with torch.no_grad():
-            return self._output(self.target_model, batch["next_obs"])
+            return self._output(self.target_model, batch[name])
 
     @torch.no_grad()
     def _prepare_round(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Add ``discount_t`` (U, B), and ``target_q``, the target network's output, if it is constant in the round."""
+        """Add ``discount_t`` (U, B), and the target network's output, if that network is constant in the round."""
         data = data | {"discount_t": self._discount(data)}
         num_batches, batch_size = data["reward"].shape
         if self._target_update.changes_within(self.progress.train_iter, num_batches):
@@ -178,10 +196,12 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         if self._is_joint(()) or num_batches * batch_size > LARGEST_FORWARD:
             return data
         with self._target_in_eval_mode:
-            output = self._target_output({"next_obs": nested.apply(lambda x: x.flatten(0, 1), data["next_obs"])})
-        return data | {
-            "target_q": {name: output[name].unflatten(0, (num_batches, batch_size)) for name in self.target_keys}
-        }
+            for name in self.target_inputs:
+                columns = {key: data[key] for key in (name, *self.target_noise)}
+                output = self._target_output(nested.apply(lambda x: x.flatten(0, 1), columns), name)
+                needed = {key: output[key].unflatten(0, (num_batches, batch_size)) for key in self.target_keys}
+                data = data | {TARGET_OF[name]: needed}
+        return data
 
     @torch.no_grad()
     def _next_action(self, batch: Mapping[str, Any], target_output: Mapping[str, Any]) -> Tensor:

@@ -1,7 +1,7 @@
-"""The base of DDPG, SAC and their relatives: an actor, and critics of its continuous actions, learned from replay.
+"""The base of DDPG, TD3 and SAC: an actor, and critics of its actions, learned from replay.
 
-Envs, collectors and buffers see actions in the env's units; networks, noise and log-probabilities are in normalised
-ones, [-1, 1] in every dimension.
+Actions are continuous, unless a subclass has other ones. Envs, collectors and buffers see them in the env's units;
+networks, noise and log-probabilities are in normalised ones, [-1, 1] in every dimension.
 
 Shapes: B batch, U minibatches of a round, A dimensions of an action, E critics.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -29,18 +29,10 @@ from lightning_ding.worker_config import ReplayBufferConfig
 
 @dataclass(frozen=True, kw_only=True)
 class QACNetworkConfig(NetworkConfig):
-    """The actor and any number of critics."""
+    """The actor and the critics, of any kind of actions."""
 
-    action_shape: Any = None
-    """Number of dimensions of the action, hybrid: ``{action_type_shape, action_args_shape}``; None means that it is
-    taken from the env."""
-    action_low: Sequence[float] | None = None
-    """Smallest value of each dimension of the action; None means the env's, or -1 without an env."""
-    action_high: Sequence[float] | None = None
-    """Largest value of each dimension of the action; None means the env's, or 1 without an env."""
-    action_integer: bool | None = None
-    """Whether continuous actions are rounded, for an env with a Box of integers; None means that it is taken from the
-    env."""
+    twin_critic: bool = True
+    """Use two critics; the target is the smaller of their values."""
     actor_head_hidden_size: int = 256
     """Width of the actor's hidden layers, >= 1."""
     actor_head_layer_num: int = 1
@@ -79,10 +71,18 @@ class QACNetworkConfig(NetworkConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class QACModelConfig(QACNetworkConfig):
-    """The actor and one or two critics."""
+    """The actor and the critics."""
 
-    twin_critic: bool = True
-    """Use two critics; the target is the smaller of their values."""
+    action_shape: Any = None
+    """Number of dimensions of the action, hybrid: ``{action_type_shape, action_args_shape}``; None means that it is
+    taken from the env."""
+    action_low: Sequence[float] | None = None
+    """Smallest value of each dimension of the action; None means the env's, or -1 without an env."""
+    action_high: Sequence[float] | None = None
+    """Largest value of each dimension of the action; None means the env's, or 1 without an env."""
+    action_integer: bool | None = None
+    """Whether continuous actions are rounded, for an env with a Box of integers; None means that it is taken from the
+    env."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ class QACOtherConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class QACConfig(ReplayConfig):
-    """The config of DDPG, SAC and their relatives."""
+    """The config of DDPG, TD3 and SAC."""
 
     random_collect_size: int = 1000
     """Transitions collected with random actions before the first update on each rank, >= 0."""
@@ -148,13 +148,15 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
     def _init_spaces(self) -> None:
         super()._init_spaces()
         model = self.config.model
+        if not isinstance(model, QACModelConfig):
+            return  # discrete actions have no bounds
         size = self._action_size()
         low, high = model.action_low or [-1.0] * size, model.action_high or [1.0] * size
         self.action_bounds = ActionBounds(size).to(self.device)
         self.action_bounds.set(low, high, bool(model.action_integer))
 
     def _action_size(self) -> int:
-        model = self.config.model
+        model = cast(QACModelConfig, self.config.model)
         if isinstance(model.action_shape, Mapping):
             return int(model.action_shape["action_args_shape"])
         if model.action_shape is None:  # a network was passed, and the env is not known yet

@@ -83,19 +83,27 @@ class QRDQNPolicy(QLearningPolicy[QRDQNConfig]):
 
     config_class: ClassVar[type[PolicyConfig]] = QRDQNConfig
     target_keys: ClassVar[tuple[str, ...]] = ("logit", "q")
+    divides_by_kappa: ClassVar[bool] = False
+    """Divide the quantile Huber loss by kappa, as in the papers that followed."""
 
     def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the quantile Huber loss of a minibatch and the metrics to report; see :meth:`QLearningPolicy.loss`."""
-        target = self._target(batch)
-        output = self._output(self.model, batch["obs"])
-        prediction = rl.take_action_distribution(output["q"], batch["action"])
-        quantile_huber = rl.quantile_huber(prediction, target, output["tau"], self.config.learn.kappa)
+        target, kappa = self._target(batch), self.config.learn.kappa
+        prediction, tau = self._prediction(batch)
+        quantile_huber = rl.quantile_huber(prediction, target, tau, kappa)
+        if self.divides_by_kappa:
+            quantile_huber = quantile_huber / kappa
         loss = rl.weighted_mean(quantile_huber, self._weight(batch))
         q_value = prediction.detach().mean(1)
         report = {"total_loss": loss.detach(), "q_value": q_value, "target_q_value": target.mean(1)}
         if self.config.priority:
             report["priority"] = quantile_huber.detach()
         return loss, report
+
+    def _prediction(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Return the quantiles of the action taken, shape (B, N), and their levels, shape (N,) or (B, N)."""
+        output = self._output(self.model, batch["obs"])
+        return rl.take_action_distribution(output["q"], batch["action"]), output["tau"]
 
     @torch.no_grad()
     def _target(self, batch: dict[str, Any]) -> Tensor:

@@ -74,23 +74,17 @@ class SACLearnConfig(QACLearnConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftConfig(QACConfig):
-    """The config of SAC and its relatives."""
-
-    learn: SACLearnConfig = field(default_factory=SACLearnConfig)
-    """Options for updates."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SACConfig(SoftConfig):
+class SACConfig(QACConfig):
     """Everything that can be set of SAC."""
 
     model: SACModelConfig = field(default_factory=SACModelConfig)
     """The actor and the critics."""
+    learn: SACLearnConfig = field(default_factory=SACLearnConfig)
+    """Options for updates."""
 
 
 @POLICY_REGISTRY.register("sac")
-class SACPolicy(QACPolicy[SoftConfig]):
+class SACPolicy(QACPolicy[SACConfig]):
     """SAC for continuous actions; vector, image and dict observations.
 
     :class:`QACPolicy` describes a network passed as ``model``; its ``compute_actor`` returns ``mu`` and ``log_sigma``.
@@ -154,20 +148,21 @@ class SACPolicy(QACPolicy[SoftConfig]):
         It reports ``actor_loss`` and ``alpha``, scalars, and ``log_prob`` (B,).
         """
         action, log_prob = self._sample(batch["obs"], batch["noise"])
-        q, alpha = self._actor_values(batch, action), self.alpha
+        q = self.model.compute_critic(batch["obs"], action)["q_value"]
+        alpha = self.alpha
         loss = rl.soft_actor_loss(q, log_prob, alpha)
         return loss, {"actor_loss": loss.detach(), "log_prob": log_prob.detach(), "alpha": alpha}
-
-    def _actor_values(self, batch: Batch, action: Tensor) -> Tensor:
-        """Return values of actions, shape (E, B); the actor maximises the smallest value of each action."""
-        return self.model.compute_critic(batch["obs"], action)["q_value"]  # type: ignore[no-any-return]
 
     def alpha_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the temperature's loss (eq. 18) of ``log_prob`` (B,), and ``alpha_loss`` to report, detached."""
         target_entropy = self.config.learn.target_entropy
-        target_entropy = -float(self._action_size()) if target_entropy is None else target_entropy
+        target_entropy = self._default_entropy() if target_entropy is None else target_entropy
         loss = rl.temperature_loss(self.temperature, batch["log_prob"], target_entropy)
         return loss, {"alpha_loss": loss.detach()}
+
+    def _default_entropy(self) -> float:
+        """Return the entropy to reach if the config leaves it open, in nats."""
+        return -float(self._action_size())
 
     def _sample(self, obs: Any, noise: Tensor) -> tuple[Tensor, Tensor]:
         output = self.model.compute_actor(obs)

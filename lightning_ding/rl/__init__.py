@@ -12,14 +12,13 @@ from lightning_ding.rl.actor_critic import (
 from lightning_ding.rl.distributional import (
     categorical_projection,
     cross_entropy,
-    ensemble_quantile_huber,
+    fraction_loss,
     mean_return,
     moved_support,
     quantile_huber,
     quantile_target,
     share_beyond_support,
     take_action_distribution,
-    truncated_quantiles,
     weighted_mean,
 )
 from lightning_ding.rl.distributions import (
@@ -37,6 +36,7 @@ from lightning_ding.rl.exploration import (
     discrete_counts,
     epsilon_greedy,
     gaussian_noise,
+    gumbel_perturbed,
     random_actions,
     random_legal_actions,
 )
@@ -51,6 +51,7 @@ from lightning_ding.rl.policy_gradients import (
 from lightning_ding.rl.returns import discounted_return, gae, n_step_return
 from lightning_ding.rl.running import RunningMeanStd, combine_moments, moments
 from lightning_ding.rl.sequences import Sequences, time_major
+from lightning_ding.rl.soft import expected_soft_value, munchausen_bonus, soft_q_target, soft_value
 from lightning_ding.rl.td import TDLoss, double_q_target, masked, q_target, take_action_value, td_error, td_loss
 
 __all__ = [
@@ -74,14 +75,17 @@ __all__ = [
     "discrete_counts",
     "distribution_of",
     "double_q_target",
-    "ensemble_quantile_huber",
     "epsilon_greedy",
+    "expected_soft_value",
+    "fraction_loss",
     "gae",
     "gaussian_noise",
+    "gumbel_perturbed",
     "masked",
     "mean_return",
     "moments",
     "moved_support",
+    "munchausen_bonus",
     "n_step_return",
     "pessimistic_target",
     "policy_gradient_loss",
@@ -95,7 +99,9 @@ __all__ = [
     "share_beyond_support",
     "smoothed_action",
     "soft_actor_loss",
+    "soft_q_target",
     "soft_target",
+    "soft_value",
     "squashed_gaussian_log_prob",
     "squashed_gaussian_sample",
     "standardise",
@@ -105,6 +111,5 @@ __all__ = [
     "td_loss",
     "temperature_loss",
     "time_major",
-    "truncated_quantiles",
     "weighted_mean",
 ]

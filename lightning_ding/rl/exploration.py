@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 
 def epsilon_greedy(
-    q: NDArray[np.float32], epsilon: float, rng: np.random.Generator, action_mask: NDArray[Any] | None = None
+    q: NDArray[np.floating[Any]], epsilon: float, rng: np.random.Generator, action_mask: NDArray[Any] | None = None
 ) -> NDArray[np.int64]:
     """Return greedy actions, each replaced by a uniformly random legal one with probability epsilon.
 
@@ -35,6 +35,18 @@ def epsilon_greedy(
     if action_mask is None:
         return np.where(explore, rng.integers(q.shape[1], size=len(q)), greedy)
     return np.where(explore, random_actions(action_mask, rng), greedy)
+
+
+def gumbel_perturbed(q: NDArray[np.float32], temperature: float, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return numbers whose largest is a sample of softmax(q / temperature) (Gumbel 1954).
+
+    Args:
+        q: Action values, illegal actions at minus infinity, shape (B, A).
+        temperature: Temperature, > 0.
+        rng: Random number generator.
+    """
+    perturbed: NDArray[np.float64] = q / temperature + rng.gumbel(size=q.shape)
+    return perturbed
 
 
 def random_actions(

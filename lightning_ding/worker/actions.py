@@ -71,8 +71,6 @@ def check_finite(output: Mapping[str, Any], name_of: Callable[[int], str] = "env
         ValueError: Naming the entry, the first such row and its values.
     """
     for name, entry in output.items():
-        if isinstance(entry, torch.Tensor) and not entry.is_floating_point():
-            continue
         for leaf in nested.leaves(entry):
             values = leaf.numpy(force=True) if isinstance(leaf, torch.Tensor) else np.asarray(leaf)
             if values.dtype.kind != "f" or np.isfinite(values).all():

@@ -39,9 +39,14 @@ CASES: dict[str, dict[str, Any]] = {  # what is special: arguments of the datamo
     "c51": {"env": "MountainCar-v0", "policy": {"nstep": 3}},
     "qrdqn": {"env": "Acrobot-v1", "num_envs": 3, "policy": PRIORITISED},
     "rainbow": {},  # prioritised, noisy
+    "mdqn": {"norm_obs": True},
+    "sql": {"num_envs": 3},  # samples its actions
+    "iqn": {"policy": PRIORITISED},  # random levels in each update
+    "fqf": {"num_envs": 3},  # two optimizers
     "ddpg": {"norm_obs": True},  # noise that drifts
     "td3": {},
     "sac": {"num_envs": 3},
+    "discrete_sac": {"norm_obs": True},
     "ppo": {"norm_obs": True, "norm_reward": True},
     "a2c": {"norm_reward": True, "num_envs": 3},
     "pg": {"num_envs": 3},  # whole episodes
@@ -96,7 +101,7 @@ def fit(run: str, name: str, folder: Path, ranks: int) -> None:
     """Make one run of an algorithm on this rank."""
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(999 if run == "resumed" else 0)
-    case = dict(CASES.get(name, {}))
+    case = dict(CASES[name])
     policy = make_policy(name, **case.pop("policy", {}))
     datamodule = make_datamodule(name, rounds_per_epoch=ROUNDS, **case)
     where, series, end = folder / name / "killed", Series(), End(run == "killed")

@@ -48,13 +48,14 @@ CONFIGS: dict[str, Config] = {
     "c51": CATEGORICAL,
     "qrdqn": Q_LEARNING,
     "rainbow": CATEGORICAL,
+    "mdqn": Q_LEARNING,
+    "sql": deep_merge(Q_LEARNING, {"learn": {"alpha": 0.05}}),
+    "iqn": Q_LEARNING,
+    "fqf": deep_merge(Q_LEARNING, {"model": {"num_quantiles": 8}, "learn": {"learning_rate_fraction": 1e-3}}),
     "ddpg": FAST_ACTOR,
     "td3": FAST_ACTOR,
     "sac": deep_merge(ACTOR_CRITIC, {"learn": {**FAST_Q, "learning_rate_alpha": 3e-3}}),
-    "tqc": deep_merge(
-        ACTOR_CRITIC,
-        {"model": {"ensemble_num": 2, "num_quantiles": 8}, "learn": {**FAST_Q, "learning_rate_alpha": 3e-3}},
-    ),
+    "discrete_sac": deep_merge(ACTOR_CRITIC, {"learn": {**FAST_Q, "auto_alpha": False, "alpha": 0.05}}),
     "ppo": deep_merge(ROLLOUT, {"learn": {"epoch_per_collect": 4}, "collect": {"n_sample": 128}}),
     "a2c": deep_merge(
         ROLLOUT,
@@ -97,6 +98,11 @@ def train(
         ("c51", 1500, "dict"),
         ("qrdqn", 1000, "vector"),
         ("rainbow", 2000, "dict"),
+        ("mdqn", 1000, "vector"),
+        ("sql", 1000, "dict"),
+        ("iqn", 1000, "dict"),
+        ("fqf", 1000, "vector"),
+        ("discrete_sac", 1000, "vector"),
         ("ppo", 2560, "image"),
         ("a2c", 2400, "dict"),
         ("pg", 2400, "vector"),
@@ -122,8 +128,7 @@ def test_it_learns_actions_of_several_dimensions(
 
 
 @pytest.mark.parametrize(
-    ("name", "env_step"),
-    [("ddpg", 2400), ("td3", 2400), ("sac", 1200), ("tqc", 1200), ("ppo", 3840), ("a2c", 4800), ("pg", 6400)],
+    ("name", "env_step"), [("ddpg", 2400), ("td3", 2400), ("sac", 1200), ("ppo", 3840), ("a2c", 4800), ("pg", 6400)]
 )
 def test_it_learns_to_hit_a_target_in_a_box_that_is_not_the_unit_box(
     name: str, env_step: int, make_trainer: MakeTrainer, request: pytest.FixtureRequest
@@ -175,7 +180,8 @@ def value_of(policy: Any, obs: torch.Tensor) -> list[float]:
         ("ddpg", 1500, {"learn": {"target_theta": 0.05}}),
         ("td3", 1500, {"learn": {"target_theta": 0.1}}),
         ("sac", 1500, NO_ENTROPY),
-        ("tqc", 1500, NO_ENTROPY),
+        ("iqn", 1000, COPIED_OFTEN),
+        ("discrete_sac", 1500, {"learn": {"target_theta": 0.05, "alpha": 0.0}}),
         ("ppo", 5120, {}),
         ("a2c", 9600, {}),
     ],

@@ -66,10 +66,10 @@ def losses(policy: Any, data: Config) -> list[tuple[Tensor, Mapping[str, Any]]]:
     if policy.on_policy:
         sequences = rl.time_major(data["env_id"], data["episode_id"])
         return [policy.loss(policy._learning_data(dict(data), sequences))]
+    prepared = policy.prepare(data) if hasattr(policy, "prepare") else data
     if hasattr(policy, "critic_loss"):
-        prepared = policy.prepare(data)
         return [policy.critic_loss(prepared), policy.actor_loss(prepared)]
-    return [policy.loss(data)]
+    return [policy.loss(prepared)]
 
 
 def test_the_cases_name_every_algorithm() -> None:

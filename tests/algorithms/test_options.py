@@ -25,6 +25,8 @@ Flat = dict[str, Any]
 
 Q_LEARNING, ACTOR_CRITIC = names_of(QLearningPolicy), names_of(QACPolicy)
 CANNOT_BE_SET: list[tuple[str, str]] = [  # fields of a family that an algorithm refuses
+    ("mdqn", "learn.double_q"),
+    ("sql", "learn.double_q"),
 ]
 # Sections of the workers have tests in tests/worker; a compiled update gives the numbers of an eager one, which
 # tests/policy/base/update/test_updater.py asserts.
@@ -71,8 +73,8 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "model.v_max": Option(1.0),
     "model.n_atom": Option(11),
     "model.noise_std": Option(0.1),
-    "model.num_quantiles": Option(8),
-    "model.ensemble_num": Option(3),
+    "model.num_quantiles": Option(1, given={"learn.learning_rate": 0.1}),
+    "model.quantile_embedding_size": Option(8),
     "model.actor_head_hidden_size": Option(8),
     "model.actor_head_layer_num": Option(2),
     "model.critic_head_hidden_size": Option(8),
@@ -98,9 +100,16 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "learn.lr_scheduler.end": Option(0.5, given=LINEAR),
     "learn.lr_scheduler.decay": Option(0.6, given=LINEAR),
     "learn.lr_scheduler.points": Option([[0.0, 1.0], [1.0, 0.2]], given=POINTS),
-    "learn.double_q": Option(given={"learn.learning_rate": 0.01}),
+    "learn.double_q": Option(given={"learn.learning_rate": 0.1}),
     "learn.loss": Option("mse"),
     "learn.kappa": Option(0.1),
+    "learn.num_quantiles": Option(4),
+    "learn.num_target_quantiles": Option(4),
+    "learn.learning_rate_fraction": Option(0.002),
+    "learn.ent_coef": Option(0.5, given={"learn.learning_rate_fraction": 0.1}),
+    "entropy_tau": Option(0.5),
+    "m_alpha": Option(0.5),
+    "m_clip": Option(-0.01),
     "learn.learning_rate_actor": Option(0.002),
     "learn.learning_rate_critic": Option(0.002),
     "learn.learning_rate_q": Option(0.002),
@@ -112,7 +121,6 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "learn.noise_range.max": Option(0.01, given=SMOOTHED),
     "learn.alpha": Option(0.3),
     "learn.target_entropy": Option(-3.0),
-    "learn.dropped_quantiles": Option(5),
     "collect.noise_type": Option("ou"),
     "collect.noise_sigma": Option(0.3),
     "other.eps.type": Option("exp", given=FALLING),

@@ -94,25 +94,6 @@ def test_the_first_critic_can_be_asked_alone() -> None:
     assert_close(model.compute_critic(obs, action, members=1)["q_value"], both[:1])
 
 
-@pytest.mark.parametrize("members", [None, 2])
-def test_any_number_of_critics_predicts_quantiles(members: int | None) -> None:
-    model = ContinuousQAC(4, 2, ensemble_num=3, num_quantiles=4)
-    output = model.compute_critic(torch.rand(5, 4), torch.rand(5, 2), members)
-    critics = members or 3
-    assert (output["q_value"].shape, output["quantile"].shape) == ((critics, 5), (critics, 5, 4))
-    assert_close(output["q_value"], output["quantile"].mean(2))
-    assert output["tau"].tolist() == [0.125, 0.375, 0.625, 0.875]
-
-
-def test_the_number_of_critics_is_given_once() -> None:
-    with pytest.raises(ValueError, match="twin_critic must be False with ensemble_num, got True"):
-        ContinuousQAC(4, 2, twin_critic=True, ensemble_num=3)
-    with pytest.raises(ValueError, match="ensemble_size must be >= 1, got 0"):
-        ContinuousQAC(4, 2, ensemble_num=0)
-    with pytest.raises(ValueError, match="num_quantiles must be >= 1, got 0"):
-        ContinuousQAC(4, 2, num_quantiles=0)
-
-
 def test_a_hybrid_action_is_a_choice_with_arguments() -> None:
     model, obs = ContinuousQAC(4, **HYBRID), torch.rand(5, 4)
     output = model.compute_actor(obs)

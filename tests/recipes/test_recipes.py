@@ -23,11 +23,16 @@ CARTPOLE = {
     "c51": 450,
     "qrdqn": 475,
     "rainbow": 450,
+    "mdqn": 450,
+    "sql": 450,
+    "iqn": 450,
+    "fqf": 450,
+    "discrete_sac": 450,
     "ppo": 475,
     "a2c": 450,
     "pg": 400,
 }
-PENDULUM = {"ddpg": -200, "td3": -200, "sac": -200, "tqc": -200}
+PENDULUM = {"ddpg": -200, "td3": -200, "sac": -200}
 BARS = CARTPOLE | PENDULUM
 """The mean return of 20 greedy episodes that each recipe reaches with each of three seeds."""
 TWINS = {f"{name}.py": f"{name}_{'cartpole' if name in CARTPOLE else 'pendulum'}.yaml" for name in BARS}

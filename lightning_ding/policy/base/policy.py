@@ -38,7 +38,7 @@ from lightning_ding.policy.base.trainer import (
     check_callbacks,
     is_forked,
     prepare_trainer,
-    shorten_rounds,
+    skip_transfer_hooks,
     spaces_of,
     with_stored_signature,
 )
@@ -378,7 +378,7 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     def on_train_start(self) -> None:
         """Take over the Trainer's optimizers, and set the scheduled values (Lightning hook)."""
-        shorten_rounds(self.trainer, self)
+        skip_transfer_hooks(self.trainer, self)
         self.updater.begin_fit(self.trainer)
         self.learner.begin_fit()
 

@@ -42,12 +42,8 @@ def draw(
     if not replace and 2 * batch_size > count:
         return np.stack([rng.permutation(count)[:batch_size] for _ in range(num_batches)])
     rows = rng.integers(count, size=(num_batches, batch_size))
-    part, places = rows, np.arange(num_batches)
-    while (again := _wrong(part, replace, dropped)) is not None:  # drawn again until nothing is wrong
-        part[again] = rng.integers(count, size=int(again.sum()))
-        rows[places] = part
-        places = places[again.any(1)]
-        part = rows[places]  # only the minibatches that were changed can still be wrong
+    while (again := _wrong(rows, replace, dropped)) is not None:  # drawn again until nothing is wrong
+        rows[again] = rng.integers(count, size=np.count_nonzero(again))
     return rows
 
 
@@ -60,14 +56,12 @@ def _wrong(rows: Rows, replace: bool, dropped: Mask | None) -> Mask | None:
 
 
 def _repeats(rows: Rows) -> Mask | None:
-    ordered = rows.copy()
-    ordered.sort(1)
+    ordered = np.sort(rows, axis=1)
     minibatch, place = (ordered[:, 1:] == ordered[:, :-1]).nonzero()
     if len(place) == 0:
         return None
     again = np.zeros(rows.shape, dtype=bool)
-    order = rows[minibatch].argsort(1)  # of the minibatches with repeats, which are few
-    again[minibatch, order[np.arange(len(place)), place + 1]] = True
+    again[minibatch, rows.argsort(1)[minibatch, place + 1]] = True
     return again
 
 

@@ -41,6 +41,10 @@ CONFIGS: dict[str, Config] = {
     "dqn": {"model": DISCRETE, "learn": {"learning_rate": 1e-3}},
     "c51": {"model": DISCRETE, "learn": {"learning_rate": 1e-3}},
     "qrdqn": {"model": DISCRETE, "learn": {"learning_rate": 1e-3}},
+    "mdqn": {"model": DISCRETE, "learn": {"learning_rate": 1e-3}},
+    "iqn": {"model": DISCRETE, "learn": {"learning_rate": 1e-3}},
+    "fqf": {"model": DISCRETE, "learn": {"learning_rate": 1e-3, "learning_rate_fraction": 1e-4}},
+    "discrete_sac": {"model": DISCRETE},
     "ppo": {"model": DISCRETE | {"action_space": "discrete"}, "learn": {"batch_size": 16, "epoch_per_collect": 1}},
     "sac": {"model": {"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": [16], "activation": "tanh"}},
 }
@@ -132,7 +136,7 @@ def test_hundred_compiled_updates_equal_eager_ones(caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["dqn", "c51", "qrdqn", "sac"])
+@pytest.mark.parametrize("name", ["dqn", "c51", "qrdqn", "mdqn", "iqn", "fqf", "sac", "discrete_sac"])
 def test_hundred_compiled_updates_of_every_algorithm_equal_eager_ones(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -161,7 +165,7 @@ def test_two_policies_in_one_process_do_not_share_compiled_code() -> None:
 # Around it
 
 
-@pytest.mark.parametrize("name", ["dqn", "c51", "qrdqn", "ppo", "sac"])
+@pytest.mark.parametrize("name", ["dqn", "c51", "qrdqn", "mdqn", "iqn", "fqf", "ppo", "sac", "discrete_sac"])
 def test_functional_update_equals_the_optimizers(name: str, no_compiler: list[str]) -> None:
     data = batches(name, 20)
     assert_close(learn(make(name), data), learn(make(name, False), data), rtol=0, atol=1e-5)

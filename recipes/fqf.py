@@ -1,10 +1,10 @@
-"""TQC on Pendulum-v1: learns to swing the pendulum up and to hold it there.
+"""FQF on CartPole-v1: learns to hold the pole for all 500 steps.
 
-    python recipes/tqc.py            # seed 0
-    python recipes/tqc.py --seed 1
+    python recipes/fqf.py            # seed 0
+    python recipes/fqf.py --seed 1
 
-Evaluates the best checkpoint of 15,000 env steps on 20 separate episodes.
-docs/results.md lists the returns and times of three seeds on two CPU cores.
+Ends as soon as 20 greedy episodes reach 500 steps each, and evaluates the best checkpoint on 20 others.
+docs/results/learning.md has the returns of three seeds.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from lightning import Trainer, seed_everything
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.policy import TQCPolicy
+from lightning_ding.policy import FQFPolicy
 
-ENV_ID = "Pendulum-v1"
+ENV_ID = "CartPole-v1"
 NUM_ENVS = 8
-MAX_ENV_STEP = 15_000
+MAX_ENV_STEP = 50_000
 CONFIG = {
-    "random_collect_size": 1000,
-    "model": {"actor_head_hidden_size": 64, "critic_head_hidden_size": 64, "ensemble_num": 3},
+    "nstep": 3,
+    "model": {"num_quantiles": 8},
     "learn": {
-        "update_per_collect": 4,
+        "update_per_collect": 16,
         "batch_size": 128,
-        "learning_rate_q": 0.001,
-        "learning_rate_policy": 0.001,
-        "learning_rate_alpha": 0.001,
+        "learning_rate": 1e-3,
+        "learning_rate_fraction": 1e-4,
+        "target_update_freq": 10,
     },
-    "collect": {"n_sample": 8},
-    "eval": {"evaluator": {"eval_freq": 1000, "n_episode": 20}},
+    "collect": {"n_sample": 64},
+    "other": {"replay_buffer": {"replay_buffer_size": 20_000}},
+    "eval": {"evaluator": {"eval_freq": 500, "n_episode": 20, "stop_value": 500.0}},
 }
 
 
@@ -44,8 +45,8 @@ def main() -> None:
 
     seed_everything(options.seed)
     datamodule = ReplayDataModule(ENV_ID, num_envs=NUM_ENVS, seed=options.seed, max_env_step=options.max_env_step)
-    policy = TQCPolicy(CONFIG)
-    trainer = Trainer(accelerator="cpu", logger=TensorBoardLogger("runs", name="tqc_pendulum"))
+    policy = FQFPolicy(CONFIG)
+    trainer = Trainer(accelerator="cpu", logger=TensorBoardLogger("runs", name="fqf_cartpole"))
     trainer.fit(policy, datamodule)
 
     best = getattr(trainer.checkpoint_callback, "best_model_path", None)
