@@ -86,9 +86,38 @@ class Schema:
             require(dtype.kind in "iu" and not shape, "env_id", "an integer for each transition", f"{dtype} {shape}")
         self._columns = {name: (array.shape[1:], array.dtype) for name, array in columns.items()}
         self._obs = {name: (array.shape[1:], array.dtype) for name, array in obs.items()}
+        usual = {**self._columns, **self._obs} | {f"next_{name}": known for name, known in self._obs.items()}
+        self._usual = usual if not any("/" in name for name in usual) else None  # None if there are nested entries
+
+    def split_usual(self, data: Mapping[str, Any]) -> tuple[Columns, Columns, Columns, int] | None:
+        """Return columns, observations, next observations and size of a batch that is exactly like the first one.
+
+        It is None for other batches, which may still fit, and if there are nested entries.
+        """
+        usual = self._usual
+        if usual is None or len(data) != len(usual):
+            return None
+        size = -1
+        for name, (tail, dtype) in usual.items():
+            array = data.get(name)
+            if type(array) is not np.ndarray or array.dtype is not dtype or array.ndim != len(tail) + 1:
+                return None
+            shape = array.shape
+            if size < 0:
+                size = shape[0]
+            if shape[0] != size or (tail and shape[1:] != tail):
+                return None
+        columns = dict(data)
+        if not self._obs:
+            return columns, {}, {}, size
+        return columns, {"obs": columns.pop("obs")}, {"obs": columns.pop("next_obs")}, size
 
     def has_leading_axis(self, data: Mapping[str, Any]) -> bool:
         """Return whether a mapping holds columns of this schema, not one transition; :meth:`check` checks the rest."""
+        for name, value in data.items():
+            if self._usual is None or type(value) is not np.ndarray or name not in self._usual:
+                break
+            return value.ndim != len(self._usual[name][0])
         for name, axes in _axes(data):
             known = self._columns.get(name) or self._obs.get(name)
             if known is not None:

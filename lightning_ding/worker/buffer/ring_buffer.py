@@ -101,7 +101,8 @@ class RingBuffer(IBuffer):
                 before the first push; then push a list.
             TypeError: If ``data`` is neither a mapping nor a list of mappings, or the step is not an integer.
         """
-        check_integers(cur_collector_envstep=cur_collector_envstep)
+        if type(cur_collector_envstep) is not int:
+            check_integers(cur_collector_envstep=cur_collector_envstep)
         with self._lock:
             batch: Any = as_columns(data, self._storage.schema)
             if not batch:

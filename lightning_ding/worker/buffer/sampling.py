@@ -56,12 +56,14 @@ def _wrong(rows: Rows, replace: bool, dropped: Mask | None) -> Mask | None:
 
 
 def _repeats(rows: Rows) -> Mask | None:
-    ordered = np.sort(rows, axis=1)
-    minibatch, place = (ordered[:, 1:] == ordered[:, :-1]).nonzero()
-    if len(place) == 0:
+    ordered = rows.copy()
+    ordered.sort()
+    is_equal = ordered[:, 1:] == ordered[:, :-1]
+    if not np.count_nonzero(is_equal):  # faster than any()
         return None
+    minibatch, place = is_equal.nonzero()
     again = np.zeros(rows.shape, dtype=bool)
-    again[minibatch, rows.argsort(1)[minibatch, place + 1]] = True
+    again[minibatch, rows[minibatch].argsort(1)[np.arange(len(place)), place + 1]] = True
     return again
 
 
@@ -125,7 +127,8 @@ def check_sizes(batch_size: int, num_batches: int | None, n_step: int, cur_learn
         ValueError: If a size is out of range.
         TypeError: If ``batch_size`` or ``cur_learner_iter`` is not an integer.
     """
-    check_integers(batch_size=batch_size, cur_learner_iter=cur_learner_iter)
+    if type(batch_size) is not int or type(cur_learner_iter) is not int:
+        check_integers(batch_size=batch_size, cur_learner_iter=cur_learner_iter)
     require(batch_size >= 1, "batch_size", ">= 1", batch_size)
     require(num_batches is None or num_batches >= 1, "num_batches", ">= 1 or None", num_batches)
     require(n_step >= 1, "n_step", ">= 1", n_step)

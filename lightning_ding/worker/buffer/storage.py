@@ -19,22 +19,20 @@ Shapes: C capacity, K transitions pushed, n steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, from_numpy
 
 from lightning_ding import nested
-from lightning_ding.config import require
 from lightning_ding.rl import n_step_return
 from lightning_ding.worker.buffer.columns import ENDS, Columns, ObsColumn, Rows, Schema, has_ends, split_columns
 from lightning_ding.worker.buffer.files import Memory
 from lightning_ding.worker.buffer.frames import StackedFrames
-
-NONE: Rows = np.empty(0, dtype=np.int64)
+from lightning_ding.worker.buffer.links import Links, steps
 
 
 class RingStorage:
@@ -68,15 +66,10 @@ class RingStorage:
         self.push_count = 0
         self.columns: Columns = {}
         self.frames: dict[str, ObsColumn] = {}
-        self.link: Rows = np.empty(0, dtype=np.int64)
+        self._links = Links(self.capacity, {}, None)
         self._schema: Schema | None = None
         self._is_stacked = False
-        self._env_key: tuple[str, bytes] | None = None  # type and envs of the last batch
-        self._envs_are_distinct = False
-        self._last_row: Rows = np.full(0, -1, dtype=np.int64)  # the newest row of each env, -1 for none
-        self._free: Rows = np.empty(0, dtype=np.int64)  # freed slots, the last one on top
-        self._fresh = self.capacity  # the first slot that was never used
-        self._note_windows()
+        self._note_columns()
 
     @property
     def schema(self) -> Schema | None:
@@ -87,8 +80,8 @@ class RingStorage:
     def nbytes(self) -> int:
         """Bytes that hold transitions: rows in use, spare slots that were ever used, links."""
         rows = sum(column[: self.count].nbytes for column in self.columns.values())
-        frames = sum(frames.nbytes(self.count, self._fresh - self.capacity) for frames in self.frames.values())
-        return rows + frames + self.link[: self.count].nbytes
+        frames = sum(frames.nbytes(self.count, self._links.fresh - self.capacity) for frames in self.frames.values())
+        return rows + frames + self._links.link[: self.count].nbytes
 
     # ------------------------------------------------------------------ writing
 
@@ -104,16 +97,12 @@ class RingStorage:
         Raises:
             ValueError: If the keys, shapes, types or lengths do not fit what is here already.
         """
-        columns, obs, next_obs = split_columns(data)
-        schema = self._schema or Schema(columns, obs)
-        size = schema.check(columns, obs, next_obs)
-        if self._schema is None:
-            self._allocate(columns, obs)
-            self._schema = schema
+        usual = None if self._schema is None else self._schema.split_usual(data)
+        columns, obs, next_obs, size = usual or self._split(data)
         if size == 0:
             return 0
         if obs and "env_id" in columns:
-            self._is_distinct(columns["env_id"])  # it refuses negative numbers before anything is written
+            self._links.order_of(columns["env_id"])  # it refuses negative numbers before anything is written
         pushed = size
         self.push_count += size
         if size > self.capacity:
@@ -123,7 +112,7 @@ class RingStorage:
         if not self._is_stacked or "env_id" not in columns:
             self._push(columns, obs, next_obs, size)
         else:
-            for part in _steps(columns["env_id"]):
+            for part in steps(columns["env_id"]):
                 taken = [{k: v[part] for k, v in piece.items()} for piece in (columns, obs, next_obs)]
                 self._push(taken[0], taken[1], taken[2], part.stop - part.start)
         return pushed
@@ -133,127 +122,37 @@ class RingStorage:
         rows = np.arange(self.tail - amount, self.tail)
         return rows if self.tail >= amount else rows % self.capacity
 
+    def _split(self, data: Mapping[str, Any]) -> tuple[Columns, Columns, Columns, int]:
+        """Return columns, observations, next observations and K of a batch; the first one decides the schema."""
+        columns, obs, next_obs = split_columns(data)
+        schema = self._schema or Schema(columns, obs)
+        size = schema.check(columns, obs, next_obs)
+        if self._schema is None:
+            self._allocate(columns, obs)
+            self._schema = schema
+        return columns, obs, next_obs, size
+
     def _push(self, columns: Columns, obs: Columns, next_obs: Columns, size: int) -> None:
-        fits = self.tail + size <= self.capacity
-        rows = np.arange(self.tail, self.tail + size) if fits else (self.tail + np.arange(size)) % self.capacity
-        if self.count + size > self.capacity:
-            self._evict(rows[size - (self.count + size - self.capacity) :])
-        where = slice(self.tail, self.tail + size) if fits else rows
-        for name, column in self.columns.items():
+        end = self.tail + size
+        fits = end <= self.capacity
+        rows = np.arange(self.tail, end) if fits else (self.tail + np.arange(size)) % self.capacity
+        too_many = self.count + size - self.capacity
+        if too_many > 0:
+            self._evict(rows if too_many == size else rows[size - too_many :])
+        where = slice(self.tail, end) if fits else rows
+        for name, column in self._column_items:
             column[where] = columns[name]
         if self.frames:
-            self._write_frames(rows, where, columns.get("env_id"), obs, next_obs)
-        self.tail = (self.tail + size) % self.capacity
+            self._links.write(rows, where, columns.get("env_id"), obs, next_obs)
+        self.tail = end % self.capacity
         self.count = min(self.count + size, self.capacity)
-
-    def _write_frames(
-        self, rows: Rows, where: slice | Rows, env_id: NDArray[Any] | None, obs: Columns, next_obs: Columns
-    ) -> None:
-        waiting: Rows | None = None  # rows whose next observation needs a slot; None for all
-        known = freed = NONE
-        if env_id is not None and self._is_distinct(env_id):
-            known, freed = self._link_to_newest(rows, env_id, obs)
-            self._last_row[env_id] = rows
-        elif env_id is not None:
-            first, last, waiting = self._link_within(rows, env_id, obs, next_obs)
-            some = {name: leaf[first] for name, leaf in obs.items()}
-            known, freed = self._link_to_newest(rows[first], env_id[first], some)
-            known = first[known]
-            self._last_row[env_id[last]] = rows[last]
-        slots = self._exchange(freed, len(rows) if waiting is None else len(waiting))
-        unlinked = rows if waiting is None else rows[waiting]
-        self.link[unlinked] = slots
-        for name, frames in self.frames.items():
-            frames.write_rows(where, rows, obs[name], known, freed)
-            frames.write_slots(slots, next_obs[name] if waiting is None else next_obs[name][waiting], unlinked)
-
-    def _link_within(
-        self, rows: Rows, env_id: NDArray[Any], obs: Columns, next_obs: Columns
-    ) -> tuple[Rows, Rows, Rows]:
-        """Link rows within the batch; return the first and last of each env, and those without a following row."""
-        order = np.argsort(env_id, kind="stable")
-        same = np.append(env_id[order][1:] == env_id[order][:-1], False)
-        before, after = order[same], order[np.flatnonzero(same) + 1]
-        follows = _equal(next_obs, before, obs, after) & self._same_episode(rows[before], rows[after])
-        self.link[rows[before[follows]]] = rows[after[follows]]
-        waiting = np.ones(len(rows), dtype=bool)
-        waiting[before[follows]] = False
-        return order[np.append(True, ~same[:-1])], order[~same], np.flatnonzero(waiting)
-
-    def _link_to_newest(self, rows: Rows, env_id: NDArray[Any], obs: Columns) -> tuple[Rows, Rows]:
-        """Link the newest row of each env to the first new one if that was announced, and free its slot.
-
-        Returns:
-            Indices of the new rows that were announced, and the slots that announced them.
-        """
-        newest = self._last_row[env_id]
-        follows = newest >= 0
-        slots = self.link[newest]  # for an env without a row it is that of any row
-        if "episode_id" in self.columns:
-            follows &= self._same_episode(newest, rows)
-        for name, frames in self.frames.items():
-            follows &= _rows_equal(frames.read(slots), obs[name])
-        known = follows.nonzero()[0]
-        if len(known) < len(rows):
-            newest, slots, rows = newest[known], slots[known], rows[known]
-        self.link[newest] = rows
-        return known, slots
-
-    def _same_episode(self, before: Rows, after: Rows) -> NDArray[np.bool_] | bool:
-        episode_id = self.columns.get("episode_id")
-        return True if episode_id is None else np.asarray(episode_id[before] == episode_id[after])
-
-    def _is_distinct(self, env_id: NDArray[Any]) -> bool:
-        """Return whether a batch holds each env once, in ascending order; mostly they are those of the last batch."""
-        key = (env_id.dtype.char, env_id.tobytes())
-        if key != self._env_key:
-            self._know_envs(env_id)
-            self._env_key = key
-            self._envs_are_distinct = bool((env_id[1:] > env_id[:-1]).all())
-        return self._envs_are_distinct
 
     def _evict(self, rows: Rows) -> None:
         if self._on_evict is not None:
             self._on_evict(rows)
-        if not self.frames:
-            return
-        links = self.link[rows]
-        slots = links[links >= self.capacity]
-        for frames in self.frames.values():
-            frames.release(rows)
-            frames.release(slots)
-        self._give_back(slots)
-        if "env_id" in self.columns:
-            env_id = self.columns["env_id"][rows]
-            gone = self._last_row[env_id] == rows
-            self._last_row[env_id[gone]] = -1
-
-    def _give_back(self, slots: Rows) -> None:
-        if len(slots):
-            self._free = np.concatenate([self._free, slots])
-
-    def _exchange(self, freed: Rows, amount: int) -> Rows:
-        """Free slots and return as many as needed, mostly the same ones."""
-        if len(freed) == amount:
-            return freed
-        self._give_back(freed)
-        return self._take_slots(amount)
-
-    def _take_slots(self, amount: int) -> Rows:
-        kept = max(0, len(self._free) - amount)
-        used, self._free = self._free[kept:], self._free[:kept]
-        more = amount - len(used)
-        if not more:
-            return used
-        self._fresh += more
-        return np.concatenate([used, np.arange(self._fresh - more, self._fresh)])
-
-    def _know_envs(self, env_id: NDArray[Any]) -> None:
-        highest, lowest = int(env_id.max()), int(env_id.min())
-        require(lowest >= 0, "env_id", ">= 0", lowest)
-        if highest >= len(self._last_row):
-            more = np.full(highest + 1 - len(self._last_row), -1, dtype=np.int64)
-            self._last_row = np.concatenate([self._last_row, more])
+        if self.frames:
+            env_id = self.columns.get("env_id")
+            self._links.evict(rows, None if env_id is None else env_id[rows])
 
     def _allocate(self, columns: Columns, obs: Columns) -> None:
         """Allocate the arrays for batches like these."""
@@ -268,13 +167,16 @@ class RingStorage:
         self.columns = {name: new((self.capacity, *c.shape[1:]), c.dtype) for name, c in columns.items()}
         kinds = {name: StackedFrames if name in stacked else ObsColumn for name in obs}
         self.frames = {name: kinds[name](2 * self.capacity, o, self._memory) for name, o in obs.items()}
-        is_small = 2 * self.capacity <= np.iinfo(np.int32).max
-        self.link = np.zeros(self.capacity if obs else 0, dtype=np.int32 if is_small else np.int64)
+        self._links = Links(self.capacity, self.frames, self.columns.get("episode_id"))
         self._is_stacked = bool(stacked)
-        self._note_windows()
+        self._note_columns()
 
-    def _note_windows(self) -> None:
-        """Note the columns that windows read, with one number for each row, and which of them are missing."""
+    def _note_columns(self) -> None:
+        """Note the columns in the forms that pushes, draws and windows use, so that they need not look for them."""
+        self._column_items = list(self.columns.items())
+        self._takes = [(name, column.take) for name, column in self._column_items]
+        self._reads = [(name, f"next_{name}", frames.read) for name, frames in self.frames.items()]
+        self._is_flat = not any("/" in name for name in (*self.columns, *self.frames))
         names = [name for name in ("reward", *ENDS) if name in self.columns]
         numbers = {name: self.columns[name].reshape(-1) for name in names if self.columns[name].size == self.capacity}
         self._reward: Any = numbers.get("reward")
@@ -302,21 +204,21 @@ class RingStorage:
             ValueError: If n is above 1 and the transitions lack the entries that define their order and the ends of
                 episodes.
         """
-        flat: dict[str, Any] = {
-            name: torch.from_numpy(column.take(rows, axis=0)) for name, column in self.columns.items()
-        }
+        flat: dict[str, Any] = {name: from_numpy(take(rows, 0)) for name, take in self._takes}
         last = rows
         if "reward" in flat:
             discount = np.empty(rows.shape, dtype=np.float32)
             discount.fill(discount_factor)
-            flat["discount"] = torch.from_numpy(discount)
+            flat["discount"] = from_numpy(discount)
         if n_step > 1:
             self.require_windows()
             last = self._sum_rewards(flat, rows, n_step, discount_factor)
-        for name, frames in self.frames.items():
-            flat[name] = torch.from_numpy(frames.read(rows))
-            flat[f"next_{name}"] = torch.from_numpy(frames.read(self.link[last]))
-        return nested.unflatten(flat)
+        if self._reads:
+            links = self._links.link.take(last)
+            for name, next_name, read in self._reads:
+                flat[name] = from_numpy(read(rows))
+                flat[next_name] = from_numpy(read(links))
+        return flat if self._is_flat else nested.unflatten(flat)
 
     def require_windows(self, what: str = "n_step must be 1") -> None:
         """Check that transitions have the entries that define their order and the ends of episodes.
@@ -351,7 +253,7 @@ class RingStorage:
 
     def follow(self, rows: Rows) -> tuple[Rows, NDArray[np.bool_]]:
         """Return the next row of the episode, or the row itself if there is none, and whether there is one."""
-        link = self.link[rows]
+        link = self._links.link[rows]
         continues = link < self.capacity
         for mark in self._ends:
             over = mark[rows]
@@ -366,13 +268,13 @@ class RingStorage:
         Args:
             copy: Whether the tensors are copies; otherwise they are the storage's own memory.
         """
-        slots = slice(self.capacity, self._fresh)
+        slots = slice(self.capacity, self._links.fresh)
         arrays = {f"column/{name}": column[: self.count] for name, column in self.columns.items()}
         for name, frames in self.frames.items():
             arrays |= {f"frames/{name}:{part}": array for part, array in frames.state(self.count, slots).items()}
-        arrays |= {"link": self.link[: self.count], "last_row": self._last_row, "free": self._free}
+        arrays |= self._links.state(self.count)
         counters = {"capacity": self.capacity, "frame_stack": self.frame_stack, "count": self.count}
-        counters |= {"tail": self.tail, "push_count": self.push_count, "fresh": self._fresh}
+        counters |= {"tail": self.tail, "push_count": self.push_count, "fresh": self._links.fresh}
         tensors = {name: torch.from_numpy(array.copy() if copy else array) for name, array in arrays.items()}
         return {"tensors": tensors, "counters": counters}
 
@@ -408,43 +310,9 @@ class RingStorage:
                 like[name] = np.empty((0, self.frame_stack, *leaf["pool"].shape[1:]), leaf["pool"].dtype)
         self._allocate(columns, like)
         self._schema = Schema(columns, like)
-        self.count, self.tail, self._fresh = (int(counters[name]) for name in ("count", "tail", "fresh"))
-        self.push_count = int(counters["push_count"])
+        self.count, self.tail, self.push_count = (int(counters[name]) for name in ("count", "tail", "push_count"))
+        self._links.load(own, self.count, int(counters["fresh"]))
         for name, column in self.columns.items():
             column[: self.count] = columns[name]
         for name, frames in self.frames.items():
-            frames.load(leaves[name], self.count, slice(self.capacity, self._fresh))
-        self.link[: self.count] = own["link"]
-        self._last_row, self._free = own["last_row"].copy(), own["free"].copy()
-
-
-def _equal(left: Columns, left_rows: Rows, right: Columns, right_rows: Rows) -> NDArray[np.bool_]:
-    """Return whether ``left[left_rows]`` equals ``right[right_rows]``, row by row, over all leaves."""
-    equal = np.ones(len(left_rows), dtype=bool)
-    for name, column in left.items():
-        equal &= _rows_equal(column[left_rows], right[name][right_rows])
-    return equal
-
-
-def _rows_equal(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return whether arrays are equal along all axes but the first."""
-    same = left == right
-    if left.dtype.kind == "f" and not same.all():
-        same |= (left != left) & (right != right)  # NaN equals NaN here
-    axes = 1 if same.ndim == 2 else tuple(range(1, same.ndim))
-    equal: NDArray[np.bool_] = same.all(axis=axes) if same.ndim > 1 else same
-    return equal
-
-
-def _steps(env_id: NDArray[Any]) -> Iterator[slice]:
-    """Yield consecutive parts of a batch that hold each env at most once."""
-    order = np.argsort(env_id, kind="stable")
-    before = np.full(len(env_id), -1)  # where the same env was before
-    same = np.flatnonzero(env_id[order][1:] == env_id[order][:-1])
-    before[order[same + 1]] = order[same]
-    start = 0
-    for place, last in enumerate(before.tolist()):
-        if last >= start:
-            yield slice(start, place)
-            start = place
-    yield slice(start, len(env_id))
+            frames.load(leaves[name], self.count, slice(self.capacity, self._links.fresh))

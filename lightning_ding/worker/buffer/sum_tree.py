@@ -1,17 +1,18 @@
 """A sum tree, for drawing leaves in proportion to their weights, that also tracks the smallest and largest weight.
 
 It is wide and flat: blocks of 8 leaves, which share a line of the processor's cache, groups of 8 blocks, and a
-cumulative sum over all groups. Drawing finds the group in the sum and descends two levels. Without numba a level is a
-set of array operations. With numba a compiled loop does the same additions and comparisons in the same order, so the
-results are equal to the last bit.
+cumulative sum over all groups; above 4,096 groups there are further levels. Drawing finds the node of the top level in
+the sum and descends. Without numba a level is a set of array operations. With numba a compiled loop does the same
+additions and comparisons in the same order, so the results are equal to the last bit.
 
-Shapes: n leaves written or drawn.
+Shapes: n leaves written or drawn, L levels above the leaves, M nodes of all levels.
 """
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,11 @@ from numpy.typing import NDArray
 from lightning_ding.worker.buffer.columns import Rows
 
 Floats = NDArray[np.float64]
-Write = Callable[[Floats, Floats, Floats, Floats, Floats, Floats, Floats, Rows], None]
-Find = Callable[[Floats, Floats, Floats, Floats], Rows]
+Write = Callable[[Floats, Rows, Floats, Rows], None]
+Find = Callable[[Floats, Rows, Floats, int, Floats], Rows]
 FAN_OUT = 8
+MOST_AT_TOP = 4096  # nodes of the top level, which every draw reads
+SUM, LEAST, MOST = range(3)  # what is known of a node; the least weight is 0 if no weight is above 0
 
 
 class SumTree:
@@ -41,32 +44,39 @@ class SumTree:
 
     def __init__(self, capacity: int, compiled: bool | None = None) -> None:
         self.capacity = capacity
-        groups = -(-capacity // FAN_OUT**2)
-        self._groups = groups
+        levels, top = 2, -(-capacity // FAN_OUT**2)
+        while top > MOST_AT_TOP:
+            levels, top = levels + 1, -(-top // FAN_OUT)
+        self._top = top
+        self._below_top = FAN_OUT**levels  # leaves below a node of the top level
+        self._begins: Rows = np.cumsum([0, *(top * FAN_OUT**level for level in range(levels))])  # from the top
+        self._leaves = top * self._below_top
         self._write, self._find = _kernels(compiled)
         self.clear()
 
     def clear(self) -> None:
         """Set every weight to 0."""
-        groups, blocks = self._groups, self._groups * FAN_OUT  # pages of zeros cost no memory until they are written
-        self._group, self._group_min, self._group_max = np.zeros((3, groups))
-        self._block, self._block_min, self._block_max = np.zeros((3, blocks))
-        self._leaf: Floats = np.zeros(blocks * FAN_OUT)
-        self._used = 0  # groups that were ever written; the others are never read
-        self._use_groups(1)
+        self._nodes: Floats = np.zeros((3, int(self._begins[-1])))  # pages of zeros cost no memory until written
+        self._leaf: Floats = np.zeros(self._leaves)
+        self._used = 1  # nodes of the top level below which there ever was a weight; the others are never read
+        self._largest: float | None = 0.0  # None if it is not known
 
     @property
     def nbytes(self) -> int:
         """Bytes of the weights that were ever written, and of their sums and extremes."""
-        return self._used * (3 + 3 * FAN_OUT + FAN_OUT**2) * self._leaf.itemsize
+        share = self._used / self._top
+        return round(share * (self._nodes.nbytes + self._leaf.nbytes))
 
     def write(self, rows: Rows, weights: Floats | float) -> None:
         """Set the weights of leaves; if a leaf occurs twice, the last one counts."""
-        if self._used < self._groups and len(rows):
-            self._use_groups(int(rows.max()) // FAN_OUT**2 + 1)
+        if not len(rows):
+            return
+        if self._used < self._top:
+            self._used = max(self._used, int(rows[rows.argmax()]) // self._below_top + 1)
         self._leaf[rows] = weights
-        extremes = (self._group_min, self._block_min, self._group_max, self._block_max)
-        self._write(self._group, self._block, self._leaf, *extremes, rows)
+        is_largest = isinstance(weights, float) and self._largest is not None and weights >= self._largest
+        self._largest = weights if is_largest else None
+        self._write(self._nodes, self._begins, self._leaf, rows)
 
     def read(self, rows: Any) -> Floats:
         """Return the weights of leaves."""
@@ -76,17 +86,21 @@ class SumTree:
     @property
     def total(self) -> float:
         """The sum of all weights."""
-        return float(self._group[: self._used].cumsum()[-1])
+        return float(self._nodes[SUM, : self._used].cumsum()[-1])
 
     @property
     def smallest(self) -> float:
         """The smallest weight above 0; infinity if there is none."""
-        return float(self._group_min[: self._used].min())
+        least = self._nodes[LEAST, : self._used]
+        smallest = float(least.min())
+        return smallest if smallest > 0 else float(least.min(where=least > 0, initial=np.inf))
 
     @property
     def largest(self) -> float:
         """The largest weight."""
-        return float(self._group_max[: self._used].max())
+        if self._largest is None:
+            self._largest = float(self._nodes[MOST, : self._used].max())
+        return self._largest
 
     def find(self, fraction: Floats) -> Rows:
         """Return the leaves whose shares of the cumulative sum contain the given fractions of the total.
@@ -97,17 +111,10 @@ class SumTree:
         Raises:
             ValueError: If all weights are 0.
         """
-        rows = self._find(self._group[: self._used], self._block, self._leaf, fraction)
+        rows = self._find(self._nodes, self._begins, self._leaf, self._used, fraction)
         if not len(rows) and len(fraction):
             raise ValueError("a sum tree needs a weight above 0 to draw from, got none")
         return rows
-
-    def _use_groups(self, amount: int) -> None:
-        """Mark the first ``amount`` groups as used, if they are not yet."""
-        if amount > self._used:
-            self._group_min[self._used : amount] = np.inf
-            self._block_min[self._used * FAN_OUT : amount * FAN_OUT] = np.inf
-            self._used = amount
 
 
 def _kernels(compiled: bool | None) -> tuple[Write, Find]:
@@ -120,38 +127,50 @@ def _kernels(compiled: bool | None) -> tuple[Write, Find]:
     return sum_tree_numba.write, sum_tree_numba.find
 
 
-def _write(
-    group: Floats,
-    block: Floats,
-    leaf: Floats,
-    group_min: Floats,
-    block_min: Floats,
-    group_max: Floats,
-    block_max: Floats,
-    rows: Rows,
-) -> None:
-    """Update the blocks and groups above some leaves."""
-    above = rows // FAN_OUT
-    weight = leaf.reshape(-1, FAN_OUT)[above]
-    block[above] = weight.cumsum(axis=1)[:, -1]  # in the order in which a loop adds
-    block_min[above] = np.where(weight > 0, weight, np.inf).min(axis=1)
-    block_max[above] = weight.max(axis=1)
-    top = above // FAN_OUT
-    group[top] = block.reshape(-1, FAN_OUT)[top].cumsum(axis=1)[:, -1]
-    group_min[top] = block_min.reshape(-1, FAN_OUT)[top].min(axis=1)
-    group_max[top] = block_max.reshape(-1, FAN_OUT)[top].max(axis=1)
+def _write(nodes: Floats, begins: Rows, leaf: Floats, rows: Rows) -> None:
+    """Update the nodes above some leaves.
+
+    Args:
+        nodes: Sum, least and largest weight of all nodes, shape (3, M), the top level first.
+        begins: Index of the first node of each level, and M, shape (L + 1,).
+        leaf: Weights of the leaves.
+        rows: The leaves.
+    """
+    leaves = leaf.reshape(-1, FAN_OUT)
+    below = [leaves, leaves, leaves]
+    above = rows
+    for begin, end in zip(begins[-2::-1].tolist(), begins[:0:-1].tolist(), strict=True):
+        above = above // FAN_OUT
+        sums, least, most = (weights[above] for weights in below)
+        smallest = np.where(least > 0, least, np.inf).min(axis=1)
+        level = nodes[:, begin:end]
+        level[SUM, above] = sums.cumsum(axis=1)[:, -1]  # in the order in which a loop adds
+        level[LEAST, above] = np.where(smallest < np.inf, smallest, 0.0)
+        level[MOST, above] = most.max(axis=1)
+        if begin:
+            below = [values.reshape(-1, FAN_OUT) for values in level]
 
 
-def _find(group: Floats, block: Floats, leaf: Floats, fraction: Floats) -> Rows:
-    """Return the leaves that contain fractions of the total; none if the total is 0."""
-    cumulative = group.cumsum()
+def _find(nodes: Floats, begins: Rows, leaf: Floats, used: int, fraction: Floats) -> Rows:
+    """Return the leaves that contain fractions of the total; none if the total is 0.
+
+    Args:
+        nodes: As of ``_write``.
+        begins: As of ``_write``.
+        leaf: Weights of the leaves.
+        used: Number of nodes of the top level to search, from its beginning.
+        fraction: Fractions in [0, 1), shape (n,).
+    """
+    top = nodes[SUM, :used]
+    cumulative = top.cumsum()
     total = cumulative[-1]
     if not total > 0:
         return np.empty(0, dtype=np.int64)
     rest = fraction * total
-    node: Rows = np.minimum(cumulative.searchsorted(rest, side="right"), np.flatnonzero(group)[-1])
+    node: Rows = np.minimum(cumulative.searchsorted(rest, side="right"), np.flatnonzero(top)[-1])
     rest = rest - np.where(node > 0, cumulative[node - 1], 0.0)
-    for weights in (block, leaf):
+    levels = [nodes[SUM, begin:end] for begin, end in pairwise(begins[1:].tolist())]
+    for weights in (*levels, leaf):
         weight = weights.reshape(-1, FAN_OUT)[node]
         within = weight.cumsum(axis=1)
         is_above = within > rest[:, None]

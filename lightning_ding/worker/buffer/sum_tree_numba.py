@@ -11,37 +11,47 @@ FAN_OUT = 8
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator, unused-ignore]
-def write(
-    group: Any, block: Any, leaf: Any, group_min: Any, block_min: Any, group_max: Any, block_max: Any, rows: Any
-) -> None:
-    """Update the blocks and groups above some leaves."""
-    for index in range(len(rows)):
-        above = rows[index] // FAN_OUT
-        total, smallest, largest = 0.0, np.inf, 0.0
-        for child in range(above * FAN_OUT, above * FAN_OUT + FAN_OUT):
-            total += leaf[child]
-            largest = max(largest, leaf[child])
-            if 0 < leaf[child] < smallest:
-                smallest = leaf[child]
-        block[above], block_min[above], block_max[above] = total, smallest, largest
-        top = above // FAN_OUT
-        total, smallest, largest = 0.0, np.inf, 0.0
-        for child in range(top * FAN_OUT, top * FAN_OUT + FAN_OUT):
-            total += block[child]
-            smallest = min(smallest, block_min[child])
-            largest = max(largest, block_max[child])
-        group[top], group_min[top], group_max[top] = total, smallest, largest
+def write(nodes: Any, begins: Any, leaf: Any, rows: Any) -> None:
+    """Update the nodes above some leaves."""
+    above = np.empty(len(rows), dtype=np.int64)
+    count = 0
+    for row in rows:
+        if count == 0 or above[count - 1] != row // FAN_OUT:  # neighbours mostly have the same node above them
+            above[count] = row // FAN_OUT
+            count += 1
+    above = above[:count]
+    sums, least, most = nodes[0], nodes[1], nodes[2]
+    last = len(begins) - 2
+    _up(sums[begins[last] :], least[begins[last] :], most[begins[last] :], leaf, leaf, leaf, above)
+    for level in range(last - 1, -1, -1):
+        begin, below = begins[level], begins[level + 1]
+        for index in range(count):
+            above[index] //= FAN_OUT
+        _up(sums[begin:], least[begin:], most[begin:], sums[below:], least[below:], most[below:], above)
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator, unused-ignore]
-def find(group: Any, block: Any, leaf: Any, fraction: Any) -> Any:
+def _up(sums: Any, least: Any, most: Any, sums_below: Any, least_below: Any, most_below: Any, above: Any) -> None:
+    """Set sum, least and largest weight of nodes from those of their children."""
+    for node in above:
+        total, smallest, largest = 0.0, np.inf, 0.0
+        for child in range(node * FAN_OUT, node * FAN_OUT + FAN_OUT):
+            total += sums_below[child]
+            largest = max(largest, most_below[child])
+            if 0 < least_below[child] < smallest:
+                smallest = least_below[child]
+        sums[node], least[node], most[node] = total, smallest if smallest < np.inf else 0.0, largest
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator, unused-ignore]
+def find(nodes: Any, begins: Any, leaf: Any, used: Any, fraction: Any) -> Any:
     """Return the leaves that contain fractions of the total; none if the total is 0."""
-    cumulative = np.empty(len(group))
+    cumulative = np.empty(used)
     total, last = 0.0, 0
-    for index in range(len(group)):
-        total += group[index]
+    for index in range(used):
+        total += nodes[0, index]
         cumulative[index] = total
-        if group[index] > 0:
+        if nodes[0, index] > 0:
             last = index
     if not total > 0:
         return np.empty(0, dtype=np.int64)
@@ -49,12 +59,13 @@ def find(group: Any, block: Any, leaf: Any, fraction: Any) -> Any:
     top = 0
     for index in range(len(rest)):
         if index > 0 and fraction[index] < fraction[index - 1]:
-            top = 0  # they mostly rise, and then no group is read twice
+            top = 0  # they mostly rise, and then no node is read twice
         while top < last and cumulative[top] <= rest[index]:
             top += 1
         found[index] = top
         rest[index] -= cumulative[top - 1] if top > 0 else 0.0
-    _down(block, found, rest)
+    for level in range(1, len(begins) - 1):
+        _down(nodes[0, begins[level] : begins[level + 1]], found, rest)
     _down(leaf, found, rest)
     return found
 

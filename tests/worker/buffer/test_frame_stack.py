@@ -269,11 +269,11 @@ def test_pool_grows_where_episodes_are_so_short_that_it_must() -> None:
 
 
 def test_many_steps_of_one_env_are_pushed_at_once_in_time_that_grows_with_their_number() -> None:
-    from lightning_ding.worker.buffer.storage import _steps
+    from lightning_ding.worker.buffer.links import steps
 
     env_id = np.array([0, 1, 0, 0, 2, 1, 2, 0])
-    assert [(part.start, part.stop) for part in _steps(env_id)] == [(0, 2), (2, 3), (3, 6), (6, 8)]
-    assert sum(1 for _ in _steps(np.zeros(200_000, dtype=int))) == 200_000  # minutes, if each looked at all others
+    assert [(part.start, part.stop) for part in steps(env_id)] == [(0, 2), (2, 3), (3, 6), (6, 8)]
+    assert sum(1 for _ in steps(np.zeros(200_000, dtype=int))) == 200_000  # minutes, if each looked at all others
 
 
 # ------------------------------------------------------------------ what is refused

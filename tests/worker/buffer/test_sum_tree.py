@@ -19,7 +19,7 @@ QUICK = settings(max_examples=80, deadline=None, derandomize=True)
 # Of whole numbers every sum is exact; the others are rounded, do not overflow, and vanish when added to each other.
 WHOLE = st.sampled_from([0.0, 0.0, 1.0, 2.0, 3.0, 100.0])
 ROUNDED = st.sampled_from([0.0, 0.1, 1 / 3, 1e-300, 5e-324, 1e-9, 1e9, 1e300, 0.7])
-SIZES = st.sampled_from([1, 2, 7, 8, 9, 63, 64, 65, 300])
+SIZES = st.sampled_from([1, 2, 7, 8, 9, 63, 64, 65, 300, 8 * 64 * 4096 + 1])  # the last has a level more
 Writes = list[tuple[list[int], list[float]]]
 
 
@@ -102,7 +102,7 @@ def test_sum_tree_gives_the_same_bits_compiled_and_plain(case: tuple[int, Writes
     fraction = np.append(np.random.default_rng(seed).random(100), [0.0, 1 - 2.0**-53])
     fraction = np.sort(fraction) if is_sorted else fraction
 
-    for name in ("_leaf", "_block", "_group", "_block_min", "_group_min"):
+    for name in ("_leaf", "_nodes"):
         assert getattr(with_numba, name).tobytes() == getattr(without, name).tobytes(), name
     if without.total > 0:
         np.testing.assert_array_equal(with_numba.find(fraction), without.find(fraction))
@@ -183,7 +183,7 @@ def test_sum_tree_needs_little_more_than_its_leaves() -> None:
 
 def test_sum_tree_uses_memory_only_for_written_entries(compiled: bool) -> None:
     tree = SumTree(1_000_000, compiled)
-    assert tree.nbytes < 1000
+    assert tree.nbytes < 6000
 
     tree.write(np.arange(5000), 1.0)
 
