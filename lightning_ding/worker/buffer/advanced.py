@@ -23,7 +23,7 @@ from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.registry import BUFFER_REGISTRY
 from lightning_ding.worker.arguments import also_named
-from lightning_ding.worker.buffer.columns import Rows
+from lightning_ding.worker.buffer.columns import Parts, Rows
 from lightning_ding.worker.buffer.forms import to_lists, to_number_ids
 from lightning_ding.worker.buffer.priorities import Beta, checked_priorities
 from lightning_ding.worker.buffer.rate_limiter import RateLimiter, ThroughputConfig
@@ -176,7 +176,8 @@ class AdvancedReplayBuffer(RingBuffer):
             batch["replay_buffer_idx"] = torch.from_numpy(rows)
             self._limiter.sampled += rows.size
             self._note_sample(rows.size, cur_learner_iter)
-            self._lock.notify_all()
+            if self._is_limited:
+                self._lock.notify_all()
         return to_lists(batch, num_batches, n_step, self._instance_name) if as_list else batch
 
     def update(self, info: Mapping[str, Any]) -> None:
@@ -237,7 +238,8 @@ class AdvancedReplayBuffer(RingBuffer):
 
     # ------------------------------------------------------------------ writing
 
-    def _push(self, batch: dict[str, Any]) -> None:
+    @override
+    def _push(self, batch: Mapping[str, Any], parts: Parts | None) -> None:
         given = checked_priorities(batch["priority"]) if "priority" in batch else None
         if not ADDED.isdisjoint(batch):
             batch = {key: value for key, value in batch.items() if key not in ADDED}
@@ -250,7 +252,7 @@ class AdvancedReplayBuffer(RingBuffer):
         if self._is_limited:
             self._limiter.wait_to_push(nested.length(batch))
         before = self._storage.push_count
-        super()._push(batch)
+        super()._push(batch, parts)
         amount = self._storage.push_count - before
         self._limiter.pushed += amount
         size = min(amount, self._storage.capacity)
@@ -277,7 +279,8 @@ class AdvancedReplayBuffer(RingBuffer):
             rows: Rows of new transitions, whose leaves still hold the weights of the replaced ones.
         """
         largest = self._tree.largest
-        if self._tree.read(rows).max() == largest > 0:  # otherwise the replaced ones do not matter
+        replaced = self._tree.read(rows)
+        if replaced[replaced.argmax()] == largest > 0:  # otherwise the replaced ones do not matter
             self._tree.write(rows, 0.0)
             largest = self._tree.largest
         return largest or 1.0

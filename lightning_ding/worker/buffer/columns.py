@@ -21,6 +21,8 @@ from lightning_ding.worker.buffer.files import Memory
 
 Rows = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
+Parts = tuple[Columns, Columns, Columns, int]
+"""Columns, observation leaves and next-observation leaves of a batch, and the size of its leading axis."""
 DOUBLE = np.dtype(np.float64)
 ENDS = ("terminated", "truncated", "done")
 """Entries that mark the last step of an episode; DI-engine's ``done`` does not distinguish the first two."""
@@ -88,24 +90,26 @@ class Schema:
         self._obs = {name: (array.shape[1:], array.dtype) for name, array in obs.items()}
         usual = {**self._columns, **self._obs} | {f"next_{name}": known for name, known in self._obs.items()}
         self._usual = usual if not any("/" in name for name in usual) else None  # None if there are nested entries
+        self._size = -1  # the leading axis of the last batch that was like the first one
+        self._shapes: list[tuple[str, tuple[int, ...], np.dtype[Any]]] = []  # of its entries
 
-    def split_usual(self, data: Mapping[str, Any]) -> tuple[Columns, Columns, Columns, int] | None:
-        """Return columns, observations, next observations and size of a batch that is exactly like the first one.
+    def split_usual(self, data: Any) -> Parts | None:
+        """Return the parts of a batch that holds the same entries as the first one, all of them arrays of its types.
 
-        It is None for other batches, which may still fit, and if there are nested entries.
+        It is None for anything else, which may still fit, and if there are nested entries.
         """
-        usual = self._usual
-        if usual is None or len(data) != len(usual):
+        if type(data) is not dict or self._usual is None or len(data) != len(self._usual):
             return None
-        size = -1
-        for name, (tail, dtype) in usual.items():
+        first = next(iter(data.values()))
+        if type(first) is not np.ndarray or not first.ndim:
+            return None
+        size = first.shape[0]
+        if size != self._size:
+            self._shapes = [(name, (size, *tail), dtype) for name, (tail, dtype) in self._usual.items()]
+            self._size = size
+        for name, shape, dtype in self._shapes:
             array = data.get(name)
-            if type(array) is not np.ndarray or array.dtype is not dtype or array.ndim != len(tail) + 1:
-                return None
-            shape = array.shape
-            if size < 0:
-                size = shape[0]
-            if shape[0] != size or (tail and shape[1:] != tail):
+            if type(array) is not np.ndarray or array.dtype is not dtype or array.shape != shape:
                 return None
         columns = dict(data)
         if not self._obs:

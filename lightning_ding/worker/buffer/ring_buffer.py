@@ -21,7 +21,7 @@ from typing_extensions import Self, override
 from lightning_ding.config import ConfigLike, require
 from lightning_ding.worker.arguments import also_named, check_integers
 from lightning_ding.worker.buffer.base import IBuffer, Transitions
-from lightning_ding.worker.buffer.columns import Rows
+from lightning_ding.worker.buffer.columns import Parts, Rows
 from lightning_ding.worker.buffer.files import Memory, write_tensors
 from lightning_ding.worker.buffer.forms import as_columns
 from lightning_ding.worker.buffer.sampling import DroppedRows
@@ -65,6 +65,7 @@ class RingBuffer(IBuffer):
         self._used_data: list[NDArray[Any]] = []
         self._env_step = -1
         self._reported_iter = 0
+        self._is_limited = False  # whether pushes and samples wait for each other
         self._begin_interval()
         self._set_up()
 
@@ -104,14 +105,17 @@ class RingBuffer(IBuffer):
         if type(cur_collector_envstep) is not int:
             check_integers(cur_collector_envstep=cur_collector_envstep)
         with self._lock:
-            batch: Any = as_columns(data, self._storage.schema)
+            schema = self._storage.schema
+            parts = None if schema is None else schema.split_usual(data)
+            batch: Any = as_columns(data, schema) if parts is None else data
             if not batch:
                 return
             if self.config.enable_track_used_data:
                 require("data_id" in batch, "data", "transitions with a data_id to track", sorted(batch))
             self._env_step = cur_collector_envstep
-            self._push(batch)
-            self._lock.notify_all()
+            self._push(batch, parts)
+            if self._is_limited:
+                self._lock.notify_all()
 
     @override
     def update(self, info: Mapping[str, Any]) -> None:
@@ -307,13 +311,18 @@ class RingBuffer(IBuffer):
         for name, offset in offsets.items():
             if name in batch:
                 batch[name] = batch[name] + offset
-        RingBuffer._push(self, batch)  # without the limits of a subclass
+        RingBuffer._push(self, batch, None)  # without the limits of a subclass
 
     # ------------------------------------------------------------------ for subclasses
 
-    def _push(self, batch: dict[str, Any]) -> None:
-        """Store a batch; the lock is held."""
-        size = self._storage.push(batch)
+    def _push(self, batch: Mapping[str, Any], parts: Parts | None) -> None:
+        """Store a batch; the lock is held.
+
+        Args:
+            batch: Nested arrays with leading axis K.
+            parts: What ``Schema.split_usual`` returned for the batch.
+        """
+        size = self._storage.push(batch, parts)
         self._pushed += size
         too_many = size - self._storage.capacity
         if too_many > 0:  # these left without ever being stored

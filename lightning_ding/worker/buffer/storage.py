@@ -29,7 +29,7 @@ from torch import Tensor, from_numpy
 
 from lightning_ding import nested
 from lightning_ding.rl import n_step_return
-from lightning_ding.worker.buffer.columns import ENDS, Columns, ObsColumn, Rows, Schema, has_ends, split_columns
+from lightning_ding.worker.buffer.columns import ENDS, Columns, ObsColumn, Parts, Rows, Schema, has_ends, split_columns
 from lightning_ding.worker.buffer.files import Memory
 from lightning_ding.worker.buffer.frames import StackedFrames
 from lightning_ding.worker.buffer.links import Links, steps
@@ -68,6 +68,7 @@ class RingStorage:
         self.frames: dict[str, ObsColumn] = {}
         self._links = Links(self.capacity, {}, None)
         self._schema: Schema | None = None
+        self._newest: Rows = np.empty(0, dtype=np.int64)  # rows of the last transitions that were written at once
         self._is_stacked = False
         self._note_columns()
 
@@ -85,11 +86,12 @@ class RingStorage:
 
     # ------------------------------------------------------------------ writing
 
-    def push(self, data: Mapping[str, Any]) -> int:
+    def push(self, data: Mapping[str, Any], parts: Parts | None = None) -> int:
         """Add K transitions in chronological order; of more than C, the newest C.
 
         Args:
             data: Nested arrays with leading axis K. With ``env_id``, followers in the same env are recognised.
+            parts: What ``Schema.split_usual`` returned for them; None if it was not called.
 
         Returns:
             K.
@@ -97,11 +99,11 @@ class RingStorage:
         Raises:
             ValueError: If the keys, shapes, types or lengths do not fit what is here already.
         """
-        usual = None if self._schema is None else self._schema.split_usual(data)
-        columns, obs, next_obs, size = usual or self._split(data)
+        columns, obs, next_obs, size = parts or self._split(data)
         if size == 0:
             return 0
-        if obs and "env_id" in columns:
+        has_envs = "env_id" in columns
+        if obs and has_envs:
             self._links.order_of(columns["env_id"])  # it refuses negative numbers before anything is written
         pushed = size
         self.push_count += size
@@ -109,7 +111,7 @@ class RingStorage:
             newest = slice(size - self.capacity, None)
             columns, obs, next_obs = ({k: v[newest] for k, v in part.items()} for part in (columns, obs, next_obs))
             size = self.capacity
-        if not self._is_stacked or "env_id" not in columns:
+        if not self._is_stacked or not has_envs:
             self._push(columns, obs, next_obs, size)
         else:
             for part in steps(columns["env_id"]):
@@ -119,11 +121,13 @@ class RingStorage:
 
     def newest(self, amount: int) -> Rows:
         """Return the rows of the newest transitions, the oldest of them first."""
+        if amount == len(self._newest):
+            return self._newest
         rows = np.arange(self.tail - amount, self.tail)
         return rows if self.tail >= amount else rows % self.capacity
 
-    def _split(self, data: Mapping[str, Any]) -> tuple[Columns, Columns, Columns, int]:
-        """Return columns, observations, next observations and K of a batch; the first one decides the schema."""
+    def _split(self, data: Mapping[str, Any]) -> Parts:
+        """Return the parts of a batch; the first one decides the schema."""
         columns, obs, next_obs = split_columns(data)
         schema = self._schema or Schema(columns, obs)
         size = schema.check(columns, obs, next_obs)
@@ -144,6 +148,7 @@ class RingStorage:
             column[where] = columns[name]
         if self.frames:
             self._links.write(rows, where, columns.get("env_id"), obs, next_obs)
+        self._newest = rows
         self.tail = end % self.capacity
         self.count = min(self.count + size, self.capacity)
 
