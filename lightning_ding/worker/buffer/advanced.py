@@ -106,6 +106,7 @@ class AdvancedReplayBuffer(RingBuffer):
         self._train_iter = 0
         self._beta = Beta(self.config.beta, self.config.anneal_step, self.config.anneal_unit)
         self._newest_sample: Rows = np.empty(0, dtype=np.int64)
+        self._stratum: Floats = np.empty(0)  # numbers of the strata of the last minibatch
         self._limiter = RateLimiter(self.config.thruput_controller, self._lock)
         self._is_limited = self.config.thruput_controller.is_active
         limits = [name for name in ("max_use", "max_staleness") if getattr(self.config, name) is not None]
@@ -264,26 +265,13 @@ class AdvancedReplayBuffer(RingBuffer):
         if given is not None:
             self._write(rows, given[-size:] + EPSILON)
         else:
-            weight = self._fresh_weight(rows)
+            weight = self._tree.largest_without(rows) or 1.0  # the rows still have the weights of the replaced ones
             self._priority[rows] = weight ** (1 / self.config.alpha) if self.config.alpha > 0 else 1.0
             self._tree.write(rows, weight)
 
     def _write(self, rows: Rows, priority: Floats) -> None:
         self._priority[rows] = priority
         self._tree.write(rows, priority**self.config.alpha)
-
-    def _fresh_weight(self, rows: Rows) -> float:
-        """Return the largest weight among the transitions that stay, or 1 if there are none.
-
-        Args:
-            rows: Rows of new transitions, whose leaves still hold the weights of the replaced ones.
-        """
-        largest = self._tree.largest
-        replaced = self._tree.read(rows)
-        if replaced[replaced.argmax()] == largest > 0:  # otherwise the replaced ones do not matter
-            self._tree.write(rows, 0.0)
-            largest = self._tree.largest
-        return largest or 1.0
 
     def _forget(self, rows: Rows) -> None:
         """Count rows that are overwritten or cleared; some of them may already have been removed."""
@@ -338,7 +326,9 @@ class AdvancedReplayBuffer(RingBuffer):
 
     def _draw_rows(self, shape: tuple[int, ...], among: Rows | None) -> Rows:
         """Return rows drawn in proportion to their weights, one from each B-th of the total."""
-        strata = (np.arange(shape[-1]) + self._rng.random(shape)) * (1 / shape[-1])
+        if len(self._stratum) != shape[-1]:
+            self._stratum = np.arange(shape[-1], dtype=np.float64)
+        strata = (self._stratum + self._rng.random(shape)) * (1 / shape[-1])
         if among is None:
             return self._tree.find(strata.reshape(-1)).reshape(shape)
         cumulative = self._tree.read(among).cumsum()

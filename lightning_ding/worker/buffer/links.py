@@ -34,6 +34,8 @@ class EnvOrder(NamedTuple):
     """Index of the first transition of each env."""
     last: Rows
     """Index of the last transition of each env."""
+    ends: Rows
+    """The same indices, in ascending order."""
 
 
 class Links:
@@ -48,6 +50,7 @@ class Links:
     def __init__(self, capacity: int, frames: Mapping[str, ObsColumn], episode_id: NDArray[Any] | None) -> None:
         self.capacity = capacity
         self._frames = list(frames.items())
+        self._releasing = [one for one in frames.values() if type(one).release is not ObsColumn.release]
         self._episode_id = episode_id
         is_small = 2 * capacity <= np.iinfo(np.int32).max
         self.link: Rows = np.zeros(capacity if frames else 0, dtype=np.int32 if is_small else np.int64)
@@ -55,7 +58,7 @@ class Links:
         self.fresh = capacity
         """The first slot that was never used."""
         self._key: tuple[str, bytes] | None = None  # type and envs of the last batch
-        self._order = EnvOrder(True, NONE, NONE, NONE, NONE)
+        self._order = EnvOrder(True, NONE, NONE, NONE, NONE, NONE)
         self._all: Rows = NONE  # indices of a batch in which every transition was announced
         self._last_row: Rows = np.full(0, -1, dtype=np.int64)  # the newest row of each env, -1 for none
         self._free: Rows = np.empty(0, dtype=np.int64)  # freed slots, the last one on top
@@ -103,7 +106,7 @@ class Links:
         self.link[unlinked] = slots
         for name, frames in self._frames:
             frames.write_rows(where, rows, obs[name], known, freed)
-            frames.write_slots(slots, next_obs[name] if waiting is None else next_obs[name][waiting], unlinked)
+            frames.write_slots(slots, next_obs[name] if waiting is None else next_obs[name].take(waiting, 0), unlinked)
 
     def evict(self, rows: Rows, env_id: NDArray[Any] | None) -> None:
         """Free the slots of rows that are about to be overwritten.
@@ -115,7 +118,7 @@ class Links:
         links = self.link[rows]
         is_slot = links >= self.capacity
         slots = links[is_slot] if np.count_nonzero(is_slot) else NONE
-        for _, frames in self._frames:
+        for frames in self._releasing:
             frames.release(rows)
             frames.release(slots)
         self._give_back(slots)
@@ -139,12 +142,16 @@ class Links:
     def _link_within(self, rows: Rows, order: EnvOrder, obs: Columns, next_obs: Columns) -> Rows:
         """Link rows within the batch; return the indices of those without a following row."""
         before, after = order.before, order.after
-        follows = _equal(next_obs, before, obs, after) & self._same_episode(rows[before], rows[after])
-        if np.count_nonzero(follows) < len(follows):
-            before, after = before[follows], after[follows]
-        self.link[rows[before]] = rows[after]
+        rows_before, rows_after = rows[before], rows[after]
+        follows = _equal(next_obs, before, obs, after)
+        if self._episode_id is not None:
+            follows &= self._episode_id[rows_before] == self._episode_id[rows_after]
+        if np.count_nonzero(follows) == len(follows):
+            self.link[rows_before] = rows_after
+            return order.ends
+        self.link[rows_before[follows]] = rows_after[follows]
         waiting = np.ones(len(rows), dtype=bool)
-        waiting[before] = False
+        waiting[before[follows]] = False
         return waiting.nonzero()[0]
 
     def _link_to_newest(self, rows: Rows, env_id: NDArray[Any], obs: Columns) -> tuple[Rows, Rows]:
@@ -162,7 +169,7 @@ class Links:
             return self._all, slots
         follows = newest >= 0
         if self._episode_id is not None:
-            follows &= self._same_episode(newest, rows)
+            follows &= self._episode_id[newest] == self._episode_id[rows]
         for name, frames in self._frames:
             follows &= _rows_equal(frames.read(slots), obs[name])
         known = follows.nonzero()[0]
@@ -186,10 +193,6 @@ class Links:
             if announced.dtype != new.dtype or announced.tobytes() != new.tobytes():
                 return False
         return True
-
-    def _same_episode(self, before: Rows, after: Rows) -> NDArray[np.bool_] | bool:
-        episode_id = self._episode_id
-        return True if episode_id is None else np.asarray(episode_id[before] == episode_id[after])
 
     def _know_envs(self, env_id: NDArray[Any]) -> None:
         highest, lowest = int(env_id.max()), int(env_id.min())
@@ -237,26 +240,37 @@ def steps(env_id: NDArray[Any]) -> Iterator[slice]:
 
 def _order_of(env_id: NDArray[Any]) -> EnvOrder:
     if (env_id[1:] > env_id[:-1]).all():
-        return EnvOrder(True, NONE, NONE, NONE, NONE)
+        return EnvOrder(True, NONE, NONE, NONE, NONE, NONE)
     order = np.argsort(env_id, kind="stable")
     same = np.append(env_id[order][1:] == env_id[order][:-1], False)
     before, after = order[same], order[np.flatnonzero(same) + 1]
-    return EnvOrder(False, before, after, order[np.append(True, ~same[:-1])], order[~same])
+    return EnvOrder(False, before, after, order[np.append(True, ~same[:-1])], order[~same], np.sort(order[~same]))
 
 
 def _equal(left: Columns, left_rows: Rows, right: Columns, right_rows: Rows) -> NDArray[np.bool_]:
     """Return whether ``left[left_rows]`` equals ``right[right_rows]``, row by row, over all leaves."""
-    equal = np.ones(len(left_rows), dtype=bool)
-    for name, column in left.items():
-        equal &= _rows_equal(column.take(left_rows, 0), right[name].take(right_rows, 0))
+    parts = [_rows_equal(column.take(left_rows, 0), right[name].take(right_rows, 0)) for name, column in left.items()]
+    equal = parts[0] if parts else np.ones(len(left_rows), dtype=bool)
+    for part in parts[1:]:
+        equal &= part
     return equal
 
 
 def _rows_equal(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
     """Return whether arrays are equal along all axes but the first."""
-    same = left == right
-    if left.dtype.kind == "f" and not same.all():
-        same |= (left != left) & (right != right)  # NaN equals NaN here
-    axes = 1 if same.ndim == 2 else tuple(range(1, same.ndim))
-    equal: NDArray[np.bool_] = same.all(axis=axes) if same.ndim > 1 else same
+    equal = _all_of_row(np.asarray(left == right))
+    if left.dtype.kind == "f" and np.count_nonzero(equal) < len(equal):
+        others = (~equal).nonzero()[0]
+        left, right = left.take(others, 0), right.take(others, 0)
+        is_nan = left != left
+        if np.count_nonzero(is_nan):  # NaN equals NaN here
+            equal[others] = _all_of_row((left == right) | is_nan & (right != right))
     return equal
+
+
+def _all_of_row(same: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return whether an array is true along all axes but the first."""
+    if same.ndim == 1:
+        return same
+    all_same: NDArray[np.bool_] = same.all(axis=1 if same.ndim == 2 else tuple(range(1, same.ndim)))
+    return all_same

@@ -74,8 +74,9 @@ class SumTree:
         if self._used < self._top:
             self._used = max(self._used, int(rows[rows.argmax()]) // self._below_top + 1)
         self._leaf[rows] = weights
-        is_largest = isinstance(weights, float) and self._largest is not None and weights >= self._largest
-        self._largest = weights if is_largest else None
+        largest, self._largest = self._largest, None
+        if isinstance(weights, float) and largest is not None and weights >= largest:
+            self._largest = weights
         self._write(self._nodes, self._begins, self._leaf, rows)
 
     def read(self, rows: Any) -> Floats:
@@ -101,6 +102,21 @@ class SumTree:
         if self._largest is None:
             self._largest = float(self._nodes[MOST, : self._used].max())
         return self._largest
+
+    def largest_without(self, rows: Rows) -> float:
+        """Return the largest weight of the other leaves, and possibly set those of ``rows`` to 0.
+
+        Args:
+            rows: Leaves that will be written next: one or two ranges of consecutive leaves.
+        """
+        largest = self.largest
+        weights = self._leaf[rows]
+        if weights[weights.argmax()] < largest or largest == 0:
+            return largest
+        nodes_above = min(len(rows), len(rows) // self._below_top + 4)
+        if np.count_nonzero(self._nodes[MOST, : self._used] == largest) <= nodes_above:  # no others may have it
+            self.write(rows, 0.0)
+        return self.largest
 
     def find(self, fraction: Floats) -> Rows:
         """Return the leaves whose shares of the cumulative sum contain the given fractions of the total.
