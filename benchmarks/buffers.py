@@ -217,7 +217,7 @@ class Tianshou:
         self.uniform.sample(BATCH_SIZE)
 
     def _transitions(self, step: int) -> Any:
-        ends: ClassVar[dict[str, Any]] = {
+        ends: dict[str, Any] = {
             "terminated": TERMINATED[step],
             "truncated": TRUNCATED[:ENVS],
             "info": self.batch(),

@@ -248,9 +248,9 @@ def _order_of(env_id: NDArray[Any]) -> EnvOrder:
 
 
 def _equal(left: Columns, left_rows: Rows, right: Columns, right_rows: Rows) -> NDArray[np.bool_]:
-    """Return whether ``left[left_rows]`` equals ``right[right_rows]``, row by row, over all leaves."""
+    """Return whether ``left[left_rows]`` equals ``right[right_rows]``, row by row, over all leaves, at least one."""
     parts = [_rows_equal(column.take(left_rows, 0), right[name].take(right_rows, 0)) for name, column in left.items()]
-    equal = parts[0] if parts else np.ones(len(left_rows), dtype=bool)
+    equal = parts[0]
     for part in parts[1:]:
         equal &= part
     return equal
@@ -262,15 +262,12 @@ def _rows_equal(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
     if left.dtype.kind == "f" and np.count_nonzero(equal) < len(equal):
         others = (~equal).nonzero()[0]
         left, right = left.take(others, 0), right.take(others, 0)
-        is_nan = left != left
+        is_nan = np.asarray(left != left)
         if np.count_nonzero(is_nan):  # NaN equals NaN here
-            equal[others] = _all_of_row((left == right) | is_nan & (right != right))
+            equal[others] = _all_of_row(np.asarray((left == right) | is_nan & (right != right)))
     return equal
 
 
 def _all_of_row(same: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return whether an array is true along all axes but the first."""
-    if same.ndim == 1:
-        return same
-    all_same: NDArray[np.bool_] = same.all(axis=1 if same.ndim == 2 else tuple(range(1, same.ndim)))
-    return all_same
+    return same if same.ndim == 1 else np.asarray(same.all(axis=1 if same.ndim == 2 else tuple(range(1, same.ndim))))

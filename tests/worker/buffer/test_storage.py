@@ -528,3 +528,51 @@ def test_storage_takes_another_form_after_it_was_cleared() -> None:
 
     assert (storage.count, storage.push_count) == (2, 2)
     assert list(storage.gather(np.arange(2), 1, 1.0)) == ["value"]
+
+
+# ------------------------------------------------------------------ the usual batch
+
+
+def vector_step(obs: Any, next_obs: Any, **columns: Any) -> dict[str, Any]:
+    env_id = np.arange(len(obs))
+    return {"obs": obs, "next_obs": next_obs, "reward": np.ones(len(obs), np.float32), "env_id": env_id, **columns}
+
+
+def test_observations_of_equal_bytes_and_different_types_are_not_taken_for_equal() -> None:
+    storage = RingStorage(8)
+    storage.push(vector_step(np.zeros((2, 1), np.float32), np.ones((2, 1), np.float32)))
+    as_integers = np.ones((2, 1), np.float32).view(np.int32)  # 1065353216
+
+    storage.push(vector_step(as_integers, as_integers))
+
+    drawn = storage.gather(np.arange(4), 1, 1.0)
+    assert drawn["next_obs"].flatten().tolist() == [1, 1, 1065353216, 1065353216]
+    assert drawn["obs"].flatten().tolist() == [0, 0, 1065353216, 1065353216]
+
+
+@pytest.mark.parametrize("episode_id", [[7, 8], [7, 9]])
+def test_vector_step_is_linked_only_within_an_episode(episode_id: list[int]) -> None:
+    storage = RingStorage(8)
+    zeros = np.zeros((2, 1), np.float32)
+    ends = {"terminated": np.zeros(2, bool), "truncated": np.zeros(2, bool)}
+    storage.push(vector_step(zeros, zeros, **ends, episode_id=np.array([7, 8])))
+    storage.push(vector_step(zeros, zeros, **ends, episode_id=np.array(episode_id)))
+
+    rewards = storage.gather(np.arange(2), 2, 1.0)["reward"]
+
+    assert rewards.tolist() == [2, 1 + (episode_id[1] == 8)]
+
+
+def test_minibatches_share_no_memory_with_each_other_or_the_buffer() -> None:
+    storage = RingStorage(8)
+    obs = np.arange(4, dtype=np.float32)[:, None]
+    storage.push(vector_step(obs, obs + 1))
+    first, second = (storage.gather(np.arange(4), 1, 0.5) for _ in range(2))
+    kept = {name: leaf.clone() for name, leaf in second.items()}
+
+    for leaf in first.values():
+        leaf.fill_(77)
+
+    for drawn in (second, storage.gather(np.arange(4), 1, 0.5)):
+        assert all(torch.equal(drawn[name], kept[name]) for name in kept)
+    assert len({leaf.untyped_storage().data_ptr() for leaf in (*first.values(), *second.values())}) == 2 * len(first)

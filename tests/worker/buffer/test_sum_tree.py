@@ -201,6 +201,16 @@ def test_sum_tree_knows_leaves_beyond_those_written_before(compiled: bool, rows:
     assert set(tree.find(np.linspace(0, 0.999, 50)).tolist()) == set(rows)
 
 
+@pytest.mark.parametrize(("others", "expected"), [([], 2.0), ([3_000_000], 5.0), (range(0, 512 * 40, 512), 5.0)])
+def test_sum_tree_knows_the_largest_weight_of_other_leaves(compiled: bool, others: list[int], expected: float) -> None:
+    tree = SumTree(4_000_000, compiled)
+    tree.write(np.arange(100, 110), 2.0)
+    for row in (105, *others):
+        tree.write(np.array([row]), 5.0)
+
+    assert tree.largest_without(np.array([104, 105])) == expected
+
+
 # ------------------------------------------------------------------ without numba
 
 
