@@ -74,3 +74,24 @@ class SACWorkload:
 
 
 W3 = SACWorkload()
+
+
+@dataclass(frozen=True)
+class PixelWorkload:
+    """DQN on stacks of four frames of 84 x 84 bytes, where the network costs most; the env costs nothing."""
+
+    num_envs: int = 8
+    env_steps: int = 1_152
+    warm_up: int = 128  # env steps with random actions and without updates
+    updates_per_round: int = 2  # after every num_envs env steps, so one update every four, as in Mnih et al. 2015
+    batch_size: int = 32
+    learning_rate: float = 1e-4
+    target_update_freq: int = 100  # updates
+    buffer_size: int = 10_000
+    gamma: float = 0.99
+    eps_start: float = 1.0
+    eps_end: float = 0.05
+    eps_decay: int = 1_000  # env steps
+
+
+W4 = PixelWorkload()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from copy import copy, deepcopy
+from copy import copy
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, cast
 
@@ -18,6 +18,7 @@ from lightning_ding.envs.checks import check_contract
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
 from lightning_ding.envs.process import EnvProcessError, ProcessVectorEnv
 from lightning_ding.envs.process.errors import OnEnvError
+from lightning_ding.envs.sync import LeanSyncVectorEnv
 from lightning_ding.registry import import_modules
 
 SEPARATE_ENVS = (SyncVectorEnv, AsyncVectorEnv, ProcessVectorEnv)
@@ -204,16 +205,7 @@ class Request(NamedTuple):
 
 def _make_sync(request: Request) -> VectorEnv:
     makers = request.makers(EnvMaker(request.env, request.wrappers, request.kwargs))
-    return _SyncVectorEnv(makers, autoreset_mode=request.autoreset_mode)
-
-
-class _SyncVectorEnv(SyncVectorEnv):
-    """A SyncVectorEnv that copies final observations, because an env may reuse the memory of its observations."""
-
-    def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
-        if "final_obs" in env_info:  # this call comes before the reset
-            env_info = {**env_info, "final_obs": deepcopy(env_info["final_obs"])}
-        return super()._add_info(vector_infos, env_info, env_num)
+    return LeanSyncVectorEnv(makers, autoreset_mode=request.autoreset_mode)
 
 
 def _make_async(request: Request) -> VectorEnv:
