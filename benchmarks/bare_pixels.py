@@ -42,11 +42,12 @@ class NatureNetwork(nn.Sequential):
             nn.Linear(512, ACTIONS),
         )
         self.format = torch.channels_last if channels_last else torch.contiguous_format
-        self.to(memory_format=self.format)
+        self.to(memory_format=self.format)  # type: ignore[call-overload]
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return action values, shape (B, A), of observations, shape (B, 4, 84, 84)."""
-        return super().forward(obs.to(torch.float32, memory_format=self.format).div_(255))  # type: ignore[no-any-return]
+        values: Tensor = super().forward(obs.to(torch.float32, memory_format=self.format).div_(255))  # type: ignore[no-untyped-call]
+        return values
 
 
 class FrameReplay:

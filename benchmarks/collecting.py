@@ -69,7 +69,9 @@ def q_policy(case: Case) -> Any:
     from lightning_ding.policy import DQNPolicy
 
     torch.manual_seed(0)
-    shapes = {"obs_shape": 4, "action_shape": 2} if case.env == "cartpole" else {"obs_shape": (4, 84, 84), "action_shape": 6}
+    shapes = (
+        {"obs_shape": 4, "action_shape": 2} if case.env == "cartpole" else {"obs_shape": (4, 84, 84), "action_shape": 6}
+    )
     sizes = W1.hidden if case.env == "cartpole" else None
     return DQNPolicy({"model": {**shapes, "encoder_hidden_size_list": sizes, "dueling": False}})
 
@@ -82,7 +84,8 @@ def chooser(case: Case, random: Callable[[], Array]) -> Callable[[Array], Array]
 
     def greedy(obs: Array) -> Array:
         with torch.no_grad():
-            return network(torch.from_numpy(obs))["logit"].argmax(1).numpy()
+            actions: Array = network(torch.from_numpy(obs))["logit"].argmax(1).numpy()
+            return actions
 
     return greedy
 
@@ -206,7 +209,9 @@ def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", nargs="+", choices=CONTESTANTS, help="run only these; default: all that are installed")
+    parser.add_argument(
+        "--only", nargs="+", choices=CONTESTANTS, help="run only these; default: all that are installed"
+    )
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--output", type=Path, default=Path("docs/results/collecting.json"))
     parser.add_argument("--run", choices=CONTESTANTS, help="run one contestant and print its result")
@@ -218,7 +223,9 @@ def main() -> None:
         os.environ[library] = "1"
     packages = {"SB3": "stable_baselines3", "EnvPool": "envpool"}
     installed = [name for name in CONTESTANTS if importlib.util.find_spec(packages.get(name, "gymnasium"))]
-    results = in_turn(["benchmarks.collecting", "--cases", *arguments.cases], arguments.only or installed, arguments.repeats)
+    results = in_turn(
+        ["benchmarks.collecting", "--cases", *arguments.cases], arguments.only or installed, arguments.repeats
+    )
     report(medians_of(results), arguments.cases)
     save(results, arguments.output, baseline=BASELINE)
 

@@ -101,14 +101,16 @@ def length(data: Any) -> int:
 
 def to_tensor(data: Any) -> Nested:
     """Return arrays, scalars and tensors as tensors, without a copy where numpy allows it; float64 becomes float32."""
-    return cast(Nested, apply(_tensor, data))
+    if isinstance(data, dict):
+        return {key: to_tensor(value) for key, value in data.items()}
+    return _tensor(data)
 
 
 def to_numpy(data: Any) -> NestedArray:
     """Return tensors as numpy arrays on the CPU, sharing memory if they are already there."""
-    return cast(
-        NestedArray, apply(lambda x: x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x), data)
-    )
+    if isinstance(data, dict):
+        return {key: to_numpy(value) for key, value in data.items()}
+    return data.numpy(force=True) if isinstance(data, Tensor) else np.asarray(data)
 
 
 def to_array(data: Any) -> NestedArray:
@@ -120,7 +122,9 @@ def to_array(data: Any) -> NestedArray:
     Raises:
         TypeError: If a leaf is not a number.
     """
-    return cast(NestedArray, apply(_float32_array, data))
+    if isinstance(data, dict):
+        return {key: to_array(value) for key, value in data.items()}
+    return _float32_array(data)
 
 
 def from_sample(data: Any) -> Any:
@@ -154,7 +158,9 @@ def to(data: Nested, device: torch.device | str, non_blocking: bool = False) -> 
 
 def index(data: Any, where: Any) -> Any:
     """Return ``leaf[where]`` for every leaf."""
-    return apply(lambda x: x[where], data)
+    if isinstance(data, dict):
+        return {key: index(value, where) for key, value in data.items()}
+    return data[where]
 
 
 def stack(items: Sequence[Any], axis: int = 0) -> Nested:
@@ -228,6 +234,8 @@ def _tensor(leaf: Any) -> Tensor:
 
 
 def _float32_array(leaf: Any) -> NDArray[Any]:
+    if type(leaf) is np.ndarray:  # collectors call this for every column of every step
+        return leaf.astype(np.float32) if leaf.dtype.char == "d" else leaf
     if isinstance(leaf, Tensor):
         leaf = (leaf.float() if leaf.dtype == torch.bfloat16 else leaf).numpy(force=True)
     array = np.asarray(leaf)
@@ -246,8 +254,8 @@ def _join(
     if not items:
         raise ValueError("items must hold at least one entry, got none")
     first = items[0]
-    if not isinstance(first, Mapping):
-        if any(isinstance(item, Mapping) for item in items):
+    if not isinstance(first, (dict, Mapping)):  # the check for a dict is fast
+        if any(type(item) is not type(first) and isinstance(item, Mapping) for item in items):
             raise ValueError(f"{path or 'data'}: every item must be a tensor, as the first is, got a dict")
         try:
             parts = [to_part(item) for item in items]
@@ -260,7 +268,7 @@ def _join(
                 f"{path or 'data'}: cannot join shapes {sorted({tuple(p.shape) for p in parts})}"
             ) from error
     for item in items:
-        if not isinstance(item, Mapping) or item.keys() != first.keys():
+        if not isinstance(item, (dict, Mapping)) or item.keys() != first.keys():
             got = sorted(item) if isinstance(item, Mapping) else type(item).__name__
             raise ValueError(f"{path or 'data'}: every item must have the keys {sorted(first)}, got {got}")
     return {

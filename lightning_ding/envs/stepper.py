@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from lightning_ding import nested
-from lightning_ding.envs.checks import fits_float32, what_is_wrong
+from lightning_ding.envs.checks import all_fit_float32, fits_float32, what_is_wrong
 from lightning_ding.envs.tuple_observations import without_tuples
 from lightning_ding.envs.vector import SEPARATE_ENVS, reset_envs
 from lightning_ding.envs.wrappers import can_pause, check_paused
@@ -124,10 +124,10 @@ class EnvStepper:
         ended = terminated | truncated
         next_obs, valid = obs, self.all_valid
         if self.mode == AutoresetMode.NEXT_STEP:
-            if self._resetting.any():
+            if np.count_nonzero(self._resetting):
                 valid = ~self._resetting
             self._resetting = ended
-        elif ended.any():
+        elif np.count_nonzero(ended):  # faster than any()
             if self.mode == AutoresetMode.SAME_STEP:
                 next_obs = with_final_obs(obs, info["final_obs"], ended)
             else:
@@ -226,22 +226,22 @@ class EnvStepper:
             raise
 
     def _check(self, timestep: Timestep, obs: Any, action: Any) -> None:
-        fits = fits_float32(timestep.reward)
-        if not fits.all():
-            _raise("a reward", timestep.reward, fits, action)
+        if not all_fit_float32(timestep.reward):
+            _raise("a reward", timestep.reward, fits_float32(timestep.reward), action)
         self._check_obs(timestep.next_obs, action)
         if obs is not timestep.next_obs:  # some are first observations of new episodes
             self._check_obs(obs, None)
 
     def _check_obs(self, obs: Any, action: Any) -> None:
-        if self._is_float:
-            for leaf in nested.leaves(obs):
-                if leaf.dtype.kind == "f" and not fits_float32(leaf).all():
-                    _raise("an observation", leaf, fits_float32(leaf).reshape(len(leaf), -1).all(1), action)
+        if not self._is_float:
+            return
+        for leaf in nested.leaves(obs):
+            if leaf.dtype.kind == "f" and not all_fit_float32(leaf):
+                _raise("an observation", leaf, fits_float32(leaf).reshape(len(leaf), -1).all(1), action)
 
 
 def _copy(data: Any) -> Any:
-    return nested.apply(np.copy, data)
+    return data.copy() if isinstance(data, np.ndarray) else nested.apply(np.copy, data)
 
 
 def _add_note(error: Exception, note: str) -> None:

@@ -69,7 +69,7 @@ class LeanSyncVectorEnv(SyncVectorEnv):
         if isinstance(space, spaces.Box) and space.shape and {len(one) for one in items} == {space.shape[0]}:  # type: ignore[arg-type]
             np.concatenate(items, out=new.reshape(-1, *space.shape[1:]))  # type: ignore[arg-type]
             return new
-        return concatenate(space, items, new)  # type: ignore[arg-type]
+        return concatenate(space, items, new)
 
 
 def _is_joined(space: spaces.Space[Any]) -> bool:

@@ -31,12 +31,12 @@ def actions_of(output: Any, env: VectorEnv) -> Any:
         got = sorted(output) if isinstance(output, Mapping) else type(output).__name__
         raise ValueError(f"the policy's forward must return a dict with 'action', got {got}") from error
     action = nested.to_numpy(action)
-    shape = env.action_space.shape
+    space: Any = env.action_space
+    single: Any = env.single_action_space
+    shape = space.shape
     if shape is not None and np.shape(action) != shape:  # type: ignore[arg-type]
         raise ValueError(f"the policy must return actions of shape {shape}, got {np.shape(action)}")  # type: ignore[arg-type]
     check_finite(output)
-    space: Any = env.action_space
-    single: Any = env.single_action_space
     if isinstance(space, spaces.Dict):
         return {name: _as_in_space(part, space[name], single[name]) for name, part in action.items()}  # type: ignore[union-attr]
     return _as_in_space(action, space, single)
@@ -72,6 +72,8 @@ def check_finite(output: Mapping[str, Any], name_of: Callable[[int], str] = "env
     """
     for name, entry in output.items():
         for leaf in nested.leaves(entry):
+            if isinstance(leaf, torch.Tensor) and not leaf.is_floating_point():
+                continue
             values = leaf.numpy(force=True) if isinstance(leaf, torch.Tensor) else np.asarray(leaf)
             if values.dtype.kind != "f" or np.isfinite(values).all():
                 continue

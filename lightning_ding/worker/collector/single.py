@@ -30,7 +30,8 @@ class Call(NamedTuple):
 
     policy: AnyCollectMode
     stepper: EnvStepper
-    train_iter: int
+    policy_version: NDArray[np.int64]
+    """Updates so far, for each env."""
     random: bool
     policy_kwargs: Mapping[str, Any]
     level_seeds: NDArray[np.int64] | None
@@ -126,7 +127,8 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, AnyCollectMode]):
         policy, stepper, seeds = self._begin_call(train_iter, policy_kwargs, level_seeds, **switches)
         is_recorded = record_random_collect or not random_collect
         self._report.begin(is_recorded)
-        return Call(policy, stepper, train_iter, random_collect, policy_kwargs or {}, seeds, is_recorded)
+        policy_version = np.full(stepper.env.num_envs, train_iter)
+        return Call(policy, stepper, policy_version, random_collect, policy_kwargs or {}, seeds, is_recorded)
 
     def _step(self, call: Call) -> None:
         policy, stepper = call.policy, call.stepper
@@ -146,7 +148,7 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, AnyCollectMode]):
         transition = policy.process_transition(obs, output, timestep)
         transition["env_id"] = self._env_id.copy()
         transition["episode_id"] = self._episode_id.copy()
-        transition["policy_version"] = np.full(len(self._env_id), call.train_iter)
+        transition["policy_version"] = call.policy_version.copy()
         if call.level_seeds is not None:
             transition["seed"] = call.level_seeds.copy()
         columns: dict[str, Any] = nested.to_array(transition)  # type: ignore[assignment]
@@ -156,8 +158,8 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, AnyCollectMode]):
         if valid is not None:
             policy.reset(np.flatnonzero(~valid).tolist())  # there it acted on a last observation again
         ended = timestep.terminated | timestep.truncated
-        if ended.any():
-            self._end_episodes(call, np.flatnonzero(ended), timestep.abnormal)
+        if np.count_nonzero(ended):  # faster than any()
+            self._end_episodes(call, ended.nonzero()[0], timestep.abnormal)
 
     def _count(self, timestep: Timestep, valid: NDArray[np.bool_] | None) -> None:
         reward = timestep.info.get("raw_reward", timestep.reward)  # set by an env that normalises rewards
@@ -171,7 +173,9 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, AnyCollectMode]):
             self._length += valid
 
     def _end_episodes(self, call: Call, rows: NDArray[np.intp], abnormal: NDArray[np.bool_]) -> None:
-        whole, broken = rows[~abnormal[rows]], rows[abnormal[rows]]
+        whole, broken = rows, rows[:0]
+        if np.count_nonzero(abnormal):
+            whole, broken = rows[~abnormal[rows]], rows[abnormal[rows]]
         self._keep_episodes(whole, self._length[whole])
         self._statistics.add(self._return[whole].tolist(), self._length[whole].tolist(), call.is_recorded)
         self._faults.count[whole] = 0

@@ -22,11 +22,16 @@ from lightning_ding.worker.players import attribute
 class TransitionQueue:
     """Transitions that were collected and not returned yet.
 
+    Steps are copied into columns with room for as many transitions as are wanted, as soon as they arrive. Large
+    observations of several steps are thus not all in memory twice. A step that is enough by itself is not copied.
+
     Args:
         parts: Nested arrays with a leading axis of transitions, the oldest first.
 
     Example:
         >>> queue = TransitionQueue()
+        >>> queue.lacks(3)
+        True
         >>> queue.append({"reward": np.array([1.0, 2.0])})
         >>> queue.append({"reward": np.array([3.0, 4.0])})
         >>> queue.take(3)["reward"].tolist(), queue.count
@@ -34,29 +39,38 @@ class TransitionQueue:
     """
 
     def __init__(self, parts: Sequence[Any] = ()) -> None:
-        self.parts: list[Any] = list(parts)
+        self._parts: list[Any] = list(parts)
+        self._block: Any = None  # columns that follow the parts; their first rows hold transitions
+        self._filled = self._wanted = 0
+        self._are_alike = True  # false once transitions did not fit into the block, until the next take
         self.count = sum(nested.length(part) for part in parts)
         """Number of transitions."""
 
     def append(self, part: Any, valid: NDArray[np.bool_] | None = None) -> None:
         """Add transitions; where ``valid`` is given, the rows where it is true."""
         part = part if valid is None else nested.index(part, valid)
-        self.parts.append(part)
-        self.count += nested.length(part)
+        size = nested.length(part)
+        if self._block is None and self._are_alike and self.count + size < self._wanted:
+            self._begin_block(part, self._wanted + size)
+        if not self._written(part, size):
+            self._parts.append(part)
+        self.count += size
 
     def lacks(self, amount: int) -> bool:
-        """Return whether there are fewer transitions."""
+        """Return whether there are fewer transitions; if so, the next ones get room for this amount."""
+        self._wanted = amount
         return self.count < amount
 
     def state(self) -> list[Any]:
         """Return the transitions."""
-        return self.parts
+        return [*self._parts, nested.index(self._block, slice(self._filled))] if self._filled else self._parts
 
     def take(self, amount: int) -> Any:
         """Remove and return the oldest transitions; there must be at least ``amount`` of them."""
-        data = nested.concatenate_arrays(self.parts)
+        data = nested.concatenate_arrays(self.state())
+        self._block, self._filled, self._are_alike = None, 0, True
         self.count -= amount
-        self.parts = [nested.index(data, slice(amount, None))] if self.count else []
+        self._parts = [nested.index(data, slice(amount, None))] if self.count else []
         return nested.index(data, slice(amount)) if self.count else data
 
     def check_levels(self, waiting: str, level_seeds: Sequence[int] | None) -> None:
@@ -69,8 +83,44 @@ class TransitionQueue:
         Raises:
             ValueError: If only these or only the next transitions have a level.
         """
-        if self.parts:
-            check_level_switch(waiting, "seed" in self.parts[0], level_seeds)
+        if self.count:
+            check_level_switch(waiting, "seed" in self.state()[0], level_seeds)
+
+    def _begin_block(self, like: Any, rows: int) -> None:
+        """Make columns with room for a number of rows, and move the transitions that wait into them."""
+        self._block, self._filled = nested.apply(lambda x: np.empty((rows, *x.shape[1:]), x.dtype), like), 0
+        waiting, self._parts = self._parts, []
+        for part in waiting:
+            if not self._written(part, nested.length(part)):
+                self._parts.append(part)
+
+    def _written(self, part: Any, size: int) -> bool:
+        """Write transitions into the block; if they do not fit, end it and return false."""
+        if self._block is None:
+            return False
+        end = self._filled + size
+        if end > nested.length(self._block) or not _copied(part, self._block, slice(self._filled, end)):
+            self._parts = self.state()
+            self._block, self._filled, self._are_alike = None, 0, False
+            return False
+        self._filled = end
+        return True
+
+
+def _copied(part: dict[str, Any], columns: dict[str, Any], rows: slice) -> bool:
+    """Copy transitions into rows of columns; return false, with the rows in any state, if they do not fit together."""
+    if columns.keys() != part.keys():
+        return False
+    for name, column in columns.items():
+        piece = part[name]
+        if isinstance(column, dict):
+            if not isinstance(piece, dict) or not _copied(piece, column, rows):
+                return False
+        elif isinstance(piece, dict) or column.dtype != piece.dtype or column.shape[1:] != piece.shape[1:]:
+            return False
+        else:
+            column[rows] = piece
+    return True
 
 
 class StepTable:

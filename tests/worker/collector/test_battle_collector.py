@@ -53,7 +53,7 @@ def test_both_players_of_tic_tac_toe_get_their_transitions_and_the_end(kind: Any
     data, info = collector.collect(2) if kind is BattleSampleSerialCollector else collector.collect(1)
     if kind is BattleSampleSerialCollector:
         (first, second), _ = (data, info)
-        rest = collector._kept[0].parts[0]
+        rest = collector._kept[0].state()[0]
         first = nested.concatenate_arrays([{name: first[name] for name in rest}, rest])
     else:
         (first,), (second,) = data

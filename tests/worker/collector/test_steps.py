@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_ding.worker.collector.steps import StepTable, cut_windows
+from lightning_ding.worker.collector.steps import StepTable, TransitionQueue, cut_windows
 from lightning_ding.worker.episodes import share_out
 
 
@@ -78,3 +78,63 @@ def test_cut_windows_gives_every_step_once_and_fills_up_with_the_last(steps: int
 def test_cut_windows_refuses_what_it_cannot_cut(episode: dict[str, Any], length: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         cut_windows(episode, length)
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_queue_returns_transitions_in_order_whatever_is_wanted(data: st.DataObject) -> None:
+    queue, came, taken = TransitionQueue(), 0, 0
+    for _ in range(data.draw(st.integers(1, 12))):
+        wanted = data.draw(st.integers(1, 20))
+        while queue.lacks(wanted):
+            numbers = np.arange(came, came + data.draw(st.integers(1, 7)))
+            kind = data.draw(st.sampled_from([np.int64, np.int32, np.float32]))
+            queue.append({"a": {"b": numbers.astype(kind)}, "c": np.stack([numbers, -numbers], axis=1)})
+            came = int(numbers[-1]) + 1
+        amount = data.draw(st.integers(1, queue.count))
+        some = queue.take(amount)
+        assert some["a"]["b"].tolist() == some["c"][:, 0].tolist() == list(range(taken, taken + amount))
+        taken += amount
+        assert queue.count == came - taken
+
+
+def test_queue_copies_each_transition_once() -> None:
+    queue = TransitionQueue()
+    queue.lacks(4)
+    steps = [{"obs": np.full((2, 3), number)} for number in range(2)]
+    for step in steps:
+        queue.append(step)
+    taken = queue.take(4)["obs"]
+
+    assert taken.base is not None
+    assert taken.base.shape == (6, 3)
+    assert not any(np.shares_memory(taken, step["obs"]) for step in steps)
+
+
+def test_queue_does_not_copy_a_step_that_is_enough() -> None:
+    queue, step = TransitionQueue(), {"obs": np.zeros((4, 3))}
+    queue.lacks(4)
+    queue.append(step)
+
+    assert queue.take(4)["obs"] is step["obs"]
+
+
+def test_queue_joins_transitions_of_different_types_as_numpy_does() -> None:
+    queue = TransitionQueue()
+    for column in (np.array([1, 2]), np.array([0.5], dtype=np.float32), np.array([3])):
+        queue.lacks(4)
+        queue.append({"a": column})
+    taken = queue.take(4)["a"]
+
+    assert taken.tolist() == [1.0, 2.0, 0.5, 3.0]
+    assert taken.dtype == np.float64
+
+
+def test_queue_refuses_transitions_with_other_entries() -> None:
+    queue = TransitionQueue()
+    queue.lacks(2)
+    queue.append({"a": np.zeros(1)})
+    queue.append({"b": np.zeros(1)})
+
+    with pytest.raises(ValueError, match=r"must have the keys \['a'\], got \['b'\]"):
+        queue.take(2)
