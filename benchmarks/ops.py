@@ -4,8 +4,9 @@
     python -m benchmarks.ops --write    # stores them there
 
 Counted are calls of ATen operators, tensors that they allocate, and Python functions that are entered, on the workloads
-W1 (DQN), W2 (PPO) and W3 (SAC), eager, with fixed seeds. An update is one minibatch; a round has all of its updates,
-collecting, the replay buffer, and what Lightning does. ``tests/benchmarks/test_ops.py`` fails if a count grows.
+W1 (DQN), W2 (PPO), W3 (SAC) and W4 (DQN on frames), eager, with fixed seeds. An update is one minibatch; a round has
+all of its updates, collecting, the replay buffer, and what Lightning does. ``tests/benchmarks/test_ops.py`` fails if a
+count grows.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks import contest, dqn, ppo, sac
-from benchmarks.workload import W1, W2, W3
+from benchmarks import contest, dqn, pixels, ppo, sac
+from benchmarks.workload import W1, W2, W3, W4
 
 FILE = Path(__file__).parents[1] / "docs" / "results" / "ops.json"
 PACKAGES = ("gymnasium", "lightning", "numpy", "torch")
@@ -58,6 +59,7 @@ CASES = {
     "W1": Case(dqn.make_ours, dataclasses.replace(W1, env_steps=W1.warm_up + 40 * W1.num_envs), 10, 20),
     "W2": Case(ppo.make_ours, dataclasses.replace(W2, env_steps=4 * W2.rollout), 1, 1),
     "W3": Case(sac.make_ours, dataclasses.replace(W3, env_steps=W3.warm_up + 40), 10, 20),
+    "W4": Case(pixels.make_ours, dataclasses.replace(W4, env_steps=W4.warm_up + 7 * W4.num_envs), 2, 4),
 }
 
 

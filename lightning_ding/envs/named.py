@@ -119,7 +119,7 @@ def _at(path: str, wrong: str, known: Iterable[str]) -> Callable[..., Any]:
     module, _, attribute = path.replace(":", ".").rpartition(".")
     if not module:
         raise ValueError(f"{wrong}{_hint(path, known)}")
-    home = _import(module, wrong, _hint(path, known))
+    home = _import(module, wrong, path, known)
     found = getattr(home, attribute, None)
     if not callable(found):
         public = [f"{module}.{one}" for one in vars(home) if not one.startswith("_")]
@@ -127,13 +127,14 @@ def _at(path: str, wrong: str, known: Iterable[str]) -> Callable[..., Any]:
     return cast(Maker, found)
 
 
-def _import(module: str, wrong: str, hint: str = "") -> Any:
+def _import(module: str, wrong: str, path: str = "", known: Iterable[str] = ()) -> Any:
+    """Return a module; an error names the one of the ``known`` names that is most like ``path``."""
     if not all(part.isidentifier() for part in module.split(".")):
-        raise ValueError(f"{wrong}{hint}")
+        raise ValueError(f"{wrong}{_hint(path, known)}")
     try:
         return import_module(module)
     except ImportError as error:
-        raise ValueError(f"{wrong}: {error}{hint}") from error
+        raise ValueError(f"{wrong}: {error}{_hint(path, known)}") from error  # looking for it takes long
 
 
 def _error(name: str, allowed: str, given: Any) -> str:

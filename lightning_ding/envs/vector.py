@@ -18,7 +18,7 @@ from lightning_ding.envs.checks import check_contract
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
 from lightning_ding.envs.process import EnvProcessError, ProcessVectorEnv
 from lightning_ding.envs.process.errors import OnEnvError
-from lightning_ding.envs.sync import LeanSyncVectorEnv
+from lightning_ding.envs.sync import _SyncVectorEnv
 from lightning_ding.registry import import_modules
 
 SEPARATE_ENVS = (SyncVectorEnv, AsyncVectorEnv, ProcessVectorEnv)
@@ -205,7 +205,7 @@ class Request(NamedTuple):
 
 def _make_sync(request: Request) -> VectorEnv:
     makers = request.makers(EnvMaker(request.env, request.wrappers, request.kwargs))
-    return LeanSyncVectorEnv(makers, autoreset_mode=request.autoreset_mode)
+    return _SyncVectorEnv(makers, autoreset_mode=request.autoreset_mode)
 
 
 def _make_async(request: Request) -> VectorEnv:

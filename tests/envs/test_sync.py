@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from benchmarks.frames_env import makers
-from lightning_ding.envs.sync import LeanSyncVectorEnv
+from lightning_ding.envs.sync import _SyncVectorEnv
 from tests.envs.process.test_vector_env import actions_of, assert_same
 from tests.envs.rich import RichEnv, WordEnv
 from tests.toys.envs import CountingEnv
@@ -41,7 +41,7 @@ class NumberEnv(CountingEnv):
 @pytest.mark.parametrize("case", [*CASES, "numbers"])
 def test_lean_envs_give_the_results_of_a_sync_vector_env(case: str, mode: AutoresetMode) -> None:
     makers_ = CASES.get(case, [NumberEnv] * 2)
-    lean, sync = LeanSyncVectorEnv(makers_, mode), SyncVectorEnv(makers_, autoreset_mode=mode)
+    lean, sync = _SyncVectorEnv(makers_, autoreset_mode=mode), SyncVectorEnv(makers_, autoreset_mode=mode)
     assert_same(lean.reset(seed=4), sync.reset(seed=4))
 
     resets = 0
@@ -61,7 +61,7 @@ def test_lean_envs_give_the_results_of_a_sync_vector_env(case: str, mode: Autore
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
 @pytest.mark.parametrize("case", ["rich", "vectors", "frames"])
 def test_lean_envs_give_observations_of_the_callers_own(case: str, mode: AutoresetMode) -> None:
-    env = LeanSyncVectorEnv(CASES[case], mode)
+    env = _SyncVectorEnv(CASES[case], autoreset_mode=mode)
     seen = [env.reset(seed=0)[0]]
     for action in actions_of(env, 3):
         seen.append(env.step(action)[0])
@@ -88,7 +88,7 @@ def test_lean_envs_refuse_an_observation_of_another_shape() -> None:
         def _observe(self) -> Any:
             return np.zeros(2 + (self._step == 1), dtype=np.float32)
 
-    env = LeanSyncVectorEnv([Wrong] * 2, AutoresetMode.SAME_STEP)
+    env = _SyncVectorEnv([Wrong] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
     env.reset()
 
     with pytest.raises(ValueError, match="shape"):
@@ -96,7 +96,7 @@ def test_lean_envs_refuse_an_observation_of_another_shape() -> None:
 
 
 def test_lean_envs_refuse_to_step_an_env_that_ended_and_was_not_reset() -> None:
-    env = LeanSyncVectorEnv([NumberEnv], AutoresetMode.DISABLED)
+    env = _SyncVectorEnv([NumberEnv], autoreset_mode=AutoresetMode.DISABLED)
     env.reset()
     for _ in range(3):
         env.step(np.zeros(1, dtype=np.int64))
