@@ -36,6 +36,9 @@ bench: $(READY)  ## measure speed against bare loops and other libraries
 	$(BIN)/python -m benchmarks.dqn
 	$(BIN)/python -m benchmarks.ppo
 	$(BIN)/python -m benchmarks.sac
+	$(BIN)/python -m benchmarks.pixels
+	$(BIN)/python -m benchmarks.frame_memory
+	$(BIN)/python -m benchmarks.collecting
 	$(BIN)/python -m benchmarks.buffers
 	$(BIN)/python -m benchmarks.envs
 	$(BIN)/python -m benchmarks.ddp

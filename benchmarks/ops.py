@@ -183,7 +183,8 @@ def main() -> None:
     stored = json.loads(FILE.read_text())["counts"] if FILE.is_file() else new
     for case, units in new.items():
         for unit, counts in units.items():
-            pairs = [f"{number:9.1f} {name} ({stored[case][unit][name]:.1f})" for name, number in counts.items()]
+            before = stored.get(case, new[case])[unit]  # a new case has no stored counts
+            pairs = [f"{number:9.1f} {name} ({before[name]:.1f})" for name, number in counts.items()]
             print(f"{case} {unit:>7}: {'  '.join(pairs)}")
     if options.write:
         FILE.write_text(json.dumps({"versions": versions(), "counts": new}, indent=2) + "\n")

@@ -203,6 +203,36 @@ def stack_arrays(items: Sequence[Any]) -> Any:
     return _join(items, np.stack, "", _float32_array)
 
 
+def empty_arrays(like: Any, length: int) -> NestedArray:
+    """Return arrays with the keys, types and shapes of ``like``, and a leading axis of this length; not initialised."""
+    return cast(NestedArray, apply(lambda x: np.empty((length, *x.shape[1:]), x.dtype), like))
+
+
+def copy_into(columns: dict[str, Any], rows: slice, data: Any) -> bool:
+    """Copy nested arrays into rows of others, if their keys, types and shapes are the same.
+
+    Returns:
+        Whether they are; otherwise the rows may have been changed.
+
+    Example:
+        >>> columns = {"a": np.zeros(3)}
+        >>> copy_into(columns, slice(1, 2), {"a": np.ones(1)}), columns["a"].tolist()
+        (True, [0.0, 1.0, 0.0])
+    """
+    if columns.keys() != data.keys():
+        return False
+    for name, column in columns.items():
+        part = data[name]
+        if isinstance(column, dict):
+            if not isinstance(part, dict) or not copy_into(column, rows, part):
+                return False
+        elif isinstance(part, dict) or column.dtype != part.dtype or column.shape[1:] != part.shape[1:]:
+            return False
+        else:
+            column[rows] = part
+    return True
+
+
 def unbind(data: Nested) -> Iterator[Nested]:
     """Yield ``index(data, i)`` for every i of the leading axis, at the cost of one operation for each leaf.
 

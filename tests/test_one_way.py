@@ -41,6 +41,7 @@ TO_THE_LOSS = {"policy/q_learning.py", "policy/base/normaliser.py", "model/dqn.p
 LOSS = "policy/dqn.py"
 BESIDE = {
     "envs/checks.py",  # raises an error for an observation that cannot be used
+    "envs/sync.py",  # joins the observations of separate envs
     "envs/vector.py",  # resets envs
     "worker/actions.py",  # from an observation to an action
     "policy/base/acting.py",  # from an observation to an action

@@ -88,7 +88,7 @@ class TransitionQueue:
 
     def _begin_block(self, like: Any, rows: int) -> None:
         """Make columns with room for a number of rows, and move the transitions that wait into them."""
-        self._block, self._filled = nested.apply(lambda x: np.empty((rows, *x.shape[1:]), x.dtype), like), 0
+        self._block, self._filled = nested.empty_arrays(like, rows), 0
         waiting, self._parts = self._parts, []
         for part in waiting:
             if not self._written(part, nested.length(part)):
@@ -99,28 +99,12 @@ class TransitionQueue:
         if self._block is None:
             return False
         end = self._filled + size
-        if end > nested.length(self._block) or not _copied(part, self._block, slice(self._filled, end)):
+        if end > nested.length(self._block) or not nested.copy_into(self._block, slice(self._filled, end), part):
             self._parts = self.state()
             self._block, self._filled, self._are_alike = None, 0, False
             return False
         self._filled = end
         return True
-
-
-def _copied(part: dict[str, Any], columns: dict[str, Any], rows: slice) -> bool:
-    """Copy transitions into rows of columns; return false, with the rows in any state, if they do not fit together."""
-    if columns.keys() != part.keys():
-        return False
-    for name, column in columns.items():
-        piece = part[name]
-        if isinstance(column, dict):
-            if not isinstance(piece, dict) or not _copied(piece, column, rows):
-                return False
-        elif isinstance(piece, dict) or column.dtype != piece.dtype or column.shape[1:] != piece.shape[1:]:
-            return False
-        else:
-            column[rows] = piece
-    return True
 
 
 class StepTable:
