@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -189,9 +190,11 @@ def _write_minari(episodes: Sequence[Mapping[str, Any]], name: str, env: Any, al
         for number, episode in enumerate(episodes)
     ]
     spaces_of_env = {"observation_space": env.observation_space, "action_space": env.action_space}
-    import_minari().create_dataset_from_buffers(
-        name, buffers, env=env.spec, algorithm_name=algorithm, requirements=[], **spaces_of_env
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning, module="minari")  # there is no author and no link
+        import_minari().create_dataset_from_buffers(
+            name, buffers, env=env.spec, algorithm_name=algorithm, requirements=[], **spaces_of_env
+        )
 
 
 def _all_observations(episode: Mapping[str, Any]) -> Any:

@@ -1,0 +1,191 @@
+"""The command ``collect``: play episodes with a policy, and write them as a data set for offline training.
+
+    lightning-ding collect runs/sac_pendulum/version_0/checkpoints/last.ckpt --out pendulum.npz --n_episode 500
+    lightning-ding collect best.ckpt --out demos/pendulum-v0 --n_episode 20 --greedy
+    lightning-ding collect --random --env_id CartPole-v1 --out random.npz
+
+``--out`` is a path that ends in .npz, or the id of a new Minari data set such as pendulum/sac-v0 (extra ``minari``).
+The env is that of the checkpoint's run. Without ``--greedy`` the policy explores as in training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from lightning_ding import nested
+from lightning_ding.config import MARK, require
+from lightning_ding.datamodules import Dataset, save_dataset
+from lightning_ding.datamodules.dataset_files import check_target
+from lightning_ding.entry.lightning_cli import is_refusal, line_of, policy_class
+from lightning_ding.entry.serial_cli import CommandParser
+from lightning_ding.envs import Pausable, make_vector_env
+from lightning_ding.modes import CollectMode
+from lightning_ding.policy import Policy
+from lightning_ding.policy.random import random_collect_mode
+from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.worker import create_serial_collector
+
+ENV_ARGUMENTS = ("env_id", "wrappers", "env_kwargs", "import_names")
+"""Arguments of a datamodule that describe its env."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the command.
+
+    Args:
+        arguments: ``collect`` and its options.
+
+    Raises:
+        SystemExit: With code 2 for an invalid command line or checkpoint.
+    """
+    options = _parser().parse_args(list(arguments)[1:])
+    try:
+        data = collect(**vars(options))
+    except Exception as error:
+        if not is_refusal(error):
+            raise
+        print("error:", line_of(error), file=sys.stderr)
+        raise SystemExit(2) from error
+    found = data.statistics()
+    print(f"written: {options.out}, {found.episodes} episodes, {found.transitions} transitions")
+    print(f"mean return: {found.return_mean:.1f}, from {found.return_min:.1f} to {found.return_max:.1f}")
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        prog="lightning-ding collect",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=__doc__,
+        allow_abbrev=False,
+    )
+    parser.add_argument("ckpt", nargs="?", help="checkpoint of a run")
+    parser.add_argument("--out", required=True, help="path of an .npz file, or id of a new Minari data set")
+    parser.add_argument("--n_episode", type=int, default=100, help="whole episodes to play")
+    parser.add_argument("--greedy", action="store_true", help="act as in evaluations, without exploration")
+    parser.add_argument("--random", action="store_true", help="take random actions, without a checkpoint")
+    parser.add_argument("--env_id", help="another env than that of the run, or the env of --random")
+    parser.add_argument("--policy", help="name or dotted path of the policy, if the checkpoint does not tell it")
+    parser.add_argument("--num_envs", type=int, default=8, help="envs that are played at the same time")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the envs and of the exploration")
+    return parser
+
+
+def collect(
+    ckpt: str | Path | None = None,
+    out: str = "",
+    n_episode: int = 100,
+    greedy: bool = False,
+    random: bool = False,
+    env_id: str | None = None,
+    policy: str | None = None,
+    num_envs: int = 8,
+    seed: int = 0,
+) -> Dataset:
+    """Play whole episodes with the policy of a checkpoint, write them, and return them.
+
+    Args:
+        ckpt: Checkpoint of a run; None with ``random``.
+        out: Path that ends in ``.npz``, or id of a new Minari data set.
+        n_episode: Number of episodes, >= 1.
+        greedy: Act as in evaluations, without exploration.
+        random: Take random actions.
+        env_id: Env to play; None means that of the run, with its wrappers and arguments.
+        policy: Name or dotted path of the policy; None reads it from the checkpoint.
+        num_envs: Number of envs, >= 1.
+        seed: Seed of envs and exploration, >= 0.
+
+    Raises:
+        ValueError: If an argument is out of its range, the checkpoint names no policy or no env, or there is a data set
+            of that name.
+        ImportError: If the extra ``minari`` is needed and not installed.
+    """
+    for name, number in (("n_episode", n_episode), ("num_envs", num_envs)):
+        require(number >= 1, name, ">= 1", number)
+    require(seed >= 0, "seed", ">= 0", seed)
+    require((ckpt is None) == random, "ckpt", "a checkpoint, or None with random actions", ckpt)
+    require(not (greedy and random), "greedy", "False with random actions", greedy)
+    require(ckpt is None or Path(ckpt).is_file(), "ckpt", "the path of a checkpoint", str(ckpt))
+    check_target(out)
+    saved: dict[str, Any] = {} if ckpt is None else torch.load(ckpt, map_location="cpu", weights_only=True)
+    env = _make_env(saved, env_id, min(num_envs, n_episode), seed)
+    seeds = np.random.SeedSequence([seed, 1])
+    try:
+        if ckpt is None:
+            mode, name = random_collect_mode(env.single_action_space, seeds), "random"
+        else:
+            found = _load(Path(ckpt), saved, policy, env)
+            found.seed(seeds)
+            mode, name = found.collect_mode, type(found).__name__
+            mode = mode._replace(forward=_greedy(found)) if greedy else mode
+        episodes = _play(mode, env, n_episode)
+        save_dataset(episodes, out, _Played(env, saved, env_id), name)
+        columns = nested.concatenate_arrays([{key: one[key] for key in COLUMNS} for one in episodes])
+        return Dataset(columns, env.single_observation_space, env.single_action_space)
+    finally:
+        env.close()
+
+
+COLUMNS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+
+
+class _Played:
+    """One of the envs that were played, as a writer of data sets reads it."""
+
+    def __init__(self, env: gym.vector.VectorEnv, saved: Mapping[str, Any], env_id: str | None) -> None:
+        self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
+        name = env_id or saved.get("datamodule_hyper_parameters", {}).get("env_id")
+        self.spec = gym.spec(name) if isinstance(name, str) and name in gym.registry else None
+
+
+def _greedy(policy: Policy[Any]) -> Any:
+    """Return ``forward`` of the eval mode with the arguments of the collect mode's."""
+    forward = policy.eval_mode.forward
+    return lambda obs, **_: forward(obs)
+
+
+def _make_env(saved: Mapping[str, Any], env_id: str | None, num_envs: int, seed: int) -> gym.vector.VectorEnv:
+    arguments = saved.get("datamodule_hyper_parameters", {})
+    described = {name: arguments.get(name) or () for name in ENV_ARGUMENTS}
+    name: Any = env_id or described["env_id"]
+    require(bool(name), "env_id", "an env, because the checkpoint names none", None)
+    rest = {"wrappers": (*described["wrappers"], Pausable), "import_names": described["import_names"]}
+    kwargs = dict(described["env_kwargs"] or {}) if env_id is None else {}
+    return make_vector_env(name, num_envs, seed=np.random.SeedSequence([seed, 0]), env_kwargs=kwargs, **rest)
+
+
+def _load(file: Path, saved: Mapping[str, Any], name: str | None, env: gym.vector.VectorEnv) -> Policy[Any]:
+    """Return the policy of a checkpoint, with its network."""
+    if name is None:
+        mark = saved.get("hyper_parameters", {}).get("cfg", {}).get(MARK, "")
+        known = {f"{POLICY_REGISTRY.get(one).__name__}Dict": one for one in POLICY_REGISTRY}
+        require(
+            mark in known, "policy", "the name of the policy, because the checkpoint does not tell it", mark or None
+        )
+        name = known[mark]
+    policy = policy_class(name).load_from_checkpoint(file, map_location="cpu", weights_only=True)
+    policy.build(env.single_observation_space, env.single_action_space)
+    return policy.eval()
+
+
+def _play(mode: CollectMode, env: gym.vector.VectorEnv, n_episode: int) -> list[dict[str, Any]]:
+    """Return whole episodes."""
+    collector: Any = create_serial_collector(
+        {"type": "episode"}, env=env, policy=mode._replace(process_transition=_step)
+    )
+    with torch.no_grad():
+        episodes: list[dict[str, Any]] = collector.collect(n_episode)
+    return episodes
+
+
+def _step(obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
+    """Return the columns of a step, with the action as the env counts it."""
+    names = ("reward", "next_obs", "terminated", "truncated")
+    return {"obs": obs, "action": output["action"], **{name: getattr(timestep, name) for name in names}}

@@ -1,0 +1,118 @@
+"""The command ``collect``: the data sets that it writes are those that the policy played."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from lightning import Trainer
+
+from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, load_dataset
+from lightning_ding.entry.cli import main
+from lightning_ding.entry.collect import collect
+from lightning_ding.policy import DQNPolicy, SACPolicy
+from tests.toys.bandits import TargetEnv
+
+MakeTrainer = Callable[..., Trainer]
+SIZES = {"actor_head_hidden_size": 8, "critic_head_hidden_size": 8}
+CONFIG: dict[str, Any] = {"model": SIZES, "learn": {"batch_size": 8}, "random_collect_size": 16}
+
+
+@pytest.fixture
+def ckpt(make_trainer: MakeTrainer, tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    datamodule = ReplayDataModule("Pendulum-v1", num_envs=2, max_env_step=32)
+    make_trainer(enable_checkpointing=True, limit_val_batches=0).fit(SACPolicy(CONFIG), datamodule)
+    return tmp_path / "checkpoints" / "last.ckpt"
+
+
+def test_command_writes_the_episodes_of_the_policy(
+    ckpt: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "demos.npz"
+    main(["collect", str(ckpt), "--out", str(out), "--n_episode", "3", "--seed", "1"])
+    data = load_dataset(out)
+    assert data.bounds().tolist() == [0, 200, 400, 600]
+    assert data.columns["truncated"].nonzero()[0].tolist() == [199, 399, 599]
+    assert data.action_space == spaces.Box(-2, 2, (1,))
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == f"written: {out}, 3 episodes, 600 transitions"
+    assert shown[1].startswith(f"mean return: {data.returns().mean():.1f}")
+
+
+def test_greedy_actions_are_those_of_the_eval_mode(ckpt: Path, tmp_path: Path) -> None:
+    policy = SACPolicy.load_from_checkpoint(ckpt, weights_only=True)
+    for greedy in (True, False):
+        data = collect(ckpt, str(tmp_path / f"{greedy}.npz"), n_episode=1, greedy=greedy)
+        action = policy.eval_mode.forward(torch.from_numpy(data.columns["obs"]))["action"]
+        is_equal = np.allclose(data.columns["action"], action.numpy(), atol=1e-5)
+        assert is_equal == greedy
+
+
+def test_another_env_can_be_played_and_another_seed_gives_other_episodes(ckpt: Path, tmp_path: Path) -> None:
+    found = [
+        collect(ckpt, str(tmp_path / f"{seed}.npz"), 2, seed=seed, policy="sac", env_id="Pendulum-v1").columns["obs"]
+        for seed in (0, 0, 1)
+    ]
+    np.testing.assert_array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], found[2])
+
+
+def test_random_actions_need_no_checkpoint_and_are_counted_as_by_the_env(tmp_path: Path) -> None:
+    data = collect(None, str(tmp_path / "random.npz"), 20, random=True, env_id="tests.entry.test_collect.FromFive")
+    assert set(data.columns["action"].tolist()) == {5, 6}
+    assert load_dataset(tmp_path / "random.npz").action_space == spaces.Discrete(2, start=5)
+
+
+class FromFive(TargetEnv):
+    """An env whose actions are 5 and 6."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = spaces.Discrete(2, start=5)  # type: ignore[assignment]
+
+    def step(self, action: Any) -> Any:
+        return super().step(np.array([action - 5.0], dtype=np.float32))
+
+
+def test_data_of_a_discrete_policy_train_a_policy_offline(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+    config = {"model": {"encoder_hidden_size_list": [8]}, "learn": {"batch_size": 8}, "random_collect_size": 16}
+    datamodule = ReplayDataModule("tests.entry.test_collect.FromFive", num_envs=2, max_env_step=32)
+    make_trainer(enable_checkpointing=True, limit_val_batches=0).fit(DQNPolicy(config), datamodule)
+    collect(tmp_path / "checkpoints" / "last.ckpt", str(tmp_path / "steps.npz"), 30)
+    offline = OfflineDataModule(str(tmp_path / "steps.npz"), max_train_iter=5)
+    make_trainer().fit(policy := DQNPolicy(config), offline)
+    assert policy.config.model.action_start == 5
+
+
+def test_minari_data_set_is_written(ckpt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    minari = pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    data = collect(ckpt, "pendulum/sac-v0", 2)
+    written = minari.load_dataset("pendulum/sac-v0")
+    assert written.env_spec.id == "Pendulum-v1"
+    np.testing.assert_allclose(load_dataset("pendulum/sac-v0").columns["next_obs"], data.columns["next_obs"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--out", "x.npz"], "ckpt must be a checkpoint"),
+        (["missing.ckpt", "--out", "x.npz"], "ckpt must be the path of a checkpoint, got 'missing.ckpt'"),
+        (["--random", "--out", "x.npz"], "env_id must be an env"),
+        (["--random", "--env_id", "CartPole-v1", "--out", "x.csv"], "out must be a path that ends in .npz"),
+        (["--random", "--env_id", "CartPole-v1", "--out", "x.npz", "--n_episode", "0"], "n_episode must be >= 1"),
+        (["--random", "--greedy", "--env_id", "CartPole-v1", "--out", "x.npz"], "greedy must be False"),
+    ],
+)
+def test_mistakes_are_one_line(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["collect", *options])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert end.value.code == 2
+    assert line.startswith(f"error: {message}")
