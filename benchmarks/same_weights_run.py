@@ -153,6 +153,9 @@ def family(kind: str) -> tuple[Config, ...]:
     """Return the configs that all cases of an algorithm start from."""
     if kind in ROLLOUTS:
         return ROLLOUTS[kind]
+    if kind == "bc":  # takes no random actions and has no critic
+        own = {name: section for name, section in REPLAY.items() if name != "random_collect_size"}
+        return own, {"model": {"encoder_hidden_size_list": [16]}}
     return REPLAY, Q_LEARNING if issubclass(get_policy_cls({"type": kind}), QLearningPolicy) else ACTOR_CRITIC
 
 
@@ -213,6 +216,11 @@ CASES: dict[str, Case] = {
         partial(ToyEnv, "dict", "box"),
     ),
     "sac_ranks": Case("two ranks, norm_reward", "sac", {}, "Pendulum-v1", {"norm_reward": True}, ranks=2),
+    "td3_bc": Case("delayed actor, norm_obs", "td3_bc", {}, "Pendulum-v1", {"norm_obs": True}),
+    "iql": Case("a value network, prioritised", "iql", PRIORITIES, "Pendulum-v1"),
+    "awac": Case("several sampled actions", "awac", {"learn": {"num_actions": 2}}, "Pendulum-v1"),
+    "cql": Case("a learned factor", "cql", {"learn": {"num_actions": 2, "with_lagrange": True}}, "Pendulum-v1"),
+    "bc": Case("a distribution over actions", "bc", {}, "Pendulum-v1"),
     "pg": Case("whole episodes", "pg", data={"num_envs": 3}),
     "a2c": Case(
         "norm_obs, norm_reward, one encoder, entropy schedule",

@@ -156,7 +156,7 @@ def _make_env(saved: Mapping[str, Any], env_id: str | None, num_envs: int, seed:
     described = {name: arguments.get(name) or () for name in ENV_ARGUMENTS}
     name: Any = env_id or described["env_id"]
     require(bool(name), "env_id", "an env, because the checkpoint names none", None)
-    rest = {"wrappers": (*described["wrappers"], Pausable), "import_names": described["import_names"]}
+    rest: dict[str, Any] = {"wrappers": (*described["wrappers"], Pausable), "import_names": described["import_names"]}
     kwargs = dict(described["env_kwargs"] or {}) if env_id is None else {}
     return make_vector_env(name, num_envs, seed=np.random.SeedSequence([seed, 0]), env_kwargs=kwargs, **rest)
 

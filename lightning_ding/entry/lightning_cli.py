@@ -31,7 +31,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.config import moved_to, nearest, to_dict
-from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
+from lightning_ding.datamodules import CollectingDataModule, OfflineDataModule, ReplayDataModule, RolloutDataModule
 from lightning_ding.envs.process.errors import CHECKS, is_check_error
 from lightning_ding.policy import Policy, ReferencePolicy
 from lightning_ding.policy.reference.policy import NO_CONFIG_CLASS
@@ -223,12 +223,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(made: type[Policy[Any]], arguments: Sequence[str] | None, given: list[str]) -> None:
     DingCLI(
         cast(Any, policy_maker)(made),
-        RolloutDataModule if made.on_policy else ReplayDataModule,
+        datamodule_class(made),
         args=None if arguments is None else given,
         parser_kwargs={"prog": "lightning-ding"},  # also under python -m
         auto_configure_optimizers=False,
         save_config_kwargs={"overwrite": True},  # a resumed run writes into its folder again
     )
+
+
+def datamodule_class(made: type[Policy[Any]]) -> type[CollectingDataModule]:
+    """Return the datamodule that trains a policy."""
+    if made.trains_on == "dataset":
+        return OfflineDataModule
+    return RolloutDataModule if made.on_policy else ReplayDataModule
 
 
 def is_refusal(error: BaseException) -> bool:

@@ -58,6 +58,7 @@ class ContinuousQAC(nn.Module):
         layer_norm: Apply layer normalisation before the activation of each hidden layer, also in the encoders.
         encoder_kwargs: Further keyword arguments of the encoders, see ``create_encoder``. If it is not empty, vectors
             get an encoder too.
+        with_value: Add a network of the values of observations, with the sizes of the critics and its own encoder.
 
     Raises:
         ValueError: If a size is out of its range, there is no encoder to share, or the observation has a mask and the
@@ -87,6 +88,7 @@ class ContinuousQAC(nn.Module):
         encoder: str | None = None,
         layer_norm: bool = False,
         encoder_kwargs: Mapping[str, Any] | None = None,
+        with_value: bool = False,
     ) -> None:
         super().__init__()
         sizes = {"actor_head": actor_head_layer_num, "critic_head": critic_head_layer_num}
@@ -119,6 +121,10 @@ class ContinuousQAC(nn.Module):
         self.critic = EncoderAndHead(critic_encoder, EnsembleMLP(1 + twin_critic, critic_sizes, activation, layer_norm))
         if last_layer_init is not None:
             self._init_last_layers(last_layer_init)
+        if with_value:
+            value_sizes = [features, *critic_sizes[1:]]
+            value_head = MLP(value_sizes, activation, activate_last=False, layer_norm=layer_norm)
+            self.value = EncoderAndHead(make(), value_head)
 
     def _init_last_layers(self, bound: float) -> None:
         last = self.actor.head.layers[-1]
@@ -188,6 +194,10 @@ class ContinuousQAC(nn.Module):
             parts.append(choice if choice.ndim == 2 else F.one_hot(choice.long(), self.choices).to(parts[0].dtype))
             action = action["action_args"]
         return {"q_value": self.critic.head(torch.cat([*parts, action], dim=1), members).squeeze(2)}
+
+    def compute_value(self, obs: Any) -> Tensor:
+        """Return the values of B observations, shape (B,); needs ``with_value``."""
+        return full_precision(self.value.head(self.value.encoder(obs))).squeeze(1)
 
 
 class EnsembleMLP(nn.Module):

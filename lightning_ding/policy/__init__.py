@@ -1,16 +1,20 @@
 """Policies: algorithms as LightningModules."""
 
 from lightning_ding.policy.a2c import A2CConfig, A2CPolicy
+from lightning_ding.policy.awac import AWACConfig, AWACPolicy
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.policy import CommandModePolicy, Policy
 from lightning_ding.policy.base.update.non_finite import NonFiniteError
+from lightning_ding.policy.bc import BCConfig, BCPolicy
 from lightning_ding.policy.c51 import C51Config, C51Policy
+from lightning_ding.policy.cql import CQLConfig, CQLPolicy
 from lightning_ding.policy.ddpg import DDPGConfig, DDPGPolicy
 from lightning_ding.policy.discrete_sac import DiscreteSACConfig, DiscreteSACPolicy
 from lightning_ding.policy.dqn import DQNConfig, DQNPolicy
 from lightning_ding.policy.factory import create_policy, get_policy_cls
 from lightning_ding.policy.fqf import FQFConfig, FQFPolicy
 from lightning_ding.policy.from_dump import Dump, load_dump
+from lightning_ding.policy.iql import IQLConfig, IQLPolicy
 from lightning_ding.policy.iqn import IQNConfig, IQNPolicy
 from lightning_ding.policy.mdqn import MDQNConfig, MDQNPolicy
 from lightning_ding.policy.pg import PGConfig, PGPolicy
@@ -28,12 +32,19 @@ from lightning_ding.policy.reference.policy import ReferencePolicy
 from lightning_ding.policy.sac import SACConfig, SACPolicy
 from lightning_ding.policy.sql import SQLConfig, SQLPolicy
 from lightning_ding.policy.td3 import TD3Config, TD3Policy
+from lightning_ding.policy.td3_bc import TD3BCConfig, TD3BCPolicy
 
 __all__ = [
     "A2CConfig",
     "A2CPolicy",
+    "AWACConfig",
+    "AWACPolicy",
+    "BCConfig",
+    "BCPolicy",
     "C51Config",
     "C51Policy",
+    "CQLConfig",
+    "CQLPolicy",
     "CommandModePolicy",
     "DDPGConfig",
     "DDPGPolicy",
@@ -44,6 +55,8 @@ __all__ = [
     "Dump",
     "FQFConfig",
     "FQFPolicy",
+    "IQLConfig",
+    "IQLPolicy",
     "IQNConfig",
     "IQNPolicy",
     "MDQNConfig",
@@ -66,6 +79,8 @@ __all__ = [
     "SACPolicy",
     "SQLConfig",
     "SQLPolicy",
+    "TD3BCConfig",
+    "TD3BCPolicy",
     "TD3Config",
     "TD3Policy",
     "create_policy",

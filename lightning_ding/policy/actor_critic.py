@@ -13,9 +13,10 @@ from torch import Tensor
 
 from lightning_ding import nested, rl
 from lightning_ding.config import require
+from lightning_ding.policy.actor_policy import ActorModelConfig
 from lightning_ding.policy.base.policy import ConfigT
 from lightning_ding.policy.base.round import Batch
-from lightning_ding.policy.on_policy import ActorModelConfig, OnPolicyCollectConfig, OnPolicyLearnConfig, OnPolicyPolicy
+from lightning_ding.policy.on_policy import OnPolicyCollectConfig, OnPolicyLearnConfig, OnPolicyPolicy
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,68 +1,29 @@
-"""The base of algorithms that learn from rollouts: their config, acting, and minibatches.
+"""The base of algorithms that learn from rollouts: their config and minibatches.
 
-Shapes: S transitions of a rollout, B of a minibatch, A actions or dimensions of an action.
+Shapes: S transitions of a rollout, B of a minibatch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar
 
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
 from lightning_ding import nested, rl
 from lightning_ding.config import moved, require
 from lightning_ding.modes import not_implemented
-from lightning_ding.policy.base.config import LearnConfig, NetworkConfig, PolicyConfig
-from lightning_ding.policy.base.policy import ConfigT, Policy
+from lightning_ding.policy.actor_policy import ActorPolicy
+from lightning_ding.policy.base.config import LearnConfig, PolicyConfig
+from lightning_ding.policy.base.policy import ConfigT
 from lightning_ding.policy.base.rank_statistics import standardise_over_ranks
 from lightning_ding.policy.base.round import Batch
-from lightning_ding.policy.base.spaces import ActionBounds, actor_shapes, obs_shape
 from lightning_ding.policy.base.update.optimizers import OptimizerConfig, make_optimizer
 from lightning_ding.ranks import min_over_ranks
 from lightning_ding.schedules import ScheduleConfig
 from lightning_ding.worker_config import CollectorConfig
-
-
-@dataclass(frozen=True, kw_only=True)
-class ActorModelConfig(NetworkConfig):
-    """The network of an actor, with or without a critic."""
-
-    action_shape: Any = None
-    """Number of actions or dimensions; one number for each dimension of a multi-discrete action; action_type_shape
-    and action_args_shape of a hybrid one; None means that it is taken from the env."""
-    action_space: Literal["discrete", "continuous", "hybrid"] | None = None
-    """Kind of action; None means that it is taken from the env."""
-    action_low: Sequence[float] | None = None
-    """Smallest value of each dimension in the env; None means the env's, or -1 without an env."""
-    action_high: Sequence[float] | None = None
-    """Largest value of each dimension in the env; None means the env's, or 1 without an env."""
-    action_integer: bool | None = None
-    """Whether continuous actions are rounded, for an env with a Box of integers; None means that it is taken from the
-    env."""
-    action_start: int | Sequence[int] | None = None
-    """Smallest action of a Discrete space, or of each dimension; None means the env's, or 0 without an env."""
-    actor_head_hidden_size: int | None = None
-    """Width of the actor head's hidden layers; None means the encoder's last width."""
-    actor_head_layer_num: int | None = None
-    """Number of hidden layers of the actor's head, >= 0; None means 1 with actor_head_hidden_size, else 0."""
-    sigma_type: Literal["independent", "conditioned", "fixed"] = "independent"
-    """Standard deviation of continuous actions: learned for each dimension, by the network, or fixed."""
-    fixed_sigma_value: float = 0.3
-    """The standard deviation with sigma_type fixed, > 0, in units of half the action's range."""
-    bound_type: Literal["tanh"] | None = None
-    """Squash the mean of continuous actions; None means that the mean is not bounded, and the action is clipped."""
-
-    def __post_init__(self) -> None:
-        """Check that no option is set that has no effect with the kind of action."""
-        kind, start = self.action_space, self.action_start
-        require(
-            kind != "discrete" or not self.action_integer, "model.action_integer", "None for discrete actions", True
-        )
-        require(kind != "continuous" or start is None, "model.action_start", "None for continuous actions", start)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,21 +115,15 @@ class OnPolicyConfig(PolicyConfig):
         require(0 <= self.discount_factor <= 1, "discount_factor", "in [0, 1]", self.discount_factor)
 
 
-class OnPolicyPolicy(Policy[ConfigT]):
+class OnPolicyPolicy(ActorPolicy[ConfigT]):
     """A policy that learns once from each rollout that it collected, in a pass over shuffled minibatches.
 
     A subclass implements ``_learning_data``, which gives the columns that its ``loss`` reads, and ``loss``. An update
     is a minibatch, so ``train_iter`` counts minibatches. Under DDP all ranks make equally many of them, however many
     transitions each has.
-
-    Actions are discrete, multi-discrete, continuous or hybrid, as the config's ``model.action_space`` or the env says.
-    Networks give continuous actions in units of half the env's range; what leaves the range is clipped for the env
-    only, so that probabilities stay those of the action drawn.
     """
 
     on_policy: ClassVar[bool] = True
-    shape_names: ClassVar[tuple[str, ...]] = ("obs_shape", "action_shape", "action_space")
-    config: Any
 
     # ------------------------------------------------------------------ to implement
 
@@ -191,30 +146,10 @@ class OnPolicyPolicy(Policy[ConfigT]):
         drawn = distribution.sample(self.rng)
         return {"action": self._to_env(drawn), "drawn": drawn, "log_prob": distribution.log_prob(drawn)}
 
-    def _forward_eval(self, obs: Any) -> dict[str, Any]:
-        return {"action": self._to_env(self._distribution(self._logit(obs), obs).mode())}
-
     def _process_transition(self, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
         """Return the columns of a transition; ``action`` is what was drawn, in the network's units."""
         transition = super()._process_transition(obs, output, timestep)
         return transition | {"action": output["drawn"], "log_prob": output["log_prob"]}
-
-    def _logit(self, obs: Any) -> Any:
-        """Return the parameters of the distribution over actions, see :func:`rl.distribution_of`."""
-        return self.model(obs)["logit"]
-
-    def _distribution(self, logit: Any, obs: Any) -> rl.Distribution:
-        return rl.distribution_of(logit, obs.get("action_mask") if isinstance(obs, Mapping) else None)
-
-    def _to_env(self, action: Any) -> Any:
-        if isinstance(action, Mapping):
-            return self.action_start.to_env({**action, "action_args": self._to_env(action["action_args"])})
-        if not action.is_floating_point():
-            return self.action_start.to_env(action)
-        section, names = self.config.model, "model.action_space and model.action_shape"
-        needed = "set if a custom network has continuous actions and there is no env"
-        require(self.bounds is not None, names, needed, (section.action_space, section.action_shape))
-        return cast(ActionBounds, self.bounds).to_env(action)
 
     # ------------------------------------------------------------------ learning
 
@@ -249,21 +184,7 @@ class OnPolicyPolicy(Policy[ConfigT]):
         for part in parts:
             yield from nested.unbind(part)  # type: ignore[misc]
 
-    # ------------------------------------------------------------------ spaces and attributes
-
-    def _init_spaces(self) -> None:
-        super()._init_spaces()
-        self.bounds: ActionBounds | None = None
-        section = self.config.model
-        shape, low, high = section.action_shape, section.action_low, section.action_high
-        if section.action_space in ("discrete", None) or shape is None:  # a custom network's size is known from the env
-            return
-        size = shape["action_args_shape"] if isinstance(shape, Mapping) else shape
-        self.bounds = ActionBounds(size, allow_unbounded=True).to(self.device)
-        self.bounds.set(low or [-1.0] * size, high or [1.0] * size, bool(section.action_integer))
-
-    def _shapes_of(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
-        return {"obs_shape": obs_shape(observation_space), **actor_shapes(action_space, type(self).__name__)}
+    # ------------------------------------------------------------------ attributes
 
     def _get_batch_size(self) -> int:
         return self.config.learn.batch_size or self.config.collect.n_sample or 1

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from lightning_ding import rl
 from lightning_ding.config import moved, require
+from lightning_ding.policy.actor_policy import ActorModelConfig
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.round import Batch
 from lightning_ding.policy.on_policy import (
-    ActorModelConfig,
     OnPolicyCollectConfig,
     OnPolicyConfig,
     OnPolicyLearnConfig,

@@ -183,7 +183,10 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
         """
         with torch.no_grad():
             target = self._targets(batch)
-        q = self.model.compute_critic(batch["obs"], batch["action"])["q_value"]
+        return self._td_loss(batch, self.model.compute_critic(batch["obs"], batch["action"])["q_value"], target)
+
+    def _td_loss(self, batch: Batch, q: Tensor, target: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss and the metrics of :meth:`critic_loss`, of values, shape (E, B), and targets, shape (B,)."""
         loss = rl.critic_loss(q, target, batch["IS"] if self.config.priority_IS_weight else None)
         report = {"critic_loss": loss.detach(), "q_value": q.detach(), "target_q_value": target}
         if self.config.priority:

@@ -47,6 +47,11 @@ CASES: dict[str, dict[str, Any]] = {  # what is special: arguments of the datamo
     "td3": {},
     "sac": {"num_envs": 3},
     "discrete_sac": {"norm_obs": True},
+    "bc": {},
+    "td3_bc": {},
+    "iql": {},
+    "awac": {},
+    "cql": {"policy": {"learn": {"with_lagrange": True}}},
     "ppo": {"norm_obs": True, "norm_reward": True},
     "a2c": {"norm_reward": True, "num_envs": 3},
     "pg": {"num_envs": 3},  # whole episodes

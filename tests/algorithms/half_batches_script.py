@@ -19,7 +19,7 @@ from torch import Tensor
 from lightning_ding import nested
 from lightning_ding.config import deep_merge
 from lightning_ding.policy import Policy
-from lightning_ding.policy.on_policy import OnPolicyPolicy
+from lightning_ding.policy.actor_policy import ActorPolicy
 from lightning_ding.policy.replay_policy import ReplayPolicy
 from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, make_policy, names_of
 
@@ -31,11 +31,12 @@ CONTINUOUS = {"obs_shape": 3, "action_shape": 1, "action_low": [-2.0], "action_h
 SHAPES: dict[str, Any] = {
     **dict.fromkeys(ALGORITHMS, DISCRETE),
     **dict.fromkeys(CONTINUOUS_ONLY, CONTINUOUS),
-    **dict.fromkeys(names_of(OnPolicyPolicy), ACTOR),
+    **dict.fromkeys(names_of(ActorPolicy), ACTOR),
 }
 WEIGHTED = {"priority": True, "priority_IS_weight": True, "other": {"replay_buffer": {"type": "advanced"}}}
 CHANGES: dict[str, Any] = {  # so that an update depends on all of a batch
     **dict.fromkeys(names_of(ReplayPolicy), WEIGHTED),
+    "bc": {},
     "ppo": {"learn": {"batch_size": ENVS * STEPS, "value_norm": True}, "recompute_adv": True},
     "a2c": {"learn": {"adv_norm": True}},
     "pg": {"learn": {"return_norm": True}},
@@ -45,7 +46,7 @@ CHANGES: dict[str, Any] = {  # so that an update depends on all of a batch
 def replay_batch(rng: np.random.Generator, name: str) -> dict[str, Any]:
     """Return a minibatch of random transitions."""
     size, shape = BATCH_SIZE, SHAPES[name]["obs_shape"]
-    action = rng.integers(2, size=size) if SHAPES[name] is DISCRETE else rng.uniform(-2, 2, (size, 1))
+    action = rng.integers(2, size=size) if SHAPES[name] is not CONTINUOUS else rng.uniform(-2, 2, (size, 1))
     return {
         "obs": rng.normal(size=(size, shape)),
         "action": action,

@@ -25,6 +25,7 @@ REPLAY: Config = {
     "other": {"replay_buffer": {"replay_buffer_size": 500}},
     "eval": {"evaluator": {"n_episode": 2}},
 }
+OFFLINE: Config = {name: section for name, section in REPLAY.items() if name != "random_collect_size"}
 Q_LEARNING = deep_merge(REPLAY, {"model": {"encoder_hidden_size_list": [16]}, "learn": {"target_update_freq": 7}})
 ACTOR_CRITIC = deep_merge(REPLAY, {"model": {"actor_head_hidden_size": 16, "critic_head_hidden_size": 16}})
 ROLLOUT: Config = {
@@ -56,6 +57,11 @@ ALGORITHMS = {
     "td3": Algorithm("Pendulum-v1", ACTOR_CRITIC),
     "sac": Algorithm("Pendulum-v1", ACTOR_CRITIC),
     "discrete_sac": Algorithm(config=ACTOR_CRITIC),
+    "bc": Algorithm(config={**OFFLINE, "model": {"encoder_hidden_size_list": [16]}}),
+    "td3_bc": Algorithm("Pendulum-v1", ACTOR_CRITIC),
+    "iql": Algorithm("Pendulum-v1", ACTOR_CRITIC),
+    "awac": Algorithm("Pendulum-v1", ACTOR_CRITIC),
+    "cql": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"num_actions": 2}})),
     "ppo": Algorithm(config=PPO),
     "a2c": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_sample": 16}})),
     "pg": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_episode": 2}})),  # of unknown lengths

@@ -11,8 +11,9 @@ from lightning import Trainer
 from torch import Tensor
 
 from lightning_ding import nested
-from lightning_ding.policy import create_policy
-from lightning_ding.policy.on_policy import OnPolicyPolicy
+from lightning_ding.policy import SACPolicy, create_policy
+from lightning_ding.policy.actor_policy import ActorPolicy
+from lightning_ding.policy.weighted_actor import WeightedActorPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, names_of
 from tests.algorithms.test_learns import train
@@ -22,7 +23,7 @@ from tests.toys.bandits import XorEnv
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 
-KINDS = [(name, True) for name in (*CONTINUOUS_ONLY, *names_of(OnPolicyPolicy))]
+KINDS = [(name, True) for name in (*CONTINUOUS_ONLY, *names_of(ActorPolicy))]
 KINDS += [(name, False) for name in ALGORITHMS if name not in CONTINUOUS_ONLY]
 
 SIGNS = torch.tensor([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]])
@@ -57,7 +58,8 @@ def test_no_output_of_a_network_is_a_sum_over_the_entries(name: str, continuous:
     env = XorEnv(continuous)
     found = outputs(policy.build(env.observation_space, env.action_space))
     has_actor = continuous or policy.on_policy or hasattr(policy, "critic_loss")
-    assert len(found) == (1 if name == "pg" or not has_actor else 3 if name == "sac" else 2)
+    has_sigma = isinstance(policy, (SACPolicy, WeightedActorPolicy))  # as an output of its own
+    assert len(found) == (1 if name in ("pg", "bc") or not has_actor else 2 + has_sigma)
     for output in found:
         mixed = output[0] + output[1] - output[2] - output[3]
         assert mixed.abs().max() > 1e-3 * output.abs().max()  # of a sum it is about 1e-7

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from lightning_ding.policy.actor_policy import ActorPolicy
 from tests.algorithms import half_batches_script
-from tests.algorithms.table import ALGORITHMS
+from tests.algorithms.table import ALGORITHMS, names_of
 from tests.processes import run_two_ranks
 
 Reports = list[dict[str, Any]]
@@ -59,7 +60,7 @@ def test_priorities_of_half_batches_are_those_of_the_whole_batch(
     name: str, ranks: Reports, alone: dict[str, Any]
 ) -> None:
     expected = alone[name]["priority"]
-    assert len(expected) == (0 if name.split(",")[0] in ("ppo", "a2c", "pg") else half_batches_script.BATCHES)
+    assert len(expected) == (0 if name.split(",")[0] in names_of(ActorPolicy) else half_batches_script.BATCHES)
     for number, rank in enumerate(ranks):
         torch.testing.assert_close(rank[name]["priority"], expected[..., number::2], **EXACT)
 

@@ -16,7 +16,7 @@ from torch.testing import assert_close
 from lightning_ding import nested, rl
 from lightning_ding.config import deep_merge
 from lightning_ding.policy import Policy, create_policy
-from lightning_ding.policy.on_policy import OnPolicyPolicy
+from lightning_ding.policy.actor_policy import ActorPolicy
 from lightning_ding.policy.replay_policy import ReplayPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, make_datamodule, make_policy, names_of
@@ -32,7 +32,7 @@ ON_POLICY = [{**DISCRETE, "action_space": "discrete"}, {**CONTINUOUS, "action_sp
 CASES: list[tuple[str, Config]] = [
     (name, CONTINUOUS if name in CONTINUOUS_ONLY else DISCRETE) for name in names_of(ReplayPolicy)
 ]
-CASES += [(name, model) for name in names_of(OnPolicyPolicy) for model in ON_POLICY]
+CASES += [(name, model) for name in names_of(ActorPolicy) for model in ON_POLICY]
 CASES += [("ppo", {**ON_POLICY[1], "sigma_type": "conditioned", "bound_type": "tanh"})]
 
 

@@ -36,6 +36,8 @@ PENDULUM = {"ddpg": -200, "td3": -200, "sac": -200}
 BARS = CARTPOLE | PENDULUM
 """The mean return of 20 greedy episodes that each recipe reaches with each of three seeds."""
 TWINS = {f"{name}.py": f"{name}_{'cartpole' if name in CARTPOLE else 'pendulum'}.yaml" for name in BARS}
+OFFLINE = {name: f"{name}_pendulum.yaml" for name in ("bc", "td3_bc", "iql", "awac", "cql")}
+"""The recipes that train on a data set, see test_offline_recipes.py."""
 
 EVERY = pytest.mark.parametrize("name", TWINS)
 
@@ -70,14 +72,17 @@ def run(name: str, folder: Path, *options: str) -> str:
 
 def test_every_recipe_and_every_yaml_is_known_here() -> None:
     files = {file.name for file in RECIPES.rglob("*.*") if not file.name.startswith("parallel_")}
-    assert {name for name in files if name.endswith(".py")} - {"__init__.py"} == set(TWINS)
-    assert {name for name in files if name.endswith(".yaml")} == set(TWINS.values())
+    assert {name for name in files if name.endswith(".py")} - {"__init__.py"} == {
+        *TWINS,
+        *(f"{name}.py" for name in OFFLINE),
+    }
+    assert {name for name in files if name.endswith(".yaml")} == {*TWINS.values(), *OFFLINE.values()}
 
 
 def test_every_algorithm_has_a_recipe() -> None:
     assert len(BARS) >= 10
     ours = {name for name in POLICY_REGISTRY if POLICY_REGISTRY.get(name).__module__.startswith("lightning_ding.")}
-    assert ours == set(BARS)
+    assert ours == {*BARS, *OFFLINE}
 
 
 @EVERY

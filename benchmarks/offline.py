@@ -1,0 +1,127 @@
+"""Offline learning: data sets that our own commands make, and what each algorithm learns from them.
+
+    python -m benchmarks.offline --data runs/offline                    # makes the data set, 15 minutes on two cores
+    python -m benchmarks.offline --data runs/offline --only td3_bc iql  # these algorithms, three seeds each
+    python -m benchmarks.offline --table                                # docs/results/offline.json as a table
+
+The data set of Pendulum-v1 is 50,000 transitions that a SAC policy makes, with exploration, after 3,000 of the 20,000
+env steps of ``recipes/sac.py``. Every algorithm makes the updates of its recipe, with its settings. Its result is the
+mean return of the final policy, not of the best one, over 100 greedy episodes: with data alone one could not choose.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from benchmarks import proofs
+from benchmarks.learn import commit, machine
+
+STEPS, N_EPISODE = 3000, 250  # env steps of the behaviour policy's training, episodes of the data set
+N_EVALUATION = 100  # greedy episodes
+RESULT = Path("docs/results/offline.json")
+ALGORITHMS = ("bc", "td3_bc", "iql", "awac", "cql")
+QUIET: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+
+
+def make_data(folder: Path) -> Path:
+    """Train the behaviour policy and collect its episodes, unless the file is there; return the file."""
+    from lightning import Trainer, seed_everything
+
+    from lightning_ding.datamodules import ReplayDataModule
+    from lightning_ding.entry.collect import collect
+    from lightning_ding.policy import SACPolicy
+
+    file = folder / "pendulum.npz"
+    if file.is_file():
+        return file
+    seed_everything(0)
+    recipe = proofs.load("sac")
+    datamodule = ReplayDataModule(recipe.ENV_ID, num_envs=recipe.NUM_ENVS, seed=0, max_env_step=STEPS)
+    trainer = Trainer(accelerator="cpu", default_root_dir=folder, limit_val_batches=0, **QUIET)
+    trainer.fit(SACPolicy(recipe.CONFIG), datamodule)
+    found = collect(folder / "checkpoints" / "last.ckpt", str(file), N_EPISODE).statistics()
+    print(f"{file}: {found.transitions} transitions, mean return {found.return_mean:.1f}", flush=True)
+    return file
+
+
+def train(name: str, file: Path, seed: int) -> dict[str, Any]:
+    """Return the result of one seed of an algorithm."""
+    from lightning import Trainer, seed_everything
+
+    from lightning_ding.datamodules import OfflineDataModule
+    from lightning_ding.policy import create_policy
+
+    recipe = proofs.load(name)
+    seed_everything(seed)
+    policy = create_policy({"type": name, **recipe.CONFIG})
+    arguments: dict[str, Any] = {"seed": seed, "norm_obs": recipe.NORM_OBS, "n_evaluator_episode": N_EVALUATION}
+    datamodule = OfflineDataModule(
+        str(file), recipe.ENV_ID, max_train_iter=recipe.MAX_TRAIN_ITER, evaluator_env_num=10, **arguments
+    )
+    trainer = Trainer(accelerator="cpu", limit_val_batches=0, enable_checkpointing=False, **QUIET)
+    start = time.perf_counter()
+    trainer.fit(policy, datamodule)
+    seconds = time.perf_counter() - start
+    (scores,) = trainer.test(policy, datamodule, verbose=False)
+    found = datamodule.statistics
+    data = {"transitions": found.transitions, "mean": found.return_mean, "max": found.return_max}
+    return {"seed": seed, "seconds": seconds, "return": scores["test/return_mean"], "data": data}
+
+
+def save(name: str, run: dict[str, Any], result: Path) -> None:
+    """Write a run to the result file; other runs in it are kept."""
+    record: dict[str, Any] = json.loads(result.read_text()) if result.is_file() else {}
+    how = {"command": " ".join(["python -m benchmarks.offline", *sys.argv[1:]]), "commit": commit()}
+    how |= {"time": time.strftime("%Y-%m-%d %H:%M:%S"), "machine": machine()}
+    kept = {one["seed"]: one for one in record.get(name, [])} | {run["seed"]: {**run, **how}}
+    record[name] = [kept[seed] for seed in sorted(kept)]
+    result.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def table(result: Path) -> str:
+    """Return the results as a table in Markdown."""
+    rows = [
+        "| algorithm | mean return of each seed | mean return in the data | best episode in the data |",
+        "|---|---|---|---|",
+    ]
+    for name, runs in json.loads(result.read_text()).items():
+        returns = ", ".join(f"{run['return']:.0f}" for run in runs)
+        data = runs[0]["data"]
+        rows.append(f"| `{name}` | {returns} | {data['mean']:.0f} | {data['max']:.0f} |")
+    return "\n".join(rows)
+
+
+def main() -> None:
+    """Make the data set and train what is asked for, or print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("runs/offline"), help="folder of the data set")
+    parser.add_argument("--only", nargs="*", choices=ALGORITHMS, default=[], help="algorithms to train")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="seeds of each")
+    parser.add_argument("--out", type=Path, default=RESULT, help="JSON file of the results")
+    parser.add_argument("--table", action="store_true", help="print the results as a table")
+    options = parser.parse_args()
+    if options.table:
+        print(table(options.out))
+        return
+    import torch
+
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    logging.getLogger("lightning").setLevel(logging.ERROR)
+    file = make_data(options.data)
+    for name in options.only:
+        for seed in options.seeds:
+            run = train(name, file, seed)
+            print(f"{name:>8} seed {seed}: {run['return']:8.1f}, data {run['data']['mean']:.1f}", flush=True)
+            save(name, run, options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Losses of offline reinforcement learning and imitation.
+
+Shapes: B batch, E critics, N sampled actions of an observation, A dimensions of an action, K discrete actions.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from lightning_ding.rl.distributions import HALF_LOG_TWO_PI
+
+
+def expectile_loss(prediction: Tensor, target: Tensor, tau: float) -> Tensor:
+    """Return the mean of abs(tau - 1[u < 0]) u^2 with u = target - prediction (Kostrikov et al. 2021, eq. 5).
+
+    https://arxiv.org/abs/2110.06169. The minimum over constant predictions is the tau-expectile of the targets: their
+    mean with tau = 0.5, and towards their maximum as tau approaches 1.
+
+    Args:
+        prediction: Predicted values, shape (B,).
+        target: Values, shape (B,), without gradient.
+        tau: Expectile, in (0, 1).
+
+    Example:
+        >>> expectile_loss(Tensor([0.0, 0.0]), Tensor([1.0, -1.0]), 0.9)  # (0.9 + 0.1) / 2
+        tensor(0.5000)
+    """
+    error = target - prediction
+    weight = (tau - (error < 0).to(error.dtype)).abs()
+    return (weight * error.square()).mean()
+
+
+def advantage_weight(advantage: Tensor, beta: float, largest: float = 100.0) -> Tensor:
+    """Return min(exp(beta * advantage), largest), detached (Nair et al. 2020, eq. 13, with beta = 1 / lambda).
+
+    https://arxiv.org/abs/2006.09359. The bound on the weight is that of Kostrikov et al. 2021 (code).
+
+    Args:
+        advantage: Q(s, a) - V(s), shape (B,).
+        beta: Inverse temperature, >= 0; the larger, the greedier.
+        largest: Largest weight, > 0.
+    """
+    return (beta * advantage.detach()).exp().clamp(max=largest)
+
+
+def gaussian_log_prob(mean: Tensor, log_sigma: Tensor, action: Tensor) -> Tensor:
+    """Return log densities, shape (B,), of actions under independent normal distributions.
+
+    Args:
+        mean: Means, shape (B, A).
+        log_sigma: Logarithms of the standard deviations, shape (B, A).
+        action: Actions, shape (B, A).
+    """
+    score = (action - mean) * (-log_sigma).exp()
+    return -(0.5 * score.square() + log_sigma + HALF_LOG_TWO_PI).sum(1)
+
+
+def conservative_gap(q_sampled: Tensor, log_density: Tensor, q_data: Tensor) -> Tensor:
+    """Return log sum exp over sampled actions of Q minus Q of the data, a mean of each critic (Kumar et al. 2020).
+
+    https://arxiv.org/abs/2006.04779, appendix F: the integral over actions of exp Q is estimated by importance
+    sampling, from actions whose log densities are subtracted. As in the authors' code it is the sum over the samples,
+    not their mean, which adds a constant without gradient.
+
+    Args:
+        q_sampled: Values of N actions sampled for each observation, shape (E, B, N).
+        log_density: Log density of each of these actions, shape (B, N), without gradient.
+        q_data: Values of the actions in the data, shape (E, B).
+
+    Returns:
+        The gap, shape (E,).
+    """
+    return ((q_sampled - log_density).logsumexp(2) - q_data).mean(1)
+
+
+def discrete_conservative_gap(q: Tensor, action: Tensor) -> Tensor:
+    """Return log sum exp over actions of Q(s, .) minus Q(s, a), shape (B,) (Kumar et al. 2020, eq. 4).
+
+    Args:
+        q: Action values, shape (B, K); minus infinity where an action is illegal.
+        action: Actions in the data, shape (B,).
+    """
+    return q.logsumexp(1) - q.gather(1, action.unsqueeze(1)).squeeze(1)
+
+
+def smoothed_cross_entropy(log_p: Tensor, action: Tensor, smoothing: float) -> Tensor:
+    """Return -sum over actions of the smoothed label times the log probability, shape (B,).
+
+    Szegedy et al. 2016, section 7 (https://arxiv.org/abs/1512.00567): the label has 1 - smoothing for the action of the
+    data, and smoothing / K in addition for each of the K actions.
+
+    Args:
+        log_p: Log probabilities, shape (B, K).
+        action: Actions in the data, shape (B,).
+        smoothing: Share that is spread, in [0, 1).
+    """
+    label = F.one_hot(action.long(), log_p.shape[1]).to(log_p) * (1 - smoothing) + smoothing / log_p.shape[1]
+    return -(label * log_p).sum(1)
