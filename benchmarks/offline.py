@@ -61,10 +61,9 @@ def train(name: str, file: Path, seed: int) -> dict[str, Any]:
     recipe = proofs.load(name)
     seed_everything(seed)
     policy = create_policy({"type": name, **recipe.CONFIG})
-    arguments: dict[str, Any] = {"seed": seed, "norm_obs": recipe.NORM_OBS, "n_evaluator_episode": N_EVALUATION}
-    datamodule = OfflineDataModule(
-        str(file), recipe.ENV_ID, max_train_iter=recipe.MAX_TRAIN_ITER, evaluator_env_num=10, **arguments
-    )
+    arguments: dict[str, Any] = {"seed": seed, "n_evaluator_episode": N_EVALUATION, "evaluator_env_num": 10}
+    arguments |= {"norm_obs": recipe.NORM_OBS, "norm_reward": recipe.NORM_REWARD}
+    datamodule = OfflineDataModule(str(file), recipe.ENV_ID, max_train_iter=recipe.MAX_TRAIN_ITER, **arguments)
     trainer = Trainer(accelerator="cpu", limit_val_batches=0, enable_checkpointing=False, **QUIET)
     start = time.perf_counter()
     trainer.fit(policy, datamodule)

@@ -19,7 +19,7 @@ from lightning_ding.policy import BCPolicy
 
 ENV_ID = "Pendulum-v1"
 MAX_TRAIN_ITER = 5_000
-NORM_OBS = False
+NORM_OBS, NORM_REWARD = False, False
 CONFIG = {
     "model": {"encoder_hidden_size_list": [128, 128]},
     "learn": {
@@ -39,8 +39,8 @@ def main() -> None:
     options = parser.parse_args()
 
     seed_everything(options.seed)
-    limit = options.max_train_iter
-    data = OfflineDataModule(options.dataset, ENV_ID, seed=options.seed, max_train_iter=limit, norm_obs=NORM_OBS)
+    run = {"seed": options.seed, "max_train_iter": options.max_train_iter}
+    data = OfflineDataModule(options.dataset, ENV_ID, norm_obs=NORM_OBS, norm_reward=NORM_REWARD, **run)
     policy = BCPolicy(CONFIG)
     trainer = Trainer(accelerator="cpu", logger=TensorBoardLogger("runs", name="bc_pendulum"))
     trainer.fit(policy, data)

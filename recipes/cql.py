@@ -19,14 +19,17 @@ from lightning_ding.policy import CQLPolicy
 
 ENV_ID = "Pendulum-v1"
 MAX_TRAIN_ITER = 5_000
-NORM_OBS = False
+NORM_OBS, NORM_REWARD = False, True
 CONFIG = {
+    "discount_factor": 0.98,
     "model": {"actor_head_hidden_size": 128, "critic_head_hidden_size": 128},
     "learn": {
         "batch_size": 128,
+        "target_theta": 0.02,
         "learning_rate_q": 0.001,
         "learning_rate_policy": 0.001,
-        "min_q_weight": 1.0,
+        "min_q_weight": 0.2,
+        "num_actions": 4,
     },
     "eval": {"evaluator": {"eval_freq": 2500, "n_episode": 20}},
 }
@@ -41,8 +44,8 @@ def main() -> None:
     options = parser.parse_args()
 
     seed_everything(options.seed)
-    limit = options.max_train_iter
-    data = OfflineDataModule(options.dataset, ENV_ID, seed=options.seed, max_train_iter=limit, norm_obs=NORM_OBS)
+    run = {"seed": options.seed, "max_train_iter": options.max_train_iter}
+    data = OfflineDataModule(options.dataset, ENV_ID, norm_obs=NORM_OBS, norm_reward=NORM_REWARD, **run)
     policy = CQLPolicy(CONFIG)
     trainer = Trainer(accelerator="cpu", logger=TensorBoardLogger("runs", name="cql_pendulum"))
     trainer.fit(policy, data)

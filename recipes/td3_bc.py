@@ -19,13 +19,15 @@ from lightning_ding.policy import TD3BCPolicy
 
 ENV_ID = "Pendulum-v1"
 MAX_TRAIN_ITER = 5_000
-NORM_OBS = True
+NORM_OBS, NORM_REWARD = True, True
 CONFIG = {
+    "discount_factor": 0.98,
     "model": {"actor_head_hidden_size": 128, "critic_head_hidden_size": 128},
     "learn": {
         "batch_size": 128,
         "learning_rate_actor": 0.001,
         "learning_rate_critic": 0.001,
+        "alpha": 10.0,
     },
     "eval": {"evaluator": {"eval_freq": 2500, "n_episode": 20}},
 }
@@ -40,8 +42,8 @@ def main() -> None:
     options = parser.parse_args()
 
     seed_everything(options.seed)
-    limit = options.max_train_iter
-    data = OfflineDataModule(options.dataset, ENV_ID, seed=options.seed, max_train_iter=limit, norm_obs=NORM_OBS)
+    run = {"seed": options.seed, "max_train_iter": options.max_train_iter}
+    data = OfflineDataModule(options.dataset, ENV_ID, norm_obs=NORM_OBS, norm_reward=NORM_REWARD, **run)
     policy = TD3BCPolicy(CONFIG)
     trainer = Trainer(accelerator="cpu", logger=TensorBoardLogger("runs", name="td3_bc_pendulum"))
     trainer.fit(policy, data)

@@ -33,6 +33,7 @@ def test_recipe_and_its_yaml_have_equal_settings(name: str) -> None:
     assert policy_class is policy_class_of(recipe)
     assert resolve(policy_class.config_class, twin["model"]["cfg"]) == resolve(policy_class.config_class, recipe.CONFIG)
     data = {"env_id": recipe.ENV_ID, "seed": 0, "max_train_iter": recipe.MAX_TRAIN_ITER, "norm_obs": recipe.NORM_OBS}
+    data["norm_reward"] = recipe.NORM_REWARD
     assert twin["data"] == {"dataset": "pendulum.npz", **data}
     assert len((RECIPES / f"{name}.py").read_text().splitlines()) <= 60
 
