@@ -1,11 +1,12 @@
 """Offline learning: data sets that our own commands make, and what each algorithm learns from them.
 
-    python -m benchmarks.offline --data runs/offline                    # makes the data set, 15 minutes on two cores
+    python -m benchmarks.offline --data runs/offline                    # makes the data sets
     python -m benchmarks.offline --data runs/offline --only td3_bc iql  # these algorithms, three seeds each
     python -m benchmarks.offline --table                                # docs/results/offline.json as a table
 
 The data set of Pendulum-v1 is 50,000 transitions that a SAC policy makes, with exploration, after 3,000 of the 20,000
-env steps of ``recipes/sac.py``. Every algorithm makes the updates of its recipe, with its settings. Its result is the
+env steps of ``recipes/sac.py``. That of CartPole-v1 is 200 episodes of a QR-DQN policy after 10,000 of the 50,000 env
+steps of ``recipes/qrdqn.py``. Every algorithm makes the updates of its recipe, with its settings. Its result is the
 mean return of the final policy, not of the best one, over 100 greedy episodes: with data alone one could not choose.
 """
 
@@ -22,31 +23,36 @@ from typing import Any
 
 from benchmarks import proofs
 from benchmarks.learn import commit, machine
+from lightning_ding.config import deep_merge
 
-STEPS, N_EPISODE = 3000, 250  # env steps of the behaviour policy's training, episodes of the data set
+SETS = {"pendulum": ("sac", 3000, 250), "cartpole": ("qrdqn", 10_000, 200)}
+"""Recipe of the behaviour policy, env steps of its training, and episodes of the data set."""
 N_EVALUATION = 100  # greedy episodes
 RESULT = Path("docs/results/offline.json")
-ALGORITHMS = ("bc", "td3_bc", "iql", "awac", "cql")
+ALGORITHMS = {**dict.fromkeys(("bc", "td3_bc", "iql", "awac", "cql"), "pendulum"), "discrete_cql": "cartpole"}
+"""The data set of each algorithm."""
 QUIET: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
 
 
-def make_data(folder: Path) -> Path:
+def make_data(name: str, folder: Path) -> Path:
     """Train the behaviour policy and collect its episodes, unless the file is there; return the file."""
     from lightning import Trainer, seed_everything
 
     from lightning_ding.datamodules import ReplayDataModule
     from lightning_ding.entry.collect import collect
-    from lightning_ding.policy import SACPolicy
+    from lightning_ding.policy import create_policy
 
-    file = folder / "pendulum.npz"
+    file = folder / f"{name}.npz"
     if file.is_file():
         return file
+    behaviour, steps, n_episode = SETS[name]
     seed_everything(0)
-    recipe = proofs.load("sac")
-    datamodule = ReplayDataModule(recipe.ENV_ID, num_envs=recipe.NUM_ENVS, seed=0, max_env_step=STEPS)
-    trainer = Trainer(accelerator="cpu", default_root_dir=folder, limit_val_batches=0, **QUIET)
-    trainer.fit(SACPolicy(recipe.CONFIG), datamodule)
-    found = collect(folder / "checkpoints" / "last.ckpt", str(file), N_EPISODE).statistics()
+    recipe = proofs.load(behaviour)
+    datamodule = ReplayDataModule(recipe.ENV_ID, num_envs=recipe.NUM_ENVS, seed=0, max_env_step=steps)
+    trainer = Trainer(accelerator="cpu", default_root_dir=folder / name, limit_val_batches=0, **QUIET)
+    config = deep_merge(recipe.CONFIG, {"eval": {"evaluator": {"stop_value": None}}})
+    trainer.fit(create_policy({"type": behaviour, **config}), datamodule)
+    found = collect(folder / name / "checkpoints" / "last.ckpt", str(file), n_episode).statistics()
     print(f"{file}: {found.transitions} transitions, mean return {found.return_mean:.1f}", flush=True)
     return file
 
@@ -114,10 +120,10 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.getLogger("lightning").setLevel(logging.ERROR)
-    file = make_data(options.data)
+    files = {name: make_data(name, options.data) for name in SETS}
     for name in options.only:
         for seed in options.seeds:
-            run = train(name, file, seed)
+            run = train(name, files[ALGORITHMS[name]], seed)
             print(f"{name:>8} seed {seed}: {run['return']:8.1f}, data {run['data']['mean']:.1f}", flush=True)
             save(name, run, options.out)
 

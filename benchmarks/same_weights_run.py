@@ -220,6 +220,7 @@ CASES: dict[str, Case] = {
     "iql": Case("a value network, prioritised", "iql", PRIORITIES, "Pendulum-v1"),
     "awac": Case("several sampled actions", "awac", {"learn": {"num_actions": 2}}, "Pendulum-v1"),
     "cql": Case("a learned factor", "cql", {"learn": {"num_actions": 2, "with_lagrange": True}}, "Pendulum-v1"),
+    "discrete_cql": Case("a conservative term", "discrete_cql"),
     "bc": Case("a distribution over actions", "bc", {}, "Pendulum-v1"),
     "pg": Case("whole episodes", "pg", data={"num_envs": 3}),
     "a2c": Case(

@@ -9,6 +9,7 @@ from lightning_ding.policy.bc import BCConfig, BCPolicy
 from lightning_ding.policy.c51 import C51Config, C51Policy
 from lightning_ding.policy.cql import CQLConfig, CQLPolicy
 from lightning_ding.policy.ddpg import DDPGConfig, DDPGPolicy
+from lightning_ding.policy.discrete_cql import DiscreteCQLConfig, DiscreteCQLPolicy
 from lightning_ding.policy.discrete_sac import DiscreteSACConfig, DiscreteSACPolicy
 from lightning_ding.policy.dqn import DQNConfig, DQNPolicy
 from lightning_ding.policy.factory import create_policy, get_policy_cls
@@ -50,6 +51,8 @@ __all__ = [
     "DDPGPolicy",
     "DQNConfig",
     "DQNPolicy",
+    "DiscreteCQLConfig",
+    "DiscreteCQLPolicy",
     "DiscreteSACConfig",
     "DiscreteSACPolicy",
     "Dump",

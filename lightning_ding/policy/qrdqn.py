@@ -88,8 +88,13 @@ class QRDQNPolicy(QLearningPolicy[QRDQNConfig]):
 
     def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the quantile Huber loss of a minibatch and the metrics to report; see :meth:`QLearningPolicy.loss`."""
+        return self._quantile_loss(batch, *self._prediction(batch))
+
+    def _quantile_loss(
+        self, batch: dict[str, Any], prediction: Tensor, tau: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss and the metrics of :meth:`loss`, of the quantiles of the action taken and their levels."""
         target, kappa = self._target(batch), self.config.learn.kappa
-        prediction, tau = self._prediction(batch)
         quantile_huber = rl.quantile_huber(prediction, target, tau, kappa)
         if self.divides_by_kappa:
             quantile_huber = quantile_huber / kappa

@@ -47,6 +47,7 @@ CASES: dict[str, dict[str, Any]] = {  # what is special: arguments of the datamo
     "td3": {},
     "sac": {"num_envs": 3},
     "discrete_sac": {"norm_obs": True},
+    "discrete_cql": {},
     "bc": {},
     "td3_bc": {},
     "iql": {},

@@ -57,6 +57,7 @@ ALGORITHMS = {
     "td3": Algorithm("Pendulum-v1", ACTOR_CRITIC),
     "sac": Algorithm("Pendulum-v1", ACTOR_CRITIC),
     "discrete_sac": Algorithm(config=ACTOR_CRITIC),
+    "discrete_cql": Algorithm(config=Q_LEARNING),
     "bc": Algorithm(config={**OFFLINE, "model": {"encoder_hidden_size_list": [16]}}),
     "td3_bc": Algorithm("Pendulum-v1", ACTOR_CRITIC),
     "iql": Algorithm("Pendulum-v1", ACTOR_CRITIC),

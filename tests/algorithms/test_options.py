@@ -124,7 +124,7 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "learn.learning_rate_value": Option(0.002),
     "learn.tau": Option(0.9),
     "learn.beta": Option(0.5),
-    "learn.min_q_weight": Option(1.0),
+    "learn.min_q_weight": Option(0.5),
     "learn.num_actions": Option(3),
     "learn.lagrange_thresh": Option(-1.0, given={"learn.with_lagrange": True}),
     "collect.noise_type": Option("ou"),

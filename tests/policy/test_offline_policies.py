@@ -15,7 +15,15 @@ from torch.testing import assert_close
 
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import OfflineDataModule
-from lightning_ding.policy import AWACPolicy, BCPolicy, CQLPolicy, IQLPolicy, TD3BCPolicy, create_policy
+from lightning_ding.policy import (
+    AWACPolicy,
+    BCPolicy,
+    CQLPolicy,
+    DiscreteCQLPolicy,
+    IQLPolicy,
+    TD3BCPolicy,
+    create_policy,
+)
 from tests.learning_seeds import assert_reached, learning_seed
 from tests.toys.bandits import TargetEnv
 from tests.toys.datasets import target_steps
@@ -203,6 +211,26 @@ def test_cql_multiplier_grows_while_the_gap_is_too_large() -> None:
         policy = made(CQLPolicy, with_lagrange=True, lagrange_thresh=thresh)
         policy.learn_mode.forward(batch_of(policy))
         assert math.copysign(1, float(policy.log_multiplier)) == sign
+
+
+@pytest.mark.parametrize("with_mask", [False, True])
+def test_discrete_cql_adds_the_gap_to_the_loss_of_qrdqn(with_mask: bool) -> None:
+    torch.manual_seed(0)
+    shape: Any = {"observation": 3, "action_mask": 3} if with_mask else 3
+    model = {"obs_shape": shape, "action_shape": 3, "encoder_hidden_size_list": [8], "num_quantiles": 4}
+    policy = DiscreteCQLPolicy({"model": model, "learn": {"min_q_weight": 2.0}})
+    obs: Any = torch.randn(B, 3)
+    mask = torch.tensor([[1, 1, 0]] * B)
+    obs = {"observation": obs, "action_mask": mask} if with_mask else obs
+    batch = {"obs": obs, "next_obs": obs, "action": torch.tensor([0, 1, 0, 1, 1, 0]), "reward": torch.randn(B)}
+    batch["terminated"] = torch.arange(B) == 1
+    expected = float(super(DiscreteCQLPolicy, policy).loss(batch)[0])
+    values = policy.model(obs)["logit"].tolist()
+    for row, chosen in enumerate(batch["action"].tolist()):
+        legal = values[row][:2] if with_mask else values[row]
+        gap = math.log(sum(math.exp(value) for value in legal)) - values[row][chosen]  # eq. 4
+        expected += 2.0 * gap / B
+    assert float(policy.loss(batch)[0]) == pytest.approx(expected, rel=1e-5)
 
 
 # ---------------------------------------------------------------------- behaviour cloning

@@ -37,6 +37,7 @@ BARS = CARTPOLE | PENDULUM
 """The mean return of 20 greedy episodes that each recipe reaches with each of three seeds."""
 TWINS = {f"{name}.py": f"{name}_{'cartpole' if name in CARTPOLE else 'pendulum'}.yaml" for name in BARS}
 OFFLINE = {name: f"{name}_pendulum.yaml" for name in ("bc", "td3_bc", "iql", "awac", "cql")}
+OFFLINE["discrete_cql"] = "discrete_cql_cartpole.yaml"
 """The recipes that train on a data set, see test_offline_recipes.py."""
 
 EVERY = pytest.mark.parametrize("name", TWINS)
