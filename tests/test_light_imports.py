@@ -41,3 +41,38 @@ def test_every_public_name_of_the_envs_is_found() -> None:
 def test_a_name_that_the_envs_do_not_have_raises() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'make_vectr_env'"):
         _ = lightning_ding.envs.make_vectr_env  # type: ignore[attr-defined]
+
+
+def packages_loaded_by(statement: str) -> set[str]:
+    """Return the top-level modules that a statement loads in a new process, without the standard library."""
+    code = f"import sys; {statement}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split()) - sys.stdlib_module_names
+
+
+@pytest.fixture(scope="module")
+def packages_of_lightning() -> set[str]:
+    """Return what ``import lightning`` loads."""
+    return packages_loaded_by("import lightning")
+
+
+GYMNASIUM = {"cloudpickle", "farama_notifications", "gymnasium"}
+COMMAND_LINE = {"docstring_parser", "jsonargparse", "typeshed_client"}
+
+
+@pytest.mark.parametrize(
+    ("statement", "allowed"),
+    [
+        ("import lightning_ding", set()),
+        ("from lightning_ding.entry.cli import main; main(['--help'])", {"easydict"}),
+        ("import lightning_ding.policy", {"easydict", "safetensors", *GYMNASIUM}),
+        ("import lightning_ding.datamodules, lightning_ding.callbacks", {"easydict", "safetensors", *GYMNASIUM}),
+        ("import lightning_ding.distributed", {"easydict", "safetensors", *GYMNASIUM}),
+        ("import lightning_ding.di_engine", {"easydict", "safetensors", *GYMNASIUM}),
+        ("import lightning_ding.entry.lightning_cli", {"easydict", "safetensors", *GYMNASIUM, *COMMAND_LINE}),
+    ],
+)
+def test_import_loads_few_packages_more_than_lightning(
+    statement: str, allowed: set[str], packages_of_lightning: set[str]
+) -> None:
+    assert packages_loaded_by(statement) - packages_of_lightning <= {"lightning_ding", *allowed}
