@@ -15,6 +15,9 @@ from zeroing the gradients to the end of the optimizer's step, waiting for the o
 is the time of the steps less that of the steps apart, and its share is of the time of training, without the start of
 processes. Ranks apart wait for each other too, but at the ends of rounds, where env steps are added up; so the
 results also list by how much the whole training is slower than apart. The contestants take turns, three times.
+
+    ours, in parts    as ours, with a barrier before each average: what the ranks wait for each other there is listed
+                      apart from what the average itself takes once both are there. The barrier is part of the wait.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import json
 import logging
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,6 +37,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lightning.pytorch import Callback, Trainer
+from torch import Tensor
 
 from benchmarks import dqn, sac
 from benchmarks.compare import Result, in_turn, measure, medians_of, save
@@ -44,7 +48,7 @@ from lightning_ding.policy.base.update import updater
 from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP, GradClip
 
 RANKS = 2
-WAYS = ("ours", "ours, apart", "DDP", "DDP, apart")
+WAYS = ("ours", "ours, apart", "ours, in parts", "DDP", "DDP, apart")
 WORKLOADS: dict[str, tuple[Any, type[Policy[Any]], Any]] = {
     "W1": (dataclasses.replace(W1, env_steps=W1.env_steps // 4), DQNPolicy, dqn.our_config),
     "W3": (dataclasses.replace(W3, env_steps=W3.env_steps // 4), SACPolicy, sac.our_config),
@@ -74,6 +78,24 @@ class OurSteps:
     def step(self, loss: Any, index: int, clip: GradClip) -> Any:
         """Make a step as the updater does."""
         return self._step(loss, index, clip)
+
+
+class Parts:
+    """Averages gradients as the updater does, and times the wait for the other rank and the average separately."""
+
+    def __init__(self) -> None:
+        self.waiting = self.averaging = 0.0
+        self._average = updater.average_gradients
+
+    def average(self, parameters: Sequence[Tensor], loss: Tensor) -> Tensor:
+        """Wait for the other rank, then average."""
+        start = time.perf_counter()
+        dist.barrier()
+        both_here = time.perf_counter()
+        mean = self._average(parameters, loss)
+        self.waiting += both_here - start
+        self.averaging += time.perf_counter() - both_here
+        return mean
 
 
 class StockSteps(OurSteps):
@@ -129,6 +151,9 @@ def run(contestant: str, env_steps: int | None) -> Result:
         steps.is_apart = "apart" in way
     elif "apart" in way:
         updater.average_gradients = leave_apart
+    parts = Parts()
+    if "in parts" in way:
+        updater.average_gradients = parts.average
     datamodule = ReplayDataModule(
         workload.env_id, num_envs=getattr(workload, "num_envs", 1), max_env_step=RANKS * workload.env_steps, seed=0
     )
@@ -136,6 +161,8 @@ def run(contestant: str, env_steps: int | None) -> Result:
     fit(policy, datamodule, watch, "ddp" if way.startswith("ours") else "ddp_find_unused_parameters_true")
     progress = {"env_steps": policy.progress.env_step, "updates": policy.progress.train_iter}
     found = {"step_seconds": steps.seconds, "ranks_agree": float(watch.ranks_agree)}
+    if "in parts" in way:
+        found |= {"waiting_seconds": parts.waiting, "averaging_seconds": parts.averaging}
     return {"seconds": watch.seconds, **progress, **found}
 
 
@@ -164,6 +191,10 @@ def costs_of(medians: Mapping[str, Result]) -> dict[str, Result]:
     """Return what averaging costs: milliseconds an update, its share of the time of training, and how much slower."""
     costs = {}
     for name in medians:
+        if "waiting_seconds" in medians[name]:
+            row = medians[name]
+            parts = {part: 1e3 * row[f"{part}_seconds"] / row["updates"] for part in ("waiting", "averaging")}
+            costs[name] = {f"{part}_ms": milliseconds for part, milliseconds in parts.items()}
         if f"{name}, apart" in medians:
             row, apart = medians[name], medians[f"{name}, apart"]
             seconds = row["step_seconds"] - apart["step_seconds"]
@@ -204,7 +235,9 @@ def report(results: dict[str, list[Result]], file: Path) -> None:
     for name, row in medians.items():
         cost = costs.get(name)
         averaging = " " * 28
-        if cost is not None:
+        if cost is not None and "waiting_ms" in cost:
+            averaging = f"{cost['averaging_ms']:13.3f} after waiting {cost['waiting_ms']:.3f}"
+        elif cost is not None:
             averaging = f"{cost['ms_per_update']:13.3f} {cost['share']:6.1%} {cost['slower']:+7.1%}"
         agree = "agree" if row["ranks_agree"] else "differ"
         print(

@@ -43,7 +43,8 @@ def test_both_methods_do_equal_work_and_only_separate_runs_differ(tmp_path: Path
         work = (1040, 20) if name.startswith("W3") else (1040, 5)  # a warm-up of 500, of 512
         assert (row["env_steps"], row["updates"]) == work, name
         assert row["ranks_agree"] == ("apart" not in name), name
-    assert record["costs"].keys() == {"W1 ours", "W1 DDP", "W3 ours", "W3 DDP"}
+    parts = {"W1 ours, in parts", "W3 ours, in parts"}
+    assert record["costs"].keys() == {"W1 ours", "W1 DDP", "W3 ours", "W3 DDP", *parts}
 
 
 def test_cost_of_averaging_is_the_additional_time_of_a_step() -> None:
@@ -52,3 +53,9 @@ def test_cost_of_averaging_is_the_additional_time_of_a_step() -> None:
     costs = costs_of({"W1 ours": row, "W1 ours, apart": {**row, "seconds": 8.0, "step_seconds": 3.0}})
 
     assert costs == {"W1 ours": pytest.approx({"ms_per_update": 1.0, "share": 0.1, "slower": 0.25})}
+
+
+def test_the_wait_for_the_other_rank_is_listed_apart_from_the_average() -> None:
+    row = {"seconds": 10.0, "step_seconds": 4.0, "updates": 1000.0, "waiting_seconds": 0.5, "averaging_seconds": 0.25}
+
+    assert costs_of({"W1 ours, in parts": row}) == {"W1 ours, in parts": {"waiting_ms": 0.5, "averaging_ms": 0.25}}
