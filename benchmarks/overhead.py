@@ -5,7 +5,8 @@
 
 A clock around the function of each part measures it, in one process with one torch thread. The time of a part does not
 include the other parts that it calls. Overhead is everything but the steps of the envs and the updates, to which the
-target network's output for a whole round belongs.
+target network's output for a whole round belongs. The first hundred rounds are left out: with them would come the
+start of the fit, the random actions that fill the buffer, compilation, and the first calls of everything.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import dataclasses
 import logging
 import time
 import warnings
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -53,14 +54,21 @@ INSIDE = {
 }
 """Parts that another part contains."""
 NOT_OVERHEAD = ("the envs' steps", "preparing a round", "updates one by one", "updates together")
+LIGHTNING = "Lightning and callbacks"
+LAST_PART = "learning"  # the part that ends a round
 
 
 class Clock:
-    """Adds up the seconds in the functions of ``PARTS``."""
+    """Adds up the seconds in the functions of ``PARTS``, from the end of one round to the end of a later one.
 
-    def __init__(self) -> None:
+    Args:
+        skipped: Number of rounds to leave out, >= 1.
+    """
+
+    def __init__(self, skipped: int) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        self.calls: Counter[str] = Counter()
+        self.rounds = -skipped
+        self.total = 0.0
 
     def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that is timed as a part."""
@@ -70,35 +78,41 @@ class Clock:
             try:
                 return function(*args, **kwargs)
             finally:
-                self.seconds[name] += time.perf_counter() - start
-                self.calls[name] += 1
+                end = time.perf_counter()
+                self.seconds[name] += end - start
+                if name == LAST_PART:
+                    self._end_round(end)
 
         return call
 
+    def _end_round(self, now: float) -> None:
+        self.rounds += 1
+        if self.rounds == 0:
+            self.seconds.clear()
+            self._begin = now
+        elif self.rounds > 0:
+            self.total = now - self._begin
 
-def measure(case: str, env_steps: int, compile: bool = False) -> dict[str, float]:
+
+def measure(case: str, env_steps: int, compile: bool = False, skipped: int = 100) -> dict[str, float]:
     """Return the microseconds of a round by part, without those of the parts inside, and ``total``.
 
     Args:
         case: Name of the workload, ``"W1"`` or ``"W3"``.
         env_steps: Length of the workload.
-        compile: Whether updates are compiled; the total excludes compilation.
+        compile: Whether updates are compiled.
+        skipped: Number of rounds at the start of the workload that are not measured, >= 1.
     """
     make, workload = CASES[case]
-    clock = Clock()
+    clock = Clock(skipped)
     with ExitStack() as stack:
         for name, (owner, function) in PARTS.items():
             stack.enter_context(mock.patch.object(owner, function, clock.timed(name, getattr(owner, function))))
-        policy, datamodule = make(dataclasses.replace(workload, env_steps=env_steps), compile)
-        result = contest.fit(policy, datamodule)
-    rounds = clock.calls["learning"]
-    whole = {name: clock.seconds[name] / rounds * 1e6 for name in PARTS}
-    compiling = result["compile_seconds"] / rounds * 1e6
-    for name in ("learning", "updates together" if whole["updates together"] > compiling else "updates one by one"):
-        whole[name] -= compiling
+        contest.fit(*make(dataclasses.replace(workload, env_steps=env_steps), compile))
+    whole = {name: clock.seconds[name] / clock.rounds * 1e6 for name in PARTS}
     own = {name: whole[name] - sum(whole[part] for part in INSIDE.get(name, ())) for name in PARTS}
-    total = result["seconds"] / rounds * 1e6
-    return {**own, "Lightning and the start": total - whole["learning"] - whole["fetching a round"], "total": total}
+    total = clock.total / clock.rounds * 1e6
+    return {**own, LIGHTNING: total - whole["learning"] - whole["fetching a round"], "total": total}
 
 
 def main() -> None:
