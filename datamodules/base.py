@@ -7,7 +7,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
-import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
@@ -31,7 +30,7 @@ from lightning_ding.envs.vector import (
     differ_in_bounds_only,
     find_mode,
 )
-from lightning_ding.ranks import sum_over_ranks
+from lightning_ding.ranks import sum_over_ranks, world_size
 from lightning_ding.registry import import_modules
 from lightning_ding.worker import (
     BaseSerialCommander,
@@ -277,25 +276,36 @@ class CollectingDataModule(ResumableDataModule):
         return self._collect_kwargs
 
     def _collect(self, amount: int, random: bool = False, **kwargs: Any) -> Any:
-        """Return transitions or episodes from the collector, and update the counters of the run."""
-        policy, collector = self._policy, cast(ISerialCollector, self.collector)
+        """Return transitions or episodes from the collector; the caller has to call :meth:`_count` afterwards."""
+        collector = cast(ISerialCollector, self.collector)
         if not random:
             self._collect_kwargs = self._commander.step()
-        before = np.array([collector.envstep, collector.episode, collector.sample])
+        self._counted = (collector.envstep, collector.episode, collector.sample)
         settings = {} if random else self._collect_kwargs
-        train_iter = policy.progress.train_iter
+        train_iter = self._policy.progress.train_iter
         data = collector.collect(amount, train_iter, random_collect=random, policy_kwargs=settings, **kwargs)
         self._dropped_episodes = collector.pop_dropped_episodes()
-        self._count((np.array([collector.envstep, collector.episode, collector.sample]) - before).tolist())
         return data
 
-    def _count(self, counts: list[int]) -> None:
-        """Sum env steps, episodes and samples over all ranks, and add them to the counters of the run."""
-        env_step, episode, sample = sum_over_ranks(torch.tensor(counts)).tolist()
-        progress = self._policy.progress
+    def _count(self, lacks_data: bool = False) -> bool:
+        """Sum env steps, episodes and samples over all ranks, and add them to the counters of the run.
+
+        Args:
+            lacks_data: Whether this rank has to collect more before it can learn.
+
+        Returns:
+            Whether at least one rank has to. It is found out together with the sums, in one exchange.
+        """
+        collector, progress = cast(ISerialCollector, self.collector), self._policy.progress
+        now = (collector.envstep, collector.episode, collector.sample)
+        env_step, episode, sample = (after - before for after, before in zip(now, self._counted, strict=True))
+        if world_size() > 1:
+            of_rank = torch.tensor([env_step, episode, sample, lacks_data])
+            env_step, episode, sample, lacks_data = sum_over_ranks(of_rank).tolist()
         progress.env_step += env_step
         progress.episode += episode
         progress.sample += sample
+        return bool(lacks_data)
 
     def _setup_collector(self, trainer: Trainer) -> None:
         policy = self._policy

@@ -88,20 +88,20 @@ class ReplayDataModule(CollectingDataModule):
 
     def _next_round(self) -> ReplayRound:
         """Collect ``n_sample`` transitions, or more until the buffer holds a minibatch, and sample a round."""
-        collect, buffer = self._policy.collect_mode, cast(IBuffer, self.buffer)
-        batch_size, num_batches = collect.get_attribute("batch_size"), collect.get_attribute("update_per_collect")
-        self._collect_and_push(collect.get_attribute("n_sample"))
-        while on_any_rank(buffer.count() < batch_size):  # all ranks must collect together
-            self._collect_and_push(collect.get_attribute("n_sample"))
-        n_step = {"n_step": collect.get_attribute("nstep"), "discount_factor": collect.get_attribute("discount_factor")}
-        return ReplayRound(buffer, num_batches, batch_size, self._policy.progress.train_iter, n_step)
+        attribute = self._policy.get_attribute
+        batch_size, n_sample = attribute("batch_size"), attribute("n_sample")
+        while self._collect_and_push(n_sample, batch_size):
+            pass  # all ranks collect together until each has a minibatch
+        n_step = {"n_step": attribute("nstep"), "discount_factor": attribute("discount_factor")}
+        train_iter = self._policy.progress.train_iter
+        return ReplayRound(cast(IBuffer, self.buffer), attribute("update_per_collect"), batch_size, train_iter, n_step)
 
     def _begin(self) -> None:
         """Fill an empty buffer, with random actions at the start of a run; collect at most ``max_env_step`` steps."""
         warm_up = min(self._policy.get_attribute("random_collect_size"), self._transitions_left())
         is_empty = cast(IBuffer, self.buffer).count() == 0
         if warm_up and on_any_rank(is_empty):
-            self._collect_and_push(warm_up, random=self._policy.progress.env_step == 0)
+            self._collect_and_push(warm_up, 0, random=self._policy.progress.env_step == 0)
 
     def _transitions_left(self) -> int:
         """Return how many transitions this rank can collect so that ``max_env_step`` leaves room for one more round."""
@@ -110,7 +110,17 @@ class ReplayDataModule(CollectingDataModule):
         left = min(budgets, default=sys.maxsize) - self._policy.progress.env_step
         return int(max(0, left // trainer.world_size - self._policy.collect_mode.get_attribute("n_sample")))
 
-    def _collect_and_push(self, n_sample: int, random: bool = False) -> None:
+    def _collect_and_push(self, n_sample: int, wanted: int, random: bool = False) -> bool:
+        """Collect transitions and push them to the buffer.
+
+        Args:
+            n_sample: Number of transitions.
+            wanted: Number of transitions that the buffer should hold then.
+            random: Whether actions are random.
+
+        Returns:
+            Whether the buffer of at least one rank holds fewer than ``wanted``.
+        """
         env_step, buffer = self._policy.progress.env_step, cast(IBuffer, self.buffer)
         collected = self._collect(n_sample, random)
         if self._policy.normaliser.is_on:
@@ -118,6 +128,7 @@ class ReplayDataModule(CollectingDataModule):
         buffer.push(collected, env_step)
         if self._dropped_episodes:  # transitions from before the fault may be in the buffer
             buffer.drop_episodes(self._dropped_episodes)
+        return self._count(buffer.count() < wanted)
 
     # ------------------------------------------------------------------ setting up
 

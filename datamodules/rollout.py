@@ -35,14 +35,19 @@ class RolloutDataModule(CollectingDataModule):
         """Return a rollout: nested tensors with leading axis S (transitions), in chronological order for each env."""
         collect = self._policy.collect_mode
         if self._whole_episodes():
-            episodes = self._collect(collect.get_attribute("n_episode"))
+            episodes = self._collect_and_count(collect.get_attribute("n_episode"))
             is_joined = isinstance(episodes, Mapping)  # with get_train_sample
             return cast("dict[str, Any]", nested.to_tensor(episodes) if is_joined else nested.concatenate(episodes))
         n_sample = collect.get_attribute("n_sample")
-        rollout = self._collect(n_sample, drop_extra=False)
+        rollout = self._collect_and_count(n_sample, drop_extra=False)
         if self._policy.config.collect.collector.env_fault == "drop":
             rollout = self._without_faults(rollout, n_sample)
         return cast("dict[str, Any]", nested.to_tensor(rollout))
+
+    def _collect_and_count(self, amount: int, **kwargs: Any) -> Any:
+        data = self._collect(amount, **kwargs)
+        self._count()
+        return data
 
     def _without_faults(self, rollout: dict[str, Any], n_sample: int) -> dict[str, Any]:
         """Replace the transitions of dropped episodes, until every rank has ``n_sample`` of them.
@@ -55,7 +60,7 @@ class RolloutDataModule(CollectingDataModule):
             missing = n_sample - len(rollout["episode_id"])
             if not on_any_rank(missing > 0):  # all ranks must collect together
                 return rollout
-            more = self._collect(max(1, missing), drop_extra=False)
+            more = self._collect_and_count(max(1, missing), drop_extra=False)
             rollout = nested.concatenate_arrays([rollout, more])
         raise RuntimeError(
             f"after collecting {MAX_ATTEMPTS} times there are still fewer than {n_sample} transitions of episodes "

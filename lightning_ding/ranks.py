@@ -12,10 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+HAS_RANKS = dist.is_available()  # whether this build of torch can have several; world_size is called in every update
+
 
 def rank_and_world_size(group: Any = None) -> tuple[int, int]:
     """Return the rank of this process and the number of ranks; ``(0, 1)`` without a process group."""
-    if dist.is_available() and dist.is_initialized():
+    if HAS_RANKS and dist.is_initialized():
         return dist.get_rank(group), dist.get_world_size(group)
     return 0, 1
 

@@ -178,3 +178,19 @@ def test_flatten_refuses_a_key_that_cannot_be_joined(key: Any) -> None:
 def test_unflatten_refuses_what_flatten_does_not_return(flat: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         nested.unflatten(flat)
+
+
+def test_to_array_converts_doubles_and_keeps_other_arrays() -> None:
+    kept = np.array([1.5], dtype=np.float32)
+    data = {"a": {"b": np.array([1.5]), "c": kept}, "d": torch.tensor([2], dtype=torch.int64), "e": 0.5}
+    converted: Any = nested.to_array(data)
+    assert converted["a"]["b"].dtype == np.float32
+    assert converted["a"]["b"].tolist() == [1.5]
+    assert converted["a"]["c"] is kept
+    assert [converted[name].dtype for name in ("d", "e")] == [np.int64, np.float32]
+
+
+def test_unbind_gives_the_items_of_nested_data() -> None:
+    data = {"a": torch.tensor([[1, 2], [3, 4]]), "b": {"c": torch.tensor([5.0, 6.0])}}
+    items: Any = nested.unbind(data)  # type: ignore[arg-type]
+    assert [(one["a"].tolist(), float(one["b"]["c"])) for one in items] == [([1, 2], 5.0), ([3, 4], 6.0)]

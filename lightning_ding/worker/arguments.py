@@ -109,8 +109,10 @@ def check_policy_kwargs(policy_kwargs: Any, of_players: bool = False) -> None:
     Raises:
         TypeError: If they are not of the allowed form, or a name is not a str.
     """
+    if policy_kwargs is None or (type(policy_kwargs) is dict and {*map(type, policy_kwargs)} <= {str}):
+        return  # the usual cases, checked in every round
     is_sequence = of_players and isinstance(policy_kwargs, Sequence) and not isinstance(policy_kwargs, (str, bytes))
-    parts = list(policy_kwargs) if is_sequence else [{} if policy_kwargs is None else policy_kwargs]
+    parts = list(policy_kwargs) if is_sequence else [policy_kwargs]
     if not all(isinstance(part, Mapping) and all(isinstance(name, str) for name in part) for part in parts):
         allowed = "a mapping of keyword arguments" + (", or a sequence with one for each player" if of_players else "")
         raise TypeError(f"policy_kwargs must be {allowed}, or None, got {policy_kwargs!r}")

