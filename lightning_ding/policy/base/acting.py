@@ -47,7 +47,10 @@ class ActionSelector:
         ids = list(obs) if isinstance(obs, dict) and obs and isinstance(next(iter(obs)), int) else None
         if not isinstance(obs, (Tensor, np.ndarray)):
             obs = nested.as_dicts(obs)  # observations of a Tuple space are tuples
-        batch = nested.to_tensor(obs) if ids is None else nested.stack([obs[i] for i in ids])
+        if type(obs) is np.ndarray and obs.dtype.char == "f":  # most observations are
+            batch: Any = torch.from_numpy(obs)
+        else:
+            batch = nested.to_tensor(obs) if ids is None else nested.stack([obs[i] for i in ids])
         if torch.device(device).type != "cpu":
             batch = nested.to(batch, device)
         with torch.no_grad(), self._in_eval_mode, self.precision():

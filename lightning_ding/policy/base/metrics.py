@@ -34,7 +34,7 @@ class MeanMetrics:
         """Add the mean of one tensor of each name."""
         for name, value in values.items():
             if name in self._sums:
-                self._sums[name].add_(value.mean())
+                self._sums[name].add_(value.mean() if value.ndim else value)
                 self._counts[name] += 1
             else:
                 self._sums[name], self._counts[name] = value.detach().mean().clone(), 1
