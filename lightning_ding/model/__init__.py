@@ -15,6 +15,7 @@ from lightning_ding.model.qac import ContinuousQAC, EnsembleMLP
 from lightning_ding.model.qrdqn import QRDQN
 from lightning_ding.model.rainbow import NoisyLinear, NoisyMLP, RainbowDQN
 from lightning_ding.model.vac import VAC
+from lightning_ding.model.wrappers import model_wrap
 
 __all__ = [
     "C51DQN",
@@ -44,4 +45,5 @@ __all__ = [
     "create_actor",
     "create_encoder",
     "create_model",
+    "model_wrap",
 ]

@@ -165,5 +165,5 @@ class Worker:
 def test_other_ways_of_compiling_name_the_replacement(positional: Any, named: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         compile_config(pair_of("dqn")[0], *positional, **named)
-    with pytest.raises(TypeError, match="compile_config has no argument 'polcy'; did you mean 'policy'"):
-        compile_config(*pair_of("dqn"), polcy=Worker)
+    with pytest.raises(TypeError, match="compile_config has no argument 'policyy'; did you mean 'policy'"):
+        compile_config(*pair_of("dqn"), policyy=Worker)

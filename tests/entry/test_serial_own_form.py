@@ -17,6 +17,7 @@ from lightning_ding.entry.serial import serial_pipeline, serial_pipeline_onpolic
 from lightning_ding.registry import POLICY_REGISTRY
 from tests.di_engine.test_convert import run_script
 from tests.toys.reference_policies import PlainDQN, PlainDQNCommand, PlainPG
+from tests.toys.wrapped_policies import WrappedDQN, WrappedSAC
 
 FILE = """
 from lightning_ding.registry import POLICY_REGISTRY
@@ -167,3 +168,24 @@ def test_class_of_a_file_cannot_be_converted(capsys: pytest.CaptureFixture[str])
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert "must be a class or function of a module that can be imported" in line
+
+
+@pytest.mark.parametrize(
+    ("policy_class", "env", "env_step"), [(WrappedDQN, "cartpole", 64), (WrappedSAC, "pendulum", 64)]
+)
+def test_class_with_dings_wrappers_and_functions_is_trained_and_continued(
+    policy_class: Any, env: str, env_step: int
+) -> None:
+    POLICY_REGISTRY.register("wrapped")(policy_class)
+    main_config, create_config = pair({"learn": {"resume_training": True}}, "wrapped")
+    create_config["env"]["type"] = env
+    policy: Any = serial_pipeline((main_config, create_config), max_env_step=env_step)
+    start, before = policy_class()._model.state_dict(), policy.model.state_dict()
+    assert policy.progress.env_step == env_step
+    assert any(not torch.equal(start[name], before[name]) for name in before)
+    assert any(name.startswith("_target_model_wrapped.") for name in policy.state_dict())
+    continued = serial_pipeline((main_config, create_config), max_env_step=2 * env_step)
+    assert continued.progress.env_step == 2 * env_step
+    assert evaluate((main_config, create_config), load_path="run/ckpt/best.ckpt") == pytest.approx(
+        evaluate((main_config, create_config), load_path="run/ckpt/best.ckpt")
+    )

@@ -223,10 +223,14 @@ class ReferencePolicy(Policy[ReferenceConfig]):
         return dict(self._cfg.get("model") or {})
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; a network that a wrapper replaces stays a part of the policy, for its device and state."""
+        """Set an attribute; a network in a wrapper is a part of the policy all the same, for its device and state."""
         modules = self.__dict__.get("_modules", {})
-        if name in modules and value is not None and not isinstance(value, nn.Module):
-            modules[f"{name}_wrapped"] = modules.pop(name)
+        if value is not None and not isinstance(value, nn.Module):
+            if name in modules:
+                modules[f"{name}_wrapped"] = modules.pop(name)
+            network = _network_in(value) if name.endswith("_model") else None
+            if network is not None and all(one is not network for one in modules.values()):
+                modules[f"{name}_wrapped"] = network
         super().__setattr__(name, value)
 
     # ------------------------------------------------------------------ making the modes
@@ -342,6 +346,14 @@ class ReferencePolicy(Policy[ReferenceConfig]):
         super().on_load_checkpoint(checkpoint)
         if "learn_mode" in checkpoint and "learn" in self.enable_field:
             self._load_state_dict_learn(copy.deepcopy(checkpoint["learn_mode"]))
+
+
+def _network_in(wrapper: Any) -> nn.Module | None:
+    """Return the network that a wrapper, or a wrapper of one, has as ``_model``; None without one."""
+    inner = wrapper
+    while inner is not None and not isinstance(inner, nn.Module):
+        inner = getattr(inner, "__dict__", {}).get("_model")
+    return inner
 
 
 FROM_CONFIG: dict[str, Any] = {
