@@ -3,7 +3,7 @@
     python -m benchmarks.pixels      # writes docs/results/pixels_speed.json
 
 Each contestant runs in a separate process with one torch thread. All run in turn, three times. Env, network, batch
-size, target and the number of stored transitions are the same, and nobody uses double Q-learning, which Stable-
+size, target and the number of stored transitions are the same; no contestant uses double Q-learning, which Stable-
 Baselines3 does not have. The bare loop stores whole stacks, as Stable-Baselines3 does; with ``optimize_memory_usage``
 the latter stores the next observation only once. It clips the gradient by its norm, which cannot be turned off. Its
 default Adam is not fused; one contestant has a fused one. The seconds of the compiled contestant exclude compilation,
