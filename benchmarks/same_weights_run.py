@@ -208,6 +208,7 @@ CASES: dict[str, Case] = {
         {"collect": {"collector": {"env_fault": "drop"}}},
         partial(ToyEnv, acts="hybrid"),
     ),
+    "d4pg": Case("a distribution of returns", "d4pg", {"model": {"v_min": -100.0}}, "Pendulum-v1"),
     "td3": Case("prioritised, 3 steps", "td3", {**PRIORITIES, "nstep": 3}, "Pendulum-v1"),
     "sac": Case(
         "dict observations, one encoder",
@@ -215,6 +216,17 @@ CASES: dict[str, Case] = {
         {"model": {"encoder_hidden_size_list": [16], "share_encoder": True}},
         partial(ToyEnv, "dict", "box"),
     ),
+    "tqc": Case("prioritised, several critics", "tqc", {**PRIORITIES, "model": {"ensemble_num": 3}}, "Pendulum-v1"),
+    "droq": Case(
+        "dropout, normalised critics",
+        "redq",
+        {
+            "model": {"ensemble_num": 2, "critic_dropout": 0.1, "critic_layer_norm": True},
+            "learn": {"actor_update_freq": 1},
+        },
+        "Pendulum-v1",
+    ),
+    "crossq": Case("batch renormalisation", "crossq", {"learn": {"actor_update_freq": 1}}, "Pendulum-v1", ranks=2),
     "sac_ranks": Case("two ranks, norm_reward", "sac", {}, "Pendulum-v1", {"norm_reward": True}, ranks=2),
     "td3_bc": Case("delayed actor, norm_obs", "td3_bc", {}, "Pendulum-v1", {"norm_obs": True}),
     "iql": Case("a value network, prioritised", "iql", PRIORITIES, "Pendulum-v1"),

@@ -5,13 +5,14 @@ from lightning_ding.model.c51 import C51DQN
 from lightning_ding.model.discrete_qac import DiscreteQAC
 from lightning_ding.model.dqn import DQN
 from lightning_ding.model.encoder import DictEncoder, MLPEncoder, create_encoder
+from lightning_ding.model.ensemble import EnsembleMLP
 from lightning_ding.model.factory import create_model
 from lightning_ding.model.fqf import FQF
 from lightning_ding.model.heads import DiscreteHead, DistributionHead, DuelingHead, MultiHead
 from lightning_ding.model.image_encoders import ConvEncoder, ImpalaEncoder
 from lightning_ding.model.iqn import IQN, QuantileHead
 from lightning_ding.model.pg import PG
-from lightning_ding.model.qac import ContinuousQAC, EnsembleMLP
+from lightning_ding.model.qac import ContinuousQAC
 from lightning_ding.model.qrdqn import QRDQN
 from lightning_ding.model.rainbow import NoisyLinear, NoisyMLP, RainbowDQN
 from lightning_ding.model.vac import VAC

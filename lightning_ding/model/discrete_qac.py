@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from lightning_ding.config import require
 from lightning_ding.model.encoder import MLP, ObsShape, encoder_for
+from lightning_ding.model.ensemble import EnsembleMLP
 from lightning_ding.model.heads import check_action_shape, full_precision
-from lightning_ding.model.qac import EncoderAndHead, EnsembleMLP
+from lightning_ding.model.qac import EncoderAndHead
 from lightning_ding.registry import MODEL_REGISTRY
 
 

@@ -1,12 +1,11 @@
-"""The network of DDPG, TD3 and SAC: an actor for continuous actions, and critics.
+"""The network of DDPG, SAC and their relatives: an actor for continuous actions, and critics.
 
-Shapes: B batch, A dimensions of a continuous action, K choices of a hybrid action, E critics, F features.
+Shapes: B batch, A dimensions of a continuous action, K choices of a hybrid action, E critics, F features, N quantiles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any, Literal, cast
 
 import torch
@@ -15,7 +14,9 @@ from torch import Tensor, nn
 
 from lightning_ding.config import require
 from lightning_ding.model.actor import LOG_SIGMA_RANGE
-from lightning_ding.model.encoder import MLP, ObsShape, activation_function, encoder_for
+from lightning_ding.model.batch_renorm import flat_statistics
+from lightning_ding.model.encoder import MLP, ObsShape, encoder_for
+from lightning_ding.model.ensemble import EnsembleMLP, critic_values
 from lightning_ding.model.heads import full_precision
 from lightning_ding.registry import MODEL_REGISTRY
 
@@ -35,7 +36,7 @@ class EncoderAndHead(nn.Module):
 
 @MODEL_REGISTRY.register("continuous_qac")
 class ContinuousQAC(nn.Module):
-    """An actor and one or two critics of normalised actions; ``actor`` and ``critic`` share no parameters.
+    """An actor and any number of critics of normalised actions; ``actor`` and ``critic`` share no parameters.
 
     Args:
         obs_shape: Size, shape or dict of these of an observation; an entry ``action_mask``, the mask of a hybrid
@@ -44,6 +45,15 @@ class ContinuousQAC(nn.Module):
         action_space: Output of the actor: ``regression`` for an action, ``reparameterization`` for a distribution,
             ``hybrid`` for a choice with arguments.
         twin_critic: Use two critics instead of one.
+        ensemble_num: Number of critics E, >= 1; None for one, or two with ``twin_critic``.
+        critic_layer_norm: Apply layer normalisation in the hidden layers of the critics, but not elsewhere.
+        batch_renorm: Apply batch renormalisation before each layer of the actor and the critics, see
+            :class:`BatchRenorm`, which describes ``renorm_momentum`` and ``renorm_warmup``.
+        critic_dropout: Probability that a hidden unit of a critic is left out during updates, in [0, 1).
+        num_quantiles: Number of quantiles N that each critic predicts, >= 1; None for critics that predict the mean.
+        n_atom: Number of atoms N of the categorical distribution that each critic predicts, >= 2; None for others.
+        v_min: Value of the first atom, < ``v_max``; needs ``n_atom``.
+        v_max: Value of the last atom; needs ``n_atom``.
         actor_head_hidden_size: Width of the actor's hidden layers.
         actor_head_layer_num: Number of hidden layers of the actor after the first one, >= 0.
         critic_head_hidden_size: Width of the critics' hidden layers.
@@ -89,11 +99,23 @@ class ContinuousQAC(nn.Module):
         layer_norm: bool = False,
         encoder_kwargs: Mapping[str, Any] | None = None,
         with_value: bool = False,
+        ensemble_num: int | None = None,
+        num_quantiles: int | None = None,
+        n_atom: int | None = None,
+        v_min: float = -10.0,
+        v_max: float = 10.0,
+        critic_layer_norm: bool = False,
+        critic_dropout: float = 0.0,
+        batch_renorm: bool = False,
+        renorm_momentum: float = 0.01,
+        renorm_warmup: int = 100_000,
     ) -> None:
         super().__init__()
         sizes = {"actor_head": actor_head_layer_num, "critic_head": critic_head_layer_num}
         for name, layers in sizes.items():
             require(layers >= 0, f"{name}_layer_num", ">= 0", layers)
+        require(ensemble_num is None or not twin_critic, "twin_critic", "False with ensemble_num", twin_critic)
+        self.values = critic_values(num_quantiles, n_atom, v_min, v_max)
         is_masked = action_space != "hybrid" and isinstance(obs_shape, Mapping) and "action_mask" in obs_shape
         require(not is_masked, "obs_shape", "without action_mask for actions without a choice", obs_shape)
         self.action_space = action_space
@@ -114,22 +136,30 @@ class ContinuousQAC(nn.Module):
         require(has_encoder or not share_encoder, "share_encoder", "False without an encoder", share_encoder)
         actor_sizes = [features, *[actor_head_hidden_size] * (1 + actor_head_layer_num), outputs]
         critic_input = features + self.choices + self.action_size
-        critic_sizes = [critic_input, *[critic_head_hidden_size] * (1 + critic_head_layer_num), 1]
+        critic_sizes = [critic_input, *[critic_head_hidden_size] * (1 + critic_head_layer_num), self.values.output_size]
         actor_encoder = None if share_encoder else make()
-        actor_head = MLP(actor_sizes, activation, activate_last=False, layer_norm=layer_norm)
+        renorm = (renorm_momentum, renorm_warmup) if batch_renorm else None
+        if renorm is None:
+            actor_head: nn.Module = MLP(actor_sizes, activation, activate_last=False, layer_norm=layer_norm)
+        else:
+            actor_head = EnsembleMLP(1, actor_sizes, activation, layer_norm, renorm=renorm)
         self.actor = EncoderAndHead(actor_encoder, actor_head)
-        self.critic = EncoderAndHead(critic_encoder, EnsembleMLP(1 + twin_critic, critic_sizes, activation, layer_norm))
+        number, norm = 1 + twin_critic if ensemble_num is None else ensemble_num, layer_norm or critic_layer_norm
+        critics = EnsembleMLP(number, critic_sizes, activation, norm, critic_dropout, renorm)
+        self.critic = EncoderAndHead(critic_encoder, critics)
         if last_layer_init is not None:
             self._init_last_layers(last_layer_init)
         if with_value:
-            value_sizes = [features, *critic_sizes[1:]]
+            value_sizes = [features, *critic_sizes[1:-1], 1]
             value_head = MLP(value_sizes, activation, activate_last=False, layer_norm=layer_norm)
             self.value = EncoderAndHead(make(), value_head)
 
     def _init_last_layers(self, bound: float) -> None:
-        last = self.actor.head.layers[-1]
-        for parameter in (*last.parameters(), self.critic.head.weights[-1], self.critic.head.biases[-1]):
-            nn.init.uniform_(parameter, -bound, bound)
+        for head in (self.actor.head, self.critic.head):
+            is_ensemble = isinstance(head, EnsembleMLP)
+            last = (head.weights[-1], head.biases[-1]) if is_ensemble else head.layers[-1].parameters()
+            for parameter in last:
+                nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, inputs: Any, mode: Literal["compute_actor", "compute_critic"]) -> dict[str, Any]:
         """Return the output of the actor or of the critics in DI-engine's form, for policies that are written in it.
@@ -161,16 +191,28 @@ class ContinuousQAC(nn.Module):
         q_value = self.compute_critic(inputs["obs"], columns if self.choices else columns["action_args"])["q_value"]
         return {"q_value": list(q_value) if len(q_value) > 1 else q_value[0]}
 
-    def compute_actor(self, obs: Any) -> dict[str, Tensor]:
+    def compute_actor(self, obs: Any, by_batch: bool = False) -> dict[str, Tensor]:
         """Return the actor's output for B observations, in normalised units.
+
+        Args:
+            obs: B observations.
+            by_batch: Normalise by the statistics of the batch, and return them too; needs ``batch_renorm``.
 
         Returns:
             With ``regression``, ``action`` (B, A) in [-1, 1]; with ``reparameterization``, ``mu`` and ``log_sigma`` (B,
             A) of the action before squashing; with ``hybrid``, ``logit`` (B, K) and ``action_args`` (B, A) in [-1, 1].
+            With ``by_batch`` also ``statistics``, see :func:`flat_statistics`.
         """
         encoder = self.actor.encoder
         features = self.critic.encoder(obs).detach() if encoder is None else encoder(obs)
+        if by_batch:
+            statistics: list[Tensor] = []
+            output = self.actor.head(features, statistics=statistics)[0]
+            return {**self._actor_output(output), "statistics": flat_statistics(statistics)}
         output = full_precision(self.actor.head(features))
+        return self._actor_output(output[0] if output.ndim == 3 else output)
+
+    def _actor_output(self, output: Tensor) -> dict[str, Tensor]:
         if self.action_space == "regression":
             return {"action": output.tanh()}
         if self.action_space == "hybrid":
@@ -179,77 +221,37 @@ class ContinuousQAC(nn.Module):
         mu, log_sigma = output.chunk(2, dim=1)
         return {"mu": mu, "log_sigma": log_sigma.clamp(*LOG_SIGMA_RANGE)}
 
-    def compute_critic(self, obs: Any, action: Tensor | Mapping[str, Tensor], members: int | None = None) -> Any:
-        """Return ``{"q_value": values}``, shape (E, B).
+    def compute_critic(
+        self,
+        obs: Any,
+        action: Tensor | Mapping[str, Tensor],
+        members: int | Tensor | None = None,
+        dropout: Tensor | None = None,
+        by_batch: bool = False,
+    ) -> Any:
+        """Return ``q_value``, shape (E, B), and the distributions of critics that predict them.
+
+        :class:`QuantileValue` and :class:`CategoricalValue` describe their form.
 
         Args:
             obs: B observations.
             action: Normalised actions, shape (B, A); hybrid: ``action_type`` (B,), or weights of the choices (B, K),
                 and ``action_args`` (B, A).
-            members: Number of critics to evaluate, counted from the first; None means all.
+            members: Number of critics to evaluate, counted from the first, or their indices; None means all.
+            dropout: Random numbers that choose the units to leave out, see :class:`UnitDropout`; None leaves out none.
+            by_batch: Normalise by the statistics of the batch, and return them too as ``statistics``, see
+                :func:`flat_statistics`; needs ``batch_renorm``.
         """
         parts = [self.critic.encoder(obs)]
         if isinstance(action, Mapping):
             choice = action["action_type"]
             parts.append(choice if choice.ndim == 2 else F.one_hot(choice.long(), self.choices).to(parts[0].dtype))
             action = action["action_args"]
-        return {"q_value": self.critic.head(torch.cat([*parts, action], dim=1), members).squeeze(2)}
+        x = torch.cat([*parts, action], dim=1)
+        statistics: list[Tensor] | None = [] if by_batch else None
+        found = self.values(self.critic.head(x, members, dropout, statistics))
+        return found if statistics is None else {**found, "statistics": flat_statistics(statistics)}
 
     def compute_value(self, obs: Any) -> Tensor:
         """Return the values of B observations, shape (B,); needs ``with_value``."""
         return full_precision(self.value.head(self.value.encoder(obs))).squeeze(1)
-
-
-class EnsembleMLP(nn.Module):
-    """E networks of linear layers, evaluated together with one batched matrix product for each layer.
-
-    Each member is initialised like ``nn.Linear`` layers. The output is 32-bit also under mixed precision.
-
-    Args:
-        ensemble_size: Number of networks E, >= 1.
-        sizes: Widths of the input and of each layer.
-        activation: Activation of all layers but the last: relu, tanh, elu, gelu or silu.
-        layer_norm: Apply layer normalisation before each activation.
-
-    Example:
-        >>> EnsembleMLP(2, [3, 8, 1])(torch.zeros(5, 3)).shape
-        torch.Size([2, 5, 1])
-    """
-
-    def __init__(
-        self, ensemble_size: int, sizes: Sequence[int], activation: str = "relu", layer_norm: bool = False
-    ) -> None:
-        super().__init__()
-        require(ensemble_size >= 1, "ensemble_size", ">= 1", ensemble_size)
-        self.activate = activation_function(activation)
-        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()  # (E, in, out) and (E, 1, out)
-        for layer_in, layer_out in pairwise(sizes):
-            layers = [nn.Linear(layer_in, layer_out) for _ in range(ensemble_size)]
-            self.weights.append(nn.Parameter(torch.stack([layer.weight.detach().T for layer in layers])))
-            self.biases.append(nn.Parameter(torch.stack([layer.bias.detach()[None] for layer in layers])))
-        self.scales, self.shifts = nn.ParameterList(), nn.ParameterList()  # layer normalisation, shape (E, 1, out)
-        for size in sizes[1:-1] if layer_norm else ():
-            self.scales.append(nn.Parameter(torch.ones(ensemble_size, 1, size)))
-            self.shifts.append(nn.Parameter(torch.zeros(ensemble_size, 1, size)))
-
-    def forward(self, x: Tensor, members: int | None = None) -> Tensor:
-        """Return the output of each member, shape (E, B, sizes[-1]), for ``x``, shape (B, sizes[0]).
-
-        Args:
-            x: Input of all members.
-            members: Number of members to evaluate, counted from the first; None means all.
-        """
-        weights, biases = list(self.weights), list(self.biases)
-        if members is not None:
-            weights, biases = [weight[:members] for weight in weights], [bias[:members] for bias in biases]
-        x = x.expand(len(weights[0]), *x.shape)
-        for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-            x = torch.baddbmm(bias, x, weight)
-            if number < len(weights) - 1:
-                x = self.activate(x if len(self.scales) == 0 else self._normalised(x, number))
-        return full_precision(x)
-
-    def _normalised(self, x: Tensor, number: int) -> Tensor:
-        """Return the output of hidden layer ``number``, shape (E, B, out), after layer normalisation."""
-        scale, shift = self.scales[number][: len(x)], self.shifts[number][: len(x)]
-        return torch.addcmul(shift, F.layer_norm(x, x.shape[-1:]), scale)

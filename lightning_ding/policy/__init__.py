@@ -8,6 +8,8 @@ from lightning_ding.policy.base.update.non_finite import NonFiniteError
 from lightning_ding.policy.bc import BCConfig, BCPolicy
 from lightning_ding.policy.c51 import C51Config, C51Policy
 from lightning_ding.policy.cql import CQLConfig, CQLPolicy
+from lightning_ding.policy.crossq import CrossQConfig, CrossQPolicy
+from lightning_ding.policy.d4pg import D4PGConfig, D4PGPolicy
 from lightning_ding.policy.ddpg import DDPGConfig, DDPGPolicy
 from lightning_ding.policy.discrete_cql import DiscreteCQLConfig, DiscreteCQLPolicy
 from lightning_ding.policy.discrete_sac import DiscreteSACConfig, DiscreteSACPolicy
@@ -23,6 +25,7 @@ from lightning_ding.policy.ppo import PPOConfig, PPOPolicy
 from lightning_ding.policy.q_learning import QLearningConfig, QLearningPolicy
 from lightning_ding.policy.qrdqn import QRDQNConfig, QRDQNPolicy
 from lightning_ding.policy.rainbow import RainbowConfig, RainbowPolicy
+from lightning_ding.policy.redq import REDQConfig, REDQPolicy
 from lightning_ding.policy.reference.collate import (
     default_collate,
     default_decollate,
@@ -34,6 +37,7 @@ from lightning_ding.policy.sac import SACConfig, SACPolicy
 from lightning_ding.policy.sql import SQLConfig, SQLPolicy
 from lightning_ding.policy.td3 import TD3Config, TD3Policy
 from lightning_ding.policy.td3_bc import TD3BCConfig, TD3BCPolicy
+from lightning_ding.policy.tqc import TQCConfig, TQCPolicy
 
 __all__ = [
     "A2CConfig",
@@ -47,6 +51,10 @@ __all__ = [
     "CQLConfig",
     "CQLPolicy",
     "CommandModePolicy",
+    "CrossQConfig",
+    "CrossQPolicy",
+    "D4PGConfig",
+    "D4PGPolicy",
     "DDPGConfig",
     "DDPGPolicy",
     "DQNConfig",
@@ -75,6 +83,8 @@ __all__ = [
     "QLearningPolicy",
     "QRDQNConfig",
     "QRDQNPolicy",
+    "REDQConfig",
+    "REDQPolicy",
     "RainbowConfig",
     "RainbowPolicy",
     "ReferencePolicy",
@@ -86,6 +96,8 @@ __all__ = [
     "TD3BCPolicy",
     "TD3Config",
     "TD3Policy",
+    "TQCConfig",
+    "TQCPolicy",
     "create_policy",
     "default_collate",
     "default_decollate",

@@ -65,6 +65,25 @@ class C51Config(QLearningConfig):
 LARGEST_CLIPPED_SHARE = 0.25  # share of the targets' mass outside the support, averaged between two logs
 
 
+def warn_of_clipping(means: Mapping[str, float], v_min: float, v_max: float) -> bool:
+    """Warn if much of the targets' mass lies outside [v_min, v_max], and return whether it does.
+
+    Args:
+        means: Means of the metrics, among them ``clipped_share``.
+        v_min: Value of the first atom.
+        v_max: Value of the last atom.
+    """
+    share = means.get("clipped_share", 0.0)
+    if share <= LARGEST_CLIPPED_SHARE:
+        return False
+    rank_zero_warn(
+        f"{share:.0%} of the targets' mass lies outside [model.v_min, model.v_max] = [{v_min}, {v_max}] and counts as "
+        "its ends, so returns beyond them cannot be told apart: set v_min and v_max to the smallest and the largest "
+        "discounted return of the env (learn/clipped_share is the share)"
+    )
+    return True
+
+
 @POLICY_REGISTRY.register("c51")
 class C51Policy(QLearningPolicy[C51Config]):
     """C51 for discrete actions; vector, image and dict observations; action masks.
@@ -116,15 +135,8 @@ class C51Policy(QLearningPolicy[C51Config]):
 
     def check_means(self, means: Mapping[str, float]) -> None:
         """Warn once if much of the targets' mass lies outside the support; see :meth:`Policy.check_means`."""
-        share = means.get("clipped_share", 0.0)
-        if share > LARGEST_CLIPPED_SHARE and not self._has_warned:
-            self._has_warned = True
-            model = self.config.model
-            rank_zero_warn(
-                f"{share:.0%} of the targets' mass lies outside [model.v_min, model.v_max] = [{model.v_min}, "
-                f"{model.v_max}] and counts as its ends, so returns beyond them cannot be told apart: set v_min and "
-                "v_max to the smallest and the largest discounted return of the env (learn/clipped_share is the share)"
-            )
+        if not self._has_warned:
+            self._has_warned = warn_of_clipping(means, self.config.model.v_min, self.config.model.v_max)
 
     def _monitor_vars_learn(self) -> list[str]:
         return [*super()._monitor_vars_learn(), "clipped_share"]

@@ -1,4 +1,4 @@
-"""The base of DDPG, TD3 and SAC: an actor, and critics of its actions, learned from replay.
+"""The base of DDPG, SAC and their relatives: an actor, and critics of its actions, learned from replay.
 
 Actions are continuous, unless a subclass has other ones. Envs, collectors and buffers see them in the env's units;
 networks, noise and log-probabilities are in normalised ones, [-1, 1] in every dimension.
@@ -28,11 +28,9 @@ from lightning_ding.worker_config import ReplayBufferConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class QACNetworkConfig(NetworkConfig):
-    """The actor and the critics, of any kind of actions."""
+class ActorAndCriticsConfig(NetworkConfig):
+    """The actor and the critics, of any kind of actions and any number of critics."""
 
-    twin_critic: bool = True
-    """Use two critics; the target is the smaller of their values."""
     actor_head_hidden_size: int = 256
     """Width of the actor's hidden layers, >= 1."""
     actor_head_layer_num: int = 1
@@ -70,8 +68,16 @@ class QACNetworkConfig(NetworkConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QACModelConfig(QACNetworkConfig):
-    """The actor and the critics."""
+class QACNetworkConfig(ActorAndCriticsConfig):
+    """The actor and the critics, of any kind of actions."""
+
+    twin_critic: bool = True
+    """Use two critics; the target is the smaller of their values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContinuousNetworkConfig(ActorAndCriticsConfig):
+    """The actor and any number of critics of continuous actions."""
 
     action_shape: Any = None
     """Number of dimensions of the action, hybrid: ``{action_type_shape, action_args_shape}``; None means that it is
@@ -83,6 +89,11 @@ class QACModelConfig(QACNetworkConfig):
     action_integer: bool | None = None
     """Whether continuous actions are rounded, for an env with a Box of integers; None means that it is taken from the
     env."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QACModelConfig(QACNetworkConfig, ContinuousNetworkConfig):
+    """The actor and one or two critics of continuous actions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,11 +116,11 @@ class QACOtherConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class QACConfig(ReplayConfig):
-    """The config of DDPG, TD3 and SAC."""
+    """The config of DDPG, SAC and their relatives."""
 
     random_collect_size: int = 1000
     """Transitions collected with random actions before the first update on each rank, >= 0."""
-    model: QACNetworkConfig = field(default_factory=QACModelConfig)
+    model: ActorAndCriticsConfig = field(default_factory=QACModelConfig)
     """The actor and the critics."""
     learn: QACLearnConfig = field(default_factory=QACLearnConfig)
     """Options for updates."""
@@ -148,7 +159,7 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
     def _init_spaces(self) -> None:
         super()._init_spaces()
         model = self.config.model
-        if not isinstance(model, QACModelConfig):
+        if not isinstance(model, ContinuousNetworkConfig):
             return  # discrete actions have no bounds
         size = self._action_size()
         low, high = model.action_low or [-1.0] * size, model.action_high or [1.0] * size
@@ -156,7 +167,7 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
         self.action_bounds.set(low, high, bool(model.action_integer))
 
     def _action_size(self) -> int:
-        model = cast(QACModelConfig, self.config.model)
+        model = cast(ContinuousNetworkConfig, self.config.model)
         if isinstance(model.action_shape, Mapping):
             return int(model.action_shape["action_args_shape"])
         if model.action_shape is None:  # a network was passed, and the env is not known yet
@@ -183,7 +194,7 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
         """
         with torch.no_grad():
             target = self._targets(batch)
-        return self._td_loss(batch, self.model.compute_critic(batch["obs"], batch["action"])["q_value"], target)
+        return self._td_loss(batch, self._values_of_taken(batch), target)
 
     def _td_loss(self, batch: Batch, q: Tensor, target: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss and the metrics of :meth:`critic_loss`, of values, shape (E, B), and targets, shape (B,)."""
@@ -192,6 +203,10 @@ class QACPolicy(ReplayPolicy[QACConfigT]):
         if self.config.priority:
             report["priority"] = rl.critic_error(q, target)
         return loss, report
+
+    def _values_of_taken(self, batch: Batch) -> Tensor:
+        """Return the critics' values of the actions of a prepared minibatch, shape (E, B)."""
+        return self.model.compute_critic(batch["obs"], batch["action"])["q_value"]  # type: ignore[no-any-return]
 
     def prepare(self, data: Mapping[str, Any]) -> Batch:
         """Return minibatches ready for the losses, leading axes (B,) or (U, B).

@@ -104,15 +104,19 @@ ReplayConfigT = TypeVar("ReplayConfigT", bound=ReplayConfig)
 
 
 class ReplayPolicy(Policy[ReplayConfigT]):
-    """A policy that learns from a replay buffer, with a target network.
+    """A policy that learns from a replay buffer, with a target network unless ``has_target`` is false.
 
     ``_init_learn`` of a subclass calls :meth:`_make_target`, and ``_forward_learn`` calls :meth:`_update_target`.
     """
 
     target_model: Any
+    has_target: ClassVar[bool] = True
+    """Whether the algorithm has a target network."""
 
     def _make_target(self) -> None:
-        """Copy the network to ``target_model``, which no optimizer trains."""
+        """Copy the network to ``target_model``, which no optimizer trains, if the algorithm has a target network."""
+        if not self.has_target:
+            return
         self.target_model = make_target(self.model)
         self._target_update = self.config.learn.target_update()
         self._target_in_eval_mode = InEvalMode(self.target_model)
@@ -143,11 +147,13 @@ class ReplayPolicy(Policy[ReplayConfigT]):
         return torch.logical_not(batch["terminated"]) * gamma
 
     def _state_dict_learn(self) -> dict[str, Any]:
-        return super()._state_dict_learn() | {"target_model": self.target_model.state_dict()}
+        target = {"target_model": self.target_model.state_dict()} if self.has_target else {}
+        return super()._state_dict_learn() | target
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         super()._load_state_dict_learn(state)
-        self.target_model.load_state_dict(state["target_model"])
+        if self.has_target:
+            self.target_model.load_state_dict(state["target_model"])
 
     def _get_nstep(self) -> int:
         return self.config.nstep or NSTEP

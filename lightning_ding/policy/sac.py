@@ -74,17 +74,23 @@ class SACLearnConfig(QACLearnConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SACConfig(QACConfig):
-    """Everything that can be set of SAC."""
+class SoftConfig(QACConfig):
+    """The config of SAC and its relatives."""
 
-    model: SACModelConfig = field(default_factory=SACModelConfig)
-    """The actor and the critics."""
     learn: SACLearnConfig = field(default_factory=SACLearnConfig)
     """Options for updates."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SACConfig(SoftConfig):
+    """Everything that can be set of SAC."""
+
+    model: SACModelConfig = field(default_factory=SACModelConfig)
+    """The actor and the critics."""
+
+
 @POLICY_REGISTRY.register("sac")
-class SACPolicy(QACPolicy[SACConfig]):
+class SACPolicy(QACPolicy[SoftConfig]):
     """SAC for continuous actions; vector, image and dict observations.
 
     :class:`QACPolicy` describes a network passed as ``model``; its ``compute_actor`` returns ``mu`` and ``log_sigma``.
@@ -128,13 +134,17 @@ class SACPolicy(QACPolicy[SACConfig]):
 
     def _forward_learn(self, batch: Batch) -> dict[str, Any]:
         batch = self.prepare(batch)
-        report = self._learn_critics(batch)
-        report |= self.updater.minimise(self.actor_loss, batch, 1)
+        report = self._learn_critics(batch) | self._learn_actor(batch)
+        self._update_target("critic")
+        return report
+
+    def _learn_actor(self, batch: Batch) -> dict[str, Any]:
+        """Update the actor and the temperature once on a prepared minibatch."""
+        report = self.updater.minimise(self.actor_loss, batch, 1)
         if self.config.learn.auto_alpha:
             report |= self.updater.minimise(self.alpha_loss, report, 2, NO_CLIP)
             if not self._learns_log:
                 self.temperature.data.clamp_(min=0)
-        self._update_target("critic")
         return report
 
     def _targets(self, batch: Batch) -> Tensor:
@@ -147,11 +157,18 @@ class SACPolicy(QACPolicy[SACConfig]):
 
         It reports ``actor_loss`` and ``alpha``, scalars, and ``log_prob`` (B,).
         """
-        action, log_prob = self._sample(batch["obs"], batch["noise"])
-        q = self.model.compute_critic(batch["obs"], action)["q_value"]
-        alpha = self.alpha
+        return self._loss_of_actions(self.model.compute_actor(batch["obs"]), batch)
+
+    def _loss_of_actions(self, output: dict[str, Tensor], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the actor's loss for its output, and the metrics to report."""
+        action, log_prob = rl.squashed_gaussian_sample(output["mu"], output["log_sigma"], batch["noise"])
+        q, alpha = self._actor_values(batch, action), self.alpha
         loss = rl.soft_actor_loss(q, log_prob, alpha)
         return loss, {"actor_loss": loss.detach(), "log_prob": log_prob.detach(), "alpha": alpha}
+
+    def _actor_values(self, batch: Batch, action: Tensor) -> Tensor:
+        """Return values of actions, shape (E, B); the actor maximises the smallest value of each action."""
+        return self.model.compute_critic(batch["obs"], action)["q_value"]  # type: ignore[no-any-return]
 
     def alpha_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the temperature's loss (eq. 18) of ``log_prob`` (B,), and ``alpha_loss`` to report, detached."""

@@ -12,6 +12,7 @@ from lightning_ding.rl.actor_critic import (
 from lightning_ding.rl.distributional import (
     categorical_projection,
     cross_entropy,
+    ensemble_quantile_huber,
     fraction_loss,
     mean_return,
     moved_support,
@@ -19,6 +20,7 @@ from lightning_ding.rl.distributional import (
     quantile_target,
     share_beyond_support,
     take_action_distribution,
+    truncated_quantiles,
     weighted_mean,
 )
 from lightning_ding.rl.distributions import (
@@ -86,6 +88,7 @@ __all__ = [
     "discrete_counts",
     "distribution_of",
     "double_q_target",
+    "ensemble_quantile_huber",
     "epsilon_greedy",
     "expected_soft_value",
     "expectile_loss",
@@ -125,5 +128,6 @@ __all__ = [
     "td_loss",
     "temperature_loss",
     "time_major",
+    "truncated_quantiles",
     "weighted_mean",
 ]

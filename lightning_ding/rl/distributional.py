@@ -152,6 +152,59 @@ def fraction_loss(ends: Tensor, q_ends: Tensor, q_middles: Tensor) -> Tensor:
     return (gradient.detach() * ends[:, 1:-1]).sum(1)
 
 
+def truncated_quantiles(quantile_t: Tensor, dropped: int) -> Tensor:
+    """Return the smallest quantiles of all critics together (Kuznetsov et al. 2020, section 4.2).
+
+    See https://arxiv.org/abs/2005.04269. The quantiles of an ensemble are pooled and sorted, and the largest ones are
+    left out, because they are the most overestimated.
+
+    Args:
+        quantile_t: Quantiles that each critic predicts, shape (E, B, N).
+        dropped: Number of quantiles that are left out for each critic d, in [0, N).
+
+    Returns:
+        The E * (N - d) smallest quantiles in ascending order, shape (B, E * (N - d)).
+    """
+    critics, _, quantiles = quantile_t.shape
+    pool = quantile_t.transpose(0, 1).flatten(1).sort(1).values
+    return pool[:, : critics * (quantiles - dropped)]
+
+
+def ensemble_quantile_huber(prediction: Tensor, target: Tensor, tau: Tensor, kappa: float = 1.0) -> Tensor:
+    """Return the mean quantile Huber loss of each critic and item (Kuznetsov et al. 2020, section 4.3).
+
+    This is :func:`quantile_huber` of each critic, divided by the number of predictions, in O(N log K) steps instead of
+    O(N K). A prediction splits the sorted targets into four ranges: up to kappa away below and above it, and farther.
+    The loss of a range follows from its size and its sums of targets and of their squares. These sums are 64-bit,
+    because their differences would lose most digits of 32-bit numbers.
+
+    Args:
+        prediction: Quantiles that each critic predicts, shape (E, B, N).
+        target: Samples from the target distribution of all critics, ascending, shape (B, K), without gradient.
+        tau: Quantile levels of the predictions, in (0, 1), shape (N,).
+        kappa: Error up to which the loss is quadratic, > 0.
+
+    Returns:
+        Means over predictions and targets, shape (E, B).
+    """
+    critics, batch_size, quantiles = prediction.shape
+    theta, y = prediction.transpose(0, 1).flatten(1).double(), target.double()  # (B, E * N) and (B, K)
+    sums = F.pad(torch.stack([torch.ones_like(y), y, y * y]).cumsum(2), (1, 0))  # (3, B, 1 + K), of the first k targets
+    edges = [torch.searchsorted(y, theta.detach() + shift) for shift in (-kappa, 0.0, kappa)]
+    ends = [*(sums.gather(2, edge.expand(3, -1, -1)) for edge in edges), sums[:, :, -1:]]
+    far_below, below, above, far_above = ends[0], ends[1] - ends[0], ends[2] - ends[1], ends[3] - ends[2]
+
+    def linear(sign: int, part: Tensor) -> Tensor:  # of kappa * (abs(theta - y) - kappa / 2)
+        return kappa * (sign * (part[0] * theta - part[1]) - part[0] * (kappa / 2))
+
+    def quadratic(part: Tensor) -> Tensor:  # of (theta - y)^2 / 2
+        return (part[0] * theta * theta - 2 * theta * part[1] + part[2]) / 2
+
+    level = tau.double().repeat(critics)
+    loss = (1 - level) * (linear(1, far_below) + quadratic(below)) + level * (quadratic(above) + linear(-1, far_above))
+    return loss.view(batch_size, critics, quantiles).mean(2).T.div(target.shape[1]).to(prediction.dtype)
+
+
 def weighted_mean(loss: Tensor, weight: Tensor | None = None) -> Tensor:
     """Return the weighted mean of the losses of a minibatch.
 

@@ -107,7 +107,7 @@ def fit(run: str, name: str, folder: Path, ranks: int) -> None:
     """Make one run of an algorithm on this rank."""
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(999 if run == "resumed" else 0)
-    case = dict(CASES[name])
+    case = dict(CASES.get(name, {}))
     policy = make_policy(name, **case.pop("policy", {}))
     datamodule = make_datamodule(name, rounds_per_epoch=ROUNDS, **case)
     where, series, end = folder / name / "killed", Series(), End(run == "killed")

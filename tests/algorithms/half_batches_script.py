@@ -28,6 +28,7 @@ CLIP = 0.05  # norm of a gradient that is clipped
 DISCRETE: dict[str, Any] = {"obs_shape": 4, "action_shape": 2}
 ACTOR = {**DISCRETE, "action_space": "discrete"}
 CONTINUOUS = {"obs_shape": 3, "action_shape": 1, "action_low": [-2.0], "action_high": [2.0]}
+BY_BATCH = ("crossq",)  # these normalise by the statistics of the minibatch of a rank
 SHAPES: dict[str, Any] = {
     **dict.fromkeys(ALGORITHMS, DISCRETE),
     **dict.fromkeys(CONTINUOUS_ONLY, CONTINUOUS),
@@ -121,7 +122,12 @@ def update(policy: Any, name: str, number: int, rank: int, ranks: int) -> dict[s
 def report(rank: int = 0, ranks: int = 1) -> dict[str, Any]:
     """Return what every algorithm does, with and without clipping."""
     clips = {"free": None, "clipped": CLIP}
-    return {f"{name}, {how}": learn(name, rank, ranks, clips[how]) for name in ALGORITHMS for how in clips}
+    return {
+        f"{name}, {how}": learn(name, rank, ranks, clips[how])
+        for name in ALGORITHMS
+        if name not in BY_BATCH
+        for how in clips
+    }
 
 
 if __name__ == "__main__":

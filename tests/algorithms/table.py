@@ -54,6 +54,7 @@ ALGORITHMS = {
     "iqn": Algorithm(config=Q_LEARNING),
     "fqf": Algorithm(config=Q_LEARNING),
     "ddpg": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"collect": {"noise_type": "ou"}})),
+    "d4pg": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"model": {"v_min": -500.0, "n_atom": 11}})),
     "td3": Algorithm("Pendulum-v1", ACTOR_CRITIC),
     "sac": Algorithm("Pendulum-v1", ACTOR_CRITIC),
     "discrete_sac": Algorithm(config=ACTOR_CRITIC),
@@ -63,6 +64,12 @@ ALGORITHMS = {
     "iql": Algorithm("Pendulum-v1", ACTOR_CRITIC),
     "awac": Algorithm("Pendulum-v1", ACTOR_CRITIC),
     "cql": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"num_actions": 2}})),
+    "tqc": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"model": {"ensemble_num": 3, "num_quantiles": 5}})),
+    "redq": Algorithm(
+        "Pendulum-v1",
+        deep_merge(ACTOR_CRITIC, {"model": {"ensemble_num": 3}, "learn": {"actor_update_freq": 1}}),
+    ),
+    "crossq": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"actor_update_freq": 1}})),
     "ppo": Algorithm(config=PPO),
     "a2c": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_sample": 16}})),
     "pg": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_episode": 2}})),  # of unknown lengths

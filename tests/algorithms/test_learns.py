@@ -54,8 +54,27 @@ CONFIGS: dict[str, Config] = {
     "fqf": deep_merge(Q_LEARNING, {"model": {"num_quantiles": 8}, "learn": {"learning_rate_fraction": 1e-3}}),
     "ddpg": FAST_ACTOR,
     "td3": FAST_ACTOR,
+    "d4pg": deep_merge(FAST_ACTOR, {"nstep": 1, "model": {"v_min": -2.0, "v_max": 2.0, "n_atom": 41}}),
     "sac": deep_merge(ACTOR_CRITIC, {"learn": {**FAST_Q, "learning_rate_alpha": 3e-3}}),
     "discrete_sac": deep_merge(ACTOR_CRITIC, {"learn": {**FAST_Q, "auto_alpha": False, "alpha": 0.05}}),
+    "tqc": deep_merge(
+        ACTOR_CRITIC,
+        {"model": {"ensemble_num": 2, "num_quantiles": 8}, "learn": {**FAST_Q, "learning_rate_alpha": 3e-3}},
+    ),
+    "redq": deep_merge(
+        ACTOR_CRITIC,
+        {
+            "model": {"ensemble_num": 3, "critic_dropout": 0.01, "critic_layer_norm": True},
+            "learn": {**FAST_Q, "learning_rate_alpha": 3e-3, "actor_update_freq": 1},
+        },
+    ),
+    "crossq": deep_merge(
+        ACTOR_CRITIC,
+        {
+            "model": {"renorm_momentum": 0.1},
+            "learn": {**FAST_Q, "learning_rate_alpha": 3e-3, "actor_update_freq": 1},
+        },
+    ),
     "ppo": deep_merge(ROLLOUT, {"learn": {"epoch_per_collect": 4}, "collect": {"n_sample": 128}}),
     "a2c": deep_merge(
         ROLLOUT,
@@ -128,7 +147,19 @@ def test_it_learns_actions_of_several_dimensions(
 
 
 @pytest.mark.parametrize(
-    ("name", "env_step"), [("ddpg", 2400), ("td3", 2400), ("sac", 1200), ("ppo", 3840), ("a2c", 4800), ("pg", 6400)]
+    ("name", "env_step"),
+    [
+        ("ddpg", 2400),
+        ("td3", 2400),
+        ("d4pg", 2400),
+        ("sac", 1200),
+        ("tqc", 1200),
+        ("redq", 1200),
+        ("crossq", 2400),
+        ("ppo", 3840),
+        ("a2c", 4800),
+        ("pg", 6400),
+    ],
 )
 def test_it_learns_to_hit_a_target_in_a_box_that_is_not_the_unit_box(
     name: str, env_step: int, make_trainer: MakeTrainer, request: pytest.FixtureRequest
@@ -179,9 +210,13 @@ def value_of(policy: Any, obs: torch.Tensor) -> list[float]:
         ("rainbow", 1000, COPIED_OFTEN),
         ("ddpg", 1500, {"learn": {"target_theta": 0.05}}),
         ("td3", 1500, {"learn": {"target_theta": 0.1}}),
+        ("d4pg", 1500, {"learn": {"target_theta": 0.1}}),
         ("sac", 1500, NO_ENTROPY),
         ("iqn", 1000, COPIED_OFTEN),
         ("discrete_sac", 1500, {"learn": {"target_theta": 0.05, "alpha": 0.0}}),
+        ("tqc", 1500, NO_ENTROPY),
+        ("redq", 1500, NO_ENTROPY),
+        ("crossq", 1500, deep_merge(NO_ENTROPY, {"learn": {"target_theta": None}})),
         ("ppo", 5120, {}),
         ("a2c", 9600, {}),
     ],

@@ -27,6 +27,8 @@ Q_LEARNING, ACTOR_CRITIC = names_of(QLearningPolicy), names_of(QACPolicy)
 CANNOT_BE_SET: list[tuple[str, str]] = [  # fields of a family that an algorithm refuses
     ("mdqn", "learn.double_q"),
     ("sql", "learn.double_q"),
+    ("crossq", "learn.target_theta"),
+    ("crossq", "learn.target_update_freq"),
 ]
 # Sections of the workers have tests in tests/worker; a compiled update gives the numbers of an eager one, which
 # tests/policy/base/update/test_updater.py asserts.
@@ -54,10 +56,12 @@ class Option:
 
 
 HYBRID = {"model.action_shape": {"action_type_shape": 3, "action_args_shape": 1}}
-CHOICES: dict[str, Flat] = {"ddpg": HYBRID, "td3": HYBRID}  # what chooses at random
+CHOICES: dict[str, Flat] = {"ddpg": HYBRID, "td3": HYBRID, "d4pg": HYBRID}  # what chooses at random
 FALLING = {"other.eps.start": 1.0, "other.eps.end": 0.1}
 LINEAR: Flat = {"learn.lr_scheduler.type": "linear", "learn.lr_scheduler.decay": 0.9}
 POINTS: Flat = {"learn.lr_scheduler.type": "piecewise", "learn.lr_scheduler.points": [[0.0, 1.0], [1.0, 0.0]]}
+COMMON_BETAS: Flat = {"learn.optimizer.betas": [0.9, 0.999]}  # those that optimizers without betas are left at
+OFTEN: dict[str, Any] = {"redq": {"learn": {"actor_update_freq": 2}}}  # so that the actor learns in a few updates
 SMOOTHED = {"learn.noise": True}
 PRIORITISED = {"priority": True, "priority_IS_weight": False, "other.replay_buffer.type": "advanced"}
 
@@ -73,8 +77,12 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "model.v_max": Option(1.0),
     "model.n_atom": Option(11),
     "model.noise_std": Option(0.1),
-    "model.num_quantiles": Option(1, given={"learn.learning_rate": 0.1}),
+    "model.num_quantiles": Option(1, given={"learn.learning_rate": 0.1}, also={"learn.dropped_quantiles": 0}),
     "model.quantile_embedding_size": Option(8),
+    "model.renorm_momentum": Option(0.5),
+    "model.renorm_warmup": Option(2),
+    "model.critic_dropout": Option(0.2),
+    "model.ensemble_num": Option(3),
     "model.actor_head_hidden_size": Option(8),
     "model.actor_head_layer_num": Option(2),
     "model.critic_head_hidden_size": Option(8),
@@ -90,11 +98,11 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "learn.target_theta": Option(0.1),
     "learn.grad_clip_norm": Option(1e-9),
     "learn.grad_clip_value": Option(1e-9),
-    "learn.optimizer.type": Option("rmsprop"),
+    "learn.optimizer.type": Option("rmsprop", also=COMMON_BETAS),
     "learn.optimizer.eps": Option(0.1),
     "learn.optimizer.weight_decay": Option(0.1),
     "learn.optimizer.betas": Option([0.5, 0.9]),
-    "learn.optimizer.momentum": Option(0.9, given={"learn.optimizer.type": "sgd"}),
+    "learn.optimizer.momentum": Option(0.9, given={"learn.optimizer.type": "sgd", **COMMON_BETAS}),
     "learn.lr_scheduler.type": Option("linear"),
     "learn.lr_scheduler.unit": Option("env_step", given=LINEAR),
     "learn.lr_scheduler.end": Option(0.5, given=LINEAR),
@@ -115,7 +123,7 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "learn.learning_rate_q": Option(0.002),
     "learn.learning_rate_policy": Option(0.002),
     "learn.learning_rate_alpha": Option(0.002),
-    "learn.actor_update_freq": Option(3),
+    "learn.actor_update_freq": Option(4),
     "learn.noise_sigma": Option(0.4, given=SMOOTHED),
     "learn.noise_range.min": Option(-0.01, given=SMOOTHED),
     "learn.noise_range.max": Option(0.01, given=SMOOTHED),
@@ -127,6 +135,8 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "learn.min_q_weight": Option(0.5),
     "learn.num_actions": Option(3),
     "learn.lagrange_thresh": Option(-1.0, given={"learn.with_lagrange": True}),
+    "learn.dropped_quantiles": Option(5),
+    "learn.target_critics": Option(3),
     "collect.noise_type": Option("ou"),
     "collect.noise_sigma": Option(0.3),
     "other.eps.type": Option("exp", given=FALLING),
@@ -179,7 +189,8 @@ def cases(table: dict[str, Any]) -> list[tuple[str, str]]:
 def sides(name: str, path: str, option: Option) -> tuple[Flat, Flat]:
     """Return the options without and with the other value."""
     known = fields_of(name)
-    given = {**(CHOICES.get(name, {}) if path.startswith(("other.eps.", "model.action_start")) else {}), **option.given}
+    given = dict(CHOICES.get(name, {}) if path.startswith(("other.eps.", "model.action_start")) else {})
+    given |= {key: value for key, value in option.given.items() if key in known}
     default = given.get(path, known[path])
     value = not default if isinstance(default, bool) else option.value
     assert value != default
@@ -191,7 +202,7 @@ def make(name: str, config: dict[str, Any]) -> Policy[Any]:
     shapes: dict[str, Any] = {"obs_shape": 3, "action_shape": 1 if name in CONTINUOUS_ONLY else 3}
     sizes = {"actor_head_hidden_size": 16, "critic_head_hidden_size": 16}
     base = {"model": shapes | ({"encoder_hidden_size_list": [16]} if name in Q_LEARNING else sizes)}
-    policy = create_policy({"type": name, **deep_merge(base, config)})
+    policy = create_policy({"type": name, **deep_merge(deep_merge(base, OFTEN.get(name, {})), config)})
     policy.seed(0)
     return policy
 

@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 from lightning_ding.model import ContinuousQAC, EnsembleMLP, create_model
 from lightning_ding.model.encoder import MLP
+from lightning_ding.model.ensemble import UnitDropout
 
 IMAGE = (3, 36, 36)
 
@@ -94,6 +95,41 @@ def test_the_first_critic_can_be_asked_alone() -> None:
     assert_close(model.compute_critic(obs, action, members=1)["q_value"], both[:1])
 
 
+@pytest.mark.parametrize("members", [None, 2])
+def test_any_number_of_critics_predicts_quantiles(members: int | None) -> None:
+    model = ContinuousQAC(4, 2, ensemble_num=3, num_quantiles=4)
+    output = model.compute_critic(torch.rand(5, 4), torch.rand(5, 2), members)
+    critics = members or 3
+    assert (output["q_value"].shape, output["quantile"].shape) == ((critics, 5), (critics, 5, 4))
+    assert_close(output["q_value"], output["quantile"].mean(2))
+    assert output["tau"].tolist() == [0.125, 0.375, 0.625, 0.875]
+
+
+def test_critics_predict_distributions_over_a_support() -> None:
+    model = ContinuousQAC(4, 2, twin_critic=True, n_atom=3, v_min=-1.0, v_max=3.0)
+    output = model.compute_critic(torch.rand(5, 4), torch.rand(5, 2))
+    probability = output["distribution"]
+    assert probability.shape == (2, 5, 3)
+    assert_close(probability.sum(2), torch.ones(2, 5))
+    assert_close(output["log_distribution"], probability.log())
+    assert output["support"].tolist() == [-1.0, 1.0, 3.0]
+    assert_close(output["q_value"], -probability[..., 0] + probability[..., 1] + 3 * probability[..., 2])
+
+
+def test_critics_predict_one_kind_of_distribution() -> None:
+    with pytest.raises(ValueError, match="num_quantiles must be None with n_atom, got 4"):
+        ContinuousQAC(4, 2, num_quantiles=4, n_atom=3)
+
+
+def test_the_number_of_critics_is_given_once() -> None:
+    with pytest.raises(ValueError, match="twin_critic must be False with ensemble_num, got True"):
+        ContinuousQAC(4, 2, twin_critic=True, ensemble_num=3)
+    with pytest.raises(ValueError, match="ensemble_size must be >= 1, got 0"):
+        ContinuousQAC(4, 2, ensemble_num=0)
+    with pytest.raises(ValueError, match="num_quantiles must be >= 1, got 0"):
+        ContinuousQAC(4, 2, num_quantiles=0)
+
+
 def test_a_hybrid_action_is_a_choice_with_arguments() -> None:
     model, obs = ContinuousQAC(4, **HYBRID), torch.rand(5, 4)
     output = model.compute_actor(obs)
@@ -164,6 +200,61 @@ def test_normalised_layers_of_members_are_those_of_single_networks(members: int 
             }
         )
         assert_close(found, single(x), rtol=0, atol=1e-5)
+
+
+def test_members_are_chosen_by_their_indices() -> None:
+    ensemble, x = EnsembleMLP(4, [4, 8, 1], layer_norm=True), torch.randn(5, 4)
+    ensemble.scales[0].data.uniform_(0.5, 2)
+    assert_close(ensemble(x, torch.tensor([3, 1])), ensemble(x)[[3, 1]])
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_dropout_multiplies_the_hidden_units_of_each_member_before_they_are_normalised(layer_norm: bool) -> None:
+    ensemble, x = EnsembleMLP(3, [4, 8, 6, 2], "tanh", layer_norm, dropout=0.25), torch.randn(5, 4)
+    number = torch.randint(2**32, (5,))
+    assert ensemble.dropout is not None
+    factors, members = ensemble.dropout(number), torch.tensor([2, 0])
+    expected = []
+    for index in members:
+        y = x
+        for layer, (weight, bias) in enumerate(zip(ensemble.weights, ensemble.biases, strict=True)):
+            y = y @ weight[index] + bias[index]
+            if layer < 2:
+                y = y * factors[layer][index]
+                y = torch.tanh(nn.functional.layer_norm(y, y.shape[1:]) if layer_norm else y)
+        expected.append(y)
+    assert_close(ensemble(x, members, number), torch.stack(expected))
+    assert not torch.allclose(ensemble(x, members, number), ensemble(x, members))
+
+
+def test_dropout_is_that_of_the_products_and_keeps_the_mean() -> None:
+    dropout = UnitDropout(2, [3, 4], 0.25)
+    number = torch.randint(2**32, (20_000,))
+    found = torch.cat(dropout(number), 2)
+    for item in range(5):  # in Python's integers
+        for member in range(2):
+            for unit in range(7):
+                product = int(number[item]) * int(dropout.constants[member, 0, unit]) % 2**32
+                assert found[member, item, unit].item() == pytest.approx(0 if product < 2**30 else 4 / 3)
+    assert_close(found.mean(1), torch.ones(2, 7), rtol=0, atol=0.02)
+
+
+def test_dropout_of_two_units_is_close_to_independent() -> None:
+    is_left_out = torch.cat([x == 0 for x in UnitDropout(2, [32, 32], 0.25)(torch.randint(2**32, (20_000,)))], 2)
+    columns = is_left_out.float().transpose(1, 2).flatten(0, 1)
+    correlation = torch.corrcoef(columns).fill_diagonal_(0)
+    assert correlation.abs().max() < 0.05  # seven standard errors
+
+
+def test_a_probability_of_dropout_is_less_than_one() -> None:
+    with pytest.raises(ValueError, match=r"dropout must be in \[0, 1\), got 1.0"):
+        ContinuousQAC(4, 2, critic_dropout=1.0)
+
+
+def test_critics_alone_are_normalised_if_asked() -> None:
+    model = ContinuousQAC(4, 2, critic_layer_norm=True)
+    assert len(model.critic.head.scales) == 2
+    assert model.actor.head.norms is None
 
 
 def test_an_ensemble_has_a_member() -> None:

@@ -32,7 +32,7 @@ CARTPOLE = {
     "a2c": 450,
     "pg": 400,
 }
-PENDULUM = {"ddpg": -200, "td3": -200, "sac": -200}
+PENDULUM = {"ddpg": -200, "td3": -200, "sac": -200, "d4pg": -200, "tqc": -200, "redq": -200, "crossq": -200}
 BARS = CARTPOLE | PENDULUM
 """The mean return of 20 greedy episodes that each recipe reaches with each of three seeds."""
 TWINS = {f"{name}.py": f"{name}_{'cartpole' if name in CARTPOLE else 'pendulum'}.yaml" for name in BARS}

@@ -14,11 +14,13 @@ from torch.testing import assert_close
 from lightning_ding.rl import (
     categorical_projection,
     cross_entropy,
+    ensemble_quantile_huber,
     fraction_loss,
     moved_support,
     quantile_huber,
     quantile_target,
     take_action_distribution,
+    truncated_quantiles,
     weighted_mean,
 )
 
@@ -206,6 +208,50 @@ def test_quantile_huber_pulls_the_prediction_by_its_level() -> None:
     quantile_huber(prediction, torch.tensor([[9.0], [-9.0]]), torch.tensor([0.75])).sum().backward()
     assert prediction.grad is not None
     assert_close(prediction.grad, torch.tensor([[-0.75], [0.25]]))
+
+
+# Ensembles of critics
+
+
+@pytest.mark.parametrize(
+    ("dropped", "expected"), [(0, [-1.0, 0.0, 2.0, 3.0, 5.0, 9.0]), (1, [-1.0, 0.0, 2.0, 3.0]), (2, [-1.0, 0.0])]
+)
+def test_the_largest_quantiles_of_all_critics_together_are_left_out(dropped: int, expected: list[float]) -> None:
+    """Two critics with three quantiles; each dropped one of a critic costs the pool two."""
+    quantiles = torch.tensor([[[3.0, 9.0, 5.0], [1.0, 1.0, 1.0]], [[2.0, 0.0, -1.0], [2.0, 0.0, 1.0]]])
+    kept = truncated_quantiles(quantiles, dropped)
+    assert kept[0].tolist() == expected
+    assert kept[1].tolist() == sorted([1.0, 1.0, 1.0, 2.0, 0.0, 1.0])[: 6 - 2 * dropped]
+
+
+def test_the_loss_of_an_ensemble_is_the_mean_over_predictions_and_targets() -> None:
+    """One critic, quantiles 0 and 1 at levels 1/4 and 3/4, targets 1 and 3.
+
+    Errors of the first 1 and 3, Huber 0.5 and 2.5: 0.25 * 3 / 2 = 0.375; of the second 0 and 2: 0.75 * 1.5 / 2 =
+    0.5625. Another critic with both at 4: errors -3 and -1, Huber 2.5 and 0.5: 0.75 * 3 / 2 and 0.25 * 3 / 2.
+    """
+    prediction = torch.tensor([[[0.0, 1.0]], [[4.0, 4.0]]])
+    loss = ensemble_quantile_huber(prediction, torch.tensor([[1.0, 3.0]]), torch.tensor([0.25, 0.75]))
+    assert loss.tolist() == [[(0.375 + 0.5625) / 2], [(1.125 + 0.375) / 2]]
+
+
+@pytest.mark.parametrize("kappa", [0.5, 1.0, 3.0])
+def test_the_loss_of_an_ensemble_and_its_gradient_are_those_of_the_loops(kappa: float) -> None:
+    torch.manual_seed(0)
+    tau = [0.1, 0.5, 0.7]
+    prediction = torch.randn(2, 4, 3) * 3 - 500  # large values would lose the digits of the squares in 32 bits
+    target = (torch.randn(4, 5) * 3 - 500).sort(1).values
+    prediction[0, 0, 0] = target[0, 2]  # an error of 0
+    prediction.requires_grad_()
+    found = ensemble_quantile_huber(prediction, target, torch.tensor(tau), kappa)
+    slow = [
+        [slow_quantile_huber(row, samples, tau, kappa) / 3 for row, samples in zip(rows, target.tolist(), strict=True)]
+        for rows in prediction.tolist()
+    ]
+    assert_close(found, torch.tensor(slow), rtol=1e-5, atol=1e-6)
+    (gradient,) = torch.autograd.grad(found.sum(), prediction)
+    pairs = quantile_huber(prediction.flatten(0, 1), target.repeat(2, 1), torch.tensor(tau), kappa)
+    assert_close(gradient, torch.autograd.grad(pairs.sum() / 3, prediction)[0], rtol=1e-5, atol=1e-6)
 
 
 # Mean

@@ -1,0 +1,94 @@
+"""Batch renormalisation of the layers of an ensemble.
+
+Shapes: B batch, E networks, F features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lightning_ding.config import require
+from lightning_ding.model.heads import full_precision
+
+EPS = 1e-3  # added to variances (code of Bhatt et al. 2024)
+LARGEST_SCALE, LARGEST_SHIFT = 3.0, 5.0  # of the correction towards running statistics (Ioffe 2017, section 4)
+
+
+class BatchRenorm(nn.Module):
+    """Batch renormalisation of the features of E networks (Ioffe 2017, https://arxiv.org/abs/1702.03275).
+
+    Features are normalised by the statistics of the batch, and corrected towards running statistics, with a limited
+    correction that has no gradient. During the first updates there is no correction, which is batch normalisation. The
+    running statistics do not change in ``forward``, which is a pure function and can be compiled; :meth:`update`
+    changes them.
+
+    Args:
+        ensemble_size: Number of networks E.
+        size: Number of features F.
+        momentum: Step size of the running statistics, in (0, 1].
+        warmup: Number of updates without the correction, >= 0.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    updates: Tensor
+
+    def __init__(self, ensemble_size: int, size: int, momentum: float = 0.01, warmup: int = 100_000) -> None:
+        super().__init__()
+        require(0 < momentum <= 1, "renorm_momentum", "in (0, 1]", momentum)
+        require(warmup >= 0, "renorm_warmup", ">= 0", warmup)
+        shape = (ensemble_size, 1, size)
+        self.momentum, self.warmup = momentum, warmup
+        self.scale, self.shift = nn.Parameter(torch.ones(shape)), nn.Parameter(torch.zeros(shape))
+        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("variance", torch.ones(shape))
+        self.register_buffer("updates", torch.zeros(()))
+
+    def forward(self, x: Tensor, statistics: list[Tensor] | None = None) -> Tensor:
+        """Return normalised features, shape (E, B, F).
+
+        Args:
+            x: Features, shape (E, B, F).
+            statistics: A list to which the mean and the variance of the batch are appended, shape (2, E, 1, F), without
+                gradient; None normalises by the running statistics.
+        """
+        x = full_precision(x)
+        deviation = (self.variance + EPS).sqrt()
+        if statistics is None:
+            return torch.addcmul(self.shift, (x - self.mean) / deviation, self.scale)
+        mean, variance = x.mean(1, keepdim=True), x.var(1, keepdim=True, unbiased=False)
+        batch_deviation = (variance + EPS).sqrt()
+        is_corrected = self.updates >= self.warmup
+        scale = (batch_deviation / deviation).detach().clamp(1 / LARGEST_SCALE, LARGEST_SCALE)
+        shift = ((mean - self.mean) / deviation).detach().clamp(-LARGEST_SHIFT, LARGEST_SHIFT)
+        scale, shift = torch.where(is_corrected, scale, 1.0), torch.where(is_corrected, shift, 0.0)
+        statistics.append(torch.stack([mean, variance]).detach())
+        return torch.addcmul(self.shift, (x - mean) / batch_deviation * scale + shift, self.scale)
+
+    @torch.no_grad()
+    def update(self, statistics: Tensor) -> None:
+        """Move the running statistics towards those of a batch, shape (2, E, 1, F); non-finite ones change nothing."""
+        for kept, new in zip((self.mean, self.variance), statistics, strict=True):
+            kept.lerp_(torch.where(new.isfinite(), new, kept), self.momentum)
+        self.updates += 1
+
+
+def flat_statistics(statistics: Sequence[Tensor]) -> Tensor:
+    """Return the statistics of several layers, shapes (2, E, 1, F), in one tensor, shape (2, sum of E * F)."""
+    return torch.cat([one.flatten(1) for one in statistics], 1)
+
+
+def update_layers(network: nn.Module, statistics: Tensor) -> None:
+    """Update the running statistics of all layers of a network.
+
+    Args:
+        network: Its modules of type :class:`BatchRenorm` are in the order in which they are applied.
+        statistics: The output of :func:`flat_statistics`.
+    """
+    layers = [layer for layer in network.modules() if isinstance(layer, BatchRenorm)]
+    parts = statistics.split([layer.mean.numel() for layer in layers], 1)
+    for layer, part in zip(layers, parts, strict=True):
+        layer.update(part.view(2, *layer.mean.shape))
