@@ -188,7 +188,8 @@ def ensemble_quantile_huber(prediction: Tensor, target: Tensor, tau: Tensor, kap
         Means over predictions and targets, shape (E, B).
     """
     critics, batch_size, quantiles = prediction.shape
-    theta, y = prediction.transpose(0, 1).flatten(1).double(), target.double()  # (B, E * N) and (B, K)
+    theta = prediction.transpose(0, 1).flatten(1).double().contiguous()  # (B, E * N)
+    y = target.double().contiguous()  # (B, K)
     sums = F.pad(torch.stack([torch.ones_like(y), y, y * y]).cumsum(2), (1, 0))  # (3, B, 1 + K), of the first k targets
     edges = [torch.searchsorted(y, theta.detach() + shift) for shift in (-kappa, 0.0, kappa)]
     ends = [*(sums.gather(2, edge.expand(3, -1, -1)) for edge in edges), sums[:, :, -1:]]
