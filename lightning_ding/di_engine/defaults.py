@@ -48,6 +48,34 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "learn": _q_learning(target_update_freq=100),
         "other": {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}},
     },
+    "mdqn": {
+        "discount_factor": 0.97,
+        "random_collect_size": 0,
+        "model": _HEAD,
+        "learn": _q_learning(batch_size=64, learning_rate=1e-3, target_update_freq=100),
+        "other": {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}},
+    },
+    "sql": {
+        "discount_factor": 0.97,
+        "random_collect_size": 0,
+        "model": _HEAD,
+        "learn": _q_learning(batch_size=64, learning_rate=1e-3, target_update_freq=100),
+        "other": {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}},
+    },
+    "iqn": {
+        "discount_factor": 0.97,
+        "random_collect_size": 0,
+        "model": {**_HEAD, "num_quantiles": 32, "quantile_embedding_size": 128},
+        "learn": _q_learning(target_update_freq=100),
+        "other": {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}},
+    },
+    "fqf": {
+        "discount_factor": 0.97,
+        "random_collect_size": 0,
+        "model": {**_HEAD, "quantile_embedding_size": 128},
+        "learn": _q_learning(target_update_freq=100),
+        "other": {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}},
+    },
     "rainbow": {
         "priority": True,
         "random_collect_size": 0,
@@ -67,6 +95,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "other": {"replay_buffer": {"replay_buffer_size": 100_000}},
     },
     "sac": {"random_collect_size": 10_000, "model": _SMALL_HEADS},
+    "discrete_sac": {"random_collect_size": 10_000, "model": _SMALL_HEADS},
     "a2c": {
         "model": _HEADS | {"share_encoder": True},
         "learn": {"batch_size": 64, "eps": 1e-8, "value_weight": 0.5, "adv_norm": False},
@@ -79,6 +108,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "dqn": {"learn.loss": "mse"},
+    "mdqn": {"learn.loss": "mse", "learn.optimizer.eps": 0.0003125},
+    "sql": {"learn.loss": "mse"},
     "rainbow": {"model.noise_std": 0.4},
     "ddpg": {"model.last_layer_init": None},
     "a2c": {"learn.lr_scheduler.type": "constant"},

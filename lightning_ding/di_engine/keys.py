@@ -66,6 +66,20 @@ _DQN: dict[str, Key] = {
     "model.init_bias": only(None, why="the head is initialised like all other layers"),
 }
 _KAPPA = Key(needs=lambda _: False, why="DI-engine's QR-DQN always uses 1")
+_EMBEDDING = same("model.num_quantiles", "model.quantile_embedding_size")
+_IQN: dict[str, Key] = {
+    **Q_LEARNING,
+    **_EMBEDDING,
+    **same("learn.kappa"),
+    "model.beta_function_type": only("uniform", why="quantile levels are uniform in [0, 1]"),
+    "model.num_quantiles": to("model.num_quantiles", "learn.num_quantiles", "learn.num_target_quantiles"),
+}
+_FQF: dict[str, Key] = {
+    **{path: key for path, key in Q_LEARNING.items() if path != "learn.learning_rate"},
+    **_EMBEDDING,
+    **same("learn.kappa", "learn.learning_rate_fraction", "learn.ent_coef"),
+    "learn.learning_rate_quantile": to("learn.learning_rate"),
+}
 
 # ---------------------------------------------------------------------------------------------------- actor-critic
 
@@ -127,6 +141,13 @@ _SAC: dict[str, Key] = {
     "learn.log_space": to("learn.log_space", **_NO_ALPHA),
     "learn.target_entropy": to("learn.target_entropy", **_NO_ALPHA),
     "learn.init_w": to("model.last_layer_init"),
+}
+
+_DISCRETE_SAC: dict[str, Key] = {
+    **{path: key for path, key in _SAC.items() if path not in ("model.action_space", "reward_batch_norm")},
+    **_EPS_SCHEDULE,
+    "learn.init_w": Key(needs=lambda _: False, why="DI-engine's discrete SAC does not read it"),
+    "multi_agent": only(False, why="there is one agent"),
 }
 
 # ---------------------------------------------------------------------------------------------------- on-policy
@@ -234,9 +255,14 @@ KEYS: dict[str, dict[str, Key]] = {
     "c51": {**Q_LEARNING, **_CATEGORICAL},
     "qrdqn": {**Q_LEARNING, **same("model.num_quantiles"), "learn.kappa": _KAPPA},
     "rainbow": {**Q_LEARNING, **_CATEGORICAL},
+    "mdqn": {**_DQN, **same("entropy_tau", "m_alpha")},
+    "sql": {**_DQN, **same("learn.alpha")},
+    "iqn": _IQN,
+    "fqf": _FQF,
     "ddpg": _ddpg(noise=False, actor_update_freq=1),
     "td3": _ddpg(noise=True, actor_update_freq=2),
     "sac": _SAC,
+    "discrete_sac": _DISCRETE_SAC,
     "a2c": _A2C,
     "ppo": _PPO,
     "pg": _PG,
@@ -248,9 +274,14 @@ HOME_OF_GAMMA = {
     "c51": "discount_factor",
     "qrdqn": "discount_factor",
     "rainbow": "discount_factor",
+    "mdqn": "discount_factor",
+    "sql": "discount_factor",
+    "iqn": "discount_factor",
+    "fqf": "discount_factor",
     "ddpg": "learn.discount_factor",
     "td3": "learn.discount_factor",
     "sac": "learn.discount_factor",
+    "discrete_sac": "learn.discount_factor",
     "a2c": "collect.discount_factor",
     "ppo": "collect.discount_factor",
     "pg": "collect.discount_factor",

@@ -10,7 +10,8 @@ from lightning_ding.config import deep_merge
 Pair = tuple[dict[str, Any], dict[str, Any]]
 CONTINUOUS = ("ddpg", "td3", "sac")
 ON_POLICY = ("a2c", "ppo", "pg")
-TYPES = ("dqn", "c51", "qrdqn", "rainbow", *CONTINUOUS, *ON_POLICY)
+VALUE_BASED = ("dqn", "c51", "qrdqn", "rainbow", "mdqn", "sql", "iqn", "fqf")
+TYPES = (*VALUE_BASED, *CONTINUOUS, "discrete_sac", *ON_POLICY)
 
 
 def env_of(kind: str) -> str:
