@@ -4,7 +4,6 @@
     python recipes/discrete_sac.py --seed 1
 
 Ends as soon as 20 greedy episodes reach 500 steps each, and evaluates the best checkpoint on 20 others.
-docs/results/learning.md has the returns of three seeds.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@
     python recipes/fqf.py --seed 1
 
 Ends as soon as 20 greedy episodes reach 500 steps each, and evaluates the best checkpoint on 20 others.
-docs/results/learning.md has the returns of three seeds.
 """
 
 from __future__ import annotations
@@ -23,13 +22,7 @@ MAX_ENV_STEP = 50_000
 CONFIG = {
     "nstep": 3,
     "model": {"num_quantiles": 8},
-    "learn": {
-        "update_per_collect": 16,
-        "batch_size": 128,
-        "learning_rate": 1e-3,
-        "learning_rate_fraction": 1e-4,
-        "target_update_freq": 10,
-    },
+    "learn": {"update_per_collect": 16, "batch_size": 128, "learning_rate": 1e-3, "target_update_freq": 10},
     "collect": {"n_sample": 64},
     "other": {"replay_buffer": {"replay_buffer_size": 20_000}},
     "eval": {"evaluator": {"eval_freq": 500, "n_episode": 20, "stop_value": 500.0}},

@@ -6,8 +6,8 @@ Paper: Yang et al. 2019, proposition 1 and algorithm 1 (https://arxiv.org/abs/19
 Where this differs: the target network proposes the levels of the target, as in DI-engine, and the online network
 chooses the next action; set ``double_q`` to false to follow the paper. DI-engine takes absolute values in the gradient
 of the levels where the values do not increase with the level; here it is that of proposition 1 everywhere. Adam trains
-the levels too, instead of RMSprop; the default rates are the paper's, with which the levels hardly move in small
-problems.
+the levels too, instead of RMSprop. The default rates are the paper's. With a much larger rate of the levels, the values
+may diverge, because a target counts all its levels equally, wherever they are.
 Importance-sampling weights weigh the loss of the values only. The remaining differences are those of QR-DQN.
 
 Shapes: B batch, A actions, N parts of [0, 1].

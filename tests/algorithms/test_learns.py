@@ -51,7 +51,7 @@ CONFIGS: dict[str, Config] = {
     "mdqn": Q_LEARNING,
     "sql": deep_merge(Q_LEARNING, {"learn": {"alpha": 0.05}}),
     "iqn": Q_LEARNING,
-    "fqf": deep_merge(Q_LEARNING, {"model": {"num_quantiles": 8}, "learn": {"learning_rate_fraction": 1e-3}}),
+    "fqf": deep_merge(Q_LEARNING, {"model": {"num_quantiles": 8}, "learn": {"learning_rate_fraction": 1e-5}}),
     "ddpg": FAST_ACTOR,
     "td3": FAST_ACTOR,
     "d4pg": deep_merge(FAST_ACTOR, {"nstep": 1, "model": {"v_min": -2.0, "v_max": 2.0, "n_atom": 41}}),
