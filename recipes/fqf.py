@@ -1,4 +1,4 @@
-"""FQF on CartPole-v1: learns to hold the pole for all 500 steps.
+"""FQF on CartPole-v1, where the best return is 500.
 
     python recipes/fqf.py            # seed 0
     python recipes/fqf.py --seed 1

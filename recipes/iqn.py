@@ -1,4 +1,4 @@
-"""IQN on CartPole-v1: learns to hold the pole for all 500 steps.
+"""IQN on CartPole-v1, where the best return is 500.
 
     python recipes/iqn.py            # seed 0
     python recipes/iqn.py --seed 1

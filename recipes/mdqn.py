@@ -1,4 +1,4 @@
-"""Munchausen DQN on CartPole-v1: learns to hold the pole for all 500 steps.
+"""Munchausen DQN on CartPole-v1, where the best return is 500.
 
     python recipes/mdqn.py            # seed 0
     python recipes/mdqn.py --seed 1

@@ -1,4 +1,4 @@
-"""Soft Q-learning on CartPole-v1: learns to hold the pole for all 500 steps.
+"""Soft Q-learning on CartPole-v1, where the best return is 500.
 
     python recipes/sql.py            # seed 0
     python recipes/sql.py --seed 1

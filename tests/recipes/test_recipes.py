@@ -27,7 +27,7 @@ CARTPOLE = {
     "sql": 450,
     "iqn": 450,
     "fqf": 450,
-    "discrete_sac": 450,
+    "discrete_sac": 200,
     "ppo": 475,
     "a2c": 450,
     "pg": 400,
