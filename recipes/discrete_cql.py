@@ -25,6 +25,7 @@ CONFIG = {
     "learn": {
         "batch_size": 128,
         "target_update_freq": 100,
+        "min_q_weight": 10.0,
     },
     "eval": {"evaluator": {"eval_freq": 2500, "n_episode": 20}},
 }
