@@ -43,17 +43,16 @@ PARTS: dict[str, tuple[Any, str]] = {
     "drawing minibatches": (NaiveReplayBuffer, "sample"),
     "fetching a round": (ReplayDataModule, "_next_round"),
     "preparing a round": (ReplayRound, "prepare"),
-    "updates one by one": (RoundLearner, "update"),
-    "updates together": (RoundLearner, "_update_together"),
+    "updates": (RoundLearner, "update"),
     "learning": (RoundLearner, "learn"),
 }
 INSIDE = {
     "collecting": ("the envs' steps", "choosing actions"),
     "fetching a round": ("collecting", "storing transitions", "drawing minibatches"),
-    "learning": ("preparing a round", "updates one by one", "updates together"),
+    "learning": ("preparing a round", "updates"),
 }
 """Parts that another part contains."""
-NOT_OVERHEAD = ("the envs' steps", "preparing a round", "updates one by one", "updates together")
+NOT_OVERHEAD = ("the envs' steps", "preparing a round", "updates")
 LIGHTNING = "Lightning and callbacks"
 LAST_PART = "learning"  # the part that ends a round
 

@@ -98,9 +98,6 @@ class FQFPolicy(QRDQNPolicy):
         report = self.updater.minimise(self.fraction_loss, batch, 1, NO_CLIP)
         return report | super()._forward_learn(batch)
 
-    def _forward_round(self, data: dict[str, Any]) -> dict[str, Any] | None:
-        return None  # an update is two steps
-
     def fraction_loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of the proposed levels, a scalar, and the metrics to report, detached.
 

@@ -156,16 +156,6 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         self._update_target()
         return report
 
-    def _forward_round(self, data: dict[str, Any]) -> dict[str, Any] | None:
-        if "target_q" not in data:
-            return None  # the target network moves between two minibatches
-        report = self.updater.minimise_together(self.loss, data)
-        if report is not None:
-            self.progress.train_iter += nested.length(data) - 1
-            self._update_target()
-            self.progress.train_iter += 1
-        return report
-
     def _preference(self, q: NDArray[np.float32]) -> NDArray[Any]:
         """Return the numbers whose largest is the action to take when collecting, shape (B, A), of action values."""
         return q

@@ -15,7 +15,7 @@ def test_the_parts_of_a_round_add_up_to_its_time() -> None:
     assert sum(parts.values()) == pytest.approx(total)
     assert set(PARTS) | {LIGHTNING} == set(parts)
     assert set(NOT_OVERHEAD) < set(parts)
-    assert parts["updates together"] < 100 < parts["updates one by one"]  # microseconds; nothing is compiled
+    assert parts["updates"] > 100  # microseconds
 
 
 def test_the_clock_leaves_out_the_first_rounds() -> None:

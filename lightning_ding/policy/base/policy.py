@@ -167,10 +167,6 @@ class Policy(LightningModule, Generic[ConfigT]):
         """Return the minibatches of a round, leading axes (U, B), with what can be computed for all of them at once."""
         return data
 
-    def _forward_round(self, data: Batch) -> dict[str, Any] | None:
-        """Make all updates of a round, leading axes (U, B), in compiled code; return None to make them one by one."""
-        return None
-
     def _reset_learn(self, data_id: Sequence[int] | None = None) -> None:
         """Reset the learner's state of these slots (None: all)."""
 

@@ -59,23 +59,13 @@ class RoundLearner:
             output.pop("priority", None)
         else:
             batch.prepare(lambda data: policy._prepare_round(policy.normaliser.normalise_batch(data)))
-            output = self._update_together(batch) or self._update_in_turn(batch)
+            output = self._update_in_turn(batch)
         if guard.look() or guard.mode == "warn":
             policy.metrics.add(output)
         if guard.mode == "skip_update":
             policy.metrics.add({"skipped_updates": torch.tensor(float(guard.skipped_updates - skipped_before))})
         self._position = policy.progress.position
         policy.updater.end_round(batch_idx)
-        return output
-
-    def _update_together(self, batch: Round) -> dict[str, Any] | None:
-        """Make all updates of a round in compiled code; return the last report, or None if that is not possible."""
-        updater = self._policy.updater
-        if not updater.can_join_updates or batch.drawn is None:
-            return None
-        updater.guard.begin(batch.drawn)
-        output: dict[str, Any] | None = self._policy._forward_round(batch.drawn)
-        updater.guard.end()
         return output
 
     def _update_in_turn(self, batch: Round) -> dict[str, Any]:

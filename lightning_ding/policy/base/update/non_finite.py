@@ -22,7 +22,6 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
-from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.policy.base.update.dump import Update, dump_folder, write_dump
 from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP
@@ -194,42 +193,11 @@ class NonFiniteGuard:
                     return names.get(id(parameter), "one that is not the policy's")
         return None
 
-    # ------------------------------------------------------------------ compiled updates
-
     def stopped(self, device: torch.device) -> Tensor:
         """Return whether all further steps are skipped until :meth:`look`, a scalar on the device, 0 or 1."""
         if self._stopped is None or self._stopped.device != device:
             self._stopped = torch.zeros((), dtype=torch.float32, device=device)
         return self._stopped
-
-    def take(self, parameters: Sequence[str], numbers: Tensor, stopped: Tensor, optimizer: Optimizer) -> None:
-        """Take the results of compiled code, which has skipped bad steps by itself.
-
-        Args:
-            parameters: The names of P parameters.
-            numbers: The loss, then the square of each gradient's norm, shape (1 + P,) or of U updates (U, 1 + P).
-            stopped: Whether all further steps are skipped, a scalar, 0 or 1.
-            optimizer: The optimizer that has stepped.
-
-        Raises:
-            NonFiniteError: If a value is not finite, and the mode is "raise".
-        """
-        looks_at_once = self._looks_at_once(numbers, optimizer)
-        assert self.update is not None
-        index = self.update.optimizer
-        if looks_at_once and math.isfinite(numbers.sum().item()):
-            self._in_a_row.pop(index, None)
-            return
-        self._stopped = stopped
-        rows = numbers if numbers.ndim == 2 else numbers[None]
-        bad = ~rows.sum(1).isfinite()
-        for row, checked in enumerate(rows):
-            update = self.update
-            if numbers.ndim == 2:
-                update = update._replace(batch=nested.index(update.batch, row), number=update.number + row)
-            self._unseen.append(_Unseen(update, bad[row], checked, parameters, self._learn))
-        if looks_at_once or len(self._unseen) >= MAX_UNSEEN:
-            self.look()
 
     # ------------------------------------------------------------------ looking
 

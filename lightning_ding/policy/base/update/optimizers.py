@@ -29,7 +29,7 @@ class OptimizerConfig:
     """The class of the optimizers and their shared arguments; step sizes have separate fields."""
 
     type: Literal["adam", "adamw", "rmsprop", "sgd"] = "adam"
-    """Class in torch.optim. compile makes updates with adam and adamw only."""
+    """Class in torch.optim."""
     eps: float = 1e-8
     """Added to the denominator of the step, > 0; not for sgd."""
     weight_decay: float = 0.0

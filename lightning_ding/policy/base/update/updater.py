@@ -21,7 +21,6 @@ from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.trainer import (
@@ -30,7 +29,7 @@ from lightning_ding.policy.base.trainer import (
     can_skip_hooks,
     count_optimizer_step,
 )
-from lightning_ding.policy.base.update.compiled import Compiler, LossFunction
+from lightning_ding.policy.base.update.compiled import Compiler, Differentiated, LossFunction
 from lightning_ding.policy.base.update.dump import Update
 from lightning_ding.policy.base.update.fused_adam import FusedAdam
 from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP, GradClip, clip_gradients
@@ -47,14 +46,13 @@ from lightning_ding.ranks import world_size
 from lightning_ding.schedules import ScheduledValues
 
 Batch = dict[str, Any]
-LARGEST_PIECE = 5  # updates in one piece of compiled code; more of them take longer to compile
 
 
 class Updater:
     """Makes the optimisation steps of a policy; an algorithm calls :meth:`minimise` for each of its losses.
 
     An eager step zeroes the gradients, runs the backward pass, averages over ranks, checks that all is finite, clips
-    and steps. A compiled step does the same in one graph, see :class:`Compiler`.
+    and steps. A compiled update differs in how the gradient is computed only, see :class:`Compiler`.
 
     Args:
         policy: The module whose parameters are trained.
@@ -74,7 +72,7 @@ class Updater:
         self.steps_directly = False
         """Whether a fit's steps skip Lightning's hooks; see :func:`can_skip_hooks`."""
         self._policy, self._progress, self._clip = policy, progress, config.learn.grad_clip
-        self._compiler = Compiler(policy, self.guard) if config.compile else None
+        self._compiler = Compiler(policy) if config.compile else None
         self._made: tuple[list[Optimizer], list[LRScheduler]] | None = None
         self._configured: ConfiguredSchedulers | None = None
         self._steppers: dict[Optimizer, FusedAdam] = {}
@@ -97,10 +95,13 @@ class Updater:
         clip = self._clip if clip is None else clip
         outer = self.guard.update
         self.guard.update = Update(loss, batch, index, clip, self._progress.train_iter)
-        report = None if self._compiler is None else self._minimise_compiled(loss, batch, index, clip)
-        if report is None:
+        made = None if self._compiler is None else self._differentiate_compiled(loss, batch, index)
+        if made is None:
             value, report = loss(batch)
             self.step(value, index, clip)
+        else:
+            report = made.report
+            self._step_along_gradient(made.loss, index, clip, made.norm)
         self.guard.update = outer
         return report
 
@@ -123,13 +124,25 @@ class Updater:
         Raises:
             NonFiniteError: If the loss or the gradient is not finite, and ``on_non_finite`` is "raise".
         """
+        self.take_optimizers()
+        self._backward(loss, self.optimizers[index], self._trained(index), self.fitting_trainer())
+        return self._step_along_gradient(loss, index, clip)
+
+    def _trained(self, index: int) -> list[Tensor]:
+        """Return the parameters of an optimizer that require a gradient."""
+        return [one for group in self.optimizers[index].param_groups for one in group["params"] if one.requires_grad]
+
+    def _step_along_gradient(
+        self, loss: Tensor, index: int, clip: GradClip, norm: Tensor | None = None
+    ) -> Tensor | None:
+        """Make a step with the gradients in ``grad``; ``norm`` is that of this rank's gradient, if it is known."""
         configured, trainer, optimizer = self.take_optimizers(), self.fitting_trainer(), self.optimizers[index]
-        parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
-        self._backward(loss, optimizer, parameters, trainer)
+        parameters = self._trained(index)
         if world_size() > 1:
-            loss = average_gradients(parameters, loss)
+            loss, norm = average_gradients(parameters, loss), None
         gradients = [gradient for one in parameters if (gradient := one.grad) is not None]
-        norm = None if clip.norm is None else get_total_norm(gradients)
+        if norm is None and clip.norm is not None:
+            norm = get_total_norm(gradients)
         if self.guard.allows(optimizer, index, loss, gradients, norm):
             clip_gradients(gradients, clip, norm)
             self._step_optimizer(optimizer, index, gradients, trainer)
@@ -163,42 +176,10 @@ class Updater:
                 count_optimizer_step(trainer)
         optimizer.__dict__.pop("found_inf", None)  # the guard may have set it for this step
 
-    def _minimise_compiled(self, loss: LossFunction, batch: Batch, index: int, clip: GradClip) -> dict[str, Any] | None:
-        configured = self.take_optimizers()
-        made = (batch, self.optimizers[index], clip, self.fitting_trainer(), self.steps_directly)
-        report = cast(Compiler, self._compiler).minimise(loss, *made)
-        if report is not None and configured.per_update:
-            configured.after_update(index, self._progress.train_iter)
-        return report
-
-    @property
-    def can_join_updates(self) -> bool:
-        """Whether several updates can be made in one piece of compiled code."""
-        return self._compiler is not None and world_size() == 1
-
-    def minimise_together(self, loss: LossFunction, data: Batch, index: int = 0) -> dict[str, Any] | None:
-        """Make an optimisation step on each minibatch, leading axes (U, B), a few at a time in compiled code.
-
-        Nothing but the parameters and the optimizer's state may change between them. Arguments are those of
-        :meth:`minimise`.
-
-        Returns:
-            The report of the last step; None, and nothing has changed, if the steps have to be made one by one.
-        """
-        if self._compiler is None or self.take_optimizers().per_update:
-            return None  # a scheduler changes the learning rate between two updates
-        updates = nested.length(data)
-        size = max(number for number in range(1, LARGEST_PIECE + 1) if updates % number == 0)
-        made = (self.optimizers[index], self._clip, self.fitting_trainer(), self.steps_directly)
-        report, before = None, self._progress.train_iter
-        for number, piece in enumerate(nested.split(data, size) if size > 1 else ()):
-            self.guard.update = Update(loss, piece, index, self._clip, before + number * size)
-            report = self._compiler.minimise(loss, cast(Batch, piece), *made, updates=size)
-            if report is None and number == 0:
-                return None
-            for minibatch in nested.unbind(piece) if report is None else ():  # compiling failed after some pieces
-                report = self.minimise(loss, cast(Batch, minibatch), index)
-        return report
+    def _differentiate_compiled(self, loss: LossFunction, batch: Batch, index: int) -> Differentiated | None:
+        self.take_optimizers()
+        is_direct = self.fitting_trainer() is None or self.steps_directly
+        return cast(Compiler, self._compiler).differentiate(loss, batch, self._trained(index), is_direct)
 
     @property
     def compile_seconds(self) -> float:

@@ -1,0 +1,51 @@
+"""Every algorithm learns the same with ``compile: true``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from lightning import Trainer, seed_everything
+from torch.testing import assert_close
+
+from lightning_ding.policy.base.update import inductor
+from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy
+
+MakeTrainer = Callable[..., Trainer]
+EVERY = pytest.mark.parametrize("name", ALGORITHMS)
+
+
+def check(name: str, make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture) -> None:
+    weights = []
+    for compiles in (True, False):
+        seed_everything(0)
+        policy: Any = make_policy(name, compile=compiles)
+        with caplog.at_level(logging.WARNING, logger="lightning_ding"):
+            make_trainer(limit_val_batches=0).fit(policy, make_datamodule(name, max_env_step=64))
+        assert policy.progress.train_iter > 1
+        assert (policy.updater.compile_seconds > 0) == compiles
+        weights.append(dict(policy.model.state_dict()))
+    assert "eagerly" not in caplog.text
+    assert_close(weights[0], weights[1], rtol=0, atol=1e-5)
+
+
+@EVERY
+def test_graph_of_every_loss_equals_the_loss(
+    name: str, make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_compiled(graph: torch.fx.GraphModule, fakes: list[Any]) -> Any:
+        return lambda tensors: graph(*tensors)
+
+    monkeypatch.setattr(inductor, "_compile", not_compiled)
+    check(name, make_trainer, caplog)
+
+
+@pytest.mark.slow
+@EVERY
+def test_every_algorithm_learns_the_same_in_compiled_code(
+    name: str, make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture
+) -> None:
+    check(name, make_trainer, caplog)
