@@ -245,7 +245,10 @@ class ContinuousQAC(nn.Module):
         parts = [self.critic.encoder(obs)]
         if isinstance(action, Mapping):
             choice = action["action_type"]
-            parts.append(choice if choice.ndim == 2 else F.one_hot(choice.long(), self.choices).to(parts[0].dtype))
+            if choice.ndim == 1:  # F.one_hot cannot be compiled
+                none = parts[0].new_zeros(len(choice), self.choices)
+                choice = none.scatter(1, choice.long().unsqueeze(1), 1.0)
+            parts.append(choice)
             action = action["action_args"]
         x = torch.cat([*parts, action], dim=1)
         statistics: list[Tensor] | None = [] if by_batch else None

@@ -5,7 +5,7 @@ Shapes: B batch, E critics, N sampled actions of an observation, A dimensions of
 
 from __future__ import annotations
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor
 
 from lightning_ding.rl.distributions import HALF_LOG_TWO_PI
@@ -95,5 +95,6 @@ def smoothed_cross_entropy(log_p: Tensor, action: Tensor, smoothing: float) -> T
         action: Actions in the data, shape (B,).
         smoothing: Share that is spread, in [0, 1).
     """
-    label = F.one_hot(action.long(), log_p.shape[1]).to(log_p) * (1 - smoothing) + smoothing / log_p.shape[1]
+    one_hot = torch.zeros_like(log_p).scatter(1, action.long().unsqueeze(1), 1.0)  # F.one_hot cannot be compiled
+    label = one_hot * (1 - smoothing) + smoothing / log_p.shape[1]
     return -(label * log_p).sum(1)

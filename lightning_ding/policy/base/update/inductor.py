@@ -84,7 +84,7 @@ def _compile(graph: torch.fx.GraphModule, fakes: list[Any]) -> Callable[[list[Te
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner
 
-    output = graph.graph.output_node()
+    output: Any = graph.graph.output_node()
     output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))  # otherwise strides could change
     is_on_cpu = all(fake.device.type == "cpu" for fake in fakes)
     with config.patch(CPU_OPTIONS if is_on_cpu else {}), torch.no_grad():
