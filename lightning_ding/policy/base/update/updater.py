@@ -101,12 +101,12 @@ class Updater:
             self.step(value, index, clip)
         else:
             report = made.report
-            self._step_along_gradient(made.loss, index, clip, made.norm)
+            self.step(made.loss, index, clip, made.norm)
         self.guard.update = outer
         return report
 
-    def step(self, loss: Tensor, index: int = 0, clip: GradClip = NO_CLIP) -> Tensor | None:
-        """Make one eager optimisation step.
+    def step(self, loss: Tensor, index: int = 0, clip: GradClip = NO_CLIP, norm: Tensor | None = None) -> Tensor | None:
+        """Make one optimisation step.
 
         DDP's reducer expects one backward for each call of ``training_step`` that reaches every parameter; an update
         here is one of many and may belong to one loss of several. The backward pass therefore runs with the reducer
@@ -117,27 +117,18 @@ class Updater:
             loss: A scalar.
             index: Index of the optimizer that steps.
             clip: How the gradient is clipped.
+            norm: The norm of the gradient if it was already computed, which ``grad`` then holds; None computes it.
 
         Returns:
-            The norm of the gradient before clipping, a scalar, or None if it is not clipped by its norm.
+            The norm of the gradient before clipping, a scalar, or None if it is not known.
 
         Raises:
             NonFiniteError: If the loss or the gradient is not finite, and ``on_non_finite`` is "raise".
         """
-        self.take_optimizers()
-        self._backward(loss, self.optimizers[index], self._trained(index), self.fitting_trainer())
-        return self._step_along_gradient(loss, index, clip)
-
-    def _trained(self, index: int) -> list[Tensor]:
-        """Return the parameters of an optimizer that require a gradient."""
-        return [one for group in self.optimizers[index].param_groups for one in group["params"] if one.requires_grad]
-
-    def _step_along_gradient(
-        self, loss: Tensor, index: int, clip: GradClip, norm: Tensor | None = None
-    ) -> Tensor | None:
-        """Make a step with the gradients in ``grad``; ``norm`` is that of this rank's gradient, if it is known."""
         configured, trainer, optimizer = self.take_optimizers(), self.fitting_trainer(), self.optimizers[index]
-        parameters = self._trained(index)
+        parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
+        if norm is None:
+            self._backward(loss, optimizer, parameters, trainer)
         if world_size() > 1:
             loss, norm = average_gradients(parameters, loss), None
         gradients = [gradient for one in parameters if (gradient := one.grad) is not None]
@@ -179,7 +170,9 @@ class Updater:
     def _differentiate_compiled(self, loss: LossFunction, batch: Batch, index: int) -> Differentiated | None:
         self.take_optimizers()
         is_direct = self.fitting_trainer() is None or self.steps_directly
-        return cast(Compiler, self._compiler).differentiate(loss, batch, self._trained(index), is_direct)
+        groups = self.optimizers[index].param_groups
+        parameters = [one for group in groups for one in group["params"] if one.requires_grad]
+        return cast(Compiler, self._compiler).differentiate(loss, batch, parameters, is_direct)
 
     @property
     def compile_seconds(self) -> float:
