@@ -64,8 +64,8 @@ class Dataset:
     Where two consecutive steps do not belong together, a new episode starts: after a step that is ``terminated`` or
     ``truncated``, where ``env_id`` or ``episode_id`` change, and where ``next_obs`` is not the ``obs`` of the next
     row. Without ``next_obs`` it is the ``obs`` of the next row of the episode. The final observation of an episode is
-    then unknown: the last step of an episode that did not terminate is left out, and a terminated step, whose next
-    observation has no value, gets its own observation.
+    then unknown: the last step of an episode that did not terminate is left out, and the step before it is truncated
+    instead if it was; a terminated step, whose next observation has no value, gets its own observation.
 
     Args:
         data: ``obs``, nested arrays; ``action``; ``reward``, ``terminated`` and ``truncated``, shape (N,);
@@ -173,7 +173,13 @@ def _checked(data: Mapping[str, Any]) -> Columns:
     require(bool(np.isfinite(columns["reward"]).all()), "dataset's reward", "finite", "NaN or infinite rewards")
     for name in {"terminated", "truncated"} & columns.keys():
         columns[name] = columns[name].astype(bool)
+    columns["action"] = nested.apply(_as_long, columns["action"])
     return columns
+
+
+def _as_long(leaf: NDArray[Any]) -> NDArray[Any]:
+    """Return whole numbers and booleans as int64, with which tensors can be indexed; others unchanged."""
+    return leaf.astype(np.int64, copy=False) if leaf.dtype.kind in "biu" else leaf
 
 
 def _ordered(columns: Columns) -> Columns:
@@ -197,6 +203,7 @@ def _in_episodes(columns: Columns) -> Columns:
     if next_obs is None:
         last[-1] = True
         kept = terminated | ~last
+        truncated = truncated | np.append((truncated & ~kept)[1:] & ~last[:-1], False)
         place = np.where(last, np.arange(len(last)), np.arange(1, len(last) + 1))
         next_obs = nested.index(obs, place)
     else:

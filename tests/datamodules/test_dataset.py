@@ -39,6 +39,26 @@ def test_without_next_obs_the_last_step_of_an_episode_that_did_not_terminate_is_
     assert columns["episode_id"].tolist() == [0, 0, 0, 1, 2, 2, 2]
 
 
+def test_without_next_obs_an_episode_that_was_truncated_counts_as_whole() -> None:
+    data = Dataset(without(counting_steps(), "next_obs"))
+    assert data.whole_episodes().tolist() == [True, True, True]
+    assert data.columns["truncated"].nonzero()[0].tolist() == [3, 6]  # the last steps whose next observation is known
+
+
+def test_without_next_obs_a_truncated_episode_of_one_step_is_left_out() -> None:
+    data = Dataset(without(counting_steps((2, 1, 2), (False, False, True)), "next_obs"))
+    assert data.columns["obs"][:, 0].tolist() == [0, 20, 21]
+    assert data.columns["truncated"].tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int32])
+def test_whole_actions_are_int64(dtype: Any) -> None:
+    steps = counting_steps()
+    data = Dataset({**steps, "action": (steps["action"] > 0).astype(dtype)})
+    assert data.columns["action"].dtype == np.int64
+    assert data.action_space == spaces.Discrete(2)
+
+
 def test_without_truncated_an_episode_ends_where_the_next_observation_is_another() -> None:
     data = Dataset(without(counting_steps(), "truncated"))
     assert data.bounds().tolist() == [0, 3, 5, 9]
@@ -222,6 +242,18 @@ def test_data_set_of_minaris_own_collector_is_read(minari_folder: Path) -> None:
 def test_data_set_that_is_not_there_is_refused(name: Any) -> None:
     with pytest.raises(ValueError, match="dataset must be"):
         load_dataset(name)
+
+
+def test_file_that_is_no_npz_file_or_needs_pickle_is_refused(tmp_path: Path) -> None:
+    objects = np.array([{}, {}], dtype=object)
+    np.savez(tmp_path / "objects.npz", obs=objects)
+    (tmp_path / "text.npz").write_bytes(b"hello")
+    (tmp_path / "empty.npz").write_bytes(b"")
+    with (tmp_path / "array.npz").open("wb") as file:
+        np.save(file, np.zeros(3))
+    for name in ("objects", "text", "empty", "array"):
+        with pytest.raises(ValueError, match="dataset must be an .npz file"):
+            load_dataset(tmp_path / f"{name}.npz")
 
 
 def test_minari_data_set_that_is_not_there_is_refused(minari_folder: Path) -> None:
