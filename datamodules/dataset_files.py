@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 from gymnasium import spaces
@@ -103,10 +103,11 @@ def import_minari() -> Any:
 
 def _read_npz(path: Path) -> Dataset:
     require(path.is_file(), "dataset", "the path of a file", str(path))
+    require(is_zipfile(path), "dataset", "an .npz file", f"{path}, which is no zip file")
     try:
         with np.load(path, allow_pickle=False) as file:
             flat = {name: file[name] for name in file.files}
-    except BadZipFile as error:
+    except (BadZipFile, ValueError) as error:  # the second for an array of objects, which would need pickle
         raise ValueError(f"dataset must be an .npz file, got {path}: {error}") from error
     known = {name: flat.pop(name) for name in SPACE_ENTRIES if name in flat}
     action_space: spaces.Space[Any] | None = None

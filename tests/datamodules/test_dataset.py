@@ -252,7 +252,7 @@ def test_file_that_is_no_npz_file_or_needs_pickle_is_refused(tmp_path: Path) -> 
     with (tmp_path / "array.npz").open("wb") as file:
         np.save(file, np.zeros(3))
     for name in ("objects", "text", "empty", "array"):
-        with pytest.raises(ValueError, match="dataset must be an .npz file"):
+        with pytest.raises(ValueError, match=r"dataset must be an \.npz file"):
             load_dataset(tmp_path / f"{name}.npz")
 
 
