@@ -88,13 +88,14 @@ def smoothed_cross_entropy(log_p: Tensor, action: Tensor, smoothing: float) -> T
     """Return -sum over actions of the smoothed label times the log probability, shape (B,).
 
     Szegedy et al. 2016, section 7 (https://arxiv.org/abs/1512.00567): the label has 1 - smoothing for the action of the
-    data, and smoothing / K in addition for each of the K actions.
+    data, and smoothing / K in addition for each of the K legal actions.
 
     Args:
-        log_p: Log probabilities, shape (B, K).
+        log_p: Log probabilities, shape (B, A), finite also for illegal actions (see ``distributions.Categorical``).
         action: Actions in the data, shape (B,).
         smoothing: Share that is spread, in [0, 1).
     """
     one_hot = torch.zeros_like(log_p).scatter(1, action.long().unsqueeze(1), 1.0)  # F.one_hot cannot be compiled
-    label = one_hot * (1 - smoothing) + smoothing / log_p.shape[1]
+    legal = (log_p > 0.1 * torch.finfo(log_p.dtype).min).to(log_p)
+    label = one_hot * (1 - smoothing) + legal * (smoothing / legal.sum(1, keepdim=True))
     return -(label * log_p).sum(1)

@@ -86,3 +86,9 @@ def test_smoothed_cross_entropy_of_numbers_worked_out_by_hand() -> None:
     # labels 0.7 + 0.1, 0.1, 0.1: 0.8 log 2 + 0.2 log 4 = 1.2 log 2
     assert_close(rl.smoothed_cross_entropy(log_p, torch.tensor([0]), 0.3), torch.tensor([1.2 * math.log(2)]))
     assert_close(rl.smoothed_cross_entropy(log_p, torch.tensor([1]), 0.0), torch.tensor([2 * math.log(2)]))
+
+
+def test_smoothed_cross_entropy_leaves_out_illegal_actions() -> None:
+    log_p = rl.Categorical(torch.zeros(1, 3), torch.tensor([[1, 1, 0]])).log_p
+    # labels 0.7 + 0.15 and 0.15, both of probability 0.5
+    assert_close(rl.smoothed_cross_entropy(log_p, torch.tensor([0]), 0.3), torch.tensor([math.log(2)]))
