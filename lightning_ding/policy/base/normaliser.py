@@ -225,6 +225,8 @@ class _Returns:
 
     def follow(self, reward: Tensor, env_id: Tensor, episode_id: Tensor, discount_factor: float) -> Tensor:
         """Return the discounted return so far at each of S transitions, shape (S,), and keep the last of each env."""
+        if not len(reward):  # a rank may have no share of a small data set
+            return reward.double()
         env_id, episode_id = env_id.long().cpu(), episode_id.long().cpu()
         sequences = time_major(env_id, episode_id)
         columns = (sequences.lay_out(x).numpy() for x in (reward.double().cpu(), episode_id, env_id))

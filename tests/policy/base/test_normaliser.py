@@ -195,3 +195,11 @@ def test_returns_do_not_continue_from_the_episodes_of_an_earlier_fit() -> None:
 def test_statistics_without_their_option_raise_an_error() -> None:
     with pytest.raises(ValueError, match="norm_obs must be True for a policy that was trained with it, got False"):
         normaliser_of(box(1)).begin(box(1))
+
+
+def test_no_transitions_add_nothing() -> None:
+    normaliser = Normaliser()
+    normaliser.begin(spaces.Box(-1, 1, (3,)), norm_obs=True, norm_reward=True)
+    none = torch.zeros(0, dtype=torch.int64)
+    normaliser.update({"obs": torch.zeros(0, 3), "reward": torch.zeros(0), "env_id": none, "episode_id": none})
+    assert not normaliser.has_statistics
