@@ -28,7 +28,14 @@ from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP
 from lightning_ding.policy.base.update.optimizers import make_optimizer
-from lightning_ding.policy.qac import Batch, QACConfig, QACLearnConfig, QACModelConfig, QACPolicy
+from lightning_ding.policy.qac import (
+    Batch,
+    ContinuousNetworkConfig,
+    QACConfig,
+    QACLearnConfig,
+    QACModelConfig,
+    QACPolicy,
+)
 from lightning_ding.registry import POLICY_REGISTRY
 
 
@@ -77,6 +84,8 @@ class SACLearnConfig(QACLearnConfig):
 class SoftConfig(QACConfig):
     """The config of SAC and its relatives."""
 
+    model: ContinuousNetworkConfig = field(default_factory=ContinuousNetworkConfig)
+    """The actor and the critics."""
     learn: SACLearnConfig = field(default_factory=SACLearnConfig)
     """Options for updates."""
 
