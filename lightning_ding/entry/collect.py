@@ -172,6 +172,7 @@ def _load(file: Path, saved: Mapping[str, Any], name: str | None, env: gym.vecto
         name = known[mark]
     policy = policy_class(name).load_from_checkpoint(file, map_location="cpu", weights_only=True)
     policy.build(env.single_observation_space, env.single_action_space)
+    policy.progress.budget = saved.get("datamodule_hyper_parameters", {}).get("max_env_step")  # of schedules
     return policy.eval()
 
 

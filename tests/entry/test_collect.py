@@ -90,6 +90,16 @@ def test_data_of_a_discrete_policy_train_a_policy_offline(make_trainer: MakeTrai
     assert policy.config.model.action_start == 5
 
 
+def test_exploration_is_that_of_the_end_of_the_run(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+    network = {"model": {"encoder_hidden_size_list": [8]}, "learn": {"batch_size": 8}, "random_collect_size": 16}
+    datamodule = ReplayDataModule("tests.entry.test_collect.FromFive", num_envs=2, max_env_step=32)
+    policy = DQNPolicy({**network, "other": {"eps": {"start": 1.0, "end": 0.0}}})
+    make_trainer(enable_checkpointing=True, limit_val_batches=0).fit(policy, datamodule)
+    ckpt = tmp_path / "checkpoints" / "last.ckpt"
+    found = [collect(ckpt, str(tmp_path / "steps.npz"), 10, greedy=greedy) for greedy in (False, True)]
+    np.testing.assert_array_equal(found[0].columns["action"], found[1].columns["action"])
+
+
 def test_minari_data_set_is_written(ckpt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     minari = pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
