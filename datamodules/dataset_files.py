@@ -81,6 +81,7 @@ def save_dataset(episodes: Sequence[Mapping[str, Any]], target: str, env: Any, a
 def check_target(target: str) -> None:
     """Check that a data set can be written under a name; see :func:`save_dataset`."""
     if target.endswith(".npz"):
+        require(not Path(target).exists(), "out", "a path that does not exist yet", target)
         return
     found = MINARI_ID.fullmatch(target)
     require(found is not None, "out", "a path that ends in .npz, or the id of a Minari data set (name-v0)", target)

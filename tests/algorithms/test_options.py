@@ -190,7 +190,7 @@ def sides(name: str, path: str, option: Option) -> tuple[Flat, Flat]:
     """Return the options without and with the other value."""
     known = fields_of(name)
     given = dict(CHOICES.get(name, {}) if path.startswith(("other.eps.", "model.action_start")) else {})
-    given |= {key: value for key, value in option.given.items() if key in known}
+    given |= {key: value for key, value in option.given.items() if key in known or key.startswith(LEFT_OUT)}
     default = given.get(path, known[path])
     value = not default if isinstance(default, bool) else option.value
     assert value != default

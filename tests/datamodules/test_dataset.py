@@ -180,6 +180,13 @@ def test_npz_file_returns_what_was_written(tmp_path: Path) -> None:
     assert found.action_space == spaces.Discrete(2, start=3)
 
 
+def test_npz_file_is_not_overwritten(tmp_path: Path) -> None:
+    file = str(tmp_path / "steps.npz")
+    save_dataset(episodes(), file, Played, "dqn")
+    with pytest.raises(ValueError, match="out must be a path that does not exist yet"):
+        save_dataset(episodes(), file, Played, "dqn")
+
+
 def test_npz_file_keeps_the_bounds_of_a_box(tmp_path: Path) -> None:
     class Torque(Played):
         action_space = spaces.Box(-2, 2, (1,))

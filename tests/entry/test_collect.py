@@ -56,8 +56,8 @@ def test_greedy_actions_are_those_of_the_eval_mode(ckpt: Path, tmp_path: Path) -
 
 def test_another_env_can_be_played_and_another_seed_gives_other_episodes(ckpt: Path, tmp_path: Path) -> None:
     found = [
-        collect(ckpt, str(tmp_path / f"{seed}.npz"), 2, seed=seed, policy="sac", env_id="Pendulum-v1").columns["obs"]
-        for seed in (0, 0, 1)
+        collect(ckpt, str(tmp_path / f"{run}.npz"), 2, seed=seed, policy="sac", env_id="Pendulum-v1").columns["obs"]
+        for run, seed in enumerate((0, 0, 1))
     ]
     np.testing.assert_array_equal(found[0], found[1])
     assert not np.array_equal(found[0], found[2])
@@ -96,7 +96,7 @@ def test_exploration_is_that_of_the_end_of_the_run(make_trainer: MakeTrainer, tm
     policy = DQNPolicy({**network, "other": {"eps": {"start": 1.0, "end": 0.0}}})
     make_trainer(enable_checkpointing=True, limit_val_batches=0).fit(policy, datamodule)
     ckpt = tmp_path / "checkpoints" / "last.ckpt"
-    found = [collect(ckpt, str(tmp_path / "steps.npz"), 10, greedy=greedy) for greedy in (False, True)]
+    found = [collect(ckpt, str(tmp_path / f"{greedy}.npz"), 10, greedy=greedy) for greedy in (False, True)]
     np.testing.assert_array_equal(found[0].columns["action"], found[1].columns["action"])
 
 
