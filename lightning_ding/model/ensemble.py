@@ -189,8 +189,8 @@ class CategoricalValue(nn.Module):
         n_atom: Number of atoms N, >= 2.
 
     Example:
-        >>> CategoricalValue(0.0, 4.0, 3)(torch.zeros(1, 1, 3))["q_value"]
-        tensor([[2.]])
+        >>> CategoricalValue(0.0, 4.0, 3)(torch.zeros(1, 1, 3))["q_value"].round().tolist()
+        [[2.0]]
     """
 
     support: Tensor

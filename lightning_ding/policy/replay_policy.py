@@ -147,8 +147,8 @@ class ReplayPolicy(Policy[ReplayConfigT]):
         return torch.logical_not(batch["terminated"]) * gamma
 
     def _state_dict_learn(self) -> dict[str, Any]:
-        target = {"target_model": self.target_model.state_dict()} if self.has_target else {}
-        return super()._state_dict_learn() | target
+        state = super()._state_dict_learn()
+        return state | {"target_model": self.target_model.state_dict()} if self.has_target else state
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         super()._load_state_dict_learn(state)

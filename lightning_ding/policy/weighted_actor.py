@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightning_ding import rl
 from lightning_ding.config import require
-from lightning_ding.policy.qac import Batch, QACConfig, QACLearnConfig, QACPolicy
+from lightning_ding.policy.qac import Batch, QACConfig, QACLearnConfig, QACModelConfig, QACPolicy
 
 LOG_SIGMA_RANGE = (-5.0, 2.0)  # Kostrikov et al. 2021 (code)
 
@@ -39,6 +39,8 @@ class WeightedActorLearnConfig(QACLearnConfig):
 class WeightedActorConfig(QACConfig):
     """The config of IQL and AWAC."""
 
+    model: QACModelConfig = field(default_factory=QACModelConfig)
+    """The actor and the critics."""
     learn: WeightedActorLearnConfig = field(default_factory=WeightedActorLearnConfig)
     """Options for updates."""
 

@@ -32,6 +32,7 @@ def conversions(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     for name in CONVERSIONS:
         monkeypatch.setattr(torch, name, counting(name, getattr(torch, name)))
+    monkeypatch.setattr("lightning_ding.worker.buffer.storage.from_numpy", torch.from_numpy)
     return counted
 
 
