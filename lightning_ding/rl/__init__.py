@@ -63,6 +63,7 @@ from lightning_ding.rl.running import RunningMeanStd, combine_moments, moments
 from lightning_ding.rl.sequences import Sequences, time_major
 from lightning_ding.rl.soft import expected_soft_value, munchausen_bonus, soft_q_target, soft_value
 from lightning_ding.rl.td import TDLoss, double_q_target, masked, q_target, take_action_value, td_error, td_loss
+from lightning_ding.rl.vtrace import VTrace, vtrace
 
 __all__ = [
     "Categorical",
@@ -75,6 +76,7 @@ __all__ = [
     "RunningMeanStd",
     "Sequences",
     "TDLoss",
+    "VTrace",
     "advantage_weight",
     "approx_kl",
     "categorical_projection",
@@ -129,5 +131,6 @@ __all__ = [
     "temperature_loss",
     "time_major",
     "truncated_quantiles",
+    "vtrace",
     "weighted_mean",
 ]

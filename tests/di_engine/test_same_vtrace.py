@@ -1,0 +1,49 @@
+"""V-trace losses and gradients equal to those that DI-engine computed; ``make_ding_vtrace.py`` stored them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.testing import assert_close
+
+from lightning_ding import rl
+from tests.di_engine.make_ding_vtrace import OPTIONS
+
+VALUES = load_file(Path(__file__).with_name("ding_vtrace.safetensors"))
+
+
+def part(case: str, side: str) -> dict[str, Tensor]:
+    prefix = f"{case}/{side}/"
+    return {key.removeprefix(prefix): one for key, one in VALUES.items() if key.startswith(prefix)}
+
+
+def distribution(kind: str, logit: Tensor, sigma: Tensor) -> Any:
+    return rl.distribution_of(logit if kind == "discrete" else {"mu": logit, "sigma": sigma})
+
+
+@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_losses_and_gradients_are_those_of_ding(kind: str, name: str) -> None:
+    x, expected = part(f"{kind}_{name}", "in"), part(f"{kind}_{name}", "out")
+    logit, value = x["logit"].requires_grad_(), x["value"].requires_grad_()
+    new, old = distribution(kind, logit, x["sigma"]), distribution(kind, x["old_logit"], x["old_sigma"])
+    options = dict(OPTIONS[name])
+    log_prob, reward = new.log_prob(x["action"]), x["reward"]
+    discount, ended = torch.full_like(reward, options.pop("gamma")), torch.zeros_like(reward).bool()
+    log_ratio = log_prob - old.log_prob(x["action"])
+    found = rl.vtrace(log_ratio, reward, value[:-1], value[1:], discount, ended, **options)
+
+    policy_loss = -(log_prob * found.advantage * x["weight"]).mean()
+    value_loss = ((value[:-1] - found.target).square() * x["weight"]).mean()
+    entropy_loss = (new.entropy() * x["weight"]).mean()
+    (policy_loss + value_loss).backward()
+    made = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy_loss": entropy_loss}
+    made |= {"logit_gradient": logit.grad, "value_gradient": value.grad}
+    assert made.keys() == expected.keys()
+    for key, one in made.items():
+        assert_close(one.detach(), expected[key])
