@@ -31,8 +31,9 @@ class ReplayDataModule(CollectingDataModule):
     """Collect in envs, store transitions in a replay buffer, and serve rounds of minibatches.
 
     In a round, ``n_sample`` transitions are collected with the newest weights and pushed to the buffer, and
-    ``update_per_collect`` minibatches are sampled. An epoch is a number of rounds, followed by an evaluation. Under DDP
-    every rank has its own buffer. The arguments are those of :class:`CollectingDataModule`.
+    ``update_per_collect`` minibatches are sampled, of transitions or of sequences. An epoch is a number of rounds,
+    followed by an evaluation. Under DDP every rank has its own buffer. The arguments are those of
+    :class:`CollectingDataModule`.
     """
 
     buffer: IBuffer | None = None
@@ -92,9 +93,8 @@ class ReplayDataModule(CollectingDataModule):
         batch_size, n_sample = attribute("batch_size"), attribute("n_sample")
         while self._collect_and_push(n_sample, batch_size):
             pass  # all ranks collect together until each has a minibatch
-        n_step = {"n_step": attribute("nstep"), "discount_factor": attribute("discount_factor")}
-        train_iter = self._policy.progress.train_iter
-        return ReplayRound(cast(IBuffer, self.buffer), attribute("update_per_collect"), batch_size, train_iter, n_step)
+        options, train_iter = attribute("sample_options"), self._policy.progress.train_iter
+        return ReplayRound(cast(IBuffer, self.buffer), attribute("update_per_collect"), batch_size, train_iter, options)
 
     def _begin(self) -> None:
         """Fill an empty buffer, with random actions at the start of a run; collect at most ``max_env_step`` steps."""
@@ -148,11 +148,15 @@ class ReplayDataModule(CollectingDataModule):
             self._buffer_of = policy
             self.buffer = create_buffer(config, seed=self._seeds().of("replay"))
         self.buffer.budget = self.max_env_step
-        if self.buffer.gives_sequences:
+        if self.buffer.gives_sequences != policy.learns_from_sequences:
+            kind = "sequences, such as 'sequence'" if policy.learns_from_sequences else "transitions, such as 'naive'"
             raise ValueError(
-                "other.replay_buffer.type must be one whose samples are transitions, such as 'naive', for this policy, "
-                f"got {config.type!r}"
+                f"other.replay_buffer.type must be one whose samples are {kind}, for this policy, got {config.type!r}"
             )
+        if policy.learns_from_sequences:
+            for key, default in (("sequence_length", None), ("burn_in", 0)):
+                given, allowed = getattr(config, key, default), f"{default}, because the policy's own options say it"
+                require(given == default, f"other.replay_buffer.{key}", allowed, given)
         size, batch_size = config.replay_buffer_size, policy.get_attribute("batch_size")
         fits = f"at least learn.batch_size ({batch_size})"
         require(size >= batch_size, "other.replay_buffer.replay_buffer_size", fits, size)

@@ -13,6 +13,8 @@ def _from_config(policy: Any, section: str, name: str) -> Any:
     return getattr(getattr(policy.config, section, None), name, None)
 
 
+SAMPLE_OPTIONS = {"n_step": "nstep", "discount_factor": "discount_factor"}
+"""Arguments of a replay buffer's ``sample``, and the attributes that hold them."""
 COMPUTED: dict[str, Callable[[Any], Any]] = {
     "batch_size": lambda policy: int(_from_config(policy, "learn", "batch_size")),
     "cfg": lambda policy: policy.cfg,
@@ -25,6 +27,7 @@ COMPUTED: dict[str, Callable[[Any], Any]] = {
     "on_policy": lambda policy: policy.on_policy,
     "priority": lambda policy: bool(getattr(policy.config, "priority", False)),
     "progress": lambda policy: policy.progress,
+    "sample_options": lambda policy: {name: get(policy, of) for name, of in SAMPLE_OPTIONS.items()},
     "unroll_len": lambda policy: int(_from_config(policy, "collect", "unroll_len") or 1),
 }
 """Attributes of every policy; an algorithm adds methods ``_get_<name>``, or attributes ``_<name>`` that can be set."""

@@ -72,6 +72,8 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     config_class: ClassVar[type[PolicyConfig]]
     on_policy: ClassVar[bool] = False
+    learns_from_sequences: ClassVar[bool] = False
+    """Whether a replay buffer has to give sequences instead of transitions."""
     trains_on: ClassVar[str] = "envs"  # or "dataset": what the command line trains it on
     shape_names: ClassVar[tuple[str, ...]] = ("obs_shape", "action_shape")
     """Entries of the config's ``model`` section that must be known before the network can be made."""
