@@ -39,6 +39,8 @@ def train(proof: Proof, seed: int) -> Run:
     """Train through ``Trainer.fit`` as the recipe does, and return the curve and the score of the best checkpoint."""
     from lightning import Callback, Trainer, seed_everything
 
+    from benchmarks import offline
+
     curve: list[tuple[int, float, float]] = []
 
     class Curve(Callback):
@@ -59,10 +61,14 @@ def train(proof: Proof, seed: int) -> Run:
 
     module = proofs.load(proof.recipe)
     policy_class, datamodule_class = proofs.classes(module)
+    data: dict[str, Any] = {}
+    if proof.demonstrations is not None:
+        data["demonstrations"] = offline.make_data(proof.demonstrations, offline.FOLDER)
     seed_everything(seed)
     policy = policy_class(proof.config())
     datamodule = datamodule_class(
         proof.env_id,
+        **data,
         num_envs=proof.num_envs or getattr(module, "NUM_ENVS", proofs.NUM_ENVS),
         seed=seed,
         max_env_step=proof.budget,

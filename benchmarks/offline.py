@@ -6,8 +6,10 @@
 
 The data set of Pendulum-v1 is 50,000 transitions that a SAC policy makes, with exploration, after 3,000 of the 20,000
 env steps of ``recipes/sac.py``. That of CartPole-v1 is 200 episodes of a QR-DQN policy after 10,000 of the 50,000 env
-steps of ``recipes/qrdqn.py``. Every algorithm makes the updates of its recipe, with its settings. Its result is the
-mean return of the final policy, not of the best one, over 100 greedy episodes: with data alone one could not choose.
+steps of ``recipes/qrdqn.py``. The demonstrations of ``benchmarks/learn.py`` are 20 greedy episodes of a DQN policy
+after all 50,000 env steps of ``recipes/dqn.py``. Every algorithm makes the updates of its recipe, with its settings.
+Its result is the mean return of the final policy, not of the best one, over 100 greedy episodes: with data alone one
+could not choose.
 """
 
 from __future__ import annotations
@@ -25,8 +27,13 @@ from benchmarks import proofs
 from benchmarks.learn import commit, machine
 from lightning_ding.config import deep_merge
 
-SETS = {"pendulum": ("sac", 3000, 250), "cartpole": ("qrdqn", 10_000, 200)}
-"""Recipe of the behaviour policy, env steps of its training, and episodes of the data set."""
+SETS = {
+    "pendulum": ("sac", 3000, 250, False),
+    "cartpole": ("qrdqn", 10_000, 200, False),
+    "cartpole_best": ("dqn", 50_000, 20, True),
+}
+"""Recipe of the behaviour policy, env steps of its training, episodes of the data set, and whether they are greedy."""
+FOLDER = Path("runs/offline")
 N_EVALUATION = 100  # greedy episodes
 RESULT = Path("docs/results/offline.json")
 ALGORITHMS = {**dict.fromkeys(("bc", "td3_bc", "iql", "awac", "cql"), "pendulum"), "discrete_cql": "cartpole"}
@@ -45,14 +52,14 @@ def make_data(name: str, folder: Path) -> Path:
     file = folder / f"{name}.npz"
     if file.is_file():
         return file
-    behaviour, steps, n_episode = SETS[name]
+    behaviour, steps, n_episode, greedy = SETS[name]
     seed_everything(0)
     recipe = proofs.load(behaviour)
     datamodule = ReplayDataModule(recipe.ENV_ID, num_envs=recipe.NUM_ENVS, seed=0, max_env_step=steps)
     trainer = Trainer(accelerator="cpu", default_root_dir=folder / name, limit_val_batches=0, **QUIET)
     config = deep_merge(recipe.CONFIG, {"eval": {"evaluator": {"stop_value": None}}})
     trainer.fit(create_policy({"type": behaviour, **config}), datamodule)
-    found = collect(folder / name / "checkpoints" / "last.ckpt", str(file), n_episode).statistics()
+    found = collect(folder / name / "checkpoints" / "last.ckpt", str(file), n_episode, greedy).statistics()
     print(f"{file}: {found.transitions} transitions, mean return {found.return_mean:.1f}", flush=True)
     return file
 
@@ -106,7 +113,7 @@ def table(result: Path) -> str:
 def main() -> None:
     """Make the data set and train what is asked for, or print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("runs/offline"), help="folder of the data set")
+    parser.add_argument("--data", type=Path, default=FOLDER, help="folder of the data set")
     parser.add_argument("--only", nargs="*", choices=ALGORITHMS, default=[], help="algorithms to train")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="seeds of each")
     parser.add_argument("--out", type=Path, default=RESULT, help="JSON file of the results")
@@ -120,7 +127,7 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.getLogger("lightning").setLevel(logging.ERROR)
-    files = {name: make_data(name, options.data) for name in SETS}
+    files = {name: make_data(name, options.data) for name in set(ALGORITHMS.values())}
     for name in options.only:
         for seed in options.seeds:
             run = train(name, files[ALGORITHMS[name]], seed)

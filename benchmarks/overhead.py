@@ -27,7 +27,8 @@ from gymnasium.vector import SyncVectorEnv
 
 from benchmarks import contest, dqn, sac
 from benchmarks.workload import W1, W3
-from lightning_ding.datamodules.replay import ReplayDataModule, ReplayRound
+from lightning_ding.datamodules.replay import ReplayDataModule
+from lightning_ding.datamodules.replay_round import ReplayRound
 from lightning_ding.policy.base.policy import Policy
 from lightning_ding.policy.base.round import RoundLearner
 from lightning_ding.worker.buffer.naive import NaiveReplayBuffer

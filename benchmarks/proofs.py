@@ -44,6 +44,8 @@ class Proof:
     """Points of the curve."""
     has_defaults: bool = False
     """Leave all options of the policy at their defaults, instead of taking the recipe's CONFIG."""
+    demonstrations: str | None = None
+    """Data set of ``benchmarks/offline.py`` that the algorithm learns from too, and the peer does not."""
     end_bar: float | None = None
     """Return that the last evaluation must reach too, so that a policy which collapsed does not pass."""
 
@@ -93,6 +95,8 @@ PROOFS = {
     "rainbow_cartpole": Proof("rainbow", "CartPole-v1", 100_000, 450),
     "mdqn_cartpole": Proof("mdqn", "CartPole-v1", 50_000, 450),
     "sql_cartpole": Proof("sql", "CartPole-v1", 50_000, 450),
+    "sqil_cartpole": Proof("sqil", "CartPole-v1", 25_000, 475, demonstrations="cartpole_best"),
+    "dqfd_cartpole": Proof("dqfd", "CartPole-v1", 25_000, 475, demonstrations="cartpole_best"),
     "iqn_cartpole": Proof("iqn", "CartPole-v1", 50_000, 450),
     "fqf_cartpole": Proof("fqf", "CartPole-v1", 50_000, 450),
     "discrete_sac_cartpole": Proof("discrete_sac", "CartPole-v1", 50_000, 450),

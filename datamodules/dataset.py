@@ -5,8 +5,10 @@ Shapes: N transitions of a data set, E episodes, A dimensions of an action.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -125,6 +127,14 @@ class Dataset:
     def returns(self) -> NDArray[np.float64]:
         """Return the undiscounted return of each episode or part of one, shape (E,)."""
         return np.add.reduceat(self.columns["reward"].astype(np.float64), self.bounds()[:-1])
+
+    @cached_property
+    def checksum(self) -> int:
+        """Checksum of all columns."""
+        checksum = len(self)
+        for leaf in nested.leaves(self.columns):
+            checksum = zlib.crc32(np.ascontiguousarray(leaf).data, checksum)
+        return checksum
 
     def whole_episodes(self) -> NDArray[np.bool_]:
         """Return whether each episode is there up to its end, shape (E,)."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import zlib
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +24,7 @@ from lightning_ding.config import require
 from lightning_ding.datamodules.base import CollectingDataModule
 from lightning_ding.datamodules.dataset import Dataset, DatasetStatistics
 from lightning_ding.datamodules.dataset_files import DatasetLike, load_dataset
-from lightning_ding.datamodules.replay import ReplayRound
+from lightning_ding.datamodules.replay_round import ReplayRound
 from lightning_ding.datamodules.rng import Seeds, rng_state, set_rng_state
 from lightning_ding.envs.named import EnvLike, Names, Wrappers
 from lightning_ding.envs.vector import EnvTimeout, VectorMode
@@ -156,7 +155,7 @@ class OfflineDataModule(CollectingDataModule):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that all ranks share, and a checksum of the data set (Lightning hook)."""
-        return super().state_dict() | {"dataset": self._checksum}
+        return super().state_dict() | {"dataset": self.dataset.checksum}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of the run if training is resumed (Lightning hook).
@@ -165,16 +164,9 @@ class OfflineDataModule(CollectingDataModule):
             ValueError: If the data set or a normalisation is not that of the checkpoint.
         """
         if cast(Trainer, self.trainer).state.fn == "fit":
-            then, now = state.get("dataset"), self._checksum
+            then, now = state.get("dataset"), self.dataset.checksum
             require(then == now, "dataset", f"that of the checkpoint, with the checksum {then}", now)
         super().load_state_dict(state)
-
-    @cached_property
-    def _checksum(self) -> int:
-        checksum = len(self.dataset)
-        for leaf in nested.leaves(self.dataset.columns):
-            checksum = zlib.crc32(np.ascontiguousarray(leaf).data, checksum)
-        return checksum
 
     def save_rank_state(self, folder: Path, with_buffer: bool = True) -> None:
         """Write the states of the random number generators of this rank, and priorities if there are any.
@@ -233,6 +225,8 @@ class OfflineDataModule(CollectingDataModule):
         """
         name = type(policy).__name__
         require(not policy.get_attribute("on_policy"), "policy", "one that learns from replay", name)
+        is_enough = policy.get_attribute("demonstrations") == "optional"
+        require(is_enough, "policy", "one that learns from a data set alone", name)
         fits = f"at most the {len(self.dataset)} transitions of the data set"
         size = policy.get_attribute("batch_size")
         require(size <= len(self.dataset), "learn.batch_size", fits, size)

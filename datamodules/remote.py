@@ -263,12 +263,14 @@ class RemoteReplayDataModule(CollectingDataModule):
         self._reset()
 
     def _check_policy(self, policy: Any) -> None:
-        """Check that the policy learns from replay.
+        """Check that the policy learns from replay alone.
 
         Raises:
-            ValueError: If the policy learns from rollouts.
+            ValueError: If the policy learns from rollouts, or from demonstrations too.
         """
         name = type(policy).__name__
+        is_enough = policy.get_attribute("demonstrations") == "optional"
+        require(is_enough, "policy", "one that needs no demonstrations", name)
         require(not policy.get_attribute("on_policy"), "policy", "one that learns from replay", name)
 
     def _setup_evaluator(self, stage: str) -> None:

@@ -6,21 +6,26 @@ Shapes: B transitions of a minibatch, U minibatches of a round.
 from __future__ import annotations
 
 import logging
+import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import torch
+import numpy as np
 from lightning.pytorch import Trainer
-from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.callbacks import StopAtEnvStep
 from lightning_ding.checkpoints.folder import BUFFER_FILE
 from lightning_ding.config import require
 from lightning_ding.datamodules.base import CollectingDataModule
+from lightning_ding.datamodules.dataset_files import DatasetLike, load_dataset
+from lightning_ding.datamodules.demonstrations import Demonstrations
+from lightning_ding.datamodules.replay_round import ReplayRound
 from lightning_ding.datamodules.rng import Seeds
+from lightning_ding.envs.named import EnvLike, Names, Wrappers
+from lightning_ding.envs.vector import EnvTimeout, VectorMode
 from lightning_ding.ranks import on_any_rank
 from lightning_ding.worker import IBuffer, create_buffer, get_serial_collector_cls
 
@@ -32,22 +37,129 @@ class ReplayDataModule(CollectingDataModule):
 
     In a round, ``n_sample`` transitions are collected with the newest weights and pushed to the buffer, and
     ``update_per_collect`` minibatches are sampled, of transitions or of sequences. An epoch is a number of rounds,
-    followed by an evaluation. Under DDP every rank has its own buffer. The arguments are those of
-    :class:`CollectingDataModule`.
+    followed by an evaluation. Under DDP every rank has its own buffer, and all demonstrations.
     """
 
     buffer: IBuffer | None = None
     """The replay buffer of this rank; None until a fit has been set up. A later fit of the same policy continues to use
     it."""
     _buffer_of: Any = None
+    _demonstrations: Demonstrations | None = None
+
+    def __init__(
+        self,
+        env_id: EnvLike,
+        num_envs: int = 8,
+        mode: VectorMode = "sync",
+        wrappers: Wrappers = (),
+        env_kwargs: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        max_env_step: int | None = None,
+        max_train_iter: int | None = None,
+        stop_value: float | None = None,
+        rounds_per_epoch: int | None = None,
+        evaluator_env_num: int | None = None,
+        n_evaluator_episode: int | None = None,
+        norm_obs: bool = False,
+        norm_reward: bool = False,
+        env_timeout: EnvTimeout = "default",
+        train_wrappers: Wrappers = (),
+        eval_wrappers: Wrappers = (),
+        eval_env_id: EnvLike | None = None,
+        eval_env_kwargs: Mapping[str, Any] | None = None,
+        import_names: Names = (),
+        demonstrations: DatasetLike | None = None,
+        demonstration_share: float = 0.5,
+        imitation_reward: bool = False,
+    ) -> None:
+        """Define the envs and the limits of a run. The command line reads the arguments from this signature.
+
+        Args:
+            env_id: A registered gymnasium id, ``module:id``, the dotted path of a class or function, a mapping with
+                ``class_path`` and ``init_args``, or a callable that returns an env.
+            num_envs: Envs on each rank, >= 1.
+            mode: How the envs are stepped: ``"sync"`` in this process, ``"async"`` each env in its own process,
+                ``"native"`` by the vector env that is registered for the id.
+            wrappers: Wrappers of each env, for training and evaluation, the innermost first: dotted paths such as
+                ``gymnasium.wrappers.FlattenObservation``, mappings with ``class_path`` and ``init_args``, or callables.
+            env_kwargs: Arguments of the env.
+            seed: Seed of envs, exploration and learning, >= 0; each rank derives its own from it.
+            max_env_step: Env steps over all ranks after which the run ends, >= 1; None for no limit.
+            max_train_iter: Updates after which the run ends, >= 1; None for no limit.
+            stop_value: Mean return of an evaluation at which the run ends; None means the policy's
+                ``eval.evaluator.stop_value``.
+            rounds_per_epoch: Rounds between two evaluations, >= 1; None means the number that makes ``eval_freq``
+                updates.
+            evaluator_env_num: Envs for evaluation on each rank, >= 1; None means one for each episode, up to
+                ``num_envs``.
+            n_evaluator_episode: Episodes of an evaluation over all ranks, >= 1; None means the policy's
+                ``eval.evaluator.n_episode``.
+            norm_obs: Whether the policy shifts and scales observations by the mean and standard deviation of those seen
+                in training, over all ranks. The statistics are part of the policy; evaluations do not change them.
+            norm_reward: Whether the policy learns from rewards divided by the standard deviation of the discounted
+                return; logged returns are the unscaled returns of the env.
+            env_timeout: Time limit for an env in seconds, > 0, only with ``mode="async"``: a pair for a reset and for a
+                step, or one number for both; None for no limit; ``"default"`` for 120 and 60 s. After a timeout or the
+                death of an env's process, ``collect.collector.env_fault="raise"`` ends the run, and ``"drop"`` drops
+                the episode and starts a new process.
+            train_wrappers: Wrappers of the training envs only, such as reward clipping, applied around ``wrappers``.
+            eval_wrappers: Wrappers of the evaluation envs only, applied around ``wrappers``.
+            eval_env_id: Evaluation env, with the same spaces; None means ``env_id``.
+            eval_env_kwargs: Arguments of the evaluation env, instead of ``env_kwargs``; None means ``env_kwargs``.
+            import_names: Modules to import first, for the envs that they register.
+            demonstrations: Data set of which each minibatch has a share, in any form that :func:`load_dataset` takes;
+                None for none. The entry ``is_expert`` of a minibatch is True for them.
+            demonstration_share: Share of a minibatch that is drawn from ``demonstrations``, in (0, 1).
+            imitation_reward: Whether to learn from a reward of 1 for each step of the demonstrations and 0 for each own
+                step, in place of the env's (Reddy et al. 2019, https://arxiv.org/abs/1905.11108). Some policies always
+                do.
+
+        Raises:
+            ValueError: If there is no such env, wrapper or data set, or an argument is out of its range.
+            TypeError: If an env or a wrapper is neither a name, a mapping nor a callable.
+            ImportError: If a module of ``import_names`` cannot be imported.
+        """
+        arguments = dict(locals())
+        own = ("self", "__class__", "demonstrations", "demonstration_share", "imitation_reward")
+        super().__init__(**{name: value for name, value in arguments.items() if name not in own})
+        require(0 < demonstration_share < 1, "demonstration_share", "in (0, 1)", demonstration_share)
+        is_used = demonstrations is not None or (demonstration_share == 0.5 and not imitation_reward)
+        require(is_used, "demonstrations", "a data set with demonstration_share or imitation_reward", None)
+        self.demonstration_share, self.imitation_reward = demonstration_share, imitation_reward
+        self.dataset = None if demonstrations is None else load_dataset(demonstrations)
+        """The data set of the demonstrations; None without."""
+        if self.dataset is not None:
+            is_named = isinstance(demonstrations, (str, os.PathLike))
+            described = str(demonstrations) if is_named else f"{len(self.dataset)} transitions"
+            options = {"demonstration_share": demonstration_share, "imitation_reward": imitation_reward}
+            self.save_hyperparameters({"demonstrations": described, **options})
 
     # ------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that all ranks share, and a checksum of the demonstrations (Lightning hook)."""
+        checksum = None if self.dataset is None else self.dataset.checksum
+        return super().state_dict() | {"demonstrations": checksum}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state of the run if training is resumed (Lightning hook).
+
+        Raises:
+            ValueError: If the demonstrations or a normalisation are not those of the checkpoint.
+        """
+        if cast(Trainer, self.trainer).state.fn == "fit":
+            then, now = state.get("demonstrations"), None if self.dataset is None else self.dataset.checksum
+            allowed = "None, as in the checkpoint" if then is None else f"those of the checkpoint ({then})"
+            require(then == now, "demonstrations", allowed, now)
+        super().load_state_dict(state)
 
     def save_rank_state(self, folder: Path, with_buffer: bool = True) -> None:
         """Write the collection state, the random number states and the replay buffer of this rank."""
         super().save_rank_state(folder, with_buffer)
         if with_buffer:
             cast(IBuffer, self.buffer).save_data(folder / BUFFER_FILE)
+        if self._demonstrations is not None:
+            self._demonstrations.save(folder, with_buffer)
 
     def load_rank_state(self, folder: Path) -> None:
         """Read what ``save_rank_state`` wrote."""
@@ -56,8 +168,12 @@ class ReplayDataModule(CollectingDataModule):
             cast(IBuffer, self.buffer).load_data(folder / BUFFER_FILE)
         else:
             self._without_rank_state(str(folder))
+        if self._demonstrations is not None:
+            self._demonstrations.load(folder)
 
     def _take_over(self, folders: Sequence[Path], seeds: Seeds) -> None:
+        if self._demonstrations is not None:
+            self._demonstrations.load(folders[0], seeds.of("demonstrations"))
         files = [folder / BUFFER_FILE for folder in folders if (folder / BUFFER_FILE).is_file()]
         if not files:
             self._without_rank_state(str(folders[0]))
@@ -88,16 +204,28 @@ class ReplayDataModule(CollectingDataModule):
             self._first_episode_id = self.buffer.next_episode_id()
 
     def _next_round(self) -> ReplayRound:
-        """Collect ``n_sample`` transitions, or more until the buffer holds a minibatch, and sample a round."""
+        """Collect ``n_sample`` transitions, or more until the buffer holds a minibatch, and sample a round.
+
+        At the start of a run the policy may learn from demonstrations only, without collecting.
+        """
         attribute = self._policy.get_attribute
         batch_size, n_sample = attribute("batch_size"), attribute("n_sample")
+        train_iter, updates = self._policy.progress.train_iter, attribute("update_per_collect")
+        left, demonstrations = attribute("pretraining_updates") - train_iter, self._demonstrations
+        if demonstrations is not None and left > 0:
+            source = demonstrations.alone()
+            return ReplayRound(source, min(left, updates), batch_size, train_iter, attribute("sample_options"))
         while self._collect_and_push(n_sample, batch_size):
             pass  # all ranks collect together until each has a minibatch
-        options, train_iter = attribute("sample_options"), self._policy.progress.train_iter
-        return ReplayRound(cast(IBuffer, self.buffer), attribute("update_per_collect"), batch_size, train_iter, options)
+        buffer = cast(IBuffer, self.buffer)
+        mixed = buffer if demonstrations is None else demonstrations.mixed_with(buffer)
+        return ReplayRound(mixed, updates, batch_size, train_iter, attribute("sample_options"))
 
     def _begin(self) -> None:
         """Fill an empty buffer, with random actions at the start of a run; collect at most ``max_env_step`` steps."""
+        normaliser, trainer = self._policy.normaliser, cast(Trainer, self.trainer)
+        if self._demonstrations is not None and normaliser.is_on and not normaliser.has_statistics:
+            normaliser.update(self._demonstrations.of_rank(trainer.global_rank, trainer.world_size))
         warm_up = min(self._policy.get_attribute("random_collect_size"), self._transitions_left())
         is_empty = cast(IBuffer, self.buffer).count() == 0
         if warm_up and on_any_rank(is_empty):
@@ -123,6 +251,8 @@ class ReplayDataModule(CollectingDataModule):
         """
         env_step, buffer = self._policy.progress.env_step, cast(IBuffer, self.buffer)
         collected = self._collect(n_sample, random)
+        if self._replaces_rewards():
+            collected = {**collected, "reward": np.zeros_like(collected["reward"])}
         if self._policy.normaliser.is_on:
             self._policy.normaliser.update(nested.to_tensor(collected))
         buffer.push(collected, env_step)
@@ -131,6 +261,34 @@ class ReplayDataModule(CollectingDataModule):
         return self._count(buffer.count() < wanted)
 
     # ------------------------------------------------------------------ setting up
+
+    def _replaces_rewards(self) -> bool:
+        return self.imitation_reward or self._policy.get_attribute("demonstrations") == "imitated"
+
+    def _set_up_demonstrations(self) -> None:
+        """Make the buffer of the demonstrations, if there are any, and check that they fit the policy.
+
+        Raises:
+            ValueError: If they do not, or the policy needs some and there are none.
+        """
+        policy, dataset = self._policy, self.dataset
+        is_needed = policy.get_attribute("demonstrations") != "optional"
+        allowed = f"a data set, because {type(policy).__name__} learns from demonstrations"
+        require(dataset is not None or not is_needed, "demonstrations", allowed, None)
+        if dataset is None:
+            self._demonstrations = None
+            return
+        allowed = f"None, because {type(policy).__name__} learns from sequences"
+        require(not policy.learns_from_sequences, "demonstrations", allowed, "a data set")
+        dataset.check(self.single_observation_space, self.single_action_space)
+        config, seed = policy.config.other.replay_buffer, self._seeds().of("demonstrations")
+        arguments = (config, seed, policy.action_start, self._replaces_rewards())
+        self._demonstrations = Demonstrations(dataset, self.demonstration_share, *arguments)
+        self._demonstrations.buffer.budget = self.max_env_step
+        batch_size = policy.get_attribute("batch_size")
+        self._demonstrations.number(batch_size)
+        fits = not policy.get_attribute("pretraining_updates") or batch_size <= len(dataset)
+        require(fits, "learn.batch_size", f"at most the {len(dataset)} demonstrations, with pretraining", batch_size)
 
     def _check_policy(self, policy: Any) -> None:
         """Make the buffer, if there is none for this policy yet, and check that it fits the policy."""
@@ -147,6 +305,7 @@ class ReplayDataModule(CollectingDataModule):
         if self.buffer is None or self._buffer_of is not policy:
             self._buffer_of = policy
             self.buffer = create_buffer(config, seed=self._seeds().of("replay"))
+            self._demonstrations = None
         self.buffer.budget = self.max_env_step
         if self.buffer.gives_sequences != policy.learns_from_sequences:
             kind = "sequences, such as 'sequence'" if policy.learns_from_sequences else "transitions, such as 'naive'"
@@ -165,70 +324,5 @@ class ReplayDataModule(CollectingDataModule):
                 "priority needs a prioritised buffer, but other.replay_buffer.type is "
                 f"{config.type!r}, which stores no priorities; use 'advanced'"
             )
-
-
-class ReplayRound:
-    """The U minibatches of a round, sampled from a buffer.
-
-    Without priorities, all minibatches are sampled and gathered in one operation. With priorities, each minibatch is
-    sampled when it is requested, after the priorities of the previous one were updated.
-
-    Args:
-        buffer: Buffer to sample from.
-        num_batches: U, >= 1.
-        batch_size: B, >= 1.
-        train_iter: Updates made before the round.
-        sample_kwargs: Further arguments of the buffer's ``sample``, such as ``n_step``.
-    """
-
-    def __init__(
-        self, buffer: IBuffer, num_batches: int, batch_size: int, train_iter: int, sample_kwargs: Mapping[str, Any]
-    ) -> None:
-        self.num_batches = num_batches
-        self._buffer = buffer
-        self._batch_size = batch_size
-        self._train_iter = train_iter
-        self._sample_kwargs = sample_kwargs
-        self._device: torch.device | None = None
-        self._data: dict[str, Any] | None = None
-        if not buffer.is_prioritised:
-            self._data = buffer.sample(
-                batch_size, cur_learner_iter=train_iter, num_batches=num_batches, **sample_kwargs
-            )
-
-    def __len__(self) -> int:
-        return self.num_batches
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the minibatches, each a nested dict of tensors with leading axis B."""
-        if self._data is not None:
-            yield from nested.unbind(self._data)  # type: ignore[misc]
-            return
-        for number in range(self.num_batches):
-            drawn = self._buffer.sample(
-                self._batch_size, cur_learner_iter=self._train_iter + number, **self._sample_kwargs
-            )
-            yield drawn if self._device is None else nested.to(drawn, self._device)  # type: ignore[misc]
-
-    @property
-    def drawn(self) -> dict[str, Any] | None:
-        """All minibatches, leading axes (U, B); None if they are sampled one by one."""
-        return self._data
-
-    def prepare(self, function: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Apply ``function`` to all minibatches at once, leading axes (U, B), unless they are sampled one by one."""
-        if self._data is not None:
-            self._data = function(self._data)
-
-    def update_priority(self, batch: Mapping[str, Any], priority: Tensor) -> None:
-        """Update the priorities, shape (B,), of a minibatch in the buffer."""
-        keys = ("replay_unique_id", "replay_buffer_idx")
-        self._buffer.update({"priority": priority, **{key: batch[key] for key in keys if key in batch}})
-
-    def to(self, device: torch.device, non_blocking: bool = False) -> ReplayRound:
-        """Move the minibatches to a device (called by Lightning)."""
-        if torch.device(device).type != "cpu":
-            self._device = torch.device(device)
-            if self._data is not None:
-                self._data = nested.to(self._data, device, non_blocking)  # type: ignore[assignment]
-        return self
+        if self._demonstrations is None:
+            self._set_up_demonstrations()

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
-Purpose = Literal["collector_envs", "exploration", "replay", "validate", "test"]
+Purpose = Literal["collector_envs", "exploration", "replay", "validate", "test", "demonstrations"]
 
 
 class Seeds:
@@ -29,7 +29,7 @@ class Seeds:
         self._key = (seed, rank, env_step)
 
     def of(self, purpose: Purpose) -> np.random.SeedSequence:
-        """Return the seed of the training envs, of the policy's exploration, or for sampling minibatches."""
+        """Return the seed of the training envs, of exploration, or for drawing minibatches or demonstrations."""
         return np.random.SeedSequence([*self._key, get_args(Purpose).index(purpose)])
 
     def evaluation(self, stage: Literal["validate", "test"]) -> int:

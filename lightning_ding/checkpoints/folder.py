@@ -10,6 +10,7 @@ A checkpoint is a folder next to a second name of its newest ``run.ckpt``::
             rng.pt
             collecting.pt
             buffer.safetensors
+            buffer_of_demonstrations.safetensors    with demonstrations and priorities
 
 Another file of the whole run is written in :meth:`RunFolder.write`, another file of each rank in ``save_rank_state``.
 """
@@ -48,6 +49,7 @@ RANK_FOLDER = "rank_{}"
 RNG_FILE = "rng.pt"
 COLLECTING_FILE = "collecting.pt"
 BUFFER_FILE = "buffer.safetensors"
+DEMONSTRATIONS_FILE = "buffer_of_demonstrations.safetensors"
 BUFFER_FILES = "rank_*/buffer*"
 SEARCH_DEPTH = 5  # levels below the searched folder, as in name/version_0/checkpoints/last-64
 FOLDER_NAME = re.compile(r".+-\d+(-\d+)?")

@@ -13,6 +13,7 @@ from lightning_ding.policy.d4pg import D4PGConfig, D4PGPolicy
 from lightning_ding.policy.ddpg import DDPGConfig, DDPGPolicy
 from lightning_ding.policy.discrete_cql import DiscreteCQLConfig, DiscreteCQLPolicy
 from lightning_ding.policy.discrete_sac import DiscreteSACConfig, DiscreteSACPolicy
+from lightning_ding.policy.dqfd import DQfDConfig, DQfDPolicy
 from lightning_ding.policy.dqn import DQNConfig, DQNPolicy
 from lightning_ding.policy.factory import create_policy, get_policy_cls
 from lightning_ding.policy.fqf import FQFConfig, FQFPolicy
@@ -34,6 +35,7 @@ from lightning_ding.policy.reference.collate import (
 )
 from lightning_ding.policy.reference.policy import ReferencePolicy
 from lightning_ding.policy.sac import SACConfig, SACPolicy
+from lightning_ding.policy.sqil import SQILConfig, SQILPolicy
 from lightning_ding.policy.sql import SQLConfig, SQLPolicy
 from lightning_ding.policy.td3 import TD3Config, TD3Policy
 from lightning_ding.policy.td3_bc import TD3BCConfig, TD3BCPolicy
@@ -59,6 +61,8 @@ __all__ = [
     "DDPGPolicy",
     "DQNConfig",
     "DQNPolicy",
+    "DQfDConfig",
+    "DQfDPolicy",
     "DiscreteCQLConfig",
     "DiscreteCQLPolicy",
     "DiscreteSACConfig",
@@ -90,6 +94,8 @@ __all__ = [
     "ReferencePolicy",
     "SACConfig",
     "SACPolicy",
+    "SQILConfig",
+    "SQILPolicy",
     "SQLConfig",
     "SQLPolicy",
     "TD3BCConfig",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -112,6 +112,8 @@ class ReplayPolicy(Policy[ReplayConfigT]):
     target_model: Any
     has_target: ClassVar[bool] = True
     """Whether the algorithm has a target network."""
+    demonstrations: ClassVar[Literal["optional", "needed", "imitated"]] = "optional"
+    """Whether a datamodule must have demonstrations; "imitated" ones have a reward of 1, and all other steps 0."""
 
     def _make_target(self) -> None:
         """Copy the network to ``target_model``, which no optimizer trains, if the algorithm has a target network."""

@@ -48,6 +48,7 @@ from lightning_ding.rl.offline import (
     discrete_conservative_gap,
     expectile_loss,
     gaussian_log_prob,
+    large_margin,
     smoothed_cross_entropy,
 )
 from lightning_ding.rl.policy_gradients import (
@@ -99,6 +100,7 @@ __all__ = [
     "gaussian_log_prob",
     "gaussian_noise",
     "gumbel_perturbed",
+    "large_margin",
     "masked",
     "mean_return",
     "moments",

@@ -99,3 +99,23 @@ def smoothed_cross_entropy(log_p: Tensor, action: Tensor, smoothing: float) -> T
     legal = (log_p > 0.1 * torch.finfo(log_p.dtype).min).to(log_p)
     label = one_hot * (1 - smoothing) + legal * (smoothing / legal.sum(1, keepdim=True))
     return -(label * log_p).sum(1)
+
+
+def large_margin(q: Tensor, action: Tensor, margin: float) -> Tensor:
+    """Return max over actions of (Q(s, a) + margin where a is not a_E) minus Q(s, a_E), shape (B,).
+
+    Hester et al. 2018, J_E in section 4 (https://arxiv.org/abs/1704.03732): it is 0 where the value of the
+    demonstrated action a_E exceeds all others by the margin.
+
+    Args:
+        q: Action values, shape (B, A); minus infinity where an action is illegal.
+        action: Demonstrated actions, shape (B,).
+        margin: Least distance to the other values, >= 0.
+
+    Example:
+        >>> large_margin(torch.tensor([[2.0, 1.5], [2.0, 1.0]]), torch.tensor([0, 0]), margin=0.75)
+        tensor([0.2500, 0.0000])
+    """
+    demonstrated = action.unsqueeze(1)
+    raised = (q + margin).scatter(1, demonstrated, q.gather(1, demonstrated))
+    return raised.amax(1) - q.gather(1, demonstrated).squeeze(1)

@@ -21,7 +21,8 @@ from lightning_ding.config import deep_merge
 from lightning_ding.policy import Policy
 from lightning_ding.policy.actor_policy import ActorPolicy
 from lightning_ding.policy.replay_policy import ReplayPolicy
-from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, make_policy, names_of
+from lightning_ding.registry import POLICY_REGISTRY
+from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, make_policy, names_of, with_first_step
 
 BATCHES, BATCH_SIZE, ENVS, STEPS = 3, 16, 4, 6
 CLIP = 0.05  # norm of a gradient that is clipped
@@ -48,7 +49,7 @@ def replay_batch(rng: np.random.Generator, name: str) -> dict[str, Any]:
     """Return a minibatch of random transitions."""
     size, shape = BATCH_SIZE, SHAPES[name]["obs_shape"]
     action = rng.integers(2, size=size) if SHAPES[name] is not CONTINUOUS else rng.uniform(-2, 2, (size, 1))
-    return {
+    batch = {
         "obs": rng.normal(size=(size, shape)),
         "action": action,
         "reward": rng.normal(size=size),
@@ -57,6 +58,7 @@ def replay_batch(rng: np.random.Generator, name: str) -> dict[str, Any]:
         "discount": np.full(size, 0.9),
         "IS": rng.uniform(0.2, 1, size),
     }
+    return with_first_step(POLICY_REGISTRY.get(name), batch)
 
 
 def rollout(rng: np.random.Generator, name: str) -> dict[str, Any]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 
@@ -51,6 +53,8 @@ ALGORITHMS = {
     "rainbow": Algorithm(config=Q_LEARNING),
     "mdqn": Algorithm(config=Q_LEARNING),
     "sql": Algorithm(config=Q_LEARNING),
+    "sqil": Algorithm(config=Q_LEARNING),
+    "dqfd": Algorithm(config=deep_merge(Q_LEARNING, {"nstep": 3, "learn": {"per_train_iter_k": 3}})),
     "iqn": Algorithm(config=Q_LEARNING),
     "fqf": Algorithm(config=Q_LEARNING),
     "ddpg": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"collect": {"noise_type": "ou"}})),
@@ -93,7 +97,39 @@ def make_datamodule(name: str, **arguments: Any) -> CollectingDataModule:
     """Return the datamodule of an algorithm, with two envs."""
     datamodule_class = RolloutDataModule if POLICY_REGISTRY.get(name).on_policy else ReplayDataModule
     env = arguments.pop("env", ALGORITHMS[name].env_id)
+    if needs_demonstrations(name):
+        arguments = {"demonstrations": random_episodes(env), **arguments}
     return datamodule_class(env, **{"num_envs": 2, "seed": 3, **arguments})
+
+
+def needs_demonstrations(name: str) -> bool:
+    """Return whether an algorithm learns from demonstrations too."""
+    return getattr(POLICY_REGISTRY.get(name), "demonstrations", "optional") != "optional"
+
+
+def with_first_step(policy: Any, batch: dict[str, Any]) -> dict[str, Any]:
+    """Return a minibatch with the first of its n steps, all different, if the policy's loss needs them."""
+    if "next_obs_1" not in getattr(policy, "target_inputs", ()):
+        return batch
+    first = {"reward_1": -batch["reward"], "next_obs_1": batch["obs"], "terminated_1": batch["terminated"]}
+    return {**batch, **first, "is_expert": batch["reward"] > 0}
+
+
+@cache
+def random_episodes(env_id: str) -> Any:
+    """Return 40 steps of a random policy, as a data set."""
+    env = gym.make(env_id)
+    env.action_space.seed(0)
+    steps: list[dict[str, Any]] = []
+    obs, _ = env.reset(seed=0)
+    while len(steps) < 40:
+        action = env.action_space.sample()
+        next_obs, reward, terminated, truncated, _ = env.step(action)
+        step = {"obs": obs, "action": action, "reward": reward, "next_obs": next_obs}
+        steps.append({**step, "terminated": terminated, "truncated": truncated})
+        obs = env.reset()[0] if terminated or truncated else next_obs
+    env.close()
+    return {name: np.stack([np.asarray(step[name]) for step in steps]) for name in steps[0]}
 
 
 def state_of(policy: Any, datamodule: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from lightning import Trainer
 
+from lightning_ding import nested
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.policy import Policy, create_policy
@@ -50,6 +51,8 @@ CONFIGS: dict[str, Config] = {
     "rainbow": CATEGORICAL,
     "mdqn": Q_LEARNING,
     "sql": deep_merge(Q_LEARNING, {"learn": {"alpha": 0.05}}),
+    "sqil": deep_merge(Q_LEARNING, {"learn": {"alpha": 0.05}}),
+    "dqfd": deep_merge(Q_LEARNING, {"nstep": 1, "learn": {"lambda1": 0.0}}),
     "iqn": Q_LEARNING,
     "fqf": deep_merge(Q_LEARNING, {"model": {"num_quantiles": 8}, "learn": {"learning_rate_fraction": 1e-5}}),
     "ddpg": FAST_ACTOR,
@@ -94,7 +97,13 @@ CHOICES: Config = {"collect": {"n_sample": 16}, "other": {"eps": {"decay": 500}}
 
 
 def train(
-    make_trainer: MakeTrainer, name: str, env: Any, env_step: int, changes: Config, **env_kwargs: Any
+    make_trainer: MakeTrainer,
+    name: str,
+    env: Any,
+    env_step: int,
+    changes: Config,
+    data: Config | None = None,
+    **env_kwargs: Any,
 ) -> tuple[float, Policy[Any]]:
     """Return the mean greedy return after training, and the policy.
 
@@ -104,7 +113,8 @@ def train(
     torch.manual_seed(seed)
     policy = create_policy({"type": name, **deep_merge(deep_merge(CONFIGS[name], EVALUATION), changes)})
     datamodule_class = RolloutDataModule if policy.on_policy else ReplayDataModule
-    datamodule = datamodule_class(env, env_kwargs=env_kwargs, num_envs=8, seed=seed, max_env_step=env_step)
+    given: dict[str, Any] = {"env_kwargs": env_kwargs, "num_envs": 8, "seed": seed, "max_env_step": env_step}
+    datamodule = datamodule_class(env, **given, **(data or {}))
     make_trainer(limit_val_batches=0).fit(policy, datamodule)
     (after,) = make_trainer().test(policy, datamodule, verbose=False)
     return after["test/return_mean"], policy
@@ -136,6 +146,30 @@ def test_it_learns_which_action_a_context_calls_for_while_one_is_forbidden(
     best, by_chance = BanditEnv(**kwargs).best_return, BanditEnv(**kwargs).random_return
     assert by_chance < best - 0.1
     assert_reached(request, after, best - 0.05)
+
+
+def best_steps(env: BanditEnv, number: int = 400) -> dict[str, Any]:
+    """Return steps of the best policy, as a data set."""
+    steps = []
+    for seed in range(number):
+        obs, _ = env.reset(seed=seed)
+        action = env.best_action
+        next_obs, reward, terminated, truncated, _ = env.step(action)
+        steps.append({"obs": obs, "action": action, "reward": reward, "next_obs": next_obs})
+        steps[-1] |= {"terminated": terminated, "truncated": truncated}
+    return nested.stack_arrays([nested.to_array(step) for step in steps])  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("name", "observation"), [("sqil", "vector"), ("dqfd", "dict")])
+def test_it_learns_from_demonstrations_what_takes_longer_without(
+    name: str, observation: Any, make_trainer: MakeTrainer, request: pytest.FixtureRequest
+) -> None:
+    kwargs: dict[str, Any] = {"num_actions": 6, "observation": observation, "with_mask": True}
+    demonstrations = best_steps(BanditEnv(**kwargs))
+    after, _ = train(make_trainer, name, BanditEnv, 640, {}, {"demonstrations": demonstrations}, **kwargs)
+    alone, _ = train(make_trainer, "dqn", BanditEnv, 640, {}, **kwargs)
+    assert alone < after
+    assert_reached(request, after, BanditEnv(**kwargs).best_return - 0.05)
 
 
 @pytest.mark.parametrize(("name", "env_step"), [("dqn", 1500), ("ppo", 2560), ("a2c", 2400), ("pg", 4000)])

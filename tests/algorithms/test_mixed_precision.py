@@ -19,7 +19,7 @@ from lightning_ding.policy import Policy, create_policy
 from lightning_ding.policy.actor_policy import ActorPolicy
 from lightning_ding.policy.replay_policy import ReplayPolicy
 from lightning_ding.registry import POLICY_REGISTRY
-from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, make_datamodule, make_policy, names_of
+from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, make_datamodule, make_policy, names_of, with_first_step
 
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
@@ -57,7 +57,8 @@ def transitions(policy: Policy[Any]) -> Config:
     data |= {"env_id": torch.arange(SIZE) // 16, "episode_id": torch.arange(SIZE) // 16}
     data |= {"discount": torch.full((SIZE,), 0.9)}
     acted = policy.collect_mode.forward(obs)
-    return {**data, "action": acted.get("drawn", acted["action"]), "log_prob": acted.get("log_prob", torch.zeros(SIZE))}
+    acting = {"action": acted.get("drawn", acted["action"]), "log_prob": acted.get("log_prob", torch.zeros(SIZE))}
+    return with_first_step(policy, {**data, **acting})
 
 
 def losses(policy: Any, data: Config) -> list[tuple[Tensor, Mapping[str, Any]]]:

@@ -18,7 +18,7 @@ from lightning_ding.model.encoder import MLPEncoder
 from lightning_ding.policy import Policy, QLearningPolicy, create_policy
 from lightning_ding.policy.qac import QACPolicy
 from lightning_ding.registry import ENCODER_REGISTRY, POLICY_REGISTRY
-from tests.algorithms.table import CONTINUOUS_ONLY, make_datamodule, make_policy, names_of, plain
+from tests.algorithms.table import CONTINUOUS_ONLY, make_datamodule, make_policy, names_of, plain, with_first_step
 
 MakeTrainer = Callable[..., Trainer]
 Flat = dict[str, Any]
@@ -27,6 +27,7 @@ Q_LEARNING, ACTOR_CRITIC = names_of(QLearningPolicy), names_of(QACPolicy)
 CANNOT_BE_SET: list[tuple[str, str]] = [  # fields of a family that an algorithm refuses
     ("mdqn", "learn.double_q"),
     ("sql", "learn.double_q"),
+    ("sqil", "learn.double_q"),
     ("crossq", "learn.target_theta"),
     ("crossq", "learn.target_update_freq"),
 ]
@@ -128,6 +129,10 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "learn.noise_range.min": Option(-0.01, given=SMOOTHED),
     "learn.noise_range.max": Option(0.01, given=SMOOTHED),
     "learn.alpha": Option(0.3),
+    "learn.lambda1": Option(0.5),
+    "learn.lambda2": Option(0.5),
+    "learn.lambda3": Option(0.1),
+    "learn.margin_function": Option(2.0),
     "learn.target_entropy": Option(-3.0),
     "learn.learning_rate_value": Option(0.002),
     "learn.tau": Option(0.9),
@@ -152,6 +157,7 @@ IN_A_RUN: dict[str, Option] = {
     "random_collect_size": Option(32),
     "learn.update_per_collect": Option(3),
     "learn.batch_size": Option(9),
+    "learn.per_train_iter_k": Option(1),
     "collect.n_sample": Option(16),
 }
 REFUSED: dict[str, Any] = {"collect.unroll_len": 2, "model.obs_shape": 7, "model.action_shape": 7}
@@ -216,7 +222,7 @@ def make_batch(policy: Policy[Any]) -> dict[str, Any]:
     if isinstance(shape, dict):
         action = {"action_type": choice, "action_args": torque.float()}
     ended = torch.arange(size) % 4 == 0
-    return {
+    batch = {
         "obs": obs,
         "action": action,
         "reward": 5 * obs[:, 0],
@@ -226,6 +232,7 @@ def make_batch(policy: Policy[Any]) -> dict[str, Any]:
         "discount": torch.full((size,), 0.9),
         "IS": torch.linspace(0.1, 1, size),
     }
+    return with_first_step(policy, batch)
 
 
 def updates_and_actions(name: str, options: Flat) -> list[Any]:

@@ -17,7 +17,7 @@ from lightning_ding.callbacks.remote import LearningReporter
 from lightning_ding.datamodules.epoch import Stream
 from lightning_ding.datamodules.remote import RemoteReplayDataModule
 from lightning_ding.datamodules.remote_feed import RemoteData, RemoteFeed, RemoteRound
-from lightning_ding.datamodules.replay import ReplayRound
+from lightning_ding.datamodules.replay_round import ReplayRound
 from lightning_ding.policy import DQNPolicy, PPOPolicy
 from tests.datamodules.remote_source import BATCH, UPDATES, Source, minibatches
 

@@ -13,6 +13,7 @@ import torch
 import yaml
 
 from lightning_ding.config import resolve
+from lightning_ding.entry.collect import collect
 from lightning_ding.entry.lightning_cli import main
 from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY
@@ -25,6 +26,8 @@ CARTPOLE = {
     "rainbow": 450,
     "mdqn": 450,
     "sql": 450,
+    "sqil": 475,
+    "dqfd": 475,
     "iqn": 450,
     "fqf": 450,
     "discrete_sac": 200,
@@ -35,6 +38,8 @@ CARTPOLE = {
 PENDULUM = {"ddpg": -200, "td3": -200, "sac": -200, "d4pg": -200, "tqc": -200, "redq": -200, "crossq": -200}
 BARS = CARTPOLE | PENDULUM
 """The mean return of 20 greedy episodes that each recipe has to reach, see test_recipe_reaches_its_return."""
+DEMONSTRATED = ("sqil", "dqfd")
+"""The recipes that take demonstrations."""
 TWINS = {f"{name}.py": f"{name}_{'cartpole' if name in CARTPOLE else 'pendulum'}.yaml" for name in BARS}
 OFFLINE = {name: f"{name}_pendulum.yaml" for name in ("bc", "td3_bc", "iql", "awac", "cql")}
 OFFLINE["discrete_cql"] = "discrete_cql_cartpole.yaml"
@@ -55,6 +60,14 @@ def load(file: Path) -> ModuleType:
 def twin_of(name: str) -> dict[str, Any]:
     twin: dict[str, Any] = yaml.safe_load((RECIPES / "configs" / TWINS[name]).read_text())
     return twin
+
+
+def arguments_of(name: str, folder: Path) -> list[str]:
+    """Return what the command line of a recipe needs; a recipe with demonstrations gets some of a random policy."""
+    if name.removesuffix(".py") not in DEMONSTRATED:
+        return []
+    collect(None, str(folder / "demos.npz"), 10, random=True, env_id="CartPole-v1")
+    return ["demos.npz"]
 
 
 def policy_class_of(recipe: ModuleType) -> type[Policy[Any]]:
@@ -99,6 +112,7 @@ def test_recipe_and_its_yaml_have_equal_settings(name: str) -> None:
     cfg, config_class = twin["model"]["cfg"], policy_class.config_class
     assert resolve(config_class, cfg) == resolve(config_class, recipe.CONFIG)
     data = {"env_id": recipe.ENV_ID, "num_envs": recipe.NUM_ENVS, "seed": 0, "max_env_step": recipe.MAX_ENV_STEP}
+    data |= {"demonstrations": "demos.npz"} if name.removesuffix(".py") in DEMONSTRATED else {}
     assert (twin["data"], twin["seed_everything"]) == (data, 0)
     name_of_runs = TWINS[name].removesuffix(".yaml")
     assert twin["trainer"]["logger"]["init_args"] == {"save_dir": "runs", "name": name_of_runs}
@@ -110,7 +124,7 @@ def test_recipe_trains_and_ends_with_the_return_and_the_best_checkpoint(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [name, "--max-env-step", "1"])  # one round
+    monkeypatch.setattr(sys, "argv", [name, *arguments_of(name, tmp_path), "--max-env-step", "1"])  # one round
     load(RECIPES / name).main()
     score, best = capsys.readouterr().out.strip().splitlines()[-2:]
     found = re.fullmatch(r"mean return of 20 greedy episodes: (-?\d+\.\d)", score)
@@ -124,6 +138,7 @@ def test_recipe_trains_and_ends_with_the_return_and_the_best_checkpoint(
 @EVERY
 def test_yaml_trains_from_the_command_line(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    arguments_of(name, tmp_path)
     short = ["--data.max_env_step", "1", "--model.cfg.eval.evaluator.n_episode", "2"]
     main(["fit", "--config", str(RECIPES / "configs" / TWINS[name]), *short])
     (file,) = tmp_path.rglob("last.ckpt")
@@ -149,5 +164,10 @@ def test_recipes_are_no_package() -> None:
 @pytest.mark.parametrize("seed", ["0", "1", "2"])
 @EVERY
 def test_recipe_reaches_its_return(name: str, seed: str, tmp_path: Path) -> None:
-    output = run(name, tmp_path, "--seed", seed)
+    demonstrations = []
+    if name.removesuffix(".py") in DEMONSTRATED:
+        run("dqn.py", tmp_path)
+        demonstrations = [str(tmp_path / "best.npz")]
+        collect(next(tmp_path.rglob("best.ckpt")), demonstrations[0], 20, greedy=True)
+    output = run(name, tmp_path, *demonstrations, "--seed", seed)
     assert float(output.strip().splitlines()[-2].split()[-1]) >= BARS[name.removesuffix(".py")]

@@ -25,6 +25,7 @@ from lightning_ding.rl.running import Moments, moments
 CLIP = 10.0  # normalised numbers stay in [-CLIP, CLIP]
 EPSILON = 1e-8  # is added to a variance
 ESCAPES = str.maketrans({"%": "%25", ":": "%3A", ".": "%2E", "/": "%2F"})  # in keys that become names of statistics
+OBSERVATIONS, REWARDS = ("obs", "next_obs", "next_obs_1"), ("reward", "reward_1")  # entries of a transition
 OBS, REWARD = "obs", "reward"  # names of the statistics; those of an entry of a Dict are called obs:entry
 
 
@@ -110,13 +111,13 @@ class Normaliser(nn.Module):
     def normalise_batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return transitions with normalised ``obs``, ``next_obs`` and ``reward``; any leading axes.
 
-        The reward may be that of several steps, summed.
+        The reward may be that of several steps, summed; then those of the first step are normalised too, if there are.
         """
         if not self.is_on:
             return cast("dict[str, Any]", batch)
-        normal = {name: self.normalise_obs(batch[name]) for name in ("obs", "next_obs") if name in batch}
+        normal = {name: self.normalise_obs(batch[name]) for name in OBSERVATIONS if name in batch}
         if self._has_reward:
-            normal["reward"] = self._part(REWARD).scaled(batch["reward"])
+            normal |= {name: self._part(REWARD).scaled(batch[name]) for name in REWARDS if name in batch}
         return {**batch, **normal}
 
     # ------------------------------------------------------------------ updating the statistics

@@ -143,6 +143,7 @@ class AdvancedReplayBuffer(RingBuffer):
         n_step: int = 1,
         discount_factor: float = 1.0,
         as_list: bool = False,
+        first_step: bool = False,
     ) -> Any:
         """Return a copy of transitions drawn in proportion to priority^alpha, one of each B-th of the total weight.
 
@@ -150,6 +151,7 @@ class AdvancedReplayBuffer(RingBuffer):
 
         Args:
             sample_range: Range of transitions to draw from, by age, the oldest first; None draws from all.
+            first_step: Add ``reward_1``, ``terminated_1`` and ``next_obs_1``, those of the first of the n steps.
 
         Returns:
             A nested dict of tensors, leading axes (B,) or (U, B): the pushed entries, ``discount``, ``IS`` (eq. 1 of
@@ -171,6 +173,8 @@ class AdvancedReplayBuffer(RingBuffer):
             rows, weight, smallest = self._draw_fresh(shape, cur_learner_iter, sample_range)
             self._newest_sample = rows.flatten()  # a copy, because the rows are returned
             batch = self._storage.gather(rows, n_step, discount_factor)
+            if first_step:
+                batch |= self._storage.gather_first(rows)
             batch["IS"] = torch.from_numpy(((weight / smallest) ** -self.beta).astype(np.float32))
             batch["priority"] = torch.from_numpy(self._priority[rows])
             batch["replay_unique_id"] = torch.from_numpy(self._id_of(rows))

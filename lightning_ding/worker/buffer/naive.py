@@ -44,6 +44,7 @@ class NaiveReplayBuffer(RingBuffer):
         n_step: int = 1,
         discount_factor: float = 1.0,
         as_list: bool = False,
+        first_step: bool = False,
     ) -> Any:
         """Return a copy of uniformly drawn transitions; see also :meth:`IBuffer.sample`.
 
@@ -51,6 +52,7 @@ class NaiveReplayBuffer(RingBuffer):
             sample_range: Range of transitions to draw from, by age: ``slice(-10, None)`` are the newest ten,
                 ``slice(0, 10)`` the oldest. None draws from all.
             replace: Allow a transition to occur in a minibatch more than once.
+            first_step: Add ``reward_1``, ``terminated_1`` and ``next_obs_1``, those of the first of the n steps.
 
         Raises:
             ValueError: If there are fewer than B transitions to draw from and ``replace`` is false, or none at all, or
@@ -64,6 +66,8 @@ class NaiveReplayBuffer(RingBuffer):
                 rows = self._draw_aged(num_batches or 1, batch_size, replace, sample_range)
             self._note_sample(rows.size, cur_learner_iter)
             batch = self._storage.gather(rows if num_batches else rows[0], n_step, discount_factor)
+            if first_step:
+                batch |= self._storage.gather_first(rows if num_batches else rows[0])
         return to_lists(batch, num_batches, n_step) if as_list else batch
 
     def _draw(self, num_batches: int, batch_size: int, replace: bool) -> Rows:

@@ -225,6 +225,27 @@ class RingStorage:
                 flat[next_name] = from_numpy(read(links))
         return flat if self._is_flat else nested.unflatten(flat)
 
+    def gather_first(self, rows: Rows) -> dict[str, Any]:
+        """Return a copy of the single steps in ``rows``, whatever the steps of the return are.
+
+        Args:
+            rows: Rows of the ring, of any shape, which is the leading shape of the result.
+
+        Returns:
+            ``reward_1``, ``terminated_1`` and ``next_obs_1``, as tensors.
+
+        Raises:
+            ValueError: If the transitions lack a reward, ``terminated`` or ``next_obs``.
+        """
+        missing = [name for name in ("reward", "terminated") if name not in self.columns]
+        missing += [] if self.frames else ["next_obs"]
+        if missing:
+            raise ValueError(f"first_step must be False for transitions without {', '.join(missing)}")
+        flat = {f"{name}_1": from_numpy(self.columns[name].take(rows, 0)) for name in ("reward", "terminated")}
+        links = self._links.link.take(rows)
+        flat |= {f"next_obs_1{name.removeprefix('obs')}": from_numpy(read(links)) for name, _, read in self._reads}
+        return nested.unflatten(flat)
+
     def require_windows(self, what: str = "n_step must be 1") -> None:
         """Check that transitions have the entries that define their order and the ends of episodes.
 

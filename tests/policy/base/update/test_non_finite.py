@@ -14,7 +14,7 @@ from lightning import Trainer
 from torch import Tensor, nn
 
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
-from lightning_ding.datamodules.replay import ReplayRound
+from lightning_ding.datamodules.replay_round import ReplayRound
 from lightning_ding.policy import DQNPolicy, NonFiniteError, PPOPolicy, SACPolicy, create_policy, load_dump
 from lightning_ding.policy.base.update import non_finite
 from lightning_ding.policy.base.update.non_finite import NonFiniteGuard

@@ -1,0 +1,155 @@
+"""Demonstrations next to a replay buffer: a share of each minibatch is drawn from a data set.
+
+Shapes: N transitions of the data set, B transitions of a minibatch, U minibatches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lightning_ding import nested
+from lightning_ding.checkpoints import save_object
+from lightning_ding.checkpoints.folder import DEMONSTRATIONS_FILE
+from lightning_ding.config import require
+from lightning_ding.datamodules.dataset import Dataset
+from lightning_ding.worker import IBuffer, create_buffer
+from lightning_ding.worker_config import ReplayBufferConfig
+
+DRAWS_FILE = "demonstrations.pt"
+NO_LIMITS = {"max_use": None, "max_staleness": None, "memmap_dir": None, "enable_track_used_data": False}
+"""Keys of a buffer that would make demonstrations leave it, or mix its files with those of the replay buffer."""
+
+
+class Demonstrations:
+    """The transitions of a data set in a buffer of their own, which nothing leaves.
+
+    Args:
+        dataset: The transitions.
+        share: Share of a minibatch that is drawn from them, in (0, 1); at least one transition, and not all.
+        config: Config of the replay buffer; this buffer has the same type and priorities.
+        seed: Seed of the draws.
+        action_start: What discrete actions count from in the data set, unless it counts them from 0.
+        imitation_reward: Whether each step has a reward of 1, in place of that in the data set.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        share: float,
+        config: ReplayBufferConfig,
+        seed: np.random.SeedSequence,
+        action_start: Any,
+        imitation_reward: bool,
+    ) -> None:
+        limits: dict[str, Any] = {
+            one.name: NO_LIMITS[one.name] for one in dataclasses.fields(config) if one.name in NO_LIMITS
+        }
+        limits["replay_buffer_size"] = len(dataset)
+        self.share = share
+        self._draws = np.random.default_rng(seed)
+        self.buffer: IBuffer = create_buffer(dataclasses.replace(config, **limits), seed=self._draws)
+        """The buffer, which holds all of them."""
+        columns = dict(dataset.columns)
+        if not dataset.starts_at_zero:
+            columns["action"] = action_start.from_env(columns["action"])
+        if imitation_reward:
+            columns["reward"] = np.ones_like(columns["reward"])
+        columns["env_id"] = np.zeros(len(dataset), dtype=np.int64)
+        self.columns = columns
+        """``obs``, ``action``, ``reward``, ``next_obs``, ``terminated``, ``truncated``, ``episode_id`` and ``env_id``:
+        nested arrays with leading axis N, as the policy learns from them."""
+        self.buffer.push(columns)
+
+    def number(self, batch_size: int) -> int:
+        """Return how many demonstrations a minibatch has.
+
+        Raises:
+            ValueError: If a minibatch cannot have both kinds, or needs more demonstrations than there are.
+        """
+        require(batch_size >= 2, "learn.batch_size", ">= 2 with demonstrations", batch_size)
+        number = min(max(1, round(self.share * batch_size)), batch_size - 1)
+        enough = f"one with at least {number} transitions, the share of a minibatch"
+        require(number <= self.buffer.count(), "demonstrations", enough, self.buffer.count())
+        return number
+
+    def mixed_with(self, buffer: IBuffer) -> MixedBuffer:
+        """Return a source of minibatches that begin with transitions of ``buffer`` and end with demonstrations."""
+        return MixedBuffer(buffer, self)
+
+    def alone(self) -> MixedBuffer:
+        """Return a source of minibatches of demonstrations only."""
+        return MixedBuffer(None, self)
+
+    def of_rank(self, rank: int, world_size: int) -> Any:
+        """Return an equal share of the episodes for each rank, as tensors, for the statistics of a normaliser."""
+        mine = self.columns["episode_id"] % world_size == rank
+        own = {name: nested.index(self.columns[name], mine) for name in ("obs", "reward", "episode_id")}
+        return nested.to_tensor({**own, "env_id": own["episode_id"]})
+
+    def save(self, folder: Path, with_buffer: bool = True) -> None:
+        """Write the state of the draws, and the priorities if there are any and ``with_buffer`` is true."""
+        save_object(self._draws.bit_generator.state, folder / DRAWS_FILE)
+        if with_buffer and self.buffer.is_prioritised:
+            self.buffer.save_data(folder / DEMONSTRATIONS_FILE)
+
+    def load(self, folder: Path, seed: np.random.SeedSequence | None = None) -> None:
+        """Restore what ``save`` wrote; with ``seed``, the draws begin from it instead."""
+        if (folder / DEMONSTRATIONS_FILE).is_file():
+            self.buffer.load_data(folder / DEMONSTRATIONS_FILE)
+        if seed is not None:
+            self._draws.bit_generator.state = np.random.default_rng(seed).bit_generator.state
+        elif (folder / DRAWS_FILE).is_file():
+            self._draws.bit_generator.state = torch.load(folder / DRAWS_FILE, weights_only=True)
+
+
+class MixedBuffer:
+    """Minibatches of transitions of a replay buffer and of demonstrations, for :class:`ReplayRound`.
+
+    Args:
+        own: The replay buffer; None for minibatches of demonstrations only.
+        demonstrations: The demonstrations.
+    """
+
+    def __init__(self, own: IBuffer | None, demonstrations: Demonstrations) -> None:
+        self._own = own
+        self._demonstrations = demonstrations
+
+    @property
+    def is_prioritised(self) -> bool:
+        """Whether ``update`` takes priorities and minibatches depend on them."""
+        return self._demonstrations.buffer.is_prioritised
+
+    def sample(self, batch_size: int, **kwargs: Any) -> dict[str, Any]:
+        """Return a minibatch as :meth:`IBuffer.sample` does, with ``is_expert``, leading axes (B,) or (U, B).
+
+        The demonstrations are the last transitions of each minibatch. Entries that only one of the two buffers has are
+        left out.
+        """
+        buffer = self._demonstrations.buffer
+        if self._own is None:
+            batch: dict[str, Any] = buffer.sample(batch_size, **kwargs)
+            return batch | {"is_expert": torch.ones_like(batch["terminated"], dtype=torch.bool)}
+        number = self._demonstrations.number(batch_size)
+        drawn = (self._own.sample(batch_size - number, **kwargs), buffer.sample(number, **kwargs))
+        for is_expert, part in enumerate(drawn):
+            part["is_expert"] = torch.full_like(part["terminated"], is_expert, dtype=torch.bool)
+        first, last = (nested.flatten(part) for part in drawn)
+        axis = 0 if kwargs.get("num_batches") is None else 1
+        joined = {name: torch.cat([one, last[name].to(one.dtype)], axis) for name, one in first.items() if name in last}
+        return nested.unflatten(joined)
+
+    def update(self, info: Mapping[str, Any]) -> None:
+        """Set the priorities of a minibatch, each part in its own buffer."""
+        buffer = self._demonstrations.buffer
+        if self._own is None:
+            buffer.update(info)
+            return
+        first = len(info["priority"]) - self._demonstrations.number(len(info["priority"]))
+        self._own.update({name: value[:first] for name, value in info.items()})
+        buffer.update({name: value[first:] for name, value in info.items()})

@@ -1,0 +1,139 @@
+"""DQfD: DQN that first learns from demonstrations, and keeps a share of them in each minibatch.
+
+Paper: Hester et al. 2018 (https://arxiv.org/abs/1704.03732): the loss is eq. 2, the margin loss the equation before it.
+
+Where this differs: each minibatch has a fixed share of demonstrations (``demonstration_share`` of the datamodule), as
+in DI-engine, and not a larger priority for them; the other parts are those of ``dqn``. The options of ``learn`` that
+DQN does not have are named as in DI-engine and have its defaults. The margin loss is averaged over the whole minibatch,
+and importance-sampling weights weigh it too. The priority is the size of the one-step error.
+
+Shapes: B batch, A actions, U minibatches of a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from lightning_ding import rl
+from lightning_ding.config import require
+from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.dqn import DQNConfig, DQNLearnConfig, DQNPolicy
+from lightning_ding.policy.q_learning import QLearningOtherConfig
+from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.worker_config import ReplayBufferConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class DQfDLearnConfig(DQNLearnConfig):
+    """Options for updates."""
+
+    lambda1: float = 1.0
+    """Weight of the loss of the n-step return, >= 0; that of the one-step return has the weight 1."""
+    lambda2: float = 1.0
+    """Weight of the margin loss of the demonstrations, >= 0."""
+    lambda3: float = 1e-5
+    """Weight of half the sum of the squared parameters, >= 0."""
+    margin_function: float = 0.8
+    """Least distance of the demonstrated action's value to the others, >= 0."""
+    per_train_iter_k: int = 10
+    """Updates from demonstrations only, before the first collection, >= 0."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("lambda1", "lambda2", "lambda3", "margin_function", "per_train_iter_k"):
+            require(getattr(self, name) >= 0, f"learn.{name}", ">= 0", getattr(self, name))
+
+
+def _dqfd_other() -> QLearningOtherConfig:
+    return QLearningOtherConfig(replay_buffer=ReplayBufferConfig(type="advanced", replay_buffer_size=1_000_000))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DQfDConfig(DQNConfig):
+    """Everything that can be set of DQfD."""
+
+    nstep: int | None = 10
+    """Steps of the return, >= 1; fewer at an episode's end. None means 3 where a buffer sums the rewards, and 1
+    for batches without discount, which do not come from such a buffer."""
+    priority: bool = True
+    """Pass the size of each error to the buffer as its priority; needs a prioritised buffer."""
+    priority_IS_weight: bool = True  # noqa: N815 - DI-engine's name
+    """Weigh errors by the buffer's importance-sampling weights; needs priority."""
+    random_collect_size: int = 0
+    """Transitions collected with random actions before the first update on each rank, >= 0."""
+    learn: DQfDLearnConfig = field(default_factory=DQfDLearnConfig)
+    """Options for updates."""
+    other: QLearningOtherConfig = field(default_factory=_dqfd_other)
+    """Exploration, and prioritised replay."""
+
+
+@POLICY_REGISTRY.register("dqfd")
+class DQfDPolicy(DQNPolicy):
+    """DQfD for discrete, multi-discrete and multi-binary actions; all kinds of observations; action masks.
+
+    It needs a :class:`ReplayDataModule` with ``demonstrations``. The arguments are those of :class:`Policy`; a
+    ``model`` maps observations to ``{"logit": action values}``.
+
+    Example:
+        >>> policy = DQfDPolicy({"model": {"obs_shape": 4, "action_shape": 2}})
+        >>> policy.eval_mode.forward({0: torch.zeros(4), 1: torch.ones(4)})[1]["action"].shape
+        torch.Size([])
+    """
+
+    config_class: ClassVar[type[PolicyConfig]] = DQfDConfig
+    demonstrations: ClassVar[Literal["optional", "needed", "imitated"]] = "needed"
+    target_inputs: ClassVar[tuple[str, ...]] = ("next_obs", "next_obs_1")
+    config: DQfDConfig
+
+    def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of a minibatch and its metrics; see :meth:`DQNPolicy.loss`.
+
+        Args:
+            batch: The entries that DQN needs; ``is_expert`` (B,), True for demonstrations; and ``reward_1`` (B,),
+                ``terminated_1`` (B,) and ``next_obs_1`` of the first of the n steps.
+        """
+        learn, weight = self.config.learn, self._weight(batch)
+        first = self._targets(_first_step(batch, self.config.discount_factor))
+        targets = list(zip(first, self._targets(batch), strict=True))
+        values = self._values(self._output(self.model, batch["obs"]), batch["obs"])
+        errors, margins, predictions = [], [], []
+        for (q, _), action, (one_step, n_step) in zip(values, self._parts(batch["action"]), targets, strict=True):
+            prediction = rl.take_action_value(q, action)
+            long = rl.td_loss(prediction, n_step, weight, learn.loss)
+            errors.append(rl.td_loss(prediction, one_step, weight, learn.loss) + learn.lambda1 * long)
+            margins.append(rl.large_margin(q, action, learn.margin_function) * batch["is_expert"])
+            predictions.append(prediction)
+        margin = torch.stack(margins).mean(0)
+        margin_loss = (margin if weight is None else weight * margin).mean()
+        loss = torch.stack(errors).mean() + learn.lambda2 * margin_loss + learn.lambda3 * self._half_square()
+        q_value, target = torch.stack(predictions).mean(0).detach(), torch.stack(first).mean(0)
+        report = {"total_loss": loss.detach(), "q_value": q_value, "target_q_value": target}
+        report["margin_loss"] = margin_loss.detach()
+        if self.config.priority:
+            pairs = zip(predictions, first, strict=True)
+            report["priority"] = torch.stack([rl.td_error(one, other) for one, other in pairs]).mean(0)
+        return loss, report
+
+    def _half_square(self) -> Tensor:
+        """Return half the sum of the squared parameters."""
+        return 0.5 * torch.stack([one.square().sum() for one in self.model.parameters()]).sum()
+
+    def _get_sample_options(self) -> dict[str, Any]:
+        options = {"n_step": self._get_nstep(), "discount_factor": self._get_discount_factor()}
+        return {**options, "first_step": True}
+
+    def _monitor_vars_learn(self) -> list[str]:
+        return [*super()._monitor_vars_learn(), "margin_loss"]
+
+
+def _first_step(batch: Mapping[str, Any], discount_factor: float) -> dict[str, Any]:
+    """Return the first of the n steps of each transition, in the form of a minibatch with one step."""
+    reward = batch["reward_1"]
+    step = {"reward": reward, "next_obs": batch["next_obs_1"], "terminated": batch["terminated_1"]}
+    step["discount"] = torch.full_like(reward, discount_factor)
+    return step | {"target_q": batch["target_q_1"]} if "target_q_1" in batch else step
