@@ -27,6 +27,7 @@ from lightning_ding.worker import create_buffer
 DatasetLike = str | Path | Mapping[str, Any] | Dataset
 MINARI_ID = re.compile(r"(minari:)?(?P<id>([\w.-]+/)*[\w.-]+-v\d+)")
 SPACE_ENTRIES = ("action_low", "action_high", "action_n", "action_start")
+KINDS_OF_BUFFERS = {"NaiveReplayBuffer": "naive", "AdvancedReplayBuffer": "advanced", "HERReplayBuffer": "her"}
 KINDS = "the path of an .npz file or of a replay buffer's .safetensors file, or the id of a Minari data set (name-v0)"
 
 
@@ -143,8 +144,8 @@ def _read_buffer(path: Path) -> Dataset:
         raise ValueError(f"dataset must be a file that a replay buffer saved, got {path}: {error}") from error
     require("counters" in header, "dataset", "a file that a replay buffer saved", str(path))
     counters = json.loads(header["counters"])
-    kind = {"NaiveReplayBuffer": "naive", "AdvancedReplayBuffer": "advanced"}.get(counters.get("buffer"))
-    allowed = "a file of a buffer of transitions (naive or advanced)"
+    kind = KINDS_OF_BUFFERS.get(counters.get("buffer"))
+    allowed = "a file of a buffer of transitions (naive, advanced or her)"
     require(kind is not None, "dataset", allowed, f"{path} of a {counters.get('buffer')}")
     sizes = {"replay_buffer_size": counters["capacity"], "frame_stack": counters["frame_stack"]}
     buffer: Any = create_buffer({"type": kind, **sizes})

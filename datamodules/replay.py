@@ -24,8 +24,9 @@ from lightning_ding.datamodules.dataset_files import DatasetLike, load_dataset
 from lightning_ding.datamodules.demonstrations import Demonstrations
 from lightning_ding.datamodules.replay_round import ReplayRound
 from lightning_ding.datamodules.rng import Seeds
+from lightning_ding.envs import make_vector_env
 from lightning_ding.envs.named import EnvLike, Names, Wrappers
-from lightning_ding.envs.vector import EnvTimeout, VectorMode
+from lightning_ding.envs.vector import MODES, SEPARATE_MODES, EnvTimeout, VectorMode
 from lightning_ding.ranks import on_any_rank
 from lightning_ding.worker import IBuffer, create_buffer, get_serial_collector_cls
 
@@ -289,6 +290,18 @@ class ReplayDataModule(CollectingDataModule):
         self._demonstrations.number(batch_size)
         fits = not policy.get_attribute("pretraining_updates") or batch_size <= len(dataset)
         require(fits, "learn.batch_size", f"at most the {len(dataset)} demonstrations, with pretraining", batch_size)
+
+    def _setup_collector(self, trainer: Trainer) -> None:
+        super()._setup_collector(trainer)
+        buffer = cast(IBuffer, self.buffer)
+        if buffer.needs_env:
+            kind = self._policy.config.other.replay_buffer.type
+            allowed = f"one of {SEPARATE_MODES} with other.replay_buffer.type {kind!r}"
+            require(MODES[self.mode].has_separate_envs, "mode", allowed, self.mode)
+            wrappers = self._collector_wrappers()
+            env: Any = make_vector_env(self.env_id, 1, "sync", None, wrappers, self.env_kwargs)
+            self._envs.append(env)
+            buffer.use_env(env.envs[0])
 
     def _check_policy(self, policy: Any) -> None:
         """Make the buffer, if there is none for this policy yet, and check that it fits the policy."""

@@ -3,12 +3,14 @@
 from lightning_ding.worker.buffer.advanced import AdvancedReplayBuffer
 from lightning_ding.worker.buffer.base import IBuffer, create_buffer, get_buffer_cls
 from lightning_ding.worker.buffer.episode import EpisodeReplayBuffer
+from lightning_ding.worker.buffer.her import HERReplayBuffer
 from lightning_ding.worker.buffer.naive import NaiveReplayBuffer
 from lightning_ding.worker.buffer.sequence import SequenceReplayBuffer
 
 __all__ = [
     "AdvancedReplayBuffer",
     "EpisodeReplayBuffer",
+    "HERReplayBuffer",
     "IBuffer",
     "NaiveReplayBuffer",
     "SequenceReplayBuffer",

@@ -29,6 +29,8 @@ class IBuffer(Worker):
     """Whether ``update`` takes priorities and minibatches depend on them."""
     gives_sequences: ClassVar[bool] = False
     """Whether samples have an axis of time."""
+    needs_env: ClassVar[bool] = False
+    """Whether :meth:`use_env` must be called before the first draw."""
     budget: int | None = None
     """Env steps of the whole run, for schedules in shares of it; None if it is not known."""
 
@@ -122,6 +124,9 @@ class IBuffer(Worker):
     def next_episode_id(self) -> int:
         """Return an ``episode_id`` above the ids of all stored transitions. The base class returns 0."""
         return 0
+
+    def use_env(self, env: Any) -> None:
+        """Take what the draws need of an env, which is not stepped. The base class needs nothing."""
 
     def pop_metrics(self) -> dict[str, float]:
         """Return the metrics since the last call. The base class has no metrics."""

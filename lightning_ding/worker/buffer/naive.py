@@ -65,10 +65,14 @@ class NaiveReplayBuffer(RingBuffer):
             else:
                 rows = self._draw_aged(num_batches or 1, batch_size, replace, sample_range)
             self._note_sample(rows.size, cur_learner_iter)
-            batch = self._storage.gather(rows if num_batches else rows[0], n_step, discount_factor)
+            batch = self._gather(rows if num_batches else rows[0], n_step, discount_factor)
             if first_step:
                 batch |= self._storage.gather_first(rows if num_batches else rows[0])
         return to_lists(batch, num_batches, n_step) if as_list else batch
+
+    def _gather(self, rows: Rows, n_step: int, discount_factor: float) -> dict[str, Any]:
+        """Return a copy of the transitions in ``rows``, shape (B,) or (U, B); see :meth:`RingStorage.gather`."""
+        return self._storage.gather(rows, n_step, discount_factor)
 
     def _draw(self, num_batches: int, batch_size: int, replace: bool) -> Rows:
         """Return rows, shape (U, B)."""

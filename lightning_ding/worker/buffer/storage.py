@@ -246,6 +246,10 @@ class RingStorage:
         flat |= {f"next_obs_1{name.removeprefix('obs')}": from_numpy(read(links)) for name, _, read in self._reads}
         return nested.unflatten(flat)
 
+    def read_next(self, rows: Rows, name: str) -> NDArray[Any]:
+        """Return a copy of one leaf of the observations after the steps in ``rows``, such as ``"obs/camera"``."""
+        return self.frames[name].read(self._links.link.take(rows))
+
     def require_windows(self, what: str = "n_step must be 1") -> None:
         """Check that transitions have the entries that define their order and the ends of episodes.
 
