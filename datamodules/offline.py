@@ -227,6 +227,7 @@ class OfflineDataModule(CollectingDataModule):
         require(not policy.get_attribute("on_policy"), "policy", "one that learns from replay", name)
         is_enough = policy.get_attribute("demonstrations") == "optional"
         require(is_enough, "policy", "one that learns from a data set alone", name)
+        policy.learner.rewards.refuse("OfflineDataModule")
         fits = f"at most the {len(self.dataset)} transitions of the data set"
         size = policy.get_attribute("batch_size")
         require(size <= len(self.dataset), "learn.batch_size", fits, size)

@@ -272,6 +272,7 @@ class RemoteReplayDataModule(CollectingDataModule):
         is_enough = policy.get_attribute("demonstrations") == "optional"
         require(is_enough, "policy", "one that needs no demonstrations", name)
         require(not policy.get_attribute("on_policy"), "policy", "one that learns from replay", name)
+        policy.learner.rewards.refuse("RemoteDataModule")
 
     def _setup_evaluator(self, stage: str) -> None:
         if self.validate:

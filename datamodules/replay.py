@@ -256,6 +256,8 @@ class ReplayDataModule(CollectingDataModule):
             collected = {**collected, "reward": np.zeros_like(collected["reward"])}
         if self._policy.normaliser.is_on:
             self._policy.normaliser.update(nested.to_tensor(collected))
+        if self._policy.learner.rewards.is_on:
+            self._policy.learner.rewards.collect_data(nested.to_tensor(collected))
         buffer.push(collected, env_step)
         if self._dropped_episodes:  # transitions from before the fault may be in the buffer
             buffer.drop_episodes(self._dropped_episodes)

@@ -203,6 +203,7 @@ def read_collecting(policy: Any, collector: ISerialCollector, env: VectorEnv, ev
     """
     state: State = {"memory": policy.collect_memory(), "metrics": policy.metrics.state_dict(), "missing": None}
     state |= {"returns": policy.normaliser.episode_state()}
+    state |= {"rewards": policy.learner.rewards.state()} if policy.learner.rewards.is_on else {}
     state |= {"collector": None, "envs": None, "evaluation_envs": None}
     try:
         state["collector"] = collector.state_dict()
@@ -222,6 +223,8 @@ def restore_collecting(
     """
     missing: str | None = state["missing"] or _other_collector(state["collector"], collector)
     policy.metrics.load_state_dict(state["metrics"], policy.device)
+    if "rewards" in state:
+        policy.learner.rewards.load_state(state["rewards"])
     if missing is None:
         try:
             load_env_state(env, state["envs"])

@@ -97,6 +97,8 @@ class ReplayConfig(PolicyConfig):
         require(0 <= self.discount_factor <= 1, "discount_factor", "in [0, 1]", self.discount_factor)
         require(self.priority or not self.priority_IS_weight, "priority_IS_weight", "False without priority", True)
         require(self.random_collect_size >= 0, "random_collect_size", ">= 0", self.random_collect_size)
+        is_single = self.reward_model.type is None or self.nstep in (1, None)
+        require(is_single, "nstep", "1 or None with a reward model, which rewards single steps", self.nstep)
 
 
 NSTEP = 3  # steps of the return where the config leaves them open
@@ -158,7 +160,7 @@ class ReplayPolicy(Policy[ReplayConfigT]):
             self.target_model.load_state_dict(state["target_model"])
 
     def _get_nstep(self) -> int:
-        return self.config.nstep or NSTEP
+        return self.config.nstep or (NSTEP if self.config.reward_model.type is None else 1)
 
     def _get_discount_factor(self) -> float:
         return self.config.discount_factor

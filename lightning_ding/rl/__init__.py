@@ -60,7 +60,7 @@ from lightning_ding.rl.policy_gradients import (
     standardise,
 )
 from lightning_ding.rl.returns import discounted_return, gae, n_step_return
-from lightning_ding.rl.running import RunningMeanStd, combine_moments, moments
+from lightning_ding.rl.running import RunningMeanStd, RunningReturns, combine_moments, moments
 from lightning_ding.rl.sequences import Sequences, time_major
 from lightning_ding.rl.soft import expected_soft_value, munchausen_bonus, soft_q_target, soft_value
 from lightning_ding.rl.td import TDLoss, double_q_target, masked, q_target, take_action_value, td_error, td_loss
@@ -75,6 +75,7 @@ __all__ = [
     "OrnsteinUhlenbeckNoise",
     "PPOPolicyLoss",
     "RunningMeanStd",
+    "RunningReturns",
     "Sequences",
     "TDLoss",
     "VTrace",

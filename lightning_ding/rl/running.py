@@ -1,7 +1,7 @@
-"""Running mean and standard deviation.
+"""Running mean and standard deviation, and discounted returns of a stream of rewards.
 
-Shapes: B batch; items have the shape ``shape``. Moments are a count, a mean, and m2, the sum of squared deviations from
-the mean.
+Shapes: S transitions in the order in which they were collected, B batch; items have the shape ``shape``. Moments are a
+count, a mean, and m2, the sum of squared deviations from the mean.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+
+from lightning_ding.rl.sequences import time_major
 
 Moments = tuple[Tensor, Tensor, Tensor]
 Array = TypeVar("Array", Tensor, NDArray[Any])
@@ -99,3 +102,43 @@ class RunningMeanStd(nn.Module):
         """Root mean square in double precision; 1 where all items are (almost) 0 or there are none."""
         square = self.mean.square() + self.m2 / self.count.clamp(min=1)
         return torch.where(square > 1e-12, square.sqrt(), 1.0)
+
+
+class RunningReturns:
+    """The discounted return so far of the current episode of each env.
+
+    Example:
+        >>> returns = RunningReturns()
+        >>> env_id, episode_id = torch.tensor([0, 1, 0]), torch.tensor([0, 1, 0])
+        >>> returns.follow(torch.tensor([1.0, 2.0, 4.0]), env_id, episode_id, 0.5)
+        tensor([1.0000, 2.0000, 4.5000], dtype=torch.float64)
+    """
+
+    def __init__(self) -> None:
+        self.value: NDArray[np.float64] = np.zeros(0)
+        """Return of each env."""
+        self.episode: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        """Id of the episode of each return."""
+
+    def follow(self, reward: Tensor, env_id: Tensor, episode_id: Tensor, discount_factor: float) -> Tensor:
+        """Return the discounted return so far at each of S transitions, shape (S,), and keep the last of each env."""
+        if not len(reward):  # a rank may have no share of a small data set
+            return reward.double()
+        env_id, episode_id = env_id.long().cpu(), episode_id.long().cpu()
+        sequences = time_major(env_id, episode_id)
+        columns = (sequences.lay_out(x).numpy() for x in (reward.double().cpu(), episode_id, env_id))
+        rewards, episodes, (envs, *_) = columns
+        self._make_room(int(envs.max()) + 1)
+        value, before, table = self.value[envs], self.episode[envs], np.empty_like(rewards)
+        for step, valid in enumerate(sequences.valid.numpy()):  # a step of few envs takes torch five times as long
+            so_far = np.where(episodes[step] == before, value, 0.0)  # a product would keep a non-finite value forever
+            table[step] = value = np.where(valid, discount_factor * so_far + rewards[step], value)
+            before = np.where(valid, episodes[step], before)
+        self.value[envs], self.episode[envs] = value, before
+        return sequences.flatten(torch.from_numpy(table))
+
+    def _make_room(self, num_envs: int) -> None:
+        missing = num_envs - len(self.value)
+        if missing > 0:
+            self.value = np.append(self.value, np.zeros(missing))
+            self.episode = np.append(self.episode, np.full(missing, -1))

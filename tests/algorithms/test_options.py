@@ -31,9 +31,16 @@ CANNOT_BE_SET: list[tuple[str, str]] = [  # fields of a family that an algorithm
     ("crossq", "learn.target_theta"),
     ("crossq", "learn.target_update_freq"),
 ]
-# Sections of the workers have tests in tests/worker; a compiled update gives the numbers of an eager one, which
-# tests/policy/base/update/test_updater.py asserts.
-LEFT_OUT = ("collect.collector.", "eval.evaluator.", "other.replay_buffer.", "compile", "on_non_finite")
+# Sections of the workers have tests in tests/worker, that of reward models in tests/reward_model; a compiled update
+# gives the numbers of an eager one, which tests/policy/base/update/test_updater.py asserts.
+LEFT_OUT = (
+    "collect.collector.",
+    "eval.evaluator.",
+    "other.replay_buffer.",
+    "reward_model.",
+    "compile",
+    "on_non_finite",
+)
 BATCH_SIZE = 16
 
 

@@ -51,7 +51,7 @@ class PointEnv(gym.Env[Any, Any]):
         return self._obs(), float(self.compute_reward(self._place, self._goal, {})), False, self._steps == 6, {}
 
     def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Mapping[str, Any]) -> NDArray[np.float32]:
-        return -(np.abs(achieved_goal - desired_goal).max(-1) > 0.1).astype(np.float32)
+        return np.asarray(-(np.abs(achieved_goal - desired_goal).max(-1) > 0.1).astype(np.float32))
 
     def _obs(self) -> dict[str, Any]:
         return {"observation": self._place, "achieved_goal": self._place, "desired_goal": self._goal}

@@ -461,7 +461,8 @@ class DoubledEncoder(nn.Module):
 
 
 WORKER_OPTIONS = {"random_collect_size", "learn.update_per_collect", "learn.batch_size", "collect.n_sample"}
-WORKER_SECTIONS = ("collect.collector.", "eval.evaluator.", "other.replay_buffer.")  # tested with the workers
+# tested with the workers and with the reward models
+WORKER_SECTIONS = ("collect.collector.", "eval.evaluator.", "other.replay_buffer.", "reward_model.")
 
 SOFT = {"learn.target_theta": 0.1}
 LINEAR = {"learn.lr_scheduler.type": "linear", "learn.lr_scheduler.decay": 0.9}

@@ -59,7 +59,7 @@ def leaves_of(config: Any, path: str = "") -> Iterator[str]:
     """Yield the dotted names of all options; the sections of workers count as one."""
     for field in dataclasses.fields(config):
         value, name = getattr(config, field.name), f"{path}{field.name}"
-        is_section = dataclasses.is_dataclass(value) and field.name not in ("collector", "evaluator")
+        is_section = dataclasses.is_dataclass(value) and field.name not in ("collector", "evaluator", "reward_model")
         yield from leaves_of(value, f"{name}.") if is_section else [name]
 
 
@@ -90,6 +90,7 @@ def schedule_changes(section: str, beside: Config) -> dict[str, tuple[Config, An
 ELSEWHERE = {
     "compile": "tests/policy/base/update/test_compiled.py",
     "eval.evaluator": "tests/datamodules/test_rollout.py",
+    "reward_model": "tests/reward_model/test_options.py",
 }
 ELSEWHERE |= {"on_non_finite": "tests/policy/base/update/test_non_finite.py"}
 """Options whose effect is tested in another file."""

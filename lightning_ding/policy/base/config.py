@@ -11,6 +11,7 @@ from lightning_ding.model.encoder import is_image
 from lightning_ding.model.image_encoders import IMAGE_SIZES
 from lightning_ding.policy.base.update.gradient_clipping import GradClip
 from lightning_ding.policy.base.update.optimizers import OptimizerConfig
+from lightning_ding.reward_model_config import RewardModelConfig
 from lightning_ding.schedules import ScheduleConfig
 from lightning_ding.worker.evaluator.config import EvaluatorConfig
 
@@ -115,3 +116,5 @@ class PolicyConfig:
     """Options for updates."""
     eval: EvalConfig = field(default_factory=EvalConfig)
     """Options for evaluation."""
+    reward_model: RewardModelConfig = field(default_factory=RewardModelConfig)
+    """The model of the rewards that the policy learns from."""

@@ -19,7 +19,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from lightning_ding.policy.base.rank_statistics import merge_over_ranks
-from lightning_ding.rl import RunningMeanStd, time_major
+from lightning_ding.rl import RunningMeanStd, RunningReturns
 from lightning_ding.rl.running import Moments, moments
 
 CLIP = 10.0  # normalised numbers stay in [-CLIP, CLIP]
@@ -50,7 +50,7 @@ class Normaliser(nn.Module):
         self.paths: dict[str, tuple[str, ...]] = {}
         """Keys that lead to the normalised entries of an observation, by name of the statistics."""
         self.discount_factor = 1.0
-        self._episodes = _Returns()
+        self._episodes = RunningReturns()
 
     @property
     def is_on(self) -> bool:
@@ -98,7 +98,7 @@ class Normaliser(nn.Module):
         if norm_reward:
             self._add(REWARD, ())
         self.discount_factor = discount_factor
-        self._episodes = _Returns()
+        self._episodes = RunningReturns()
 
     # ------------------------------------------------------------------ normalising
 
@@ -215,37 +215,6 @@ class _Part(RunningMeanStd):
         scale = torch.where(self.count > 0, (variance + EPSILON).rsqrt(), 1.0)
         self.shift.copy_(self.mean)
         self.scale.copy_(scale)
-
-
-class _Returns:
-    """The discounted return so far of the current episode of each env."""
-
-    def __init__(self) -> None:
-        self.value = np.zeros(0)
-        self.episode = np.zeros(0, dtype=np.int64)  # id of the episode of each return
-
-    def follow(self, reward: Tensor, env_id: Tensor, episode_id: Tensor, discount_factor: float) -> Tensor:
-        """Return the discounted return so far at each of S transitions, shape (S,), and keep the last of each env."""
-        if not len(reward):  # a rank may have no share of a small data set
-            return reward.double()
-        env_id, episode_id = env_id.long().cpu(), episode_id.long().cpu()
-        sequences = time_major(env_id, episode_id)
-        columns = (sequences.lay_out(x).numpy() for x in (reward.double().cpu(), episode_id, env_id))
-        rewards, episodes, (envs, *_) = columns
-        self._make_room(int(envs.max()) + 1)
-        value, before, table = self.value[envs], self.episode[envs], np.empty_like(rewards)
-        for step, valid in enumerate(sequences.valid.numpy()):  # a step of few envs takes torch five times as long
-            so_far = np.where(episodes[step] == before, value, 0.0)  # a product would keep a non-finite value forever
-            table[step] = value = np.where(valid, discount_factor * so_far + rewards[step], value)
-            before = np.where(valid, episodes[step], before)
-        self.value[envs], self.episode[envs] = value, before
-        return sequences.flatten(torch.from_numpy(table))
-
-    def _make_room(self, num_envs: int) -> None:
-        missing = num_envs - len(self.value)
-        if missing > 0:
-            self.value = np.append(self.value, np.zeros(missing))
-            self.episode = np.append(self.episode, np.full(missing, -1))
 
 
 def check_holds_statistics(checkpoint: Mapping[str, Any]) -> None:

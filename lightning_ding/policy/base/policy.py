@@ -233,6 +233,7 @@ class Policy(LightningModule, Generic[ConfigT]):
             self.hparams["cfg"] = to_save(self)
             if self._is_built:
                 self._init_spaces()
+                self.learner.rewards.build()
         if not self._is_built:
             self._initialise(None)
         return self
@@ -261,6 +262,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         self._action_selector.use(self.model)
         for field in self.enable_field:
             getattr(self, f"_init_{field}")()
+        self.learner.rewards.build()
         self._is_built = True
 
     def _model_cfg(self) -> dict[str, Any]:
@@ -351,11 +353,12 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     def _state_dict_learn(self) -> dict[str, Any]:
         self._require_field("learn")
-        return self._network_state() | self.updater.state_dict()
+        return self._network_state() | self.updater.state_dict() | self.learner.rewards.network_state()
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         self._require_field("learn")
         self._load_network_state(state)
+        self.learner.rewards.load_network_state(state)
         self.updater.load_state_dict(state)
 
     def configure_callbacks(self) -> list[Callback]:

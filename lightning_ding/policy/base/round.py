@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lightning_ding.policy.base.reference_form import columns_of
+from lightning_ding.policy.base.rewards import RewardLearner
 
 Batch = dict[str, Any]
 
@@ -41,6 +42,8 @@ class RoundLearner:
     """
 
     def __init__(self, policy: Any) -> None:
+        self.rewards = RewardLearner(policy)
+        """The rewards that the policy learns from."""
         self._policy = policy
         self._position = 0  # before the round; schedules are evaluated there
 
@@ -58,10 +61,11 @@ class RoundLearner:
             output = self.update(batch)
             output.pop("priority", None)
         else:
-            batch.prepare(lambda data: policy._prepare_round(policy.normaliser.normalise_batch(data)))
+            self.rewards.train()
+            batch.prepare(lambda data: policy._prepare_round(self._seen(data)))
             output = self._update_in_turn(batch)
         if guard.look() or guard.mode == "warn":
-            policy.metrics.add(output)
+            policy.metrics.add({**output, **self.rewards.pop_report()})
         if guard.mode == "skip_update":
             policy.metrics.add({"skipped_updates": torch.tensor(float(guard.skipped_updates - skipped_before))})
         self._position = policy.progress.position
@@ -94,7 +98,7 @@ class RoundLearner:
         batch = data if isinstance(data, dict) else columns_of(data)
         if not policy.training:
             policy.train()
-        normal = policy.normaliser.normalise_batch(batch) if is_raw else batch
+        normal = self._seen(batch) if is_raw else batch
         guard.begin(normal)
         output: dict[str, Any] = policy._forward_learn(normal)
         guard.end()
@@ -104,6 +108,12 @@ class RoundLearner:
         if "priority" in output and not guard.look():  # the buffer waits for the device anyway
             del output["priority"]  # it is not finite either; the transitions keep their priorities
         return output
+
+    def _seen(self, batch: Batch) -> Batch:
+        """Return stored transitions with normalised observations, and with the rewards to learn from."""
+        policy, rewards = self._policy, self.rewards
+        normal: Batch = policy.normaliser.normalise_batch(batch)
+        return rewards.learn_from_rollout(batch, normal) if policy.on_policy else rewards.estimate(normal)
 
     def update_and_check(self, data: Batch | Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Make one update, and check at once whether it was finite, which waits for the device; see :meth:`update`."""

@@ -36,7 +36,7 @@ class Judge(gym.Env[Any, Any]):
     def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Mapping[str, Any]) -> NDArray[np.float32]:
         self.calls += 1
         assert info == {}
-        return -(achieved_goal != desired_goal).any(-1).astype(np.float32)
+        return np.asarray(-(achieved_goal != desired_goal).any(-1).astype(np.float32))
 
 
 class EndingJudge(Judge):

@@ -1,0 +1,209 @@
+"""The reward model of a policy: the data that it sees, its updates, and the rewards that the policy learns from.
+
+Stored transitions keep the rewards of the env. A replayed minibatch gets those of the newest reward model when it is
+learned from, a rollout before its advantages are computed.
+
+Shapes: B batch, U minibatches of a round, S collected transitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_ding import nested
+from lightning_ding.config import require
+from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP
+from lightning_ding.policy.base.update.optimizers import OptimizerConfig, make_optimizer
+from lightning_ding.registry import REWARD_MODEL_REGISTRY
+
+Batch = dict[str, Any]
+KEPT = ("obs", "action", "next_obs", "reward")  # entries of a transition that a reward model learns from
+LARGEST_FORWARD = 4096  # rows of a forward pass without gradient
+
+
+class RewardLearner:
+    """Trains the reward model of a policy, and replaces the rewards of batches; without one it changes nothing.
+
+    The model is the policy's submodule ``reward_model``, and its optimizer the last one of the policy's.
+
+    Args:
+        policy: The policy, a :class:`Policy`.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        self.model: Any = None
+        """The reward model, a ``RewardModel``; None without one, or before its shapes are known."""
+        self._policy = policy
+        self._index = -1  # of the optimizer
+        self._window: Any = None  # collected transitions, as they are stored
+        self._rounds = 0
+        self._report: dict[str, Tensor] = {}
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the policy has a reward model."""
+        return self.model is not None
+
+    def build(self) -> None:
+        """Make the model that the config names, once, as soon as the shapes of observations and actions are known.
+
+        Raises:
+            ValueError: If the model does not fit the policy.
+        """
+        policy, config = self._policy, self._policy.config.reward_model
+        section = policy._model_section() if config.type is not None else {}
+        is_known = bool(section) and all(section[name] is not None for name in policy.shape_names)
+        if self.is_on or not is_known or "learn" not in policy.enable_field:
+            return
+        gamma = policy.get_attribute("discount_factor")
+        self.model = REWARD_MODEL_REGISTRY.build(config.type, config, section, gamma).to(policy.device)
+        policy.reward_model = self.model
+        policy.reward_model_loss = self.reward_model_loss  # so that a non-finite update can be made again
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        policy.updater.optimizers.append(make_optimizer(OptimizerConfig(), trained, config.learning_rate))
+        self._index = len(policy.updater.optimizers) - 1
+        self.model.bind(policy)
+
+    def refuse(self, where: str) -> None:
+        """Raise if the config names a reward model, for a datamodule that does not collect.
+
+        Raises:
+            ValueError: Naming the option, the datamodule ``where`` it has no effect, and those that have it.
+        """
+        kind = self._policy.config.reward_model.type
+        allowed = f"None in a {where}; a ReplayDataModule or a RolloutDataModule trains it"
+        require(kind is None, "reward_model.type", allowed, kind)
+
+    # ------------------------------------------------------------------ learning
+
+    def collect_data(self, transitions: Mapping[str, Any]) -> None:
+        """Keep S collected transitions to learn from, and add them to the model's statistics; all ranks call it.
+
+        Args:
+            transitions: Tensors with leading axis S, as they are stored, those of an env in chronological order:
+                ``obs``, ``action``, ``next_obs``, ``reward``, ``env_id``.
+        """
+        if not self.is_on:
+            return
+        new: Any = nested.to({name: transitions[name] for name in (*KEPT, "env_id")}, self._policy.device)
+        self.model.add(self._seen(new))
+        kept = {name: new[name] for name in KEPT}
+        self._window = kept if self._window is None else nested.concatenate([self._window, kept])
+
+    def train(self) -> None:
+        """Make ``update_per_collect`` updates of the model on collected transitions; all ranks call it.
+
+        Raises:
+            NonFiniteError: If a loss or a gradient is not finite, and ``on_non_finite`` is "raise".
+        """
+        if not self.is_on or self._window is None:
+            return
+        policy, config = self._policy, self.model.config
+        if not policy.training:
+            policy.train()
+        size = (config.update_per_collect, config.batch_size)
+        rows = torch.from_numpy(policy.rng.integers(nested.length(self._window), size=size)).to(policy.device)
+        data = self.model.prepare(self._seen(nested.index(self._window, rows)), policy.rng)
+        policy.updater.guard.begin(data)
+        for minibatch in nested.unbind(data):
+            report = policy.updater.minimise(self.reward_model_loss, minibatch, self._index, NO_CLIP)
+        policy.updater.guard.end()
+        if policy.updater.guard.is_clean:
+            self._report |= report
+        self._rounds += 1
+        if self._rounds % config.clear_buffer_per_iters == 0:
+            self.clear_data()
+
+    def reward_model_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of the model on a minibatch, and the metrics to report."""
+        loss, report = self.model.loss(batch)
+        return loss, report
+
+    def clear_data(self) -> None:
+        """Discard the collected transitions."""
+        self._window = None
+
+    # ------------------------------------------------------------------ rewards
+
+    def estimate(self, batch: Batch) -> Batch:
+        """Return transitions with the rewards to learn from.
+
+        Args:
+            batch: Transitions with normalised observations and rewards, leading axes (B,) or (U, B).
+        """
+        if not self.is_on:
+            return batch
+        reward = batch["reward"]
+        entries = {name: batch[name] for name in KEPT}
+        if reward.ndim > 1:
+            entries = nested.apply(lambda x: x.flatten(0, 1), entries)
+        seen = {**entries, "action": self.in_network_units(entries["action"], self._policy.on_policy)}
+        score = torch.cat([self.model.score(part) for part in nested.split(seen, LARGEST_FORWARD)]).view(reward.shape)
+        self._report["reward_model_score"] = score.mean()
+        return {**batch, "reward": self.model.reward(score.to(reward.dtype), reward)}
+
+    def learn_from_rollout(self, rollout: Batch, normal: Batch) -> Batch:
+        """Let the model learn from a rollout, and return the rollout with the rewards to learn from.
+
+        Args:
+            rollout: The rollout as it was collected, leading axis S.
+            normal: The same with normalised observations and rewards.
+        """
+        if not self.is_on:
+            return normal
+        self.collect_data(rollout)
+        if self.model.trains_first:
+            self.train()
+            return self.estimate(normal)
+        rewarded = self.estimate(normal)
+        self.train()
+        return rewarded
+
+    def pop_report(self) -> dict[str, Tensor]:
+        """Return the metrics of the last updates and rewards, detached, and forget them."""
+        report, self._report = self._report, {}
+        return report
+
+    def in_network_units(self, action: Any, is_rollout: bool) -> Any:
+        """Return actions in the units of a network: discrete ones unchanged, continuous ones within [-1, 1].
+
+        Args:
+            action: Actions in the env's units, or of a rollout, which are those that the network drew.
+            is_rollout: Whether they are of a rollout; they are clipped then, as the env's action was.
+        """
+        bounds = getattr(self._policy, "action_bounds", None) or getattr(self._policy, "bounds", None)
+        if bounds is None or not action.is_floating_point():
+            return action
+        return bounds.from_env(bounds.to_env(action) if is_rollout else action)
+
+    def _seen(self, transitions: Batch) -> Batch:
+        """Return stored transitions as the model sees them."""
+        normal = self._policy.normaliser.normalise_batch(transitions)
+        return {**normal, "action": self.in_network_units(normal["action"], self._policy.on_policy)}
+
+    # ------------------------------------------------------------------ state
+
+    def network_state(self) -> dict[str, Any]:
+        """Return the weights and statistics of the model, under ``reward_model``; nothing without one."""
+        return {"reward_model": self.model.state_dict()} if self.is_on else {}
+
+    def load_network_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``network_state`` returned, if there is a model."""
+        if self.is_on:
+            self.model.load_state_dict(state["reward_model"])
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of this rank that the policy's ``state_dict`` does not have, as tensors and builtins."""
+        window = None if self._window is None else nested.to(self._window, "cpu")
+        return {"window": window, "rounds": self._rounds, "model": self.model.rank_state()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state`` returned."""
+        window = state["window"]
+        self._window = None if window is None else nested.to(window, self._policy.device)
+        self._rounds = state["rounds"]
+        self.model.load_rank_state(state["model"])
