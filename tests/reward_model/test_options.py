@@ -149,6 +149,12 @@ def test_reward_model_rewards_single_steps() -> None:
         create_policy({"type": "rainbow", "reward_model": {"type": "rnd"}})
 
 
+def test_policy_that_learns_from_several_rewards_of_a_transition_is_refused() -> None:
+    model = {"obs_shape": 4, "action_shape": 2}
+    with pytest.raises(ValueError, match=r"reward_model.type must be None with DQfDPolicy.*single rewarded steps"):
+        create_policy({"type": "dqfd", "nstep": 1, "model": model, "reward_model": {"type": "rnd"}})
+
+
 # ---------------------------------------------------------------------------------------------------- its policy
 
 

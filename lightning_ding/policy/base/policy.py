@@ -198,8 +198,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         """Return keyword arguments of the collect mode's ``forward``, from ``envstep`` and ``learner_step``."""
         return {}
 
-    def _get_setting_eval(self, command_info: dict[str, Any]) -> dict[str, Any]:
-        return {}
+    _get_setting_eval = _get_setting_learn
 
     @classmethod
     def default_config(cls) -> EasyDict:
