@@ -24,6 +24,26 @@ CPU_OPTIONS: dict[str, Any] = {
 }
 
 
+def _product_and_bias(bias: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    """Return ``bias + left @ right`` as two operators.
+
+    As one, the bias is first copied to each row of the result, and the product is added to it. Apart, the bias is added
+    in the loop that applies the activation. The compiler would join a matrix product to its bias again, but not a
+    product of a batch.
+    """
+    if beta != 1 or alpha != 1:
+        return NotImplemented
+    if left.ndim == 3:
+        return torch.bmm(left, right) + bias
+    return torch.bmm(left.unsqueeze(0), right.unsqueeze(0)).squeeze(0) + bias
+
+
+APART: dict[Any, Any] = {
+    torch.ops.aten.addmm.default: _product_and_bias,
+    torch.ops.aten.baddbmm.default: _product_and_bias,
+}
+
+
 class Compiled:
     """A compiled function of tensors.
 
@@ -66,7 +86,8 @@ def _trace(function: Function, fakes: list[Any], has_sizes: bool) -> torch.fx.Gr
 
     without_mutations = torch.func.functionalize(function, remove="mutations")
     mode: Any = "symbolic" if has_sizes else "real"  # the tensors are fake already
-    return make_fx(without_mutations, decomposition_table=select_decomp_table(), tracing_mode=mode)(*fakes)
+    table = select_decomp_table() | APART
+    return make_fx(without_mutations, decomposition_table=table, tracing_mode=mode)(*fakes)
 
 
 def _drop_unused_inputs(graph: torch.fx.GraphModule) -> list[int]:
