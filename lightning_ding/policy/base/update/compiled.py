@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 Batch = dict[str, Any]
 LossFunction = Callable[[Batch], tuple[Tensor, dict[str, Any]]]
+AUTO_UPDATES = 50_000  # from which on compile="auto" compiles, see docs/results.md
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 SMALLEST = 64  # trained numbers; compiling a loss takes seconds, and saves nothing for a temperature
 
 
@@ -88,6 +90,44 @@ class Compiler:
         logger.warning("compile=True, but updates run eagerly: %s", reason)
 
 
+def automatic_compiler(policy: Any, known: Compiler | None, num_ranks: int) -> Compiler | None:
+    """Return a compiler if compiling pays in the run that begins, else None; log which it is, and why.
+
+    The choice follows from the config alone, and not from a clock, so that equal runs stay equal.
+
+    Args:
+        policy: A :class:`Policy` with its network.
+        known: The compiler of an earlier fit, which is used again.
+        num_ranks: Number of ranks that train.
+    """
+    updates = expected_updates(policy, num_ranks)
+    convolves = policy.device.type == "cpu" and any(isinstance(module, CONVOLUTIONS) for module in policy.modules())
+    pays = updates is not None and updates >= AUTO_UPDATES and not convolves
+    if updates is None:
+        reason = "the length of the run is not known; max_env_step or max_train_iter limits it"
+    elif convolves:
+        reason = "on a CPU, compiled convolutions are not faster"
+    else:
+        reason = f"the run makes about {updates:,} updates, and compiling pays from {AUTO_UPDATES:,} on"
+    rank_zero_info(f"compile='auto': updates run {'compiled' if pays else 'eagerly'}, because {reason}")
+    return (known or Compiler(policy)) if pays else None
+
+
+def expected_updates(policy: Any, num_ranks: int) -> int | None:
+    """Return how many updates a run makes until its budget is spent; None if that is not known.
+
+    Args:
+        policy: A :class:`Policy`.
+        num_ranks: Number of ranks that train; ``n_sample`` is collected on each.
+    """
+    progress, n_sample = policy.progress, policy.get_attribute("n_sample")
+    if progress.budget is None or progress.axis == "train_iter":
+        return progress.budget  # type: ignore[no-any-return]
+    if n_sample is None:  # whole episodes, of unknown lengths
+        return None
+    return progress.budget * policy.get_attribute("update_per_collect") // (n_sample * num_ranks)  # type: ignore[no-any-return]
+
+
 class CompiledGradient:
     """Computes a loss and its gradient in compiled code; the result equals that of eager code up to rounding.
 
@@ -106,6 +146,7 @@ class CompiledGradient:
         self._parameters = list(parameters)
         self._structures: set[Any] = set()
         self._code: dict[Any, _Code] = {}
+        self._latest: _Code | None = None
         self.seconds = 0.0
         """Time that compiling has taken so far."""
 
@@ -115,11 +156,20 @@ class CompiledGradient:
         Args:
             batch: The argument of the loss.
         """
+        form: list[Any] = []
+        leaves = _read(batch, form)
+        code = self._latest
+        if code is None or code.form != form or code.kind != self._kind:
+            code = self._latest = self._code_for(batch)
+        return code(leaves)
+
+    def _code_for(self, batch: Batch) -> _Code:
+        """Return code for batches like this one, compiled now if there is none."""
         structure, lengths = _structure(batch), tuple([len(leaf) for leaf in nested.leaves(batch) if leaf.ndim])
         code = self._code.get((structure, lengths)) or self._code.get((structure, _has_one_length(lengths)))
         if code is None or code.kind != self._kind:
             code = self._compiled(batch, structure, lengths)
-        return code(batch)
+        return code
 
     @property
     def _kind(self) -> Any:
@@ -152,8 +202,11 @@ class _Code:
     """
 
     def __init__(self, caller: _Caller, parameters: list[Tensor], batch: Batch, kind: Any, is_general: bool) -> None:
-        self.kind, self.is_general = kind, is_general
+        self.kind = kind
+        self.form: list[Any] = []
+        _read(batch, self.form)
         self._report: Any = None
+        self._report_names: tuple[str, ...] | None = None  # of a report that is a flat dict of tensors
         owned, paths = dict(_owned_tensors(caller)), list(_paths(batch))
         state = {name: owner[key].detach() for name, (owner, key) in owned.items()}
         name_of = {id(owner[key]): name for name, (owner, key) in owned.items()}
@@ -174,6 +227,8 @@ class _Code:
             found = [gradients[name].contiguous(memory_format=layouts[name]) for name in trained]
             norm = torch.stack([gradient.square().sum() for gradient in found]).sum().sqrt()
             reported, self._report = pytree.tree_flatten(report)
+            is_flat = type(report) is dict and all(isinstance(value, Tensor) for value in report.values())
+            self._report_names = tuple(report) if is_flat else None
             return [*found, loss.detach(), norm, *reported]
 
         leaves = [leaf.contiguous() for leaf in nested.leaves(batch)]
@@ -181,20 +236,21 @@ class _Code:
         self._compiled = Compiled(differentiate, [*state.values(), *leaves], sized)
         places = list(owned.values())
         self._owned = [places[place] for place in self._compiled.used if place < len(owned)]
-        self._paths = [paths[place - len(owned)] for place in self._compiled.used if place >= len(owned)]
+        self._places = [place - len(owned) for place in self._compiled.used if place >= len(owned)]
 
-    def __call__(self, batch: Batch) -> Differentiated:
-        """Set ``grad`` of the parameters, and return the rest."""
+    def __call__(self, leaves: Sequence[Tensor]) -> Differentiated:
+        """Set ``grad`` of the parameters for the leaves of a batch, and return the rest."""
         tensors = [owner[name] for owner, name in self._owned]
-        for *path, name in self._paths:
-            below = batch
-            for key in path:
-                below = below[key]
-            tensors.append(below[name].contiguous())
+        tensors += [leaves[place].contiguous() for place in self._places]
         made = iter(self._compiled(tensors))
         for parameter, is_read in zip(self._parameters, self._is_read, strict=True):
             parameter.grad = next(made) if is_read else None
-        return Differentiated(next(made), next(made), pytree.tree_unflatten(list(made), self._report))
+        loss, norm = next(made), next(made)
+        names = self._report_names
+        report = (
+            pytree.tree_unflatten(list(made), self._report) if names is None else dict(zip(names, made, strict=True))
+        )
+        return Differentiated(loss, norm, report)
 
 
 class _Caller(nn.Module):
@@ -235,6 +291,20 @@ def _owned_tensors(module: nn.Module) -> Iterator[tuple[str, tuple[dict[str, Any
                 if tensor is not None and id(tensor) not in seen:
                     seen.add(id(tensor))
                     yield f"{prefix}.{name}", (owner, name)
+
+
+def _read(batch: Batch, form: list[Any]) -> list[Tensor]:
+    """Return the leaves of a batch, and add to ``form`` its names and the shapes and types of its leaves."""
+    leaves: list[Tensor] = []
+    form.append(len(batch))
+    for name, value in batch.items():
+        if isinstance(value, dict):
+            form.append(name)
+            leaves += _read(value, form)
+        else:
+            form.append((name, value.shape, value.dtype))
+            leaves.append(value)
+    return leaves
 
 
 def _has_one_length(lengths: tuple[int, ...]) -> bool:

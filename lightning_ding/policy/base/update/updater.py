@@ -29,7 +29,7 @@ from lightning_ding.policy.base.trainer import (
     can_skip_hooks,
     count_optimizer_step,
 )
-from lightning_ding.policy.base.update.compiled import Compiler, Differentiated, LossFunction
+from lightning_ding.policy.base.update.compiled import Compiler, Differentiated, LossFunction, automatic_compiler
 from lightning_ding.policy.base.update.dump import Update
 from lightning_ding.policy.base.update.fused_adam import FusedAdam
 from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP, GradClip, clip_gradients
@@ -72,7 +72,8 @@ class Updater:
         self.steps_directly = False
         """Whether a fit's steps skip Lightning's hooks; see :func:`can_skip_hooks`."""
         self._policy, self._progress, self._clip = policy, progress, config.learn.grad_clip
-        self._compiler = Compiler(policy) if config.compile else None
+        self._compiles = config.compile
+        self._compiler = Compiler(policy) if config.compile is True else None
         self._made: tuple[list[Optimizer], list[LRScheduler]] | None = None
         self._configured: ConfiguredSchedulers | None = None
         self._steppers: dict[Optimizer, FusedAdam] = {}
@@ -189,6 +190,8 @@ class Updater:
         self._configured = None
         self.take_optimizers()
         self.steps_directly = can_skip_hooks(trainer, self._policy)
+        if self._compiles == "auto":
+            self._compiler = automatic_compiler(self._policy, self._compiler, trainer.world_size)
         if trainer.ckpt_path is not None and trainer.is_global_zero:
             warn_of_other_rates(self.optimizers, self.schedules.sets_learning_rate or bool(self.schedulers))
 

@@ -1,0 +1,97 @@
+"""``compile: auto`` compiles the updates of long runs, and says what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from lightning import Trainer
+
+from lightning_ding.datamodules import ReplayDataModule
+from lightning_ding.policy import DQNPolicy, create_policy
+from lightning_ding.policy.base.update import compiled as compiled_module
+from lightning_ding.policy.base.update import inductor
+from lightning_ding.policy.base.update.compiled import Compiler
+
+MakeTrainer = Callable[..., Trainer]
+Config = dict[str, Any]
+DISCRETE: Config = {"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": [16]}
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the compiler tells the user."""
+    lines: list[str] = []
+    monkeypatch.setattr(compiled_module, "rank_zero_info", lines.append)
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "num_ranks", "expected"),
+    [
+        ("dqn", {"collect": {"n_sample": 8}, "learn": {"update_per_collect": 5}}, 1, 6_250),
+        ("dqn", {"collect": {"n_sample": 8}, "learn": {"update_per_collect": 5}}, 2, 3_125),
+        ("ppo", {"collect": {"n_sample": 64}, "learn": {"batch_size": 16, "epoch_per_collect": 3}}, 1, 1_875),
+        ("pg", {"collect": {"n_episode": 2}}, 1, None),
+    ],
+)
+def test_updates_of_a_run_are_expected_from_its_config(
+    name: str, changes: Config, num_ranks: int, expected: int | None
+) -> None:
+    policy: Any = create_policy({"type": name, "model": {"obs_shape": 4, "action_shape": 2}, **changes})
+    assert compiled_module.expected_updates(policy, num_ranks) is None
+    policy.progress.budget = 10_000
+    assert compiled_module.expected_updates(policy, num_ranks) == expected
+
+
+def test_updates_of_a_run_on_a_data_set_are_its_budget() -> None:
+    policy: Any = create_policy({"type": "bc", "model": {"obs_shape": 4, "action_shape": 2}})
+    policy.progress.budget, policy.progress.axis = 700, "train_iter"
+    assert compiled_module.expected_updates(policy, 2) == 700
+
+
+@pytest.mark.parametrize(
+    ("least", "max_env_step", "is_compiled", "reason"),
+    [
+        (16, 64, True, "updates run compiled, because the run makes about 16 updates, and compiling pays from 16 on"),
+        (17, 64, False, "updates run eagerly, because the run makes about 16 updates, and compiling pays from 17 on"),
+        (1, None, False, "updates run eagerly, because the length of the run is not known"),
+    ],
+)
+def test_auto_compiles_long_runs_and_says_so(
+    least: int,
+    max_env_step: int | None,
+    is_compiled: bool,
+    reason: str,
+    make_trainer: MakeTrainer,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiled_module, "AUTO_UPDATES", least)
+    monkeypatch.setattr(inductor, "_compile", lambda graph, fakes: lambda tensors: graph(*tensors))
+    sizes = {"collect": {"n_sample": 8}, "learn": {"update_per_collect": 2, "batch_size": 8}}
+    policy = create_policy({"type": "dqn", "compile": "auto", "model": DISCRETE, **sizes})
+    datamodule = ReplayDataModule("CartPole-v1", num_envs=2, max_env_step=max_env_step, max_train_iter=4)
+    make_trainer(limit_val_batches=0).fit(policy, datamodule)
+    assert (policy.updater.compile_seconds > 0) == is_compiled
+    assert reason in said[0]
+
+
+def test_auto_leaves_convolutions_on_a_cpu_eager(said: list[str]) -> None:
+    policy: Any = create_policy({"type": "dqn", "model": {"obs_shape": [1, 84, 84], "action_shape": 2}})
+    policy.progress.budget = 10_000_000
+    assert compiled_module.automatic_compiler(policy, None, 1) is None
+    assert said == ["compile='auto': updates run eagerly, because on a CPU, compiled convolutions are not faster"]
+
+
+def test_auto_uses_the_code_of_an_earlier_fit_again() -> None:
+    policy = DQNPolicy({"model": DISCRETE})
+    known = Compiler(policy)
+    policy.progress.budget = 10_000_000
+    assert compiled_module.automatic_compiler(policy, known, 1) is known
+
+
+def test_unknown_value_of_compile_is_refused() -> None:
+    with pytest.raises((ValueError, TypeError), match=r"compile.*'auto', got str: 'always'"):
+        create_policy({"type": "dqn", "compile": "always"})
