@@ -23,12 +23,12 @@ from typing import Any
 from unittest import mock
 
 import torch
-from gymnasium.vector import SyncVectorEnv
 
 from benchmarks import contest, dqn, sac
 from benchmarks.workload import W1, W3
 from lightning_ding.datamodules.replay import ReplayDataModule
 from lightning_ding.datamodules.replay_round import ReplayRound
+from lightning_ding.envs.sync import _SyncVectorEnv
 from lightning_ding.policy.base.policy import Policy
 from lightning_ding.policy.base.round import RoundLearner
 from lightning_ding.worker.buffer.naive import NaiveReplayBuffer
@@ -37,7 +37,7 @@ from lightning_ding.worker.collector.sample import SampleSerialCollector
 
 CASES: dict[str, tuple[Callable[..., Any], Any]] = {"W1": (dqn.make_ours, W1), "W3": (sac.make_ours, W3)}
 PARTS: dict[str, tuple[Any, str]] = {
-    "the envs' steps": (SyncVectorEnv, "step"),
+    "the envs' steps": (_SyncVectorEnv, "step"),
     "choosing actions": (Policy, "_collect"),
     "collecting": (SampleSerialCollector, "collect"),
     "storing transitions": (RingBuffer, "push"),
