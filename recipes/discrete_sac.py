@@ -20,14 +20,16 @@ ENV_ID = "CartPole-v1"
 NUM_ENVS = 8
 MAX_ENV_STEP = 50_000
 CONFIG = {
-    "model": {"actor_head_hidden_size": 64, "critic_head_hidden_size": 64},
+    "nstep": 3,
+    "model": {"actor_head_hidden_size": 256, "critic_head_hidden_size": 256},
     "learn": {
         "update_per_collect": 16,
         "batch_size": 128,
         "learning_rate_q": 1e-3,
         "learning_rate_policy": 1e-3,
-        "alpha": 0.1,
+        "alpha": 0.05,
         "auto_alpha": False,
+        "target_theta": 0.01,
     },
     "collect": {"n_sample": 64},
     "eval": {"evaluator": {"eval_freq": 500, "n_episode": 20, "stop_value": 500.0}},

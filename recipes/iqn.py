@@ -21,8 +21,8 @@ NUM_ENVS = 8
 MAX_ENV_STEP = 50_000
 CONFIG = {
     "nstep": 3,
-    "model": {"num_quantiles": 8},
-    "learn": {"update_per_collect": 16, "batch_size": 128, "target_update_freq": 10},
+    "model": {"num_quantiles": 32},
+    "learn": {"update_per_collect": 16, "batch_size": 128, "target_update_freq": 100},
     "collect": {"n_sample": 64},
     "other": {"replay_buffer": {"replay_buffer_size": 20_000}},
     "eval": {"evaluator": {"eval_freq": 500, "n_episode": 20, "stop_value": 500.0}},

@@ -20,7 +20,7 @@ ENV_ID = "CartPole-v1"
 NUM_ENVS = 8
 MAX_ENV_STEP = 50_000
 CONFIG = {
-    "nstep": 3,
+    "nstep": 1,
     "learn": {"update_per_collect": 16, "batch_size": 128, "learning_rate": 1e-3, "target_update_freq": 100},
     "collect": {"n_sample": 64},
     "other": {"replay_buffer": {"replay_buffer_size": 50_000}},

@@ -24,7 +24,7 @@ CONFIG = {
     "random_collect_size": 1000,
     "model": {"actor_head_hidden_size": 64, "critic_head_hidden_size": 64, "ensemble_num": 3},
     "learn": {
-        "update_per_collect": 4,
+        "update_per_collect": 8,
         "batch_size": 128,
         "learning_rate_q": 0.001,
         "learning_rate_policy": 0.001,
