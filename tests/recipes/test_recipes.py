@@ -44,6 +44,9 @@ TWINS = {f"{name}.py": f"{name}_{'cartpole' if name in CARTPOLE else 'pendulum'}
 OFFLINE = {name: f"{name}_pendulum.yaml" for name in ("bc", "td3_bc", "iql", "awac", "cql")}
 OFFLINE["discrete_cql"] = "discrete_cql_cartpole.yaml"
 """The recipes that train on a data set, see test_offline_recipes.py."""
+REWARDED = {name: f"{name}_mountaincar.yaml" for name in ("rnd", "icm")}
+REWARDED |= {"gail": "gail_cartpole.yaml", "her": "her_bitflip.yaml"}
+"""The recipes of reward models and of hindsight, see test_reward_recipes.py."""
 
 EVERY = pytest.mark.parametrize("name", TWINS)
 
@@ -88,9 +91,13 @@ def test_every_recipe_and_every_yaml_is_known_here() -> None:
     files = {file.name for file in RECIPES.rglob("*.*") if not file.name.startswith("parallel_")}
     assert {name for name in files if name.endswith(".py")} - {"__init__.py"} == {
         *TWINS,
-        *(f"{name}.py" for name in OFFLINE),
+        *(f"{name}.py" for name in (*OFFLINE, *REWARDED)),
     }
-    assert {name for name in files if name.endswith(".yaml")} == {*TWINS.values(), *OFFLINE.values()}
+    assert {name for name in files if name.endswith(".yaml")} == {
+        *TWINS.values(),
+        *OFFLINE.values(),
+        *REWARDED.values(),
+    }
 
 
 def test_every_algorithm_has_a_recipe() -> None:
