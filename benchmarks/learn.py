@@ -30,6 +30,7 @@ from typing import Any
 
 from benchmarks import proofs, zoo
 from benchmarks.proofs import PROOFS, Proof, Run
+from lightning_ding.config import deep_merge
 
 N_EPISODE = 20  # episodes of an evaluation
 SIDES = ("ours", "peer")
@@ -61,11 +62,16 @@ def train(proof: Proof, seed: int) -> Run:
 
     module = proofs.load(proof.recipe)
     policy_class, datamodule_class = proofs.classes(module)
-    data: dict[str, Any] = {}
+    data: dict[str, Any] = {"norm_obs": getattr(module, "NORM_OBS", False)}
+    data["env_kwargs"] = getattr(module, "ENV_KWARGS", None)
+    config = proof.config()
     if proof.demonstrations is not None:
         data["demonstrations"] = offline.make_data(proof.demonstrations, offline.FOLDER)
+    if proof.expert is not None:
+        expert = str(offline.make_data(proof.expert, offline.FOLDER))
+        config = deep_merge(config, {"reward_model": {"data_path": expert}})
     seed_everything(seed)
-    policy = policy_class(proof.config())
+    policy = policy_class(config)
     datamodule = datamodule_class(
         proof.env_id,
         **data,

@@ -7,9 +7,9 @@
 The data set of Pendulum-v1 is 50,000 transitions that a SAC policy makes, with exploration, after 3,000 of the 20,000
 env steps of ``recipes/sac.py``. That of CartPole-v1 is 200 episodes of a QR-DQN policy after 10,000 of the 50,000 env
 steps of ``recipes/qrdqn.py``. The demonstrations of ``benchmarks/learn.py`` are 20 greedy episodes of a DQN policy
-after all 50,000 env steps of ``recipes/dqn.py``. Every algorithm makes the updates of its recipe, with its settings.
-Its result is the mean return of the final policy, not of the best one, over 100 greedy episodes: with data alone one
-could not choose.
+after all 50,000 env steps of ``recipes/dqn.py``; those of the expert that ``gail`` imitates are 10 of them. Every
+algorithm makes the updates of its recipe, with its settings. Its result is the mean return of the final policy, not of
+the best one, over 100 greedy episodes: with data alone one could not choose.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ SETS = {
     "pendulum": ("sac", 3000, 250, False),
     "cartpole": ("qrdqn", 10_000, 200, False),
     "cartpole_best": ("dqn", 50_000, 20, True),
+    "cartpole_expert": ("dqn", 50_000, 10, True),
 }
 """Recipe of the behaviour policy, env steps of its training, episodes of the data set, and whether they are greedy."""
 FOLDER = Path("runs/offline")

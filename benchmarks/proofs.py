@@ -46,6 +46,10 @@ class Proof:
     """Leave all options of the policy at their defaults, instead of taking the recipe's CONFIG."""
     demonstrations: str | None = None
     """Data set of ``benchmarks/offline.py`` that the algorithm learns from too, and the peer does not."""
+    expert: str | None = None
+    """Data set of ``benchmarks/offline.py`` that the reward model imitates."""
+    without: tuple[str, ...] = ()
+    """Sections of the recipe's CONFIG that are left out, to show what they achieve."""
     end_bar: float | None = None
     """Return that the last evaluation must reach too, so that a policy which collapsed does not pass."""
 
@@ -59,7 +63,8 @@ class Proof:
         if self.has_defaults:
             return dict(self.overrides)
         full_length: dict[str, Any] = {"eval": {"evaluator": {"stop_value": None}}}
-        return deep_merge(deep_merge(load(self.recipe).CONFIG, self.overrides), full_length)
+        kept = {name: section for name, section in load(self.recipe).CONFIG.items() if name not in self.without}
+        return deep_merge(deep_merge(kept, self.overrides), full_length)
 
 
 PPO_PENDULUM = {
@@ -87,6 +92,8 @@ DQN_LANDER = {
     "learn": {"learning_rate": 6.3e-4},
     "other": {"replay_buffer": {"replay_buffer_size": 50_000}},
 }
+NO_HINDSIGHT = {"other": {"replay_buffer": {"type": "naive"}}}
+BIT_FLIP = "lightning_ding.envs.bit_flip.BitFlipEnv"
 PROOFS = {
     "ppo_cartpole": Proof("ppo", "CartPole-v1", 100_000, 475),
     "dqn_cartpole": Proof("dqn", "CartPole-v1", 50_000, 475),
@@ -112,6 +119,12 @@ PROOFS = {
     "tqc_pendulum": Proof("tqc", "Pendulum-v1", 15_000, -200),
     "ppo_pendulum": Proof("ppo", "Pendulum-v1", 200_000, -250, PPO_PENDULUM),
     "ppo_lunarlander": Proof("ppo", "LunarLander-v3", 1_000_000, 200, PPO_LANDER, num_envs=16, seeds=(0,)),
+    "rnd_mountaincar": Proof("rnd", "MountainCar-v0", 150_000, -150),
+    "icm_mountaincar": Proof("icm", "MountainCar-v0", 150_000, -150),
+    "dqn_mountaincar": Proof("rnd", "MountainCar-v0", 150_000, -150, without=("reward_model",)),  # does not reach it
+    "gail_cartpole": Proof("gail", "CartPole-v1", 200_000, 450, expert="cartpole_expert"),
+    "her_bitflip": Proof("her", BIT_FLIP, 100_000, 0.9),
+    "dqn_bitflip": Proof("her", BIT_FLIP, 100_000, 0.9, NO_HINDSIGHT),  # does not reach it
     "dqn_defaults_cartpole": Proof("dqn", "CartPole-v1", 100_000, 475, has_defaults=True),
     "dqn_defaults_acrobot": Proof("dqn", "Acrobot-v1", 100_000, -100, has_defaults=True),
     "a2c_defaults_cartpole": Proof("a2c", "CartPole-v1", 300_000, 475, has_defaults=True, end_bar=450),
