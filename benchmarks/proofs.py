@@ -107,6 +107,8 @@ PROOFS = {
     "iqn_cartpole": Proof("iqn", "CartPole-v1", 50_000, 450),
     "fqf_cartpole": Proof("fqf", "CartPole-v1", 50_000, 450),
     "discrete_sac_cartpole": Proof("discrete_sac", "CartPole-v1", 50_000, 450),
+    "ppo_offpolicy_cartpole": Proof("ppo_offpolicy", "CartPole-v1", 100_000, 450),
+    "impala_cartpole": Proof("impala", "CartPole-v1", 100_000, 450),
     "a2c_cartpole": Proof("a2c", "CartPole-v1", 300_000, 450),
     "pg_cartpole": Proof("pg", "CartPole-v1", 300_000, 400),
     "dqn_acrobot": Proof("dqn", "Acrobot-v1", 100_000, -100, DQN_ACROBOT),

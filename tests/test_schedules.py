@@ -21,6 +21,7 @@ from lightning_ding.policy import SACPolicy, create_policy
 from lightning_ding.policy.actor_policy import ActorPolicy
 from lightning_ding.policy.base.config import LearnConfig
 from lightning_ding.policy.base.update.optimizers import OptimizerConfig
+from lightning_ding.policy.on_policy import OnPolicyPolicy
 from lightning_ding.schedules import Schedule, ScheduleConfig
 from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy, names_of, state_of
 
@@ -311,7 +312,7 @@ def test_every_algorithm_has_the_optimizer_of_its_config(name: str, kind: str) -
     assert {type(one).__name__.lower() for one in policy.updater.optimizers} == {kind}
     last = 0.0 if isinstance(policy, SACPolicy) else 0.25  # a temperature does not decay
     assert decays == [0.25, 0.25, last][: len(decays)]
-    eps = 1e-5 if policy.on_policy else 1e-8
+    eps = 1e-5 if isinstance(policy, OnPolicyPolicy) else 1e-8
     assert all(one.defaults.get("eps", eps) == eps for one in policy.updater.optimizers)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from torch import nn
 
@@ -115,6 +115,20 @@ class VAC(nn.Module):
             return self.compute_actor(obs) | self.compute_critic(obs)
         features = self.encoder(obs)
         return {"logit": self.actor(features), "value": self.critic(features).squeeze(1)}
+
+    def actor_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters that determine actions, a shared encoder's among them."""
+        return [*self.encoder.parameters(), *self.actor.parameters()]
+
+    def critic_parameters(self) -> list[nn.Parameter]:
+        """Return the other parameters: those that only determine values."""
+        encoder = [] if self.critic_encoder is None else list(self.critic_encoder.parameters())
+        return [*encoder, *self.critic.parameters()]
+
+    @property
+    def critic_output(self) -> nn.Linear:
+        """The layer whose output is the value."""
+        return cast(nn.Linear, self.critic.layers[-1])
 
     def init_orthogonally(self, hidden: float = math.sqrt(2), actor: float = 0.01, critic: float = 1.0) -> None:
         """Initialise with orthogonal weights, zero biases and a nearly uniform actor.

@@ -18,11 +18,13 @@ from lightning_ding.policy.dqn import DQNConfig, DQNPolicy
 from lightning_ding.policy.factory import create_policy, get_policy_cls
 from lightning_ding.policy.fqf import FQFConfig, FQFPolicy
 from lightning_ding.policy.from_dump import Dump, load_dump
+from lightning_ding.policy.impala import IMPALAConfig, IMPALAPolicy
 from lightning_ding.policy.iql import IQLConfig, IQLPolicy
 from lightning_ding.policy.iqn import IQNConfig, IQNPolicy
 from lightning_ding.policy.mdqn import MDQNConfig, MDQNPolicy
 from lightning_ding.policy.pg import PGConfig, PGPolicy
 from lightning_ding.policy.ppo import PPOConfig, PPOPolicy
+from lightning_ding.policy.ppo_offpolicy import PPOOffConfig, PPOOffPolicy
 from lightning_ding.policy.q_learning import QLearningConfig, QLearningPolicy
 from lightning_ding.policy.qrdqn import QRDQNConfig, QRDQNPolicy
 from lightning_ding.policy.rainbow import RainbowConfig, RainbowPolicy
@@ -70,6 +72,8 @@ __all__ = [
     "Dump",
     "FQFConfig",
     "FQFPolicy",
+    "IMPALAConfig",
+    "IMPALAPolicy",
     "IQLConfig",
     "IQLPolicy",
     "IQNConfig",
@@ -80,6 +84,8 @@ __all__ = [
     "PGConfig",
     "PGPolicy",
     "PPOConfig",
+    "PPOOffConfig",
+    "PPOOffPolicy",
     "PPOPolicy",
     "Policy",
     "PolicyConfig",

@@ -81,6 +81,10 @@ class A2CConfig(OnPolicyConfig):
     collect: A2CCollectConfig = field(default_factory=A2CCollectConfig)
     """Options for collecting: the amount and the collector."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.learn.check_model(self.model)
+
 
 @POLICY_REGISTRY.register("a2c")
 class A2CPolicy(ActorCriticPolicy[A2CConfig]):
@@ -99,26 +103,8 @@ class A2CPolicy(ActorCriticPolicy[A2CConfig]):
     config_class: ClassVar[type[PolicyConfig]] = A2CConfig
     config: A2CConfig
 
-    def loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of a minibatch and the metrics to report.
+    def _policy_loss(self, log_prob: Tensor, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+        return rl.policy_gradient_loss(log_prob, batch["advantage"]), {}
 
-        Args:
-            batch: ``obs``, ``action`` as it was drawn, ``advantage`` (B,), ``return`` (B,).
-
-        Returns:
-            The loss, and detached scalars: ``total_loss``, ``policy_loss``, ``value_loss``, ``entropy_loss``.
-        """
-        learn, obs = self.config.learn, batch["obs"]
-        output = self.model.compute_actor_critic(obs)  # type: ignore[operator]
-        distribution = self._distribution(output["logit"], obs)
-        policy_loss = rl.policy_gradient_loss(distribution.log_prob(batch["action"]), batch["advantage"])
-        value_loss = F.mse_loss(output["value"], batch["return"])
-        entropy = distribution.entropy().mean()
-        loss = (
-            policy_loss + learn.value_weight * value_loss - batch.get("entropy_weight", learn.entropy_weight) * entropy
-        )
-        report = {"total_loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy_loss": entropy}
-        return loss, {name: value.detach() for name, value in report.items()}
-
-    def _monitor_vars_learn(self) -> list[str]:
-        return ["cur_lr", "total_loss", "policy_loss", "value_loss", "entropy_loss"]
+    def _value_loss(self, value: Tensor, batch: Mapping[str, Any]) -> Tensor:
+        return F.mse_loss(value, batch["return"])

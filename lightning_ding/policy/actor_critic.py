@@ -1,21 +1,31 @@
-"""The base of on-policy algorithms with a critic: their config, values and advantages.
+"""The base of actor-critic algorithms with generalised advantages: their config, values, loss and optimizers.
 
-Shapes: S transitions of a rollout, T steps, N envs.
+Papers: Schulman et al. 2016, eq. 16 (https://arxiv.org/abs/1506.02438); noise on the mean: Rahman and Xue 2022,
+algorithm 1 (https://arxiv.org/abs/2212.07536); PopArt: van Hasselt et al. 2016 (https://arxiv.org/abs/1602.07714);
+symlog: Hafner et al. 2023, eq. 9 (https://arxiv.org/abs/2301.04104).
+
+Where this differs: PopArt's mean and standard deviation are those of all returns so far, not exponential averages.
+
+Shapes: S transitions of a rollout, T steps, N envs, B batch, A dimensions of a continuous action.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightning_ding import nested, rl
 from lightning_ding.config import require
+from lightning_ding.modes import not_implemented
 from lightning_ding.policy.actor_policy import ActorModelConfig
 from lightning_ding.policy.base.policy import ConfigT
+from lightning_ding.policy.base.rank_statistics import update_over_ranks
 from lightning_ding.policy.base.round import Batch
+from lightning_ding.policy.base.update.optimizers import make_optimizer
 from lightning_ding.policy.on_policy import OnPolicyCollectConfig, OnPolicyLearnConfig, OnPolicyPolicy
 
 
@@ -35,16 +45,49 @@ class ActorCriticModelConfig(ActorModelConfig):
 class ActorCriticLearnConfig(OnPolicyLearnConfig):
     """Options for updates."""
 
+    learning_rate_actor: float | None = None
+    """Step size of a separate optimizer of the actor, > 0; needs learning_rate_critic and share_encoder false; None for
+    one optimizer with learning_rate."""
+    learning_rate_critic: float | None = None
+    """Step size of a separate optimizer of the critic, > 0; needs learning_rate_actor."""
     value_weight: float = 0.5
     """Weight of the critic's loss, half its mean squared error, >= 0."""
     adv_norm: bool = True
     """Standardise the advantages of each minibatch, over all ranks."""
     ignore_done: bool = False
     """Bootstrap from terminal states too; for old configs of envs that only a time limit ends."""
+    value_norm: bool | Literal["symlog", "popart"] = False
+    """Train the critic to predict returns divided by their running root mean square (True), less their mean and divided
+    by their standard deviation with outputs preserved (popart), or their symmetric logarithm (symlog)."""
+    rpo_alpha: float = 0.0
+    """Largest uniform noise on the mean of continuous actions in updates, >= 0, in units of half the action's range;
+    0.5 in the paper of RPO."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.value_weight >= 0, "learn.value_weight", ">= 0", self.value_weight)
+        require(self.rpo_alpha >= 0, "learn.rpo_alpha", ">= 0", self.rpo_alpha)
+        self._check_rates()
+
+    def _check_rates(self) -> None:
+        for name, other in (("actor", "critic"), ("critic", "actor")):
+            rate, of_other = (getattr(self, f"learning_rate_{one}") for one in (name, other))
+            require(rate is None or rate > 0, f"learn.learning_rate_{name}", "> 0 or None", rate)
+            both = f"set with learn.learning_rate_{other}, and None without it"
+            require((rate is None) == (of_other is None), f"learn.learning_rate_{name}", both, rate)
+        unused = not self.has_two_rates or self.learning_rate == type(self).learning_rate
+        allowed = "left at its default with learning_rate_actor and learning_rate_critic"
+        require(unused, "learn.learning_rate", allowed, self.learning_rate)
+
+    @property
+    def has_two_rates(self) -> bool:
+        """Whether actor and critic have separate optimizers."""
+        return self.learning_rate_actor is not None
+
+    def check_model(self, model: ActorCriticModelConfig) -> None:
+        """Raise if actor and critic have separate optimizers and the network would share an encoder."""
+        allowed = "False with learning_rate_actor and learning_rate_critic"
+        require(not (self.has_two_rates and model.share_encoder), "model.share_encoder", allowed, model.share_encoder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,15 +103,51 @@ class ActorCriticCollectConfig(OnPolicyCollectConfig):
 
 
 LARGEST_FORWARD = 4096  # rows of a forward pass without gradient
+SMALLEST_STD = 1e-4  # of returns, for PopArt; as in DI-engine
 
 
 class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
-    """An on-policy policy that weighs its actions by generalised advantages.
+    """A policy that weighs its actions by generalised advantages, of rollouts or of replayed ones.
 
     A sequence that a time limit or the end of the rollout cuts bootstraps from the value of its final next observation;
-    a terminated one does not. Values are computed when a rollout is learned from;
-    ``value`` is that of the weights at its first pass.
+    a terminated one does not. Values are computed when a rollout is learned from; ``value`` is that of the weights at
+    its first pass. A subclass implements ``_policy_loss`` and ``_value_loss``.
+
+    With separate optimizers, a network passed as ``model`` also has ``actor_parameters()`` and ``critic_parameters()``;
+    with ``value_norm="popart"`` it has ``critic_output``, the last linear layer of its critic.
     """
+
+    # ------------------------------------------------------------------ to implement
+
+    def _policy_loss(self, log_prob: Tensor, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss that the log probabilities, shape (B,), of the actions have, and metrics in addition."""
+        raise not_implemented(self, "_policy_loss")
+
+    def _value_loss(self, value: Tensor, batch: Mapping[str, Any]) -> Tensor:
+        """Return the loss that the outputs of the critic, shape (B,), have."""
+        raise not_implemented(self, "_value_loss")
+
+    # ------------------------------------------------------------------ setting up
+
+    def _initialise(self, model: nn.Module | None) -> None:
+        super()._initialise(model)
+        if model is None and self._needs_model() and getattr(self.config.learn, "ppo_param_init", False):
+            self.model.init_orthogonally()  # type: ignore[operator]
+
+    def _init_spaces(self) -> None:
+        super()._init_spaces()
+        alpha, is_used = self.config.learn.rpo_alpha, self.config.model.action_space != "discrete"
+        require(is_used or not alpha, "learn.rpo_alpha", "0 for discrete actions, which have no mean", alpha)
+
+    def _init_learn(self) -> None:
+        super()._init_learn()
+        learn, model = self.config.learn, cast(Any, self.model)
+        if learn.value_norm or type(learn).value_norm:  # a checkpoint of PPO has them with value_norm false too
+            self.return_statistics = rl.RunningMeanStd()
+        if learn.has_two_rates:
+            actor, critic = model.actor_parameters(), model.critic_parameters()
+            rates = (actor, learn.learning_rate_actor), (critic, learn.learning_rate_critic)
+            self.updater.optimizers = [make_optimizer(learn.optimizer, part, rate) for part, rate in rates]
 
     def _logit(self, obs: Any) -> Any:
         model: Any = self.model
@@ -77,6 +156,8 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
     def default_model(self) -> tuple[str, list[str]]:
         """Return the registered actor-critic network."""
         return "vac", ["lightning_ding.model.vac"]
+
+    # ------------------------------------------------------------------ advantages
 
     @torch.no_grad()
     def _learning_data(self, rollout: Batch, sequences: rl.Sequences) -> Batch:
@@ -87,29 +168,27 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
         return kept | {"advantage": advantage, "return": target}
 
     def _advantage(self, rollout: Batch, value: Tensor, sequences: rl.Sequences) -> tuple[Tensor, Tensor]:
-        """Return advantages and the targets of the critic, both of shape (S,) and in units of its output."""
-        config, scale = self.config, self._value_scale()
+        """Return advantages in units of the reward, and the targets of the critic's output, both of shape (S,)."""
+        config = self.config
         terminated = rollout["terminated"]
         if config.learn.ignore_done:
             terminated = torch.zeros_like(terminated)
-        table = {"reward": rollout["reward"], "value": value * scale, "terminated": terminated}
+        table = {"reward": rollout["reward"], "value": self._returns_of(value), "terminated": terminated}
         steps = {name: sequences.lay_out(column) for name, column in table.items()}
-        next_value = self._next_value(rollout, steps["value"], steps["terminated"], sequences, scale)
+        next_value = self._next_value(rollout, steps["value"], steps["terminated"], sequences)
         gamma, gae_lambda = config.discount_factor, config.collect.gae_lambda
         advantage = rl.gae(
             steps["reward"], steps["value"], next_value, steps["terminated"], sequences.ended, gamma, gae_lambda
         )
         advantage = sequences.flatten(advantage)
-        return advantage, (advantage + table["value"]) / scale
+        return advantage, self._outputs_for(advantage + table["value"])
 
-    def _next_value(
-        self, rollout: Batch, value: Tensor, terminated: Tensor, sequences: rl.Sequences, scale: Tensor | float
-    ) -> Tensor:
+    def _next_value(self, rollout: Batch, value: Tensor, terminated: Tensor, sequences: rl.Sequences) -> Tensor:
         """Return the values of the next observations, shape (T, N), at the end of a sequence of the final one."""
         next_value = torch.cat([value[1:], value[-1:]])
         rows = sequences.flatten(sequences.ended & ~terminated)
         flat = sequences.flatten(next_value)
-        flat[rows] = self._values(nested.index(rollout["next_obs"], rows)) * scale
+        flat[rows] = self._returns_of(self._values(nested.index(rollout["next_obs"], rows)))
         return sequences.lay_out(flat)
 
     def _values(self, obs: Any) -> Tensor:
@@ -119,6 +198,128 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
     def _standardised(self) -> str | None:
         return "advantage" if self.config.learn.adv_norm else None
 
+    # ------------------------------------------------------------------ learning
+
+    def _forward_learn(self, batch: Batch) -> dict[str, Any]:
+        """Learn from a rollout with leading axis S in one pass; return the metrics of the last update."""
+        data = self._learning_data(batch, rl.time_major(batch["env_id"], batch["episode_id"]))
+        reports = self._make_pass(data)
+        self._take_in_returns(self._returns_of(data["return"]))
+        return reports[-1]
+
+    def _update(self, minibatch: Batch) -> dict[str, Any]:
+        alpha = self.config.learn.rpo_alpha
+        if alpha:
+            action = minibatch["action"]
+            mean = action["action_args"] if isinstance(action, Mapping) else action
+            minibatch["mean_noise"] = torch.from_numpy(self.rng.uniform(-alpha, alpha, tuple(mean.shape))).to(mean)
+        if not self.config.learn.has_two_rates:
+            return super()._update(minibatch)
+        actor = self.updater.minimise(self.loss_of_actor, minibatch)
+        critic = self.updater.minimise(self.loss_of_critic, minibatch, 1)
+        return {**critic, **actor, "total_loss": actor["total_loss"] + critic["total_loss"]}
+
+    def loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of a minibatch and the metrics to report.
+
+        Args:
+            batch: ``obs``, ``action`` as it was drawn, ``log_prob`` and ``value`` (B,) of the policy that acted,
+                ``advantage`` (B,), ``return`` (B,) in units of the network's output; ``mean_noise`` (B, A) with
+                ``rpo_alpha``.
+
+        Returns:
+            The loss, and detached scalars: ``total_loss``, ``policy_loss``, ``value_loss``, ``entropy_loss``, and what
+            an algorithm adds.
+        """
+        output = self._network_output(batch)
+        policy_loss, entropy, report = self._actor_terms(output["logit"], batch)
+        value_loss = self._value_loss(output["value"], batch)
+        learn = self.config.learn
+        loss = (
+            policy_loss + learn.value_weight * value_loss - batch.get("entropy_weight", learn.entropy_weight) * entropy
+        )
+        report |= {"total_loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy_loss": entropy}
+        return loss, {name: value.detach() for name, value in report.items()}
+
+    def loss_of_actor(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the part of :meth:`loss` that trains the actor, and its metrics."""
+        policy_loss, entropy, report = self._actor_terms(self._logit(batch["obs"]), batch)
+        loss = policy_loss - batch.get("entropy_weight", self.config.learn.entropy_weight) * entropy
+        report |= {"total_loss": loss, "policy_loss": policy_loss, "entropy_loss": entropy}
+        return loss, {name: value.detach() for name, value in report.items()}
+
+    def loss_of_critic(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the part of :meth:`loss` that trains the critic, and its metrics."""
+        value_loss = self._value_loss(self.model.compute_critic(batch["obs"])["value"], batch)  # type: ignore[operator]
+        loss = self.config.learn.value_weight * value_loss
+        return loss, {"total_loss": loss.detach(), "value_loss": value_loss.detach()}
+
+    def _network_output(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return ``logit`` and ``value`` of a minibatch."""
+        return self.model.compute_actor_critic(batch["obs"])  # type: ignore[operator, no-any-return]
+
+    def _actor_terms(self, logit: Any, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return the policy's loss, its mean entropy, and metrics in addition."""
+        if "mean_noise" in batch:
+            logit = _shifted(logit, batch["mean_noise"])
+        distribution = self._distribution(logit, batch["obs"])
+        loss, report = self._policy_loss(distribution.log_prob(batch["action"]), batch)
+        return loss, distribution.entropy().mean(), report
+
+    # ------------------------------------------------------------------ the scale of the critic
+
+    def _returns_of(self, output: Tensor) -> Tensor:
+        kind = self.config.learn.value_norm
+        if kind == "symlog":
+            return rl.symexp(output)
+        if kind == "popart":
+            mean, std = self._moments()
+            return output * std + mean
+        return output * self._value_scale()
+
+    def _outputs_for(self, value: Tensor) -> Tensor:
+        kind = self.config.learn.value_norm
+        if kind == "symlog":
+            return rl.symlog(value)
+        if kind == "popart":
+            mean, std = self._moments()
+            return (value - mean) / std
+        return value / self._value_scale()
+
     def _value_scale(self) -> Tensor | float:
-        """Return the factor that turns the critic's output into a return."""
-        return 1.0
+        return self.return_statistics.root_mean_square.float() if self.config.learn.value_norm else 1.0
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        return self.return_statistics.mean.float(), self.return_statistics.std.clamp(min=SMALLEST_STD).float()
+
+    def _take_in_returns(self, value: Tensor) -> None:
+        """Add returns, in units of the reward, to the statistics by which the critic's outputs are scaled."""
+        kind = self.config.learn.value_norm
+        if kind in (False, "symlog"):
+            return
+        before = self._moments()
+        update_over_ranks(self.return_statistics, value)
+        if kind == "popart":
+            layer: Any = self.model.critic_output
+            rl.rescale_output(layer.weight, layer.bias, *before, *self._moments())
+
+    # ------------------------------------------------------------------ state
+
+    def _state_dict_learn(self) -> dict[str, Any]:
+        state, statistics = super()._state_dict_learn(), getattr(self, "return_statistics", None)
+        return state if statistics is None else state | {"return_statistics": statistics.state_dict()}
+
+    def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
+        super()._load_state_dict_learn(state)
+        if "return_statistics" in state:
+            self.return_statistics.load_state_dict(state["return_statistics"])
+
+    def _monitor_vars_learn(self) -> list[str]:
+        return ["cur_lr", "total_loss", "policy_loss", "value_loss", "entropy_loss"]
+
+
+def _shifted(logit: Any, noise: Tensor) -> Any:
+    """Return the output of an actor with another mean of the continuous action."""
+    if "action_args" in logit:
+        return {**logit, "action_args": _shifted(logit["action_args"], noise)}
+    return {**logit, "mu": logit["mu"] + noise}

@@ -116,7 +116,10 @@ class OnPolicyConfig(PolicyConfig):
 
 
 class OnPolicyPolicy(ActorPolicy[ConfigT]):
-    """A policy that learns once from each rollout that it collected, in a pass over shuffled minibatches.
+    """A policy that keeps the probabilities of its actions, and learns from rollouts.
+
+    It learns once from each rollout that it collected, in a pass over shuffled minibatches. A subclass with
+    ``on_policy`` false learns from the minibatches of a replay buffer, whose config is a :class:`ReplayedConfig`.
 
     A subclass implements ``_learning_data``, which gives the columns that its ``loss`` reads, and ``loss``. An update
     is a minibatch, so ``train_iter`` counts minibatches. Under DDP all ranks make equally many of them, however many
@@ -166,9 +169,13 @@ class OnPolicyPolicy(ActorPolicy[ConfigT]):
         """Make an update on each minibatch of the learning data, and return the metrics of the updates."""
         reports = []
         for minibatch in self._minibatches(data):
-            reports.append(self.updater.minimise(self.loss, minibatch | self.updater.schedules.tensors))
+            reports.append(self._update(minibatch | self.updater.schedules.tensors))
             self.progress.train_iter += 1
         return reports
+
+    def _update(self, minibatch: Batch) -> dict[str, Any]:
+        """Make an update on a minibatch of the learning data, and return its metrics."""
+        return self.updater.minimise(self.loss, minibatch)
 
     def _minibatches(self, data: Batch) -> Iterator[Batch]:
         """Yield shuffled minibatches of sizes that differ by one at most, as many on every rank."""
@@ -194,6 +201,8 @@ class OnPolicyPolicy(ActorPolicy[ConfigT]):
 
     def _get_update_per_collect(self) -> int:
         """Return how many updates a rollout gives; for whole episodes, whose length is unknown, one per pass."""
+        if not self.on_policy:
+            return int(self.config.learn.update_per_collect)
         rows = self.config.collect.n_sample or 1
         return max(1, round(rows / self._get_batch_size()))
 

@@ -1,9 +1,8 @@
 """PPO with generalised advantages, for discrete, multi-discrete, continuous, hybrid and masked actions.
 
 Papers: Schulman et al. 2017, eq. 7 and 9 (https://arxiv.org/abs/1707.06347); advantages: Schulman et al. 2016, eq. 16
-(https://arxiv.org/abs/1506.02438); dual clip: Ye et al. 2020, eq. 5 (https://arxiv.org/abs/1912.09729); initial
-weights: Andrychowicz et al. 2021 (https://arxiv.org/abs/2006.05990); hybrid actions: Fan et al. 2019
-(https://arxiv.org/abs/1903.01344), here with one critic for both.
+(https://arxiv.org/abs/1506.02438); hybrid actions: Fan et al. 2019 (https://arxiv.org/abs/1903.01344), here with
+one critic for both. The loss is in ``clipped_surrogate``.
 
 Where this differs: a time limit and the end of the rollout bootstrap from the true next observation. Values are clipped
 by a separate distance, not by the clip ratio of the policy, and by default not at all. With
@@ -20,30 +19,29 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lightning_ding import rl
 from lightning_ding.config import moved, require
-from lightning_ding.policy.actor_critic import (
-    ActorCriticCollectConfig,
-    ActorCriticLearnConfig,
-    ActorCriticModelConfig,
-    ActorCriticPolicy,
-)
+from lightning_ding.policy.actor_critic import ActorCriticCollectConfig, ActorCriticModelConfig, ActorCriticPolicy
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.base.rank_statistics import update_over_ranks
 from lightning_ding.policy.base.round import Batch
+from lightning_ding.policy.clipped_surrogate import (
+    MONITORED,
+    ClippedSurrogateLearnConfig,
+    clipped_policy_loss,
+    clipped_value_loss,
+)
 from lightning_ding.policy.on_policy import OnPolicyConfig
 from lightning_ding.ranks import mean_over_ranks
 from lightning_ding.registry import POLICY_REGISTRY
-from lightning_ding.schedules import ScheduleConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOLearnConfig(ActorCriticLearnConfig):
+class PPOLearnConfig(ClippedSurrogateLearnConfig):
     """Options for updates."""
 
-    MOVED: ClassVar[dict[str, str]] = ActorCriticLearnConfig.MOVED | moved(
+    MOVED: ClassVar[dict[str, str]] = ClippedSurrogateLearnConfig.MOVED | moved(
         kl_beta="there is no pretrained policy to stay near to; target_kl bounds the step from the last rollout",
         kl_type="there is no pretrained policy to stay near to",
         pretrained_model_path="load a checkpoint with Trainer.fit(ckpt_path=...)",
@@ -51,28 +49,12 @@ class PPOLearnConfig(ActorCriticLearnConfig):
 
     epoch_per_collect: int = 10
     """Passes over a rollout, >= 1."""
-    clip_ratio: float = 0.2
-    """Distance from 1 at which the ratio of new to old probability is clipped, > 0."""
-    clip_ratio_scheduler: ScheduleConfig = field(default_factory=ScheduleConfig)
-    """A factor of clip_ratio that changes during the run."""
-    dual_clip: float | None = None
-    """Largest ratio in the loss of a negative advantage, > 1; None for no limit."""
-    value_clip: float | None = None
-    """Largest change of a value in a round, > 0, in units of the network's output; None for no limit."""
-    value_norm: bool = True
-    """Train the critic to predict returns divided by their running root mean square."""
     target_kl: float | None = None
     """Stop the passes over a rollout once the policy has moved so far on average, in nats, > 0; None never stops."""
-    ppo_param_init: bool = True
-    """Orthogonal weights at the start, and an actor that is nearly uniform (Andrychowicz et al. 2021)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.epoch_per_collect >= 1, "learn.epoch_per_collect", ">= 1", self.epoch_per_collect)
-        require(self.clip_ratio > 0, "learn.clip_ratio", "> 0", self.clip_ratio)
-        self.clip_ratio_scheduler.check("learn.clip_ratio_scheduler")
-        require(self.dual_clip is None or self.dual_clip > 1, "learn.dual_clip", "> 1 or None", self.dual_clip)
-        require(self.value_clip is None or self.value_clip > 0, "learn.value_clip", "> 0 or None", self.value_clip)
         require(self.target_kl is None or self.target_kl > 0, "learn.target_kl", "> 0 or None", self.target_kl)
         passes = "None with epoch_per_collect=1: there is no other pass to stop"
         require(self.target_kl is None or self.epoch_per_collect > 1, "learn.target_kl", passes, self.target_kl)
@@ -99,6 +81,10 @@ class PPOConfig(OnPolicyConfig):
     collect: PPOCollectConfig = field(default_factory=PPOCollectConfig)
     """Options for collecting: the amount and the collector."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.learn.check_model(self.model)
+
 
 @POLICY_REGISTRY.register("ppo")
 class PPOPolicy(ActorCriticPolicy[PPOConfig]):
@@ -117,15 +103,6 @@ class PPOPolicy(ActorCriticPolicy[PPOConfig]):
     config_class: ClassVar[type[PolicyConfig]] = PPOConfig
     config: PPOConfig
 
-    def _initialise(self, model: nn.Module | None) -> None:
-        super()._initialise(model)
-        if model is None and self._needs_model() and self.config.learn.ppo_param_init:
-            self.model.init_orthogonally()  # type: ignore[operator]
-
-    def _init_learn(self) -> None:
-        super()._init_learn()
-        self.return_statistics = rl.RunningMeanStd()
-
     def _forward_learn(self, batch: Batch) -> dict[str, Any]:
         """Learn from a rollout with leading axis S in several passes; return the metrics of the last update."""
         sequences = rl.time_major(batch["env_id"], batch["episode_id"])
@@ -135,35 +112,14 @@ class PPOPolicy(ActorCriticPolicy[PPOConfig]):
             reports = self._make_pass(data)
             if self._has_moved_far([report["approx_kl"] for report in reports]):
                 break
-        if self.config.learn.value_norm:
-            update_over_ranks(self.return_statistics, data["return"] * self._value_scale())
+        self._take_in_returns(self._returns_of(data["return"]))
         return reports[-1]
 
-    def loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of a minibatch and the metrics to report.
+    def _policy_loss(self, log_prob: Tensor, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+        return clipped_policy_loss(self.config.learn, log_prob, batch)
 
-        Args:
-            batch: ``obs``, ``action`` as it was drawn, ``log_prob`` and ``value`` (B,) of the policy that acted,
-                ``advantage`` (B,), ``return`` (B,) in units of the network's output.
-
-        Returns:
-            The loss, and detached scalars: ``total_loss``, ``policy_loss``, ``value_loss``, ``entropy_loss``,
-            ``approx_kl``, ``clip_fraction``.
-        """
-        learn, obs = self.config.learn, batch["obs"]
-        output = self.model.compute_actor_critic(obs)  # type: ignore[operator]
-        distribution = self._distribution(output["logit"], obs)
-        log_prob = distribution.log_prob(batch["action"])
-        clip_ratio = batch.get("clip_ratio", learn.clip_ratio)
-        policy = rl.ppo_policy_loss(log_prob, batch["log_prob"], batch["advantage"], clip_ratio, learn.dual_clip)
-        value_loss = rl.ppo_value_loss(output["value"], batch["value"], batch["return"], learn.value_clip)
-        entropy = distribution.entropy().mean()
-        loss = (
-            policy.loss + learn.value_weight * value_loss - batch.get("entropy_weight", learn.entropy_weight) * entropy
-        )
-        report = {"total_loss": loss, "policy_loss": policy.loss, "value_loss": value_loss, "entropy_loss": entropy}
-        report |= {"approx_kl": policy.approx_kl, "clip_fraction": policy.clip_fraction}
-        return loss, {name: value.detach() for name, value in report.items()}
+    def _value_loss(self, value: Tensor, batch: Mapping[str, Any]) -> Tensor:
+        return clipped_value_loss(self.config.learn, value, batch)
 
     def _has_moved_far(self, divergences: list[Tensor]) -> bool:
         """Return whether the passes over a rollout end early, for the ``approx_kl`` of each update of a pass."""
@@ -173,19 +129,8 @@ class PPOPolicy(ActorCriticPolicy[PPOConfig]):
         moved = torch.stack(divergences).nanmean()  # a skipped update moved nothing
         return mean_over_ranks(float(moved)) > limit
 
-    def _value_scale(self) -> Tensor | float:
-        return self.return_statistics.root_mean_square.float() if self.config.learn.value_norm else 1.0
-
     def _get_update_per_collect(self) -> int:
         return self.config.learn.epoch_per_collect * super()._get_update_per_collect()
 
-    def _state_dict_learn(self) -> dict[str, Any]:
-        return super()._state_dict_learn() | {"return_statistics": self.return_statistics.state_dict()}
-
-    def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
-        super()._load_state_dict_learn(state)
-        self.return_statistics.load_state_dict(state["return_statistics"])
-
     def _monitor_vars_learn(self) -> list[str]:
-        losses = ["total_loss", "policy_loss", "value_loss", "entropy_loss"]
-        return ["cur_lr", *losses, "approx_kl", "clip_fraction"]
+        return MONITORED

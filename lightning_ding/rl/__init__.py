@@ -64,6 +64,7 @@ from lightning_ding.rl.running import RunningMeanStd, RunningReturns, combine_mo
 from lightning_ding.rl.sequences import Sequences, time_major
 from lightning_ding.rl.soft import expected_soft_value, munchausen_bonus, soft_q_target, soft_value
 from lightning_ding.rl.td import TDLoss, double_q_target, masked, q_target, take_action_value, td_error, td_loss
+from lightning_ding.rl.value_scales import rescale_output, symexp, symlog
 from lightning_ding.rl.vtrace import VTrace, vtrace
 
 __all__ = [
@@ -117,6 +118,7 @@ __all__ = [
     "quantile_target",
     "random_actions",
     "random_legal_actions",
+    "rescale_output",
     "share_beyond_support",
     "smoothed_action",
     "smoothed_cross_entropy",
@@ -127,6 +129,8 @@ __all__ = [
     "squashed_gaussian_log_prob",
     "squashed_gaussian_sample",
     "standardise",
+    "symexp",
+    "symlog",
     "take_action_distribution",
     "take_action_value",
     "td_error",

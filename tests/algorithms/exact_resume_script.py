@@ -54,6 +54,8 @@ CASES: dict[str, dict[str, Any]] = {  # what is special: arguments of the datamo
     "awac": {},
     "cql": {"policy": {"learn": {"with_lagrange": True}}},
     "ppo": {"norm_obs": True, "norm_reward": True},
+    "ppo_offpolicy": {"norm_obs": True, "norm_reward": True},
+    "impala": {"num_envs": 3, "norm_reward": True},  # transitions wait at the half
     "a2c": {"norm_reward": True, "num_envs": 3},
     "pg": {"num_envs": 3},  # whole episodes
 }

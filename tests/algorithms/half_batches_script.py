@@ -20,9 +20,10 @@ from lightning_ding import nested
 from lightning_ding.config import deep_merge
 from lightning_ding.policy import Policy
 from lightning_ding.policy.actor_policy import ActorPolicy
+from lightning_ding.policy.on_policy import OnPolicyPolicy
 from lightning_ding.policy.replay_policy import ReplayPolicy
 from lightning_ding.registry import POLICY_REGISTRY
-from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, make_policy, names_of, with_first_step
+from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, make_policy, names_of, sample_of, with_first_step
 
 BATCHES, BATCH_SIZE, ENVS, STEPS = 3, 16, 4, 6
 CLIP = 0.05  # norm of a gradient that is clipped
@@ -40,6 +41,8 @@ CHANGES: dict[str, Any] = {  # so that an update depends on all of a batch
     **dict.fromkeys(names_of(ReplayPolicy), WEIGHTED),
     "bc": {},
     "ppo": {"learn": {"batch_size": ENVS * STEPS, "value_norm": True}, "recompute_adv": True},
+    "ppo_offpolicy": {"learn": {"value_norm": False, "adv_norm": False}},  # over the whole batch, before the update
+    "impala": {},
     "a2c": {"learn": {"adv_norm": True}},
     "pg": {"learn": {"return_norm": True}},
 }
@@ -111,14 +114,21 @@ def note_gradients(policy: Policy[Any]) -> list[list[Tensor]]:
 
 def update(policy: Any, name: str, number: int, rank: int, ranks: int) -> dict[str, Any]:
     """Learn from this rank's share of a batch: every ``ranks``-th row, or the rows of every ``ranks``-th env."""
-    make = rollout if policy.on_policy else replay_batch
-    whole = nested.to_tensor(make(np.random.default_rng(number), name))
+    of_actor = isinstance(policy, OnPolicyPolicy)
+    whole: Any = nested.to_tensor((rollout if of_actor else replay_batch)(np.random.default_rng(number), name))
+    if of_actor and not policy.on_policy:
+        by_env = torch.arange(ENVS * STEPS).view(STEPS, ENVS).T.flatten()
+        whole = nested.apply(lambda x: x.double() if x.is_floating_point() else x, nested.index(whole, by_env))
+        whole = sample_of(policy, whole)
     if hasattr(policy, "prepare"):
         whole = policy.prepare(whole)  # noise is drawn for each row
     whole = nested.apply(lambda x: x.double() if x.is_floating_point() else x, whole)
-    place = whole["env_id"] if policy.on_policy else torch.arange(BATCH_SIZE)
-    report: dict[str, Any] = policy.learn_mode.forward(nested.index(whole, place % ranks == rank))
-    return report
+    place = whole["env_id"] if "env_id" in whole else torch.arange(ENVS if policy.learns_from_sequences else BATCH_SIZE)
+    mine = place % ranks == rank
+    if not policy.learns_from_sequences:
+        return policy.learn_mode.forward(nested.index(whole, mine))  # type: ignore[no-any-return]
+    share = {key: nested.index(part, mine if key == "last_obs" else (slice(None), mine)) for key, part in whole.items()}
+    return policy.learn_mode.forward(share)  # type: ignore[no-any-return]
 
 
 def report(rank: int = 0, ranks: int = 1) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from lightning_ding import nested
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.datamodules.base import CollectingDataModule
@@ -35,6 +36,8 @@ ROLLOUT: Config = {
     "learn": {"lr_scheduler": {"type": "linear", "unit": "env_step", "decay": 16_000}},
     "eval": {"evaluator": {"n_episode": 2}},
 }
+REPLAYED = deep_merge(ROLLOUT, {"learn": {"update_per_collect": 2, "batch_size": 8}, "collect": {"n_sample": 16}})
+TWO_RATES: Config = {"learning_rate_actor": 3e-4, "learning_rate_critic": 1e-3}
 PPO = deep_merge(ROLLOUT, {"learn": {"epoch_per_collect": 2, "batch_size": 8}, "collect": {"n_sample": 16}})
 
 
@@ -75,6 +78,10 @@ ALGORITHMS = {
     ),
     "crossq": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"learn": {"actor_update_freq": 1}})),
     "ppo": Algorithm(config=PPO),
+    "ppo_offpolicy": Algorithm(
+        config=deep_merge(REPLAYED, {"model": {"share_encoder": False}, "learn": {"value_norm": "popart", **TWO_RATES}})
+    ),
+    "impala": Algorithm(config=deep_merge(REPLAYED, {"unroll_len": 5})),
     "a2c": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_sample": 16}})),
     "pg": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_episode": 2}})),  # of unknown lengths
 }
@@ -130,6 +137,16 @@ def random_episodes(env_id: str) -> Any:
         obs = env.reset()[0] if terminated or truncated else next_obs
     env.close()
     return {name: np.stack([np.asarray(step[name]) for step in steps]) for name in steps[0]}
+
+
+def sample_of(policy: Any, transitions: Config) -> Config:
+    """Return what a buffer gives of transitions that lie env by env, equally many of each and without a cut."""
+    data: Any = nested.to_tensor(policy.collect_mode.get_train_sample(transitions))
+    if not policy.learns_from_sequences:
+        return dict(data)
+    envs = int(data["env_id"].max()) + 1
+    unrolls: Any = nested.apply(lambda x: x.unflatten(0, (envs, -1)).transpose(0, 1), data)
+    return dict(unrolls) | {"mask": torch.ones_like(unrolls["terminated"])}
 
 
 def state_of(policy: Any, datamodule: Any) -> dict[str, Any]:

@@ -44,6 +44,7 @@ FAST_RATES = {"learning_rate_actor": 3e-3, "learning_rate_critic": 3e-3}
 FAST_ACTOR = deep_merge(ACTOR_CRITIC, {"learn": FAST_RATES, "model": {"activation": "silu"}})  # relus may all die
 FAST_Q = {"learning_rate_q": 3e-3, "learning_rate_policy": 3e-3}
 ROLLOUT: Config = {"model": {"encoder_hidden_size_list": [32], "activation": "tanh"}, "learn": {"learning_rate": 0.01}}
+SMALL_BUFFER: Config = {"replay_buffer": {"replay_buffer_size": 256}}
 CONFIGS: dict[str, Config] = {
     "dqn": Q_LEARNING,
     "c51": CATEGORICAL,
@@ -79,6 +80,12 @@ CONFIGS: dict[str, Config] = {
         },
     ),
     "ppo": deep_merge(ROLLOUT, {"learn": {"epoch_per_collect": 4}, "collect": {"n_sample": 128}}),
+    "ppo_offpolicy": deep_merge(
+        ROLLOUT, {"learn": {"update_per_collect": 8}, "collect": {"n_sample": 128}, "other": SMALL_BUFFER}
+    ),
+    "impala": deep_merge(
+        ROLLOUT, {"learn": {"entropy_weight": 0.01}, "collect": {"n_sample": 64}, "other": SMALL_BUFFER}
+    ),
     "a2c": deep_merge(
         ROLLOUT,
         {
@@ -133,6 +140,8 @@ def train(
         ("fqf", 1000, "vector"),
         ("discrete_sac", 1000, "vector"),
         ("ppo", 2560, "image"),
+        ("ppo_offpolicy", 2560, "vector"),
+        ("impala", 2560, "dict"),
         ("a2c", 2400, "dict"),
         ("pg", 2400, "vector"),
     ],
@@ -190,6 +199,8 @@ def test_it_learns_actions_of_several_dimensions(
         ("redq", 1200),
         ("crossq", 2400),
         ("ppo", 3840),
+        ("ppo_offpolicy", 3840),
+        ("impala", 6400),
         ("a2c", 4800),
         ("pg", 6400),
     ],
@@ -227,8 +238,10 @@ def value_of(policy: Any, obs: torch.Tensor) -> list[float]:
         if hasattr(policy, "critic_loss"):
             action = policy._normalised(policy.eval_mode.forward(obs)["action"])
             return policy.model.compute_critic(obs, action)["q_value"].amin(0).tolist()  # type: ignore[no-any-return]
-        if policy.on_policy:
-            return (policy._values(obs) * policy._value_scale()).tolist()  # type: ignore[no-any-return]
+        if hasattr(policy, "_returns_of"):
+            return (policy._returns_of(policy._values(obs))).tolist()  # type: ignore[no-any-return]
+        if hasattr(policy.model, "compute_critic"):
+            return policy.model.compute_critic(obs)["value"].tolist()  # type: ignore[no-any-return]
         logit = policy.model(obs)["logit"]
     return logit.amax(1).tolist()  # type: ignore[no-any-return]
 
@@ -251,6 +264,9 @@ def value_of(policy: Any, obs: torch.Tensor) -> list[float]:
         ("redq", 1500, NO_ENTROPY),
         ("crossq", 1500, deep_merge(NO_ENTROPY, {"learn": {"target_theta": None}})),
         ("ppo", 5120, {}),
+        ("ppo_offpolicy", 5120, {}),
+        ("ppo_offpolicy", 5120, {"nstep_return": True, "nstep": 2}),
+        ("impala", 5120, {}),
         ("a2c", 9600, {}),
     ],
 )

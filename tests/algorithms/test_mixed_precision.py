@@ -19,7 +19,15 @@ from lightning_ding.policy import Policy, create_policy
 from lightning_ding.policy.actor_policy import ActorPolicy
 from lightning_ding.policy.replay_policy import ReplayPolicy
 from lightning_ding.registry import POLICY_REGISTRY
-from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, make_datamodule, make_policy, names_of, with_first_step
+from tests.algorithms.table import (
+    ALGORITHMS,
+    CONTINUOUS_ONLY,
+    make_datamodule,
+    make_policy,
+    names_of,
+    sample_of,
+    with_first_step,
+)
 
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
@@ -58,7 +66,7 @@ def transitions(policy: Policy[Any]) -> Config:
     data |= {"discount": torch.full((SIZE,), 0.9)}
     acted = policy.collect_mode.forward(obs)
     acting = {"action": acted.get("drawn", acted["action"]), "log_prob": acted.get("log_prob", torch.zeros(SIZE))}
-    return with_first_step(policy, {**data, **acting})
+    return with_first_step(policy, sample_of(policy, {**data, **acting}))
 
 
 def losses(policy: Any, data: Config) -> list[tuple[Tensor, Mapping[str, Any]]]:
@@ -86,12 +94,14 @@ def test_losses_are_those_of_32_bits_but_for_the_rounding_of_the_network(name: s
         found = losses(policy, data)
     for (loss, report), (loss_32, _) in zip(found, expected, strict=True):
         assert {leaf.dtype for leaf in [loss, *nested.leaves(report)]} == {torch.float32}
-        assert_close(loss, loss_32, rtol=1e-3, atol=5e-3)  # measured: 1e-3 of losses up to 40
+        assert_close(loss, loss_32, rtol=2e-3, atol=5e-3)  # measured: 1.5e-3 of losses up to 75
 
 
 def learned(name: str, model: Config, cache_enabled: bool) -> Tensor:
     """Return the weights after two rounds of several updates each."""
     rates = dict.fromkeys(RATES & set(vars(POLICY_REGISTRY.get(name).config_class().learn)), 0.1)
+    if "learning_rate" in rates:  # that of all parameters
+        rates = {"learning_rate": 0.1}
     policy = make(name, model, learn={**rates, "batch_size": 16})
     data = transitions(policy)
     for _ in range(2):

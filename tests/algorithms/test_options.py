@@ -16,14 +16,25 @@ from lightning import Trainer
 from lightning_ding.config import deep_merge
 from lightning_ding.model.encoder import MLPEncoder
 from lightning_ding.policy import Policy, QLearningPolicy, create_policy
+from lightning_ding.policy.on_policy import OnPolicyPolicy
 from lightning_ding.policy.qac import QACPolicy
 from lightning_ding.registry import ENCODER_REGISTRY, POLICY_REGISTRY
-from tests.algorithms.table import CONTINUOUS_ONLY, make_datamodule, make_policy, names_of, plain, with_first_step
+from tests.algorithms.table import (
+    CONTINUOUS_ONLY,
+    make_datamodule,
+    make_policy,
+    names_of,
+    plain,
+    sample_of,
+    with_first_step,
+)
 
 MakeTrainer = Callable[..., Trainer]
 Flat = dict[str, Any]
 
 Q_LEARNING, ACTOR_CRITIC = names_of(QLearningPolicy), names_of(QACPolicy)
+REPLAYED = tuple(name for name in names_of(OnPolicyPolicy) if not POLICY_REGISTRY.get(name).on_policy)
+EVERY = Q_LEARNING + ACTOR_CRITIC + REPLAYED
 CANNOT_BE_SET: list[tuple[str, str]] = [  # fields of a family that an algorithm refuses
     ("mdqn", "learn.double_q"),
     ("sql", "learn.double_q"),
@@ -68,6 +79,21 @@ CHOICES: dict[str, Flat] = {"ddpg": HYBRID, "td3": HYBRID, "d4pg": HYBRID}  # wh
 FALLING = {"other.eps.start": 1.0, "other.eps.end": 0.1}
 LINEAR: Flat = {"learn.lr_scheduler.type": "linear", "learn.lr_scheduler.decay": 0.9}
 POINTS: Flat = {"learn.lr_scheduler.type": "piecewise", "learn.lr_scheduler.points": [[0.0, 1.0], [1.0, 0.0]]}
+TWO_RATES: Flat = {f"learn.learning_rate_{part}": 0.001 for part in ("actor", "critic")} | {
+    "model.share_encoder": False
+}
+TORQUE: Flat = {"model.action_space": "continuous", "model.action_shape": 1}
+OF_TORQUES = (
+    "action_low",
+    "action_high",
+    "action_integer",
+    "sigma_type",
+    "fixed_sigma_value",
+    "bound_type",
+    "rpo_alpha",
+)
+"""Options that have no effect on a discrete action of policies that have all kinds of actions."""
+ENTROPY: Flat = {"learn.entropy_weight": 0.5}
 COMMON_BETAS: Flat = {"learn.optimizer.betas": [0.9, 0.999]}  # those that optimizers without betas are left at
 OFTEN: dict[str, Any] = {"redq": {"learn": {"actor_update_freq": 2}}}  # so that the actor learns in a few updates
 SMOOTHED = {"learn.noise": True}
@@ -105,7 +131,7 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "learn.target_update_freq": Option(2, also={"learn.target_theta": None}),
     "learn.target_theta": Option(0.1),
     "learn.grad_clip_norm": Option(1e-9),
-    "learn.grad_clip_value": Option(1e-9),
+    "learn.grad_clip_value": Option(1e-9, given={"learn.grad_clip_norm": None}),
     "learn.optimizer.type": Option("rmsprop", also=COMMON_BETAS),
     "learn.optimizer.eps": Option(0.1),
     "learn.optimizer.weight_decay": Option(0.1),
@@ -126,8 +152,8 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "entropy_tau": Option(0.5),
     "m_alpha": Option(0.5),
     "m_clip": Option(-0.01),
-    "learn.learning_rate_actor": Option(0.002),
-    "learn.learning_rate_critic": Option(0.002),
+    "learn.learning_rate_actor": Option(0.002, given=TWO_RATES),
+    "learn.learning_rate_critic": Option(0.002, given=TWO_RATES),
     "learn.learning_rate_q": Option(0.002),
     "learn.learning_rate_policy": Option(0.002),
     "learn.learning_rate_alpha": Option(0.002),
@@ -149,6 +175,20 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "learn.lagrange_thresh": Option(-1.0, given={"learn.with_lagrange": True}),
     "learn.dropped_quantiles": Option(5),
     "learn.target_critics": Option(3),
+    "learn.value_weight": Option(3.0, given={"learn.grad_clip_norm": None}),
+    "learn.entropy_weight": Option(0.5),
+    "learn.lambda_": Option(0.1),
+    "learn.rho_clip_ratio": Option(0.1),
+    "learn.c_clip_ratio": Option(0.1),
+    "learn.rho_pg_clip_ratio": Option(0.1),
+    "learn.clip_ratio": Option(0.001),
+    "learn.dual_clip": Option(1.001),
+    "learn.value_clip": Option(0.001),
+    "learn.rpo_alpha": Option(0.5),
+    "model.action_space": Option("continuous", also={"model.action_shape": 1}),
+    "model.sigma_type": Option("conditioned"),
+    "model.fixed_sigma_value": Option(0.5, given={"model.sigma_type": "fixed"}),
+    "model.bound_type": Option("tanh"),
     "collect.noise_type": Option("ou"),
     "collect.noise_sigma": Option(0.3),
     "other.eps.type": Option("exp", given=FALLING),
@@ -158,15 +198,23 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "other.eps.unit": Option("budget", given={**FALLING, "other.eps.decay": 0.5}),
 }
 IN_A_RUN: dict[str, Option] = {
-    "nstep": Option(5, given={"nstep": 1}),
+    "nstep": Option(5, given={"nstep": 1, "nstep_return": True}),
+    "unroll_len": Option(4),
     "discount_factor": Option(0.5),
     "priority": Option(given=PRIORITISED),
     "random_collect_size": Option(32),
     "learn.update_per_collect": Option(3),
     "learn.batch_size": Option(9),
     "learn.per_train_iter_k": Option(1),
-    "collect.n_sample": Option(16),
+    "collect.n_sample": Option(24),
+    "collect.gae_lambda": Option(0.1),
 }
+for section, given in {"entropy_weight": ENTROPY, "clip_ratio": {}}.items():  # values that are scheduled
+    for last, value in {"type": "linear", "unit": "env_step", "end": 0.5, "decay": 0.6, "points": [[0.0, 1.0]]}.items():
+        start, kind = f"learn.{section}_scheduler.", {"type": None, "points": "piecewise"}.get(last, "linear")
+        first = {"type": kind, "decay": 0.9} if kind == "linear" else {"type": kind, "points": [[0.0, 0.5]]}
+        shape = {f"{start}{key}": one for key, one in first.items()} if kind else {}
+        IN_UPDATES_OR_ACTIONS[f"{start}{last}"] = Option(value, given={**given, **shape})
 REFUSED: dict[str, Any] = {"collect.unroll_len": 2, "model.obs_shape": 7, "model.action_shape": 7}
 
 
@@ -195,7 +243,7 @@ def nest(flat: Flat) -> dict[str, Any]:
 
 
 def cases(table: dict[str, Any]) -> list[tuple[str, str]]:
-    found = [(name, path) for name in Q_LEARNING + ACTOR_CRITIC for path in fields_of(name) if path in table]
+    found = [(name, path) for name in EVERY for path in fields_of(name) if path in table]
     return [case for case in found if case not in CANNOT_BE_SET]
 
 
@@ -203,6 +251,8 @@ def sides(name: str, path: str, option: Option) -> tuple[Flat, Flat]:
     """Return the options without and with the other value."""
     known = fields_of(name)
     given = dict(CHOICES.get(name, {}) if path.startswith(("other.eps.", "model.action_start")) else {})
+    if name in REPLAYED and path.endswith(OF_TORQUES):
+        given |= TORQUE
     given |= {key: value for key, value in option.given.items() if key in known or key.startswith(LEFT_OUT)}
     default = given.get(path, known[path])
     value = not default if isinstance(default, bool) else option.value
@@ -214,7 +264,9 @@ def make(name: str, config: dict[str, Any]) -> Policy[Any]:
     torch.manual_seed(0)
     shapes: dict[str, Any] = {"obs_shape": 3, "action_shape": 1 if name in CONTINUOUS_ONLY else 3}
     sizes = {"actor_head_hidden_size": 16, "critic_head_hidden_size": 16}
-    base = {"model": shapes | ({"encoder_hidden_size_list": [16]} if name in Q_LEARNING else sizes)}
+    if name in REPLAYED:
+        shapes["action_space"] = "discrete"
+    base = {"model": shapes | (sizes if name in ACTOR_CRITIC else {"encoder_hidden_size_list": [16]})}
     policy = create_policy({"type": name, **deep_merge(deep_merge(base, OFTEN.get(name, {})), config)})
     policy.seed(0)
     return policy
@@ -228,7 +280,7 @@ def make_batch(policy: Policy[Any]) -> dict[str, Any]:
     action: Any = torque.float() if shape == 1 else choice
     if isinstance(shape, dict):
         action = {"action_type": choice, "action_args": torque.float()}
-    ended = torch.arange(size) % 4 == 0
+    ended = torch.arange(size) % 4 == 3
     batch = {
         "obs": obs,
         "action": action,
@@ -239,18 +291,22 @@ def make_batch(policy: Policy[Any]) -> dict[str, Any]:
         "discount": torch.full((size,), 0.9),
         "IS": torch.linspace(0.1, 1, size),
     }
-    return with_first_step(policy, batch)
+    if not isinstance(policy, OnPolicyPolicy):
+        return with_first_step(policy, batch)
+    ids = {name: torch.arange(size) // 4 for name in ("env_id", "episode_id")}
+    return sample_of(policy, {**batch, **ids, "log_prob": torch.linspace(-2, -0.5, size)})
 
 
 def updates_and_actions(name: str, options: Flat) -> list[Any]:
     """Return what six updates make of the weights, and the actions before and after them."""
     policy = make(name, nest(options))
     batch, results = make_batch(policy), []
+    obs = batch["obs"].flatten(0, -2)  # also of sequences
     policy.progress.env_step, policy.progress.budget = 5000, 80_000
     for _ in range(6):
-        results.append(policy.collect_mode.forward(batch["obs"])["action"])
+        results.append(policy.collect_mode.forward(obs)["action"])
         results.append(policy.learn_mode.forward(batch))
-    results.append(policy.eval_mode.forward(batch["obs"])["action"])
+    results.append(policy.eval_mode.forward(obs)["action"])
     return [plain(results), plain(policy.state_dict())]
 
 
@@ -265,7 +321,7 @@ def run(name: str, options: tuple[tuple[str, Any], ...]) -> list[Any]:
     return [policy.progress.state_dict(), plain(policy.state_dict()), buffer.count()]
 
 
-@pytest.mark.parametrize("name", Q_LEARNING + ACTOR_CRITIC)
+@pytest.mark.parametrize("name", EVERY)
 def test_the_walk_covers_every_field(name: str) -> None:
     found = fields_of(name)
     turned_over = {path for path, value in found.items() if isinstance(value, bool)}
@@ -274,11 +330,11 @@ def test_the_walk_covers_every_field(name: str) -> None:
 
 @pytest.mark.parametrize("table", [IN_UPDATES_OR_ACTIONS, IN_A_RUN, REFUSED])
 def test_the_walk_knows_no_field_that_is_gone(table: dict[str, Any]) -> None:
-    assert set(table) <= {path for name in Q_LEARNING + ACTOR_CRITIC for path in fields_of(name)}
+    assert set(table) <= {path for name in EVERY for path in fields_of(name)}
 
 
 def in_updates_or_actions() -> list[tuple[str, str]]:
-    fields = {path: value for name in Q_LEARNING + ACTOR_CRITIC for path, value in fields_of(name).items()}
+    fields = {path: value for name in EVERY for path, value in fields_of(name).items()}
     turned_over = {path: Option() for path, value in fields.items() if isinstance(value, bool)}
     return cases({path: None for path in IN_UPDATES_OR_ACTIONS | turned_over if path not in IN_A_RUN})
 
@@ -304,7 +360,7 @@ def test_a_value_that_cannot_be_is_refused(name: str, path: str) -> None:
     env.close()
 
 
-@pytest.mark.parametrize("name", Q_LEARNING + ACTOR_CRITIC)
+@pytest.mark.parametrize("name", EVERY)
 def test_equal_configs_give_equal_numbers(name: str) -> None:
     assert updates_and_actions(name, {}) == updates_and_actions(name, {})
     first = run(name, ())

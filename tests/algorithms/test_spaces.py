@@ -130,7 +130,7 @@ def test_every_kind_of_discrete_action_lies_in_its_space(make_trainer: MakeTrain
         assert kept.view(40, -1).amax(0).tolist() == (sizes - 1).tolist()
 
 
-@pytest.mark.parametrize("name", ["dqn", "ppo"])
+@pytest.mark.parametrize("name", ["dqn", "ppo", "ppo_offpolicy", "impala", "a2c"])
 @pytest.mark.parametrize("kind", DISCRETE)
 def test_masked_actions_are_legal_when_they_are_random_and_when_they_are_not(
     make_trainer: MakeTrainer, name: str, kind: str
@@ -148,7 +148,7 @@ def test_a_box_of_integers_gets_integers(make_trainer: MakeTrainer, name: str) -
     assert (acted.min(0).tolist(), acted.max(0).tolist()) == ([-1, 2], [1, 4])
 
 
-@pytest.mark.parametrize("name", ["ddpg", "ppo"])
+@pytest.mark.parametrize("name", ["ddpg", "ppo", "ppo_offpolicy", "impala"])
 def test_a_hybrid_action_begins_where_its_choice_does(make_trainer: MakeTrainer, name: str) -> None:
     train(make_trainer, name, {"observation": VECTOR, "action": HYBRID})
     assert {int(action["action_type"]) for action in AnySpaces.acted} == {2, 3, 4}

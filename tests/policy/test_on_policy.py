@@ -95,6 +95,10 @@ ELSEWHERE = {
 ELSEWHERE |= {"on_non_finite": "tests/policy/base/update/test_non_finite.py"}
 """Options whose effect is tested in another file."""
 LAYER = {"actor_head_layer_num": 1}
+TWO_RATES: Config = {
+    "model": {"share_encoder": False},
+    "learn": {"learning_rate_actor": 0.05, "learning_rate_critic": 0.05},
+}
 CRITIC_LAYER = {"critic_head_layer_num": 1}
 CHANGES: dict[str, tuple[Config, Any]] = {
     "discount_factor": ({}, 0.5),
@@ -122,6 +126,9 @@ CHANGES: dict[str, tuple[Config, Any]] = {
     "model.bound_type": ({"model": CONTINUOUS}, "tanh"),
     "learn.batch_size": ({}, 3),
     "learn.learning_rate": ({}, 0.01),
+    "learn.learning_rate_actor": (TWO_RATES, 0.01),
+    "learn.learning_rate_critic": (TWO_RATES, 0.01),
+    "learn.rpo_alpha": ({"model": CONTINUOUS}, 0.5),
     "learn.optimizer.type": ({}, "rmsprop"),
     "learn.optimizer.betas": ({}, [0.5, 0.9]),
     "learn.optimizer.eps": ({}, 0.1),
@@ -135,7 +142,7 @@ CHANGES: dict[str, tuple[Config, Any]] = {
     "learn.dual_clip": ({}, 1.001),
     "learn.value_weight": ({}, 3.0),
     "learn.value_clip": ({}, 0.001),
-    "learn.value_norm": ({}, False),
+    "learn.value_norm": ({}, None),  # the other of both
     "learn.adv_norm": ({}, None),  # the other of both
     "learn.return_norm": ({}, False),
     "learn.target_kl": ({}, 1e-9),
@@ -170,10 +177,12 @@ def outcome(policy_class: PolicyClass, *changes: Config) -> Tensor:
 @pytest.mark.parametrize(("policy_class", "name"), OPTIONS)
 def test_every_option_changes_a_number_or_raises(policy_class: PolicyClass, name: str) -> None:
     base, value = CHANGES[name]
+    if base is TWO_RATES:
+        base = deep_merge(base, {"learn": {"learning_rate": policy_class.default_config().learn.learning_rate}})
     if name == "learn.lr_scheduler.type":  # A2C's is linear
         base = {"learn": {"lr_scheduler": {"type": "constant"}}}
     before = outcome(policy_class, base)
-    if name in ("learn.adv_norm", "model.share_encoder"):
+    if name in ("learn.adv_norm", "learn.value_norm", "model.share_encoder"):
         section, _, last = name.partition(".")
         value = not getattr(getattr(policy_class.config_class(), section), last)
     try:

@@ -32,6 +32,8 @@ CARTPOLE = {
     "fqf": 450,
     "discrete_sac": 200,
     "ppo": 475,
+    "ppo_offpolicy": 450,
+    "impala": 450,
     "a2c": 450,
     "pg": 400,
 }

@@ -25,10 +25,12 @@ COMPUTED: dict[str, Callable[[Any], Any]] = {
     "module": lambda policy: policy,
     "n_episode": lambda policy: _from_config(policy, "collect", "n_episode"),
     "n_sample": lambda policy: _from_config(policy, "collect", "n_sample"),
+    "nstep": lambda policy: 1,
     "on_policy": lambda policy: policy.on_policy,
     "priority": lambda policy: bool(getattr(policy.config, "priority", False)),
     "pretraining_updates": lambda policy: int(_from_config(policy, "learn", "per_train_iter_k") or 0),
     "progress": lambda policy: policy.progress,
+    "random_collect_size": lambda policy: 0,
     "sample_options": lambda policy: {name: get(policy, of) for name, of in SAMPLE_OPTIONS.items()},
     "unroll_len": lambda policy: int(_from_config(policy, "collect", "unroll_len") or 1),
 }

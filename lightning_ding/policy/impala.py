@@ -1,0 +1,182 @@
+"""IMPALA: an actor-critic that learns from unrolls of older policies, corrected by V-trace.
+
+Paper: Espeholt et al. 2018 (https://arxiv.org/abs/1802.01561), sections 4.1 and 4.2.
+
+Where this differs: collecting and learning take turns, so the distance between the policies comes from the replay
+buffer and from several updates a round. Unrolls begin at uniformly drawn transitions of the buffer, and end with their
+episode, or after ``unroll_len`` steps; the paper and DI-engine cut an episode at multiples of that length. A time limit
+and the end of an unroll bootstrap from the true next observation. The loss is a mean over the real steps of a
+minibatch, not a sum. ``lambda_`` multiplies the trace coefficients (remark 2); the paper's value is 1, the default is
+DI-engine's. The optimizer is Adam, which DI-engine uses too, instead of RMSProp.
+
+Shapes: T steps of an unroll, B unrolls of a minibatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lightning_ding import nested, rl
+from lightning_ding.config import require
+from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.base.round import Batch
+from lightning_ding.policy.on_policy import OnPolicyPolicy
+from lightning_ding.policy.qac import QACOtherConfig
+from lightning_ding.policy.replay_policy import ReplayCollectConfig
+from lightning_ding.policy.replayed import ReplayedConfig, ReplayedLearnConfig
+from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.worker_config import ReplayBufferConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class IMPALALearnConfig(ReplayedLearnConfig):
+    """Options for updates."""
+
+    batch_size: int = 16
+    """Unrolls of a minibatch on each rank, >= 1."""
+    learning_rate: float = 5e-4
+    """Step size at the start, > 0."""
+    entropy_weight: float = 0.0001
+    """Weight of the policy's entropy, which keeps it exploring, >= 0."""
+    value_weight: float = 0.5
+    """Weight of the mean squared error of the critic, >= 0."""
+    lambda_: float = 0.95
+    """Decay of later errors in the targets in addition to gamma, in [0, 1]."""
+    rho_clip_ratio: float = 1.0
+    """Upper bound of the ratio of new to old probability in the error of a step, > 0."""
+    c_clip_ratio: float = 1.0
+    """Upper bound of the ratio with which later errors count, > 0."""
+    rho_pg_clip_ratio: float = 1.0
+    """Upper bound of the ratio in the policy gradient, > 0."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.value_weight >= 0, "learn.value_weight", ">= 0", self.value_weight)
+        require(0 <= self.lambda_ <= 1, "learn.lambda_", "in [0, 1]", self.lambda_)
+        for name in ("rho_clip_ratio", "c_clip_ratio", "rho_pg_clip_ratio"):
+            require(getattr(self, name) > 0, f"learn.{name}", "> 0", getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class IMPALACollectConfig(ReplayCollectConfig):
+    """Options for collecting: the amount and the collector."""
+
+    n_sample: int = 512
+    """Transitions of a round on each rank, >= 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IMPALAOtherConfig(QACOtherConfig):
+    """Replay."""
+
+    replay_buffer: ReplayBufferConfig = field(
+        default_factory=lambda: ReplayBufferConfig(type="sequence", replay_buffer_size=2048)
+    )
+    """The replay buffer, which gives sequences; a larger one has older unrolls."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IMPALAConfig(ReplayedConfig):
+    """Everything that can be set of IMPALA."""
+
+    unroll_len: int = 32
+    """Steps of an unroll, >= 1; fewer at the end of an episode."""
+    learn: IMPALALearnConfig = field(default_factory=IMPALALearnConfig)
+    """Options for updates."""
+    collect: IMPALACollectConfig = field(default_factory=IMPALACollectConfig)
+    """Options for collecting: the amount and the collector."""
+    other: IMPALAOtherConfig = field(default_factory=IMPALAOtherConfig)
+    """Replay."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.unroll_len >= 1, "unroll_len", ">= 1", self.unroll_len)
+
+
+@POLICY_REGISTRY.register("impala")
+class IMPALAPolicy(OnPolicyPolicy[IMPALAConfig]):
+    """IMPALA; discrete, multi-discrete, continuous and hybrid actions, action masks; all kinds of observations.
+
+    The arguments are those of :class:`Policy`; a ``model`` has the methods ``compute_actor``, ``compute_critic`` and
+    ``compute_actor_critic``, as :class:`VAC`.
+
+    Example:
+        >>> policy = IMPALAPolicy({"model": {"obs_shape": 4, "action_shape": 2, "action_space": "discrete"}})
+        >>> policy.eval_mode.forward(torch.zeros(3, 4))["action"].shape
+        torch.Size([3])
+    """
+
+    config_class: ClassVar[type[PolicyConfig]] = IMPALAConfig
+    config: IMPALAConfig
+    on_policy: ClassVar[bool] = False
+    learns_from_sequences: ClassVar[bool] = True
+
+    def _logit(self, obs: Any) -> Any:
+        return self.model.compute_actor(obs)["logit"]  # type: ignore[operator]
+
+    def _forward_learn(self, batch: Batch) -> dict[str, Any]:
+        return self._update(self.prepare(batch) | self.updater.schedules.tensors)
+
+    def prepare(self, data: Batch) -> Batch:
+        """Return the columns that the loss reads, from unrolls with leading axes (T, B) and a ``mask``."""
+        if "last_obs" in data:
+            return data
+        needed = "of unrolls with a 'mask', which a buffer of the type 'sequence' gives"
+        require("mask" in data, "batch", needed, sorted(data))
+        names = ("obs", "action", "log_prob", "reward", "terminated", "mask")
+        last_obs = nested.index(data["next_obs"], -1)  # the padding of a shorter unroll repeats its last step
+        return {name: data[name] for name in names} | {"last_obs": last_obs}
+
+    def loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of a minibatch and the metrics to report.
+
+        Args:
+            batch: ``obs``, ``action`` as it was drawn, ``log_prob`` of the policy that acted, ``reward``,
+                ``terminated`` and ``mask``, which is false where an unroll is over, leading axes (T, B); ``last_obs``,
+                the true next observation of the last step of each unroll, leading axis (B,).
+
+        Returns:
+            The loss, and detached scalars: ``total_loss``, ``policy_loss``, ``value_loss``, ``entropy_loss``.
+        """
+        learn, mask = self.config.learn, batch["mask"]
+        obs, action = (nested.apply(lambda x: x.flatten(0, 1), batch[name]) for name in ("obs", "action"))
+        output = self.model.compute_actor_critic(obs)  # type: ignore[operator]
+        distribution = self._distribution(output["logit"], obs)
+        log_prob, value = distribution.log_prob(action).view(mask.shape), output["value"].view(mask.shape)
+        found = self._vtrace(batch, log_prob.detach(), value.detach())
+        weight = mask / mask.sum()
+        policy_loss = -(weight * log_prob * found.advantage).sum()
+        value_loss = (weight * (value - found.target).square()).sum()
+        entropy = (weight * distribution.entropy().view(mask.shape)).sum()
+        loss = (
+            policy_loss + learn.value_weight * value_loss - batch.get("entropy_weight", learn.entropy_weight) * entropy
+        )
+        report = {"total_loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy_loss": entropy}
+        return loss, {name: one.detach() for name, one in report.items()}
+
+    @torch.no_grad()
+    def _vtrace(self, batch: Mapping[str, Any], log_prob: Tensor, value: Tensor) -> rl.VTrace:
+        """Return the targets and advantages for the current policy and its values, both (T, B)."""
+        learn, mask = self.config.learn, batch["mask"]
+        last_value = self.model.compute_critic(batch["last_obs"])["value"].unsqueeze(0)  # type: ignore[operator]
+        ended = torch.cat([~mask[1:], torch.ones_like(mask[:1])])
+        next_value = torch.where(ended, last_value, torch.cat([value[1:], last_value]))
+        discount = self.config.discount_factor * torch.logical_not(batch["terminated"])
+        bounds = (learn.rho_clip_ratio, learn.c_clip_ratio, learn.rho_pg_clip_ratio)
+        log_ratio = log_prob - batch["log_prob"]
+        return rl.vtrace(log_ratio, batch["reward"], value, next_value, discount, ended, learn.lambda_, *bounds)
+
+    def _get_sample_options(self) -> dict[str, Any]:
+        return {"sequence": self.config.unroll_len}
+
+    def _monitor_vars_learn(self) -> list[str]:
+        return ["cur_lr", "total_loss", "policy_loss", "value_loss", "entropy_loss"]
+
+    def default_model(self) -> tuple[str, list[str]]:
+        """Return the registered actor-critic network."""
+        return "vac", ["lightning_ding.model.vac"]

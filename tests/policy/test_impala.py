@@ -1,0 +1,205 @@
+"""IMPALA's loss against numbers worked out by hand, and the unrolls that it learns from.
+
+State 0 has the probabilities (1/4, 3/4) and the value 1, state 1 has (1/2, 1/2) and the value 2, state 2 the value 4.
+An unroll goes from state 0 with action 1 to state 1, and with action 0 to state 2. These actions had the probabilities
+3/8 and 1 when they were drawn, so the ratios are 2 and 1/2. Rewards are 1 and gamma is 1/2. This is the unroll of
+test_vtrace.py: targets 2.25 and 2.5, advantages 1.25 and 0.5.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from lightning import Trainer
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from lightning_ding.datamodules import ReplayDataModule
+from lightning_ding.policy import IMPALAPolicy
+
+Config = dict[str, Any]
+MakeTrainer = Callable[..., Trainer]
+LOG_P = torch.tensor([[0.25, 0.75], [0.5, 0.5], [0.5, 0.5]]).log()
+POLICY_LOSS = -(math.log(0.75) * 1.25 + math.log(0.5) * 0.5) / 2
+VALUE_LOSS = (1.25**2 + 0.5**2) / 2
+ENTROPY = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75) + math.log(0.5)) / 2
+
+
+class TableNet(nn.Module):
+    """Looks up the logits and the value of a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logit, self.value = nn.Parameter(LOG_P.clone()), nn.Parameter(torch.tensor([1.0, 2.0, 4.0]))
+
+    def compute_actor(self, obs: Any) -> Any:
+        return {"logit": self.logit[state_of(obs)]}
+
+    def compute_critic(self, obs: Any) -> Any:
+        return {"value": self.value[state_of(obs)]}
+
+    def compute_actor_critic(self, obs: Any) -> Any:
+        return self.compute_actor(obs) | self.compute_critic(obs)
+
+
+def state_of(obs: Any) -> Tensor:
+    state: Tensor = obs["state"] if isinstance(obs, dict) else obs
+    return state.long().squeeze(-1)
+
+
+def make_policy(unroll_len: int = 2, **learn: Any) -> IMPALAPolicy:
+    settings = {"lambda_": 1.0, "entropy_weight": 0.0, "value_weight": 0.0, **learn}
+    section = {"action_space": "discrete", "action_shape": 2, "obs_shape": 1}
+    config = {"discount_factor": 0.5, "unroll_len": unroll_len, "model": section, "learn": settings}
+    return IMPALAPolicy(config, model=TableNet())
+
+
+def unroll(*steps: tuple[int, int, float, bool, bool], after: int = 2) -> Config:
+    """Return one unroll of (state, action, old probability, terminated, real); a padded step repeats the last one."""
+    states, actions, old, terminated, real = (torch.tensor(column).unsqueeze(1) for column in zip(*steps, strict=True))
+    obs = states.unsqueeze(2).float()
+    next_obs = torch.cat([obs[1:], torch.full((1, 1, 1), float(after))])
+    ends = ~torch.cat([real[1:], torch.zeros(1, 1, dtype=torch.bool)])
+    next_obs[ends.squeeze(1)] = float(after)
+    data = {"obs": obs, "next_obs": next_obs, "action": actions, "log_prob": old.log(), "terminated": terminated}
+    return data | {"reward": torch.ones(len(steps), 1), "mask": real}
+
+
+TWO = ((0, 1, 0.375, False, True), (1, 0, 1.0, False, True))
+
+
+def loss_of(policy: IMPALAPolicy, data: Config) -> float:
+    return policy.loss(policy.prepare(data))[0].item()
+
+
+@pytest.mark.parametrize(
+    ("learn", "expected"),
+    [
+        ({}, POLICY_LOSS),
+        ({"value_weight": 2.0}, POLICY_LOSS + 2 * VALUE_LOSS),
+        ({"entropy_weight": 0.5}, POLICY_LOSS - 0.5 * ENTROPY),
+        ({"rho_pg_clip_ratio": 2.0}, -(math.log(0.75) * 2.5 + math.log(0.5) * 0.5) / 2),
+        # the first target is 3.25 with rho_clip_ratio 2, 2.5 with c_clip_ratio 2, and 2.125 with lambda 1/2
+        ({"rho_clip_ratio": 2.0, "value_weight": 1.0}, POLICY_LOSS + (2.25**2 + 0.5**2) / 2),
+        ({"c_clip_ratio": 2.0, "value_weight": 1.0}, POLICY_LOSS + (1.5**2 + 0.5**2) / 2),
+        ({"lambda_": 0.5, "value_weight": 1.0}, POLICY_LOSS + (1.125**2 + 0.5**2) / 2),
+    ],
+)
+def test_loss_is_the_sum_of_its_weighed_parts(learn: Config, expected: float) -> None:
+    assert loss_of(make_policy(**learn), unroll(*TWO)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_report_has_the_parts_without_gradient() -> None:
+    policy = make_policy(value_weight=1.0, entropy_weight=0.5)
+    _, report = policy.loss(policy.prepare(unroll(*TWO)))
+    expected = {"total_loss": POLICY_LOSS + VALUE_LOSS - 0.5 * ENTROPY, "policy_loss": POLICY_LOSS}
+    expected |= {"value_loss": VALUE_LOSS, "entropy_loss": ENTROPY}
+    assert {name: one.item() for name, one in report.items()} == pytest.approx(expected, rel=1e-5)
+    assert not any(one.requires_grad for one in report.values())
+
+
+def test_padding_after_the_end_of_an_unroll_changes_nothing() -> None:
+    padded = unroll(*TWO, (*TWO[1][:4], False), (*TWO[1][:4], False))
+    policy = make_policy(value_weight=1.0, entropy_weight=0.5)
+    assert loss_of(policy, padded) == pytest.approx(loss_of(policy, unroll(*TWO)), rel=1e-5)
+
+
+def test_a_terminated_step_has_no_next_value_and_a_truncated_one_that_of_its_next_observation() -> None:
+    policy = make_policy()
+    truncated, terminated = TWO[0], (*TWO[0][:3], True, True)
+    # advantages of state 0: 1 + 4/2 - 1 if the unroll is cut before state 2, and 1 - 1 if it terminates
+    assert loss_of(policy, unroll(truncated)) == pytest.approx(-math.log(0.75) * 2, rel=1e-5)
+    assert loss_of(policy, unroll(terminated)) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_gradients_reach_the_policy_through_its_probability_and_the_critic_through_its_value() -> None:
+    policy = make_policy(value_weight=1.0)
+    policy.loss(policy.prepare(unroll(*TWO)))[0].backward()
+    model: Any = policy.model
+    # -advantage / 2 times grad log p, which is 1 - p for the action and -p for the other
+    assert_close(model.logit.grad[0], -0.5 * 1.25 * torch.tensor([-0.25, 0.25]))
+    assert_close(model.logit.grad[1], -0.5 * 0.5 * torch.tensor([0.5, -0.5]))
+    assert_close(model.value.grad, torch.tensor([1 - 2.25, 2 - 2.5, 0.0]))  # nothing through targets
+
+
+def test_illegal_actions_have_no_share_in_the_probabilities() -> None:
+    data = unroll(*TWO)
+    mask = torch.tensor([[[0, 1]], [[1, 1]]])
+    data["obs"] = {"state": data["obs"], "action_mask": mask}
+    data["next_obs"] = {"state": data["next_obs"], "action_mask": torch.ones_like(mask)}
+    # the probability of the first action is 1, so its log is 0, and its ratio is clipped as before
+    assert loss_of(make_policy(), data) == pytest.approx(-math.log(0.5) * 0.5 / 2, rel=1e-5)
+    entropy = math.log(2) / 2
+    assert loss_of(make_policy(entropy_weight=1.0), data) == pytest.approx(-math.log(0.5) / 4 - entropy, rel=1e-5)
+
+
+def test_minibatches_are_unrolls_of_the_buffer_that_stay_in_their_episode(make_trainer: MakeTrainer) -> None:
+    policy = IMPALAPolicy(
+        {
+            "unroll_len": 6,
+            "learn": {"batch_size": 16, "update_per_collect": 2},
+            "collect": {"n_sample": 64},
+            "model": {"encoder_hidden_size_list": [8]},
+        }
+    )
+    seen: list[Config] = []
+    prepare = policy.prepare
+    policy.prepare = lambda data: seen.append(data) or prepare(data)  # type: ignore[method-assign, func-returns-value]
+    make_trainer(limit_val_batches=0).fit(policy, ReplayDataModule("CartPole-v1", num_envs=4, max_env_step=256))
+    assert len(seen) == 8
+    for batch in seen:
+        real, episode = batch["mask"], batch["episode_id"]
+        assert batch["log_prob"].shape == (6, 16)
+        assert (batch["log_prob"] < 0).all()
+        assert real[0].all()
+        assert torch.equal(episode, episode[:1].expand(6, 16))
+        joined = real[1:]
+        assert torch.equal(batch["obs"][1:][joined], batch["next_obs"][:-1][joined])
+        assert not (batch["terminated"] & torch.cat([real[1:], torch.zeros(1, 16, dtype=torch.bool)])).any()
+    lengths = torch.cat([batch["mask"].sum(0) for batch in seen])
+    assert lengths.max() == 6
+    assert lengths.min() < 6
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"unroll_len": 0}, "unroll_len must be >= 1, got 0"),
+        ({"learn": {"lambda_": 1.5}}, r"learn.lambda_ must be in \[0, 1\], got 1.5"),
+        ({"learn": {"rho_clip_ratio": 0.0}}, "learn.rho_clip_ratio must be > 0, got 0.0"),
+        ({"learn": {"value_weight": -1.0}}, "learn.value_weight must be >= 0, got -1.0"),
+        ({"learn": {"update_per_collect": 0}}, "learn.update_per_collect must be >= 1, got 0"),
+        ({"discount_factor": 1.5}, r"discount_factor must be in \[0, 1\], got 1.5"),
+        ({"priority": True}, "minibatches are drawn uniformly"),
+        ({"random_collect_size": 10}, "the probability of each action is needed"),
+        ({"collect": {"unroll_len": 2}}, "collect.unroll_len must be 1"),
+    ],
+)
+def test_values_out_of_range_are_refused(config: Config, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        IMPALAPolicy(config)
+
+
+@pytest.mark.parametrize(
+    ("buffer", "message"),
+    [
+        ({"type": "naive"}, "other.replay_buffer.type must be one whose samples are sequences, .* got 'naive'"),
+        (
+            {"type": "sequence", "burn_in": 1, "sequence_length": 4},
+            "sequence_length must be None, because the",
+        ),
+    ],
+)
+def test_a_buffer_that_does_not_fit_is_refused(make_trainer: MakeTrainer, buffer: Config, message: str) -> None:
+    policy = IMPALAPolicy({"other": {"replay_buffer": buffer}})
+    with pytest.raises(ValueError, match=message):
+        make_trainer().fit(policy, ReplayDataModule("CartPole-v1", num_envs=2, max_env_step=16))
+
+
+def test_transitions_in_place_of_unrolls_are_refused() -> None:
+    with pytest.raises(ValueError, match="batch must be of unrolls with a 'mask', which a buffer of the type"):
+        make_policy().learn_mode.forward({"obs": torch.zeros(3, 1)})
