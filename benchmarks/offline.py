@@ -37,7 +37,11 @@ SETS = {
 FOLDER = Path("runs/offline")
 N_EVALUATION = 100  # greedy episodes
 RESULT = Path("docs/results/offline.json")
-ALGORITHMS = {**dict.fromkeys(("bc", "td3_bc", "iql", "awac", "cql"), "pendulum"), "discrete_cql": "cartpole"}
+ALGORITHMS = {
+    **dict.fromkeys(("bc", "td3_bc", "iql", "awac", "cql"), "pendulum"),
+    "discrete_cql": "cartpole",
+    "dt": "cartpole",
+}
 """The data set of each algorithm."""
 QUIET: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
 

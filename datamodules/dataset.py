@@ -128,6 +128,27 @@ class Dataset:
         """Return the undiscounted return of each episode or part of one, shape (E,)."""
         return np.add.reduceat(self.columns["reward"].astype(np.float64), self.bounds()[:-1])
 
+    def trajectories(self) -> Columns:
+        """Return the columns of whole episodes, with ``return_to_go`` and ``timestep``, shape (N,).
+
+        The return to go is the sum of the rewards from a step to the end of its episode, and the time step is the
+        number of a step in its episode, from 0.
+
+        Raises:
+            ValueError: If no episode is whole.
+        """
+        bounds, whole = self.bounds(), self.whole_episodes()
+        require(bool(whole.any()), "dataset", "one with at least one whole episode", f"{len(whole)} parts of episodes")
+        lengths = np.diff(bounds)
+        reward = self.columns["reward"].astype(np.float64)
+        earlier = np.cumsum(reward) - reward  # of all episodes
+        at_end = np.repeat(earlier[bounds[:-1]] + self.returns(), lengths)
+        columns = dict(self.columns)
+        columns["return_to_go"] = (at_end - earlier).astype(np.float32)
+        columns["timestep"] = np.arange(len(self)) - np.repeat(bounds[:-1], lengths)
+        kept = np.repeat(whole, lengths)
+        return columns if kept.all() else {name: nested.index(value, kept) for name, value in columns.items()}
+
     @cached_property
     def checksum(self) -> int:
         """Checksum of all columns."""

@@ -147,9 +147,8 @@ class OfflineDataModule(CollectingDataModule):
 
     def _next_round(self) -> ReplayRound:
         collect = self._policy.collect_mode.get_attribute
-        n_step = {"n_step": collect("nstep"), "discount_factor": collect("discount_factor")}
         amount = (collect("update_per_collect"), collect("batch_size"))
-        return ReplayRound(self.buffer, *amount, self._policy.progress.train_iter, n_step)
+        return ReplayRound(self.buffer, *amount, self._policy.progress.train_iter, collect("sample_options"))
 
     # ------------------------------------------------------------------ state
 
@@ -228,25 +227,30 @@ class OfflineDataModule(CollectingDataModule):
         is_enough = policy.get_attribute("demonstrations") == "optional"
         require(is_enough, "policy", "one that learns from a data set alone", name)
         policy.learner.rewards.refuse("OfflineDataModule")
+        is_plain = not (self.norm_reward and policy.learns_from_sequences)
+        require(is_plain, "norm_reward", "False for a policy that learns from returns to go", self.norm_reward)
         fits = f"at most the {len(self.dataset)} transitions of the data set"
         size = policy.get_attribute("batch_size")
         require(size <= len(self.dataset), "learn.batch_size", fits, size)
 
     def _fill_buffer(self) -> None:
         """Make a buffer of the policy's type that holds the data set."""
-        policy, columns = self._policy, self.dataset.columns
-        config = dataclasses.replace(policy.config.other.replay_buffer, replay_buffer_size=len(self.dataset))
+        policy, in_sequences = self._policy, self._policy.learns_from_sequences
+        columns = self.dataset.trajectories() if in_sequences else self.dataset.columns
+        size = len(columns["reward"])
+        config = dataclasses.replace(policy.config.other.replay_buffer, replay_buffer_size=size)
         self._draws = np.random.default_rng(self._seeds().of("replay"))
         self.buffer: IBuffer = create_buffer(config, seed=self._draws)
         kind = "other.replay_buffer.type"
-        require(not self.buffer.gives_sequences, kind, "one whose samples are transitions", config.type)
+        allowed = f"one whose samples are {'sequences' if in_sequences else 'transitions'}"
+        require(self.buffer.gives_sequences == in_sequences, kind, allowed, config.type)
         is_enough = self.buffer.is_prioritised or not policy.get_attribute("priority")
         require(is_enough, kind, "a prioritised one, such as 'advanced', with priority", config.type)
         self.buffer.budget = self.max_train_iter
         action = columns["action"]
         if not self.dataset.starts_at_zero:
             action = policy.action_start.from_env(action)
-        env_id = np.zeros(len(self.dataset), dtype=np.int64)
+        env_id = np.zeros(size, dtype=np.int64)
         self.buffer.push({**columns, "action": action, "env_id": env_id})
 
     def _update_statistics(self, trainer: Trainer) -> None:

@@ -310,6 +310,8 @@ class ReplayDataModule(CollectingDataModule):
         name = type(policy).__name__
         allowed = "one that learns from replay (use RolloutDataModule for on-policy algorithms)"
         require(not policy.get_attribute("on_policy"), "policy", allowed, name)
+        collects = policy.get_attribute("n_sample") is not None
+        require(collects, "policy", "one that collects (use OfflineDataModule for this one)", name)
         if get_serial_collector_cls(policy.config.collect.collector).collects_whole_episodes:
             raise ValueError(
                 "collect.collector.type must be a collector of single transitions, such as 'sample', in a "

@@ -15,6 +15,7 @@ from lightning_ding.policy.discrete_cql import DiscreteCQLConfig, DiscreteCQLPol
 from lightning_ding.policy.discrete_sac import DiscreteSACConfig, DiscreteSACPolicy
 from lightning_ding.policy.dqfd import DQfDConfig, DQfDPolicy
 from lightning_ding.policy.dqn import DQNConfig, DQNPolicy
+from lightning_ding.policy.dt import DTConfig, DTPolicy
 from lightning_ding.policy.factory import create_policy, get_policy_cls
 from lightning_ding.policy.fqf import FQFConfig, FQFPolicy
 from lightning_ding.policy.from_dump import Dump, load_dump
@@ -65,6 +66,8 @@ __all__ = [
     "DQNPolicy",
     "DQfDConfig",
     "DQfDPolicy",
+    "DTConfig",
+    "DTPolicy",
     "DiscreteCQLConfig",
     "DiscreteCQLPolicy",
     "DiscreteSACConfig",

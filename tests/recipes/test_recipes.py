@@ -44,7 +44,7 @@ DEMONSTRATED = ("sqil", "dqfd")
 """The recipes that take demonstrations."""
 TWINS = {f"{name}.py": f"{name}_{'cartpole' if name in CARTPOLE else 'pendulum'}.yaml" for name in BARS}
 OFFLINE = {name: f"{name}_pendulum.yaml" for name in ("bc", "td3_bc", "iql", "awac", "cql")}
-OFFLINE["discrete_cql"] = "discrete_cql_cartpole.yaml"
+OFFLINE |= {name: f"{name}_cartpole.yaml" for name in ("discrete_cql", "dt")}
 """The recipes that train on a data set, see test_offline_recipes.py."""
 REWARDED = {name: f"{name}_mountaincar.yaml" for name in ("rnd", "icm")}
 REWARDED |= {"gail": "gail_cartpole.yaml", "her": "her_bitflip.yaml"}

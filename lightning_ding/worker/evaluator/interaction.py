@@ -198,6 +198,7 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
     ) -> None:
         """Run the episodes of a plan."""
         policy.reset()
+        acts_on_reward = getattr(policy, "acts_on_reward", False)  # own eval modes may lack it
         obs = stepper.reset(plan.first_seeds())
         while not (plan.is_finished or self.cancel_requested):
             self.steps_made += 1
@@ -205,6 +206,8 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
             frames = frames_of(stepper.env) if monitor else []
             action = actions_of(policy.forward(obs, **policy_kwargs), stepper.env)
             timestep = stepper.step(action)
+            if acts_on_reward:
+                policy_kwargs = {**policy_kwargs, "reward": timestep.reward}
             plan.add(timestep.reward, timestep.valid)
             if monitor:
                 monitor.update_video({i: frames[i] for i in np.flatnonzero(timestep.valid).tolist()})
