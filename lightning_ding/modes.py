@@ -41,8 +41,6 @@ class EvalMode(NamedTuple):
     set_attribute: Callable[[str, Any], None]
     state_dict: Callable[[], dict[str, Any]]
     load_state_dict: Callable[[dict[str, Any]], None]
-    acts_on_reward: bool = False
-    """Whether ``forward`` takes the rewards of the previous steps as ``reward``, shape (N,)."""
 
 
 class CommandMode(NamedTuple):

@@ -157,6 +157,7 @@ class DTPolicy(ActorPolicy[DTConfig]):
     trains_on: ClassVar[str] = "dataset"
     learns_from_sequences: ClassVar[bool] = True
     acts_on_reward: ClassVar[bool] = True
+    """Whether the eval mode's ``forward`` takes the rewards of the previous steps as ``reward``, shape (N,)."""
     config: DTConfig
 
     def _init_learn(self) -> None:

@@ -16,6 +16,7 @@ def _from_config(policy: Any, section: str, name: str) -> Any:
 SAMPLE_OPTIONS = {"n_step": "nstep", "discount_factor": "discount_factor"}
 """Arguments of a replay buffer's ``sample``, and the attributes that hold them."""
 COMPUTED: dict[str, Callable[[Any], Any]] = {
+    "acts_on_reward": lambda policy: bool(getattr(policy, "acts_on_reward", False)),
     "batch_size": lambda policy: int(_from_config(policy, "learn", "batch_size")),
     "cfg": lambda policy: policy.cfg,
     "cuda": lambda policy: torch.device(policy.device).type == "cuda",

@@ -72,7 +72,6 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     config_class: ClassVar[type[PolicyConfig]]
     on_policy: ClassVar[bool] = False
-    acts_on_reward: ClassVar[bool] = False  # see EvalMode
     learns_from_sequences: ClassVar[bool] = False
     """Whether a replay buffer has to give sequences instead of transitions."""
     trains_on: ClassVar[str] = "envs"  # or "dataset": what the command line trains it on
@@ -293,8 +292,7 @@ class Policy(LightningModule, Generic[ConfigT]):
     def eval_mode(self) -> EvalMode:
         """The methods that an evaluator uses."""
         state = (self._network_state, self._load_network_state)
-        first = (self._evaluate, self._reset_eval, self.get_attribute, self.set_attribute)
-        return EvalMode(*first, *state, acts_on_reward=self.acts_on_reward)
+        return EvalMode(self._evaluate, self._reset_eval, self.get_attribute, self.set_attribute, *state)
 
     @property
     def command_mode(self) -> CommandMode:

@@ -198,7 +198,7 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
     ) -> None:
         """Run the episodes of a plan."""
         policy.reset()
-        acts_on_reward = getattr(policy, "acts_on_reward", False)  # own eval modes may lack it
+        acts_on_reward = _acts_on_reward(policy)
         obs = stepper.reset(plan.first_seeds())
         while not (plan.is_finished or self.cancel_requested):
             self.steps_made += 1
@@ -227,3 +227,11 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
             return timestep
         stepper.cut(cut)
         return timestep._replace(truncated=timestep.truncated | cut)
+
+
+def _acts_on_reward(policy: EvalMode) -> bool:
+    """Return whether ``forward`` takes the rewards of the previous steps as ``reward``; own policies may not say it."""
+    try:
+        return bool(policy.get_attribute("acts_on_reward"))
+    except (AttributeError, KeyError, NotImplementedError):
+        return False

@@ -19,7 +19,7 @@ NAMES = [name for name in POLICY_REGISTRY if POLICY_REGISTRY.get(name).__module_
 
 def make(name: str) -> Any:
     model: dict[str, Any] = {"obs_shape": 3, "action_shape": 2}
-    if name in ("ppo", "a2c", "pg", "bc"):
+    if name in ("ppo", "a2c", "pg", "bc", "dt"):
         model["action_space"] = "discrete"
     return create_policy({"type": name, "model": model})
 
@@ -31,7 +31,8 @@ def test_documented_names_are_those_of_the_policy(name: str) -> None:
     assert policy._model is policy._learn_model is policy._collect_model is policy._eval_model is policy.model
     assert policy._optimizer is policy.updater.optimizers[0]
     assert (policy._cuda, policy._rank, policy._on_policy) == (False, 0, policy.on_policy)
-    assert policy._get_attribute("n_sample") == policy._get_n_sample() == policy.config.collect.n_sample
+    n_sample = getattr(policy.config.collect, "n_sample", None)  # dt does not collect
+    assert policy._get_attribute("n_sample") == policy._get_n_sample() == n_sample
     assert type(policy).config["learn"]["batch_size"] == policy.config.learn.batch_size
     policy._set_attribute("mine", 3)
     assert policy._mine == policy._get_attribute("mine") == 3
