@@ -23,7 +23,7 @@ MAX_ENV_STEP = 150_000
 NORM_OBS = True  # the velocity is a hundred times as small as the position
 CONFIG = {
     "nstep": 1,
-    "reward_model": {"type": "icm", "intrinsic_reward_weight": 10.0},
+    "reward_model": {"type": "icm", "learning_rate": 1e-4, "intrinsic_reward_weight": 10.0},
     "learn": {"update_per_collect": 16, "learning_rate": 1e-3, "target_theta": 0.01},
     "collect": {"n_sample": 64},
     "other": {"eps": {"end": 0.05, "decay": 10_000}, "replay_buffer": {"replay_buffer_size": 150_000}},

@@ -20,15 +20,14 @@ from lightning_ding.di_engine.defaults import DEFAULTS
 Config = dict[str, Any]
 PAIR = ("main_config", "create_config")
 TRIPLE = (*PAIR, "system_config")
-MAIN_KEYS = ("exp_name", "env", "policy", "seed")
-CREATE_KEYS = ("env", "env_manager", "policy", "replay_buffer", "collector", "evaluator")
+MAIN_KEYS = ("exp_name", "env", "policy", "reward_model", "seed")
+CREATE_KEYS = ("env", "env_manager", "policy", "replay_buffer", "collector", "evaluator", "reward_model")
 ENV_DEFAULTS = {"stop_value": 1e10, "n_evaluator_episode": 4}
 ROLES = {"collector": "sample", "evaluator": "interaction", "replay_buffer": "advanced"}
 """The types of workers that ``create_config`` need not name."""
 _PARALLEL = "describe a distributed run in a YAML file for `lightning-ding parallel`"
-_REWARD = "there are no reward models and no world models here; put a reward of your own into an env wrapper"
+_REWARD = "there are no such reward models and no world models here; put a reward of your own into an env wrapper"
 REFUSED = {
-    "reward_model": _REWARD,
     "rnd_reward_model": _REWARD,
     "episodic_reward_model": _REWARD,
     "world_model": _REWARD,

@@ -20,6 +20,7 @@ from lightning_ding.di_engine.defaults import ALWAYS_WITHOUT_KEY, DEFAULTS, WITH
 from lightning_ding.di_engine.env_types import TranslatedEnvs, translate_envs
 from lightning_ding.di_engine.keys import HOME_OF_GAMMA, KEYS, READ_BY_NOBODY
 from lightning_ding.di_engine.own_form import is_own_form, own_run
+from lightning_ding.di_engine.reward_models import translate_reward_model
 from lightning_ding.di_engine.run import READ_BY_RUN, UNLIMITED, Run, Times, is_consumed, limit, make_run, with_frames
 from lightning_ding.di_engine.shared_keys import (
     EVAL_FREQ,
@@ -83,12 +84,15 @@ def _run(
     import_modules(own_modules(create["policy"].get("import_names", ())))
     policy, policy_class, family = find_policy(policy_type(main, create))
     if not family:
+        is_plain = not (main.get("reward_model") or create.get("reward_model"))
+        require(is_plain, "reward_model", "left out with a policy in DI-engine's form", policy)
         limits = {"max_env_step": limit(max_env_step), "max_train_iter": limit(max_train_iter)}
         return own_run(main, create, envs, {**limits, **data}, policy_class)
     cfg = merge(main, create, DEFAULTS[family])
     keys, given, notes = dict(flat(cfg["policy"])), given_keys(main, create), Notes()
     config, network = _policy_config(keys, given, family, notes)
     config = deep_merge(config, {"collect": {"collector": envs.collector}} if envs.collector else {})
+    config = deep_merge(config, translate_reward_model(main, create, notes))
     theirs, here = per_round(keys, family)
     has_episodes = keys["collect.collector.type"] == "episode"  # a round has an unknown number of updates
     counts_rounds = has_episodes and family == "a2c"

@@ -75,10 +75,10 @@ def test_three_configs_belong_to_a_distributed_run() -> None:
         translate((*pair_of("dqn"), {}))
 
 
-@pytest.mark.parametrize("key", ["reward_model", "world_model"])
+@pytest.mark.parametrize("key", ["rnd_reward_model", "world_model"])
 def test_sections_of_other_pipelines_are_refused_with_the_reason(key: str) -> None:
     main, create = pair_of("dqn")
-    with pytest.raises(ValueError, match=f"main_config.{key} has no counterpart: there are no reward models"):
+    with pytest.raises(ValueError, match=f"main_config.{key} has no counterpart: there are no such reward models"):
         translate((main | {key: {}}, create))
     with pytest.raises(ValueError, match=f"create_config.{key} has no counterpart"):
         translate((main, create | {key: {}}))

@@ -1,0 +1,135 @@
+"""Translating the section ``reward_model`` of DI-engine's configs, for ``rnd``, ``icm`` and ``gail``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from lightning_ding.config import require
+from lightning_ding.di_engine.configs import Config
+from lightning_ding.di_engine.shared_keys import Key, Notes, misspelt, replaced, to, translate_key
+
+DATA_SET = re.compile(r"\.npz$|\.safetensors$|-v\d+$")
+_SPACES = "the spaces of the env"
+_PICKLE = "run lightning-ding collect: DI-engine's expert_data.pkl is a pickled file, which is not read"
+_SHARED: dict[str, Key] = {
+    "type": to("reward_model.type"),
+    "learning_rate": to("reward_model.learning_rate"),
+    "batch_size": to("reward_model.batch_size"),
+    "update_per_collect": to("reward_model.update_per_collect"),
+    "clear_buffer_per_iters": to("reward_model.clear_buffer_per_iters"),
+    "target_new_data_count": replaced("policy.collect.n_sample is collected in each round"),
+    "reward_model_path": replaced("checkpoints of the run contain the reward model"),
+    **dict.fromkeys(("obs_shape", "action_shape", "input_size", "action_size"), replaced(_SPACES)),
+}
+_ADDS = "the reward of the env is not used with 'assign'"
+
+
+def _if_adds(name: str) -> Key:
+    return to(f"reward_model.{name}", needs=lambda cfg: cfg["intrinsic_reward_type"] == "add", why=_ADDS)
+
+
+_INTRINSIC: dict[str, Key] = {
+    **_SHARED,
+    "hidden_size_list": to("reward_model.hidden_size_list"),
+    "intrinsic_reward_type": Key(
+        lambda value, _: {"reward_model.intrinsic_reward_type": value},
+        why="no policy here reads a separate intrinsic reward",
+        allowed=("add", "assign"),
+    ),
+    "intrinsic_reward_weight": _if_adds("intrinsic_reward_weight"),
+    "extrinsic_reward_norm": _if_adds("extrinsic_reward_norm"),
+    "extrinsic_reward_norm_max": to(
+        "reward_model.extrinsic_reward_norm_max",
+        needs=lambda cfg: cfg["intrinsic_reward_type"] == "add" and cfg["extrinsic_reward_norm"],
+        why="it needs extrinsic_reward_norm and 'add'",
+        convert=float,
+    ),
+}
+_CLAMP: dict[str, Any] = {"needs": lambda cfg: cfg["obs_norm"], "why": "it needs obs_norm", "convert": float}
+KEYS: dict[str, dict[str, Key]] = {
+    "rnd": {
+        **_INTRINSIC,
+        "obs_norm": to("reward_model.obs_norm"),
+        "obs_norm_clamp_min": to("reward_model.obs_norm_clamp_min", **_CLAMP),
+        "obs_norm_clamp_max": to("reward_model.obs_norm_clamp_max", **_CLAMP),
+    },
+    "icm": {**_INTRINSIC, "reverse_scale": to("reward_model.reverse_scale")},
+    "gail": {
+        **_SHARED,
+        "hidden_size": to("reward_model.hidden_size_list", convert=lambda value: [value]),
+        "data_path": to("reward_model.data_path"),
+        "expert_model_path": replaced(_PICKLE),
+        "collect_count": to("reward_model.collect_count"),
+    },
+}
+"""Keys of each reward model of DI-engine that exists here."""
+_LAYERS: Config = {"hidden_size_list": [64, 64, 128]}
+_EVERY: Config = {"learning_rate": 1e-3, "batch_size": 64, "update_per_collect": 100}
+_SCALE: Config = {"intrinsic_reward_type": "add", "extrinsic_reward_norm": True, "extrinsic_reward_norm_max": 1}
+DEFAULTS: dict[str, Config] = {
+    "rnd": {
+        **_EVERY,
+        **_LAYERS,
+        **_SCALE,
+        "intrinsic_reward_weight": 0.01,
+        "obs_norm": True,
+        "obs_norm_clamp_min": -1,
+        "obs_norm_clamp_max": 1,
+    },
+    "icm": {**_EVERY, **_LAYERS, **_SCALE, "intrinsic_reward_weight": 0.003, "reverse_scale": 1},
+    "gail": {**_EVERY, "hidden_size": 128, "collect_count": 100_000},
+}
+DEFAULTS["icm"]["clear_buffer_per_iters"] = 100
+WITHOUT_KEY: dict[str, Config] = {
+    "rnd": {"intrinsic_reward_norm": "minmax"},
+    "icm": {"intrinsic_reward_norm": "minmax", "obs_norm": False},
+    "gail": {},
+}
+"""Settings that DI-engine has no key for."""
+OTHERS = "pwil", "red", "trex", "drex", "guided_cost", "pdeil", "rnd-ngu", "episodic"
+
+
+def translate_reward_model(main: Config, create: Config, notes: Notes) -> Config:
+    """Return our section ``reward_model`` of a pair, as a part of a policy's config; empty if the pair has none.
+
+    Args:
+        main: ``main_config``.
+        create: ``create_config``.
+        notes: Lines to which those about the keys are added.
+
+    Raises:
+        ValueError: If there is no such reward model here, or no translation of a key.
+    """
+    given: Any = {**main.get("reward_model", {}), **create.get("reward_model", {})}
+    if not given:
+        return {}
+    given.pop("import_names", None)
+    kind = given.get("type")
+    allowed = f"one of {', '.join(KEYS)}; {', '.join(OTHERS)} have no counterpart"
+    require(kind in KEYS, "reward_model.type", allowed, kind)
+    cfg = {**DEFAULTS[str(kind)], **given}
+    if kind == "gail":
+        path = str(given.get("data_path", ""))
+        allowed = f"an .npz or .safetensors file, or the id of a Minari data set; {_PICKLE}"
+        require(DATA_SET.search(path) is not None, "reward_model.data_path", allowed, path)
+    found: Config = {**WITHOUT_KEY[str(kind)]}
+    for name, value in cfg.items():
+        ours = _translate(name, value, cfg, KEYS[str(kind)], name in given, notes)
+        found |= {path.removeprefix("reward_model."): one for path, one in ours.items()}
+    return {"reward_model": found}
+
+
+def _translate(
+    name: str, value: Any, cfg: Mapping[str, Any], table: Mapping[str, Key], is_given: bool, notes: Notes
+) -> Config:
+    if name not in table:
+        hint = misspelt(name, list(table)).replace("policy.", "reward_model.")
+        notes.warnings.append(f"reward_model.{name} = {value!r} is not read by {cfg['type']}{hint}")
+        return {}
+    own = Notes(notes.home)
+    ours = translate_key(name, value, cfg, table[name], str(cfg["type"]), is_given, own)
+    notes.translated += [line.replace("policy.", "reward_model.", 1) for line in own.translated]
+    notes.warnings += [line.replace("policy.", "reward_model.", 1) for line in own.warnings]
+    return ours
