@@ -32,7 +32,7 @@ COMPUTED: dict[str, Callable[[Any], Any]] = {
     "pretraining_updates": lambda policy: int(_from_config(policy, "learn", "per_train_iter_k") or 0),
     "progress": lambda policy: policy.progress,
     "random_collect_size": lambda policy: 0,
-    "sample_options": lambda policy: {name: get(policy, of) for name, of in SAMPLE_OPTIONS.items()},
+    "sample_options": lambda policy: {name: policy.get_attribute(of) for name, of in SAMPLE_OPTIONS.items()},
     "unroll_len": lambda policy: int(_from_config(policy, "collect", "unroll_len") or 1),
 }
 """Attributes of every policy; an algorithm adds methods ``_get_<name>``, or attributes ``_<name>`` that can be set."""
