@@ -94,7 +94,9 @@ def table(records: dict[str, Any]) -> str:
         "",
         "Best policy: mean return of the best policy over 20 greedy episodes that were not used to choose it. Seeds "
         "that passed: seeds whose best policy has at least the required return; with A2C's defaults, the last "
-        "evaluation must also reach `end_bar` of `benchmarks/proofs.py`. Env steps and seconds to the return: median "
+        "evaluation must also reach `end_bar` of `benchmarks/proofs.py`; where the required return is below a number, "
+        "those whose best policy has less, because the algorithm has no memory and the env needs one. Env steps and "
+        "seconds to the return: median "
         "over the seeds, up to the first evaluation, of 20 greedy episodes, that has at least the required return; the "
         "time of evaluations is not counted. Shaded in the curves: 95 % confidence interval of the mean over seeds "
         "(Student's t). A dash: at least half of the seeds never had the required return. A `+` after a commit: the "
@@ -109,14 +111,15 @@ def table(records: dict[str, Any]) -> str:
 
 def row(name: str, record: dict[str, Any], side: str) -> str:
     """Return one line of the table."""
-    runs, bar = record[side]["runs"], record["bar"]
+    runs, bar, is_ceiling = record[side]["runs"], record["bar"], record.get("is_ceiling", False)
     finals = [run["final"] for run in runs]
     steps, seconds = (
         statistics.median(values) for values in zip(*(time_to(bar, r["curve"]) for r in runs), strict=True)
     )
-    cells = [name, f"{bar:g}", f"{record['budget']:,}", LABELS[side], ", ".join(f"{final:.1f}" for final in finals)]
+    cells = [name, f"{'below ' if is_ceiling else ''}{bar:g}", f"{record['budget']:,}", LABELS[side]]
+    cells += [", ".join(f"{final:.1f}" for final in finals)]
     end_bar = record.get("end_bar", -math.inf)
-    reached = sum(run["final"] >= bar and run["curve"][-1][2] >= end_bar for run in runs)
+    reached = sum((run["final"] >= bar) != is_ceiling and run["curve"][-1][2] >= end_bar for run in runs)
     cells += [f"{reached} of {len(finals)}"]
     cells += [f"{steps:,.0f}" if math.isfinite(steps) else "-", f"{seconds:,.1f}" if math.isfinite(seconds) else "-"]
     cells += [f"{statistics.median(run['seconds'] for run in runs):,.1f}"]

@@ -133,6 +133,8 @@ def save(name: str, budget: int, side: str, run: Run, folder: Path) -> None:
     record |= {"recipe": proof.recipe, "env_id": proof.env_id, "budget": budget, "bar": proof.bar}
     if proof.end_bar is not None:
         record["end_bar"] = proof.end_bar
+    if proof.is_ceiling:
+        record["is_ceiling"] = True
     how = {"command": " ".join(["python -m benchmarks.learn", *sys.argv[1:]]), "commit": commit()}
     how |= {"time": time.strftime("%Y-%m-%d %H:%M:%S"), "machine": machine()}
     kept = {one["seed"]: one for one in record.get(side, {}).get("runs", [])} | {run["seed"]: {**run, **how}}

@@ -52,6 +52,8 @@ class Proof:
     """Sections of the recipe's CONFIG that are left out, to show what they achieve."""
     end_bar: float | None = None
     """Return that the last evaluation must reach too, so that a policy which collapsed does not pass."""
+    is_ceiling: bool = False
+    """Require a return below ``bar`` instead: the task needs something that the algorithm does not have."""
 
     @property
     def eval_every(self) -> int:
@@ -94,6 +96,7 @@ DQN_LANDER = {
 }
 NO_HINDSIGHT = {"other": {"replay_buffer": {"type": "naive"}}}
 BIT_FLIP = "lightning_ding.envs.bit_flip.BitFlipEnv"
+NO_VELOCITY = "lightning_ding.envs.partly_observed:CartPoleNoVelocity-v1"
 PROOFS = {
     "ppo_cartpole": Proof("ppo", "CartPole-v1", 100_000, 475),
     "dqn_cartpole": Proof("dqn", "CartPole-v1", 50_000, 475),
@@ -111,6 +114,10 @@ PROOFS = {
     "impala_cartpole": Proof("impala", "CartPole-v1", 100_000, 450),
     "a2c_cartpole": Proof("a2c", "CartPole-v1", 300_000, 450),
     "pg_cartpole": Proof("pg", "CartPole-v1", 300_000, 400),
+    "r2d2_no_velocity": Proof("r2d2", NO_VELOCITY, 300_000, 400),
+    "recurrent_ppo_no_velocity": Proof("recurrent_ppo", NO_VELOCITY, 300_000, 400),
+    "dqn_no_velocity": Proof("dqn", NO_VELOCITY, 300_000, 150, is_ceiling=True),
+    "ppo_no_velocity": Proof("ppo", NO_VELOCITY, 300_000, 150, is_ceiling=True),
     "dqn_acrobot": Proof("dqn", "Acrobot-v1", 100_000, -100, DQN_ACROBOT),
     "sac_pendulum": Proof("sac", "Pendulum-v1", 20_000, -200),
     "td3_pendulum": Proof("td3", "Pendulum-v1", 20_000, -200),

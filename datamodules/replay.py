@@ -331,7 +331,8 @@ class ReplayDataModule(CollectingDataModule):
             )
         if policy.learns_from_sequences:
             for key, default in (("sequence_length", None), ("burn_in", 0)):
-                given, allowed = getattr(config, key, default), f"{default}, because the policy's own options say it"
+                allowed = f"{default}, because the policy's own options say it"
+                given = getattr(self.buffer.config, key, default)  # type: ignore[attr-defined]
                 require(given == default, f"other.replay_buffer.{key}", allowed, given)
         size, batch_size = config.replay_buffer_size, policy.get_attribute("batch_size")
         fits = f"at least learn.batch_size ({batch_size})"
@@ -339,7 +340,8 @@ class ReplayDataModule(CollectingDataModule):
         if policy.get_attribute("priority") and not self.buffer.is_prioritised:
             raise ValueError(
                 "priority needs a prioritised buffer, but other.replay_buffer.type is "
-                f"{config.type!r}, which stores no priorities; use 'advanced'"
+                f"{config.type!r}, which stores no priorities; use "
+                f"{'prioritised_sequence' if policy.learns_from_sequences else 'advanced'!r}"
             )
         if self._demonstrations is None:
             self._set_up_demonstrations()

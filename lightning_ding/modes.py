@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+STATE = "recurrent_state"
+"""Column of a policy with memory: the state before the observation, shape (S,)."""
+IS_FIRST = "is_first"
+"""Column of a policy with memory: whether the state is the one at the start of an episode."""
+
 
 class LearnMode(NamedTuple):
     """The methods of a policy that a learner uses."""

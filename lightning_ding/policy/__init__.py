@@ -28,7 +28,9 @@ from lightning_ding.policy.ppo import PPOConfig, PPOPolicy
 from lightning_ding.policy.ppo_offpolicy import PPOOffConfig, PPOOffPolicy
 from lightning_ding.policy.q_learning import QLearningConfig, QLearningPolicy
 from lightning_ding.policy.qrdqn import QRDQNConfig, QRDQNPolicy
+from lightning_ding.policy.r2d2 import R2D2Config, R2D2Policy
 from lightning_ding.policy.rainbow import RainbowConfig, RainbowPolicy
+from lightning_ding.policy.recurrent_ppo import RecurrentPPOConfig, RecurrentPPOPolicy
 from lightning_ding.policy.redq import REDQConfig, REDQPolicy
 from lightning_ding.policy.reference.collate import (
     default_collate,
@@ -96,10 +98,14 @@ __all__ = [
     "QLearningPolicy",
     "QRDQNConfig",
     "QRDQNPolicy",
+    "R2D2Config",
+    "R2D2Policy",
     "REDQConfig",
     "REDQPolicy",
     "RainbowConfig",
     "RainbowPolicy",
+    "RecurrentPPOConfig",
+    "RecurrentPPOPolicy",
     "ReferencePolicy",
     "SACConfig",
     "SACPolicy",

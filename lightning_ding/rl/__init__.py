@@ -59,6 +59,7 @@ from lightning_ding.rl.policy_gradients import (
     ppo_value_loss,
     standardise,
 )
+from lightning_ding.rl.recurrent import sequence_priority, sequence_targets, value_rescale, value_unscale
 from lightning_ding.rl.returns import discounted_return, gae, n_step_return
 from lightning_ding.rl.running import RunningMeanStd, RunningReturns, combine_moments, moments
 from lightning_ding.rl.sequences import Sequences, time_major
@@ -119,6 +120,8 @@ __all__ = [
     "random_actions",
     "random_legal_actions",
     "rescale_output",
+    "sequence_priority",
+    "sequence_targets",
     "share_beyond_support",
     "smoothed_action",
     "smoothed_cross_entropy",
@@ -138,6 +141,8 @@ __all__ = [
     "temperature_loss",
     "time_major",
     "truncated_quantiles",
+    "value_rescale",
+    "value_unscale",
     "vtrace",
     "weighted_mean",
 ]

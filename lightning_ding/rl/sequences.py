@@ -42,6 +42,25 @@ class Sequences:
         rows = x.flatten(0, 1)
         return rows if self.cell is None else rows[self.cell]
 
+    def cut(self, length: int) -> tuple[Tensor, Tensor]:
+        """Return the columns cut into sequences of equal length, for networks with memory.
+
+        Args:
+            length: Steps of a sequence L, >= 1.
+
+        Returns:
+            The row number of each step, shape (L, M) for M sequences, and whether it is a row of the rollout, shape
+            (L, M). After its end a sequence repeats its last row. A column of T rows gives ceil(T / L) sequences.
+        """
+        steps, columns = self.valid.shape
+        cells = torch.arange(steps * columns, device=self.valid.device).view(steps, columns)
+        table = cells if self.index is None else self.index
+        missing = -steps % length
+        table = torch.cat([table, table[-1:].expand(missing, columns)])
+        valid = torch.cat([self.valid, torch.zeros_like(self.valid[:1]).expand(missing, columns)])
+        cut = [x.view(-1, length, columns).transpose(0, 1).flatten(1) for x in (table, valid)]
+        return cut[0][:, cut[1][0]], cut[1][:, cut[1][0]]
+
 
 def time_major(env_id: Tensor, episode_id: Tensor) -> Sequences:
     """Return the layout of rows; those of one env are in chronological order, different envs may be interleaved.

@@ -23,6 +23,7 @@ from lightning_ding.policy.actor_policy import ActorPolicy
 from lightning_ding.policy.on_policy import OnPolicyPolicy
 from lightning_ding.policy.replay_policy import ReplayPolicy
 from lightning_ding.registry import POLICY_REGISTRY
+from tests.algorithms.sequences import to_sequences, with_memory
 from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, make_policy, names_of, sample_of, with_first_step
 
 BATCHES, BATCH_SIZE, ENVS, STEPS = 3, 16, 4, 6
@@ -43,6 +44,7 @@ CHANGES: dict[str, Any] = {  # so that an update depends on all of a batch
     "ppo": {"learn": {"batch_size": ENVS * STEPS, "value_norm": True}, "recompute_adv": True},
     "ppo_offpolicy": {"learn": {"value_norm": False, "adv_norm": False}},  # over the whole batch, before the update
     "impala": {},
+    "recurrent_ppo": {"learn": {"batch_size": ENVS * STEPS, "value_norm": True}, "recompute_adv": True},
     "a2c": {"learn": {"adv_norm": True}},
     "pg": {"learn": {"return_norm": True}},
 }
@@ -92,7 +94,7 @@ def learn(name: str, rank: int, ranks: int, clip: float | None) -> dict[str, Any
     gradients = note_gradients(policy)
     reports = [update(policy, name, number, rank, ranks) for number in range(BATCHES)]
     end = {"weights": {key: x.clone() for key, x in policy.state_dict().items()}, "gradients": gradients}
-    if name == "ppo":
+    if name in ("ppo", "recurrent_ppo"):
         statistics: Any = policy.return_statistics
         end["return_statistics"] = {key: torch.as_tensor(x) for key, x in statistics.state_dict().items()}
     priorities = [report["priority"] for report in reports if "priority" in report]
@@ -122,11 +124,15 @@ def update(policy: Any, name: str, number: int, rank: int, ranks: int) -> dict[s
         whole = sample_of(policy, whole)
     if hasattr(policy, "prepare"):
         whole = policy.prepare(whole)  # noise is drawn for each row
+    whole = with_memory(policy, whole) if policy.on_policy else whole
     whole = nested.apply(lambda x: x.double() if x.is_floating_point() else x, whole)
-    place = whole["env_id"] if "env_id" in whole else torch.arange(ENVS if policy.learns_from_sequences else BATCH_SIZE)
+    place = (
+        whole["env_id"] if "env_id" in whole else torch.arange(len(whole["mask"][0]) if "mask" in whole else BATCH_SIZE)
+    )
     mine = place % ranks == rank
-    if not policy.learns_from_sequences:
-        return policy.learn_mode.forward(nested.index(whole, mine))  # type: ignore[no-any-return]
+    if not policy.learns_from_sequences or hasattr(policy.model, "first_state"):
+        share = nested.index(whole, mine)
+        return policy.learn_mode.forward(share if policy.on_policy else to_sequences(policy, share))  # type: ignore[no-any-return]
     share = {key: nested.index(part, mine if key == "last_obs" else (slice(None), mine)) for key, part in whole.items()}
     return policy.learn_mode.forward(share)  # type: ignore[no-any-return]
 

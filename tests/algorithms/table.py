@@ -60,6 +60,15 @@ ALGORITHMS = {
     "dqfd": Algorithm(config=deep_merge(Q_LEARNING, {"nstep": 3, "learn": {"per_train_iter_k": 3}})),
     "iqn": Algorithm(config=Q_LEARNING),
     "fqf": Algorithm(config=Q_LEARNING),
+    "r2d2": Algorithm(
+        config=deep_merge(
+            Q_LEARNING,
+            {
+                **{"burnin_step": 2, "learn_unroll_len": 4, "nstep": 2, "model": {"core": {"hidden_size": 8}}},
+                "learn": {"target_theta": None},
+            },
+        )
+    ),
     "ddpg": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"collect": {"noise_type": "ou"}})),
     "d4pg": Algorithm("Pendulum-v1", deep_merge(ACTOR_CRITIC, {"model": {"v_min": -500.0, "n_atom": 11}})),
     "td3": Algorithm("Pendulum-v1", ACTOR_CRITIC),
@@ -82,6 +91,9 @@ ALGORITHMS = {
         config=deep_merge(REPLAYED, {"model": {"share_encoder": False}, "learn": {"value_norm": "popart", **TWO_RATES}})
     ),
     "impala": Algorithm(config=deep_merge(REPLAYED, {"unroll_len": 5})),
+    "recurrent_ppo": Algorithm(
+        config=deep_merge(PPO, {"learn_unroll_len": 4, "model": {"core": {"hidden_size": 8}}}),
+    ),
     "a2c": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_sample": 16}})),
     "pg": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_episode": 2}})),  # of unknown lengths
 }
@@ -142,7 +154,7 @@ def random_episodes(env_id: str) -> Any:
 def sample_of(policy: Any, transitions: Config) -> Config:
     """Return what a buffer gives of transitions that lie env by env, equally many of each and without a cut."""
     data: Any = nested.to_tensor(policy.collect_mode.get_train_sample(transitions))
-    if not policy.learns_from_sequences:
+    if not policy.learns_from_sequences or hasattr(policy.model, "first_state"):
         return dict(data)
     envs = int(data["env_id"].max()) + 1
     unrolls: Any = nested.apply(lambda x: x.unflatten(0, (envs, -1)).transpose(0, 1), data)

@@ -39,7 +39,10 @@ def outputs(policy: Any) -> list[Tensor]:
         action = torch.zeros(4, dtype=torch.long) if is_chosen else torch.zeros(4, policy._action_size())
         q_value = model.compute_critic(obs, action)["q_value"]
         return [*nested.leaves(model.compute_actor(obs)), q_value.T]
-    said = model.compute_actor_critic(obs) if hasattr(model, "compute_actor_critic") else model(obs)
+    if hasattr(model, "act"):
+        said = model.act(obs, model.first_state(4))
+    else:
+        said = model.compute_actor_critic(obs) if hasattr(model, "compute_actor_critic") else model(obs)
     is_said = {name: said[name] for name in ("logit", "value") if name in said}
     return [leaf for leaf in nested.leaves(is_said) if bool((leaf != leaf[:1]).any())]  # not a constant sigma
 

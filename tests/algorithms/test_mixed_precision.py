@@ -19,6 +19,7 @@ from lightning_ding.policy import Policy, create_policy
 from lightning_ding.policy.actor_policy import ActorPolicy
 from lightning_ding.policy.replay_policy import ReplayPolicy
 from lightning_ding.registry import POLICY_REGISTRY
+from tests.algorithms.sequences import to_sequences, with_memory
 from tests.algorithms.table import (
     ALGORITHMS,
     CONTINUOUS_ONLY,
@@ -66,7 +67,8 @@ def transitions(policy: Policy[Any]) -> Config:
     data |= {"discount": torch.full((SIZE,), 0.9)}
     acted = policy.collect_mode.forward(obs)
     acting = {"action": acted.get("drawn", acted["action"]), "log_prob": acted.get("log_prob", torch.zeros(SIZE))}
-    return with_first_step(policy, sample_of(policy, {**data, **acting}))
+    data = with_first_step(policy, sample_of(policy, {**data, **acting}))
+    return with_memory(policy, data) if policy.on_policy else to_sequences(policy, data)
 
 
 def losses(policy: Any, data: Config) -> list[tuple[Tensor, Mapping[str, Any]]]:
@@ -74,7 +76,8 @@ def losses(policy: Any, data: Config) -> list[tuple[Tensor, Mapping[str, Any]]]:
     policy.seed(1)  # for the noise of actors
     if policy.on_policy:
         sequences = rl.time_major(data["env_id"], data["episode_id"])
-        return [policy.loss(policy._learning_data(dict(data), sequences))]
+        learned = policy._learning_data(dict(data), sequences)
+        return [policy.loss(next(policy._minibatches(learned)) if "is_first" in data else learned)]
     prepared = policy.prepare(data) if hasattr(policy, "prepare") else data
     if hasattr(policy, "critic_loss"):
         return [policy.critic_loss(prepared), policy.actor_loss(prepared)]

@@ -19,6 +19,7 @@ from lightning_ding.policy import Policy, QLearningPolicy, create_policy
 from lightning_ding.policy.on_policy import OnPolicyPolicy
 from lightning_ding.policy.qac import QACPolicy
 from lightning_ding.registry import ENCODER_REGISTRY, POLICY_REGISTRY
+from tests.algorithms.sequences import to_sequences
 from tests.algorithms.table import (
     CONTINUOUS_ONLY,
     make_datamodule,
@@ -96,6 +97,7 @@ OF_TORQUES = (
 ENTROPY: Flat = {"learn.entropy_weight": 0.5}
 COMMON_BETAS: Flat = {"learn.optimizer.betas": [0.9, 0.999]}  # those that optimizers without betas are left at
 OFTEN: dict[str, Any] = {"redq": {"learn": {"actor_update_freq": 2}}}  # so that the actor learns in a few updates
+OFTEN["r2d2"] = {"burnin_step": 2, "learn_unroll_len": 3, "nstep": 2, "model": {"core": {"hidden_size": 16}}}
 SMOOTHED = {"learn.noise": True}
 PRIORITISED = {"priority": True, "priority_IS_weight": False, "other.replay_buffer.type": "advanced"}
 
@@ -107,6 +109,9 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "model.head_layer_num": Option(2),
     "model.encoder_kwargs": Option({"activation": "silu"}),
     "model.activation": Option("tanh"),
+    "model.core.type": Option("gru"),
+    "model.core.hidden_size": Option(8),
+    "model.core.num_layers": Option(2),
     "model.v_min": Option(-1.0),
     "model.v_max": Option(1.0),
     "model.n_atom": Option(11),
@@ -200,6 +205,8 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
 IN_A_RUN: dict[str, Option] = {
     "nstep": Option(5, given={"nstep": 1, "nstep_return": True}),
     "unroll_len": Option(4),
+    "burnin_step": Option(1),
+    "learn_unroll_len": Option(3),
     "discount_factor": Option(0.5),
     "priority": Option(given=PRIORITISED),
     "random_collect_size": Option(32),
@@ -254,7 +261,11 @@ def sides(name: str, path: str, option: Option) -> tuple[Flat, Flat]:
     if name in REPLAYED and path.endswith(OF_TORQUES):
         given |= TORQUE
     given |= {key: value for key, value in option.given.items() if key in known or key.startswith(LEFT_OUT)}
+    if given.get("other.replay_buffer.type") == "advanced" and name == "r2d2":
+        given["other.replay_buffer.type"] = "prioritised_sequence"
     default = given.get(path, known[path])
+    if path == "learn.loss" and default == "mse":
+        return given, {**given, path: "huber"}
     value = not default if isinstance(default, bool) else option.value
     assert value != default
     return given, {**given, **{key: new for key, new in option.also.items() if key in known}, path: value}
@@ -302,6 +313,7 @@ def updates_and_actions(name: str, options: Flat) -> list[Any]:
     policy = make(name, nest(options))
     batch, results = make_batch(policy), []
     obs = batch["obs"].flatten(0, -2)  # also of sequences
+    batch = to_sequences(policy, batch)
     policy.progress.env_step, policy.progress.budget = 5000, 80_000
     for _ in range(6):
         results.append(policy.collect_mode.forward(obs)["action"])

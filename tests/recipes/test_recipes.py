@@ -31,6 +31,8 @@ CARTPOLE = {
     "iqn": 450,
     "fqf": 450,
     "discrete_sac": 200,
+    "r2d2": 400,
+    "recurrent_ppo": 400,
     "ppo": 475,
     "ppo_offpolicy": 450,
     "impala": 450,

@@ -20,6 +20,10 @@ from lightning_ding.worker.evaluator.config import EvaluatorConfig
 class NetworkConfig:
     """The network of every algorithm: the spaces of its env, and its encoder."""
 
+    MOVED: ClassVar[dict[str, str]] = moved(
+        core="this algorithm learns from single transitions; r2d2 and recurrent_ppo have recurrent layers",
+    )
+
     obs_shape: Any = None
     """Size or shape of an observation, or a dict of them; None means that it is taken from the env."""
     action_shape: Any = None

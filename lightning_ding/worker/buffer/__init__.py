@@ -5,6 +5,7 @@ from lightning_ding.worker.buffer.base import IBuffer, create_buffer, get_buffer
 from lightning_ding.worker.buffer.episode import EpisodeReplayBuffer
 from lightning_ding.worker.buffer.her import HERReplayBuffer
 from lightning_ding.worker.buffer.naive import NaiveReplayBuffer
+from lightning_ding.worker.buffer.prioritised_sequence import PrioritisedSequenceReplayBuffer
 from lightning_ding.worker.buffer.sequence import SequenceReplayBuffer
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "HERReplayBuffer",
     "IBuffer",
     "NaiveReplayBuffer",
+    "PrioritisedSequenceReplayBuffer",
     "SequenceReplayBuffer",
     "create_buffer",
     "get_buffer_cls",

@@ -10,7 +10,7 @@ Shapes: K transitions pushed, B transitions of a minibatch, U minibatches.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -93,6 +93,8 @@ class AdvancedReplayBuffer(RingBuffer):
     can_merge = True
     config_class = AdvancedBufferConfig
     config: AdvancedBufferConfig
+    _gathered: Callable[[Rows, int, float], dict[str, Any]] | None = None
+    """What a subclass returns for drawn rows, in place of the storage's ``gather``."""
 
     def _set_up(self) -> None:
         size = self.config.replay_buffer_size
@@ -172,7 +174,7 @@ class AdvancedReplayBuffer(RingBuffer):
             shape = (batch_size,) if num_batches is None else (num_batches, batch_size)
             rows, weight, smallest = self._draw_fresh(shape, cur_learner_iter, sample_range)
             self._newest_sample = rows.flatten()  # a copy, because the rows are returned
-            batch = self._storage.gather(rows, n_step, discount_factor)
+            batch = (self._gathered or self._storage.gather)(rows, n_step, discount_factor)
             if first_step:
                 batch |= self._storage.gather_first(rows)
             batch["IS"] = torch.from_numpy(((weight / smallest) ** -self.beta).astype(np.float32))
@@ -313,7 +315,8 @@ class AdvancedReplayBuffer(RingBuffer):
         """Return rows that are neither stale nor used up, their weights, and the smallest of all weights."""
         while True:
             among = None if ages is None else self._rows_of_age(ages)
-            require_enough(self.count() if among is None else len(among), shape[-1], kept=self._kept)
+            count = self.count() if among is None else len(among)
+            require_enough(count, shape[-1], self.gives_sequences, kept=self._kept)
             smallest = self._tree.smallest if among is None else float(self._tree.read(among).min())
             rows = self._draw_rows(shape, among)
             stale = self._stale_among(rows, train_iter)

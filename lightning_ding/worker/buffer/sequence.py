@@ -21,6 +21,7 @@ from lightning_ding.worker.buffer.columns import Rows
 from lightning_ding.worker.buffer.forms import to_sequences
 from lightning_ding.worker.buffer.ring_buffer import RingBuffer
 from lightning_ding.worker.buffer.sampling import check_sizes, draw, require_enough
+from lightning_ding.worker.buffer.storage import RingStorage
 from lightning_ding.worker_config import ReplayBufferConfig
 
 P = ParamSpec("P")
@@ -94,6 +95,7 @@ class SequenceReplayBuffer(RingBuffer):
         n_step: int = 1,
         discount_factor: float = 1.0,
         as_list: bool = False,
+        burn_in: int | None = None,
     ) -> Any:
         """Return a copy of sequences; see also :meth:`IBuffer.sample`.
 
@@ -101,22 +103,21 @@ class SequenceReplayBuffer(RingBuffer):
             sequence: Steps of a sequence T, above the burn-in; None means the config's ``sequence_length``.
             sample_range: Range of transitions in which sequences begin, by age, the oldest first; None means all.
             replace: Allow sequences of a minibatch to begin at the same transition.
+            burn_in: First steps of a sequence that are not learned from, in [0, sequence); None means the config's.
 
         Returns:
             A nested dict of tensors, leading axes (T, B) or (U, T, B), with ``discount``, and two masks: ``mask`` is
             True where a step is real, and ``learn_mask`` where it is also after the burn-in. After its end a sequence
-            repeats its last step. With ``as_list``, a list of B lists of T dicts, or a list of U of them.
+            repeats its last step. The columns of a policy with memory, ``recurrent_state`` and ``is_first``, are those
+            of the first step, leading axes (B,) or (U, B). With ``as_list``, a list of B lists of T dicts, or a list of
+            U of them.
 
         Raises:
             ValueError: If no transition has enough followers, or an argument is out of range.
             TypeError: If there are two positional arguments, because that is ambiguous.
         """
         check_sizes(batch_size, num_batches, n_step, cur_learner_iter)
-        burn_in = self.config.burn_in
-        length = self.config.sequence_length if sequence is None else sequence
-        if length is None:
-            raise ValueError("sequence must be given to sample(), or sequence_length in the buffer's config, got None")
-        require(length > burn_in, "sequence", f"above burn_in ({burn_in})", length)
+        length, burn_in = window_of(self.config, sequence, burn_in)
         with self._lock:
             require_enough(self.count(), batch_size, replace=True)
             self._storage.require_windows("a sequence cannot be followed")
@@ -125,12 +126,13 @@ class SequenceReplayBuffer(RingBuffer):
                 begin = self._beginnings(amount, burn_in)
             else:
                 begin = self._chosen_beginnings(num_batches or 1, batch_size, burn_in, sample_range, replace)
-            rows, mask = self._follow(begin, length)
+            rows, mask = follow(self._storage, begin, length)
             shape = (length, batch_size) if num_batches is None else (length, num_batches, batch_size)
             rows, mask = rows.reshape(shape), mask.reshape(shape)
             if num_batches is not None:
                 rows, mask = rows.swapaxes(0, 1), mask.swapaxes(0, 1)
-            batch = self._storage.gather(np.ascontiguousarray(rows), n_step, discount_factor)
+            first = None if as_list else np.ascontiguousarray(rows[..., 0, :])
+            batch = self._storage.gather(np.ascontiguousarray(rows), n_step, discount_factor, first)
             self._note_sample(rows.size, cur_learner_iter)
         batch |= masks(mask, burn_in)
         return to_sequences(batch, num_batches, n_step) if as_list else batch
@@ -167,15 +169,29 @@ class SequenceReplayBuffer(RingBuffer):
             is_real &= continues
         return is_real
 
-    def _follow(self, rows: Rows, length: int) -> tuple[Rows, Any]:
-        """Return sequences of rows, shape (length, n), padded with their last row, and where they are real."""
-        storage = self._storage
-        chain, is_real = np.empty((length, len(rows)), dtype=np.int64), np.ones((length, len(rows)), dtype=bool)
-        chain[0] = rows
-        for step in range(1, length):
-            chain[step], continues = storage.follow(chain[step - 1])
-            is_real[step] = is_real[step - 1] & continues
-        return chain, is_real
+
+def window_of(config: Any, sequence: int | None, burn_in: int | None) -> tuple[int, int]:
+    """Return the steps of a sequence and of its burn-in, where None means those of the buffer's config.
+
+    Raises:
+        ValueError: If there is no length, or it is not above the burn-in.
+    """
+    burn_in = config.burn_in if burn_in is None else burn_in
+    length = config.sequence_length if sequence is None else sequence
+    if length is None:
+        raise ValueError("sequence must be given to sample(), or sequence_length in the buffer's config, got None")
+    require(length > burn_in, "sequence", f"above burn_in ({burn_in})", length)
+    return length, burn_in
+
+
+def follow(storage: RingStorage, rows: Rows, length: int) -> tuple[Rows, Any]:
+    """Return sequences of rows, shape (length, n), padded with their last row, and where they are real."""
+    chain, is_real = np.empty((length, len(rows)), dtype=np.int64), np.ones((length, len(rows)), dtype=bool)
+    chain[0] = rows
+    for step in range(1, length):
+        chain[step], continues = storage.follow(chain[step - 1])
+        is_real[step] = is_real[step - 1] & continues
+    return chain, is_real
 
 
 def masks(mask: Any, burn_in: int) -> dict[str, torch.Tensor]:

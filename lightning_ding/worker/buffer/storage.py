@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor, from_numpy
 
 from lightning_ding import nested
+from lightning_ding.modes import IS_FIRST, STATE
 from lightning_ding.rl import n_step_return
 from lightning_ding.worker.buffer.columns import ENDS, Columns, ObsColumn, Parts, Rows, Schema, has_ends, split_columns
 from lightning_ding.worker.buffer.files import Memory
@@ -180,6 +181,8 @@ class RingStorage:
         """Note the columns in the forms that pushes, draws and windows use, so that they need not look for them."""
         self._column_items = list(self.columns.items())
         self._takes = [(name, column.take) for name, column in self._column_items]
+        self._first_takes = [(name, take) for name, take in self._takes if name in (STATE, IS_FIRST)]
+        self._later_takes = [(name, take) for name, take in self._takes if name not in (STATE, IS_FIRST)]
         self._reads = [(name, f"next_{name}", frames.read) for name, frames in self.frames.items()]
         self._is_flat = not any("/" in name for name in (*self.columns, *self.frames))
         names = [name for name in ("reward", *ENDS) if name in self.columns]
@@ -193,13 +196,15 @@ class RingStorage:
 
     # ------------------------------------------------------------------ reading
 
-    def gather(self, rows: Rows, n_step: int, discount_factor: float) -> dict[str, Any]:
+    def gather(self, rows: Rows, n_step: int, discount_factor: float, beginnings: Rows | None = None) -> dict[str, Any]:
         """Return a copy of the transitions in ``rows``, with the return of n steps.
 
         Args:
             rows: Rows of the ring, of any shape, which is the leading shape of the result.
             n_step: Number of steps n, >= 1. A window is shorter where its episode ends or the next step is missing.
             discount_factor: Discount factor gamma.
+            beginnings: Rows in which sequences begin, if ``rows`` are sequences; the columns of a policy with memory,
+                its state and whether that is the first one, are then returned for these rows only.
 
         Returns:
             The columns as tensors. ``reward`` is the discounted sum over the window; ``next_obs``, ``terminated`` and
@@ -209,7 +214,10 @@ class RingStorage:
             ValueError: If n is above 1 and the transitions lack the entries that define their order and the ends of
                 episodes.
         """
-        flat: dict[str, Any] = {name: from_numpy(take(rows, 0)) for name, take in self._takes}
+        takes = self._takes if beginnings is None else self._later_takes
+        flat: dict[str, Any] = {name: from_numpy(take(rows, 0)) for name, take in takes}
+        if beginnings is not None:
+            flat |= {name: from_numpy(take(beginnings, 0)) for name, take in self._first_takes}
         last = rows
         if "reward" in flat:
             discount = np.empty(rows.shape, dtype=np.float32)
@@ -289,6 +297,13 @@ class RingStorage:
             over = mark[rows]
             continues &= ~(over if over.dtype.kind == "b" else over != 0)
         return np.where(continues, link, rows), continues
+
+    def ended(self, rows: Rows) -> NDArray[np.bool_]:
+        """Return whether the episode ended at these rows."""
+        over = np.zeros(rows.shape, dtype=bool)
+        for mark in self._ends:
+            over |= mark[rows].astype(bool)
+        return over
 
     # ------------------------------------------------------------------ state
 

@@ -1,0 +1,48 @@
+"""Batches of transitions as the sequences that policies with memory learn from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lightning_ding import nested
+from lightning_ding.modes import IS_FIRST, STATE
+
+OF_SEQUENCES = ("IS", "priority")
+
+
+def to_sequences(policy: Any, batch: dict[str, Any]) -> dict[str, Any]:
+    """Return B sequences, each made of one transition of a batch; that of a policy without memory unchanged.
+
+    Observations and rewards grow from step to step, and an episode may terminate at the last one.
+    """
+    if not hasattr(policy.model, "first_state"):
+        return batch
+    length, size = policy._sequence_length(), len(batch["reward"])
+    obs = nested.stack([nested.apply(lambda x: x + 0.1 * t, batch["obs"]) for t in range(length)])  # noqa: B023
+    last = nested.apply(lambda x: x.unsqueeze(0), batch["next_obs"])
+    place = torch.arange(length).unsqueeze(1)
+    state = 0.1 * batch["obs"].sum(1, keepdim=True).expand(size, policy.model.state_size).clone()
+    steps = {
+        "obs": obs,
+        "next_obs": nested.concatenate([nested.index(obs, slice(1, None)), last]),
+        "action": (batch["action"] + place) % policy.config.model.action_shape,
+        "reward": batch["reward"] * (1 + place) / length,
+        "terminated": batch["terminated"] & (place == length - 1),
+        "mask": torch.ones(length, size, dtype=torch.bool),
+    }
+    memory = {STATE: state, IS_FIRST: batch["reward"] > 0, "priority": torch.ones(size)}
+    return {**steps, **memory, **{name: batch[name] for name in OF_SEQUENCES if name in batch}}
+
+
+def with_memory(policy: Any, rollout: dict[str, Any]) -> dict[str, Any]:
+    """Return a rollout with the columns of a policy with memory; that of a policy without memory unchanged."""
+    if not hasattr(policy.model, "first_state"):
+        return rollout
+    env_id, episode_id = rollout["env_id"].tolist(), rollout["episode_id"].tolist()
+    pairs = list(zip(env_id, episode_id, strict=True))
+    is_first = [pair not in pairs[:row] for row, pair in enumerate(pairs)]
+    state = policy.model.first_state(len(env_id)) + torch.arange(len(env_id)).unsqueeze(1) / len(env_id)
+    mark = torch.tensor(is_first)
+    return {**rollout, STATE: state.masked_fill(mark.unsqueeze(1), 0.0), IS_FIRST: mark}
