@@ -233,6 +233,12 @@ CASES: dict[str, Case] = {
     "awac": Case("several sampled actions", "awac", {"learn": {"num_actions": 2}}, "Pendulum-v1"),
     "cql": Case("a learned factor", "cql", {"learn": {"num_actions": 2, "with_lagrange": True}}, "Pendulum-v1"),
     "discrete_cql": Case("a conservative term", "discrete_cql"),
+    "r2d2": Case(
+        "sequences, a burn-in, an LSTM",
+        "r2d2",
+        {"burnin_step": 2, "learn_unroll_len": 4, "learn": {"update_per_collect": 2, "batch_size": 8}},
+    ),
+    "recurrent_ppo": Case("sequences, a GRU", "recurrent_ppo", {"model": {"core": {"type": "gru"}}}),
     "bc": Case("a distribution over actions", "bc", {}, "Pendulum-v1"),
     "pg": Case("whole episodes", "pg", data={"num_envs": 3}),
     "a2c": Case(

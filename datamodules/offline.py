@@ -224,6 +224,8 @@ class OfflineDataModule(CollectingDataModule):
         """
         name = type(policy).__name__
         require(not policy.get_attribute("on_policy"), "policy", "one that learns from replay", name)
+        takes_these = not policy.learns_from_sequences or policy.trains_on == "dataset"
+        require(takes_these, "policy", "one that learns from single transitions or from returns to go", name)
         is_enough = policy.get_attribute("demonstrations") == "optional"
         require(is_enough, "policy", "one that learns from a data set alone", name)
         policy.learner.rewards.refuse("OfflineDataModule")

@@ -332,7 +332,7 @@ class ReplayDataModule(CollectingDataModule):
         if policy.learns_from_sequences:
             for key, default in (("sequence_length", None), ("burn_in", 0)):
                 allowed = f"{default}, because the policy's own options say it"
-                given = getattr(self.buffer.config, key, default)  # type: ignore[attr-defined]
+                given = getattr(self.buffer.config, key, default)
                 require(given == default, f"other.replay_buffer.{key}", allowed, given)
         size, batch_size = config.replay_buffer_size, policy.get_attribute("batch_size")
         fits = f"at least learn.batch_size ({batch_size})"

@@ -13,7 +13,7 @@ from lightning import Trainer
 from torch import Tensor
 from torch.testing import assert_close
 
-from lightning_ding.datamodules import ReplayDataModule
+from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule
 from lightning_ding.envs import make_vector_env
 from lightning_ding.policy import R2D2Policy
 from lightning_ding.worker import InteractionSerialEvaluator, SampleSerialCollector
@@ -259,6 +259,17 @@ def test_buffers_that_do_not_fit_are_refused(buffer: dict[str, Any], message: st
     policy = make_policy("r2d2", other={"replay_buffer": buffer})
     with pytest.raises(ValueError, match=message):
         make_trainer().fit(policy, ReplayDataModule("CartPole-v1", num_envs=2, max_env_step=32))
+
+
+def test_a_data_set_of_transitions_is_refused(make_trainer: MakeTrainer) -> None:
+    rows = np.zeros(16, dtype=np.float32)
+    columns = {"obs": rows[:, None].repeat(4, 1), "action": rows.astype(int), "reward": rows}
+    columns |= {"terminated": rows > 0, "truncated": np.arange(16) == 15}
+    data = OfflineDataModule(columns, "CartPole-v1", max_train_iter=1)
+    with pytest.raises(
+        ValueError, match="policy must be one that learns from single transitions or .*, got 'R2D2Policy'"
+    ):
+        make_trainer().fit(make_policy("r2d2"), data)
 
 
 @pytest.mark.parametrize("name", ["dqn", "ppo", "sac", "bc"])

@@ -15,6 +15,7 @@ import torch
 from typing_extensions import override
 
 from lightning_ding.config import require
+from lightning_ding.modes import IS_FIRST
 from lightning_ding.registry import BUFFER_REGISTRY
 from lightning_ding.worker.arguments import also_named
 from lightning_ding.worker.buffer.columns import Rows
@@ -63,8 +64,9 @@ def _in_full(function: Callable[P, Any]) -> Callable[P, Any]:
 class SequenceReplayBuffer(RingBuffer):
     """Draws sequences that never leave their episode; see :class:`RingBuffer` for the arguments.
 
-    A sequence begins at a uniformly drawn transition that has at least ``burn_in`` followers, and ends after
-    ``sequence_length`` steps, at the end of its episode, or where the next step has not been pushed yet.
+    A sequence begins at a uniformly drawn transition that has at least ``burn_in`` followers, or that ``is_first``
+    marks as the first of its episode. It ends after ``sequence_length`` steps, at the end of its episode, or where
+    the next step has not been pushed yet.
 
     Example:
         >>> buffer = SequenceReplayBuffer({"sequence_length": 3, "burn_in": 2}, seed=0)
@@ -162,12 +164,15 @@ class SequenceReplayBuffer(RingBuffer):
         return np.concatenate([found, self._rng.choice(rows, amount - len(found))])
 
     def _may_begin(self, rows: Rows, followers: int) -> Any:
-        dropped = self._dropped.mask  # no sequence reaches dropped rows later on, because whole episodes are dropped
-        is_real = np.ones(len(rows), dtype=bool) if dropped is None else ~dropped[rows]
+        """Return which rows have enough followers, or are marked as the first of their episode, and are not dropped."""
+        dropped, first = self._dropped.mask, self._storage.columns.get(IS_FIRST)
+        kept = np.ones(len(rows), dtype=bool) if dropped is None else ~dropped[rows]  # whole episodes are dropped
+        may_be_short = np.zeros(len(rows), dtype=bool) if first is None else first[rows].astype(bool)
+        has_followers = np.ones(len(rows), dtype=bool)
         for _ in range(followers):
             rows, continues = self._storage.follow(rows)
-            is_real &= continues
-        return is_real
+            has_followers &= continues
+        return kept & (has_followers | may_be_short)
 
 
 def window_of(config: Any, sequence: int | None, burn_in: int | None) -> tuple[int, int]:

@@ -16,6 +16,7 @@ LENGTHS = (6, 3, 8)
 def filled(lengths: tuple[int, ...] = LENGTHS, ends: bool = True, **options: Any) -> Any:
     """Return a buffer with one env's episodes, whose observations are the numbers of the steps."""
     config = {"type": "prioritised_sequence", "replay_buffer_size": 50, "sequence_length": 4, "alpha": 1.0, **options}
+    config = {name: value for name, value in config.items() if value is not None}
     buffer: Any = create_buffer(config, seed=0)
     step = np.concatenate([np.arange(length) for length in lengths])
     episode = np.repeat(np.arange(len(lengths)), lengths)
@@ -87,6 +88,15 @@ def test_steps_whose_episode_ends_within_the_burn_in_leave_the_draws_unless_they
     other.load_state_dict(buffer.state_dict())
     assert other.count() == 9
     assert {start for _ in range(20) for start in starts(other.sample(32))} == found
+
+
+def test_uniform_sequences_begin_with_a_whole_burn_in_or_with_their_episode() -> None:
+    buffer = filled(type="sequence", burn_in=3, alpha=None)
+    assert {start for _ in range(20) for start in starts(buffer.sample(32))} == {0, 1, 2, 100, 200, 201, 202, 203, 204}
+    batch = buffer.sample(5, sequence=6)
+    assert batch["recurrent_state"].shape == (5, 2)
+    assert batch["recurrent_state"][:, 0].int().tolist() == starts(batch)
+    assert len(buffer.sample(2, as_list=True)[0]) == 4
 
 
 def test_steps_whose_followers_are_not_there_yet_stay() -> None:
