@@ -267,7 +267,7 @@ def test_a_data_set_of_transitions_is_refused(make_trainer: MakeTrainer) -> None
     columns |= {"terminated": rows > 0, "truncated": np.arange(16) == 15}
     data = OfflineDataModule(columns, "CartPole-v1", max_train_iter=1)
     with pytest.raises(
-        ValueError, match="policy must be one that learns from single transitions or .*, got 'R2D2Policy'"
+        ValueError, match=r"policy must be one that learns from single transitions or .*, got 'R2D2Policy'"
     ):
         make_trainer().fit(make_policy("r2d2"), data)
 
