@@ -40,7 +40,7 @@ RESULT = Path("docs/results/offline.json")
 ALGORITHMS = {
     **dict.fromkeys(("bc", "td3_bc", "iql", "awac", "cql"), "pendulum"),
     "discrete_cql": "cartpole",
-    "dt": "cartpole",
+    "dt": "cartpole_best",
 }
 """The data set of each algorithm."""
 QUIET: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}

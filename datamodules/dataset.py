@@ -80,8 +80,7 @@ class Dataset:
         starts_at_zero: Whether discrete actions are counted from 0, as in our buffers, and not as the env counts them.
 
     Raises:
-        ValueError: If an entry is unknown, missing, or of a wrong length, or rewards are not finite, or the data do
-            not fit the spaces.
+        ValueError: If an entry is unknown, missing, of a wrong length or not finite, or the data do not fit the spaces.
 
     Example:
         >>> steps = {"obs": np.zeros((3, 2)), "action": np.array([0, 1, 1]), "reward": np.ones(3)}
@@ -191,7 +190,9 @@ def _checked(data: Mapping[str, Any]) -> Columns:
     allowed = "transitions with truncated, next_obs or episode_id, which tell episodes apart"
     require(has_ends, "dataset", allowed, sorted(data))
     columns: Columns = {name: nested.to_array(nested.as_dicts(value)) for name, value in data.items()}
-    size = len(columns["reward"])
+    shape = np.shape(columns["reward"])
+    require(len(shape) > 0, "dataset's reward", f"of shape (N,), one number for each transition{NEW_AXIS_HINT}", shape)
+    size = shape[0]
     for name, leaf in nested.flatten(columns).items():
         numbers = leaf.dtype.kind in "biuf"
         require(numbers, f"dataset's {name}", "numbers", f"{leaf.dtype}")
@@ -200,9 +201,13 @@ def _checked(data: Mapping[str, Any]) -> Columns:
     for name in {"reward", "terminated", "truncated", "env_id", "episode_id"} & columns.keys():
         shape = columns[name].shape
         require(len(shape) == 1, f"dataset's {name}", f"of shape ({size},)", shape)
+    for name, leaf in nested.flatten(columns).items():
+        finite = np.isfinite(leaf).all() if leaf.dtype.kind == "f" else True
+        require(bool(finite), f"dataset's {name}", "finite", "NaN or infinite numbers")
     columns["reward"] = columns["reward"].astype(np.float32)
-    require(bool(np.isfinite(columns["reward"]).all()), "dataset's reward", "finite", "NaN or infinite rewards")
     for name in {"terminated", "truncated"} & columns.keys():
+        other = columns[name][(columns[name] != 0) & (columns[name] != 1)]
+        require(not other.size, f"dataset's {name}", "of booleans, or 0 and 1", other[:3].tolist())
         columns[name] = columns[name].astype(bool)
     columns["action"] = nested.apply(_as_long, columns["action"])
     return columns

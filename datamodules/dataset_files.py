@@ -48,13 +48,22 @@ def load_dataset(source: DatasetLike) -> Dataset:
     if isinstance(source, Mapping):
         return Dataset(source)
     require(isinstance(source, (str, os.PathLike)), "dataset", f"{KINDS}, or arrays", source)
-    path = Path(source)
+    try:
+        return _read(Path(source))
+    except ValueError as error:
+        if str(source) in str(error):
+            raise
+        raise ValueError(f"{error} (in {source})") from error
+
+
+def _read(path: Path) -> Dataset:
+    """Return a data set from a file or from Minari."""
     if path.suffix == ".npz":
         return _read_npz(path)
     if path.suffix == ".safetensors":
         return _read_buffer(path)
-    found = MINARI_ID.fullmatch(str(source))
-    require(found is not None, "dataset", KINDS, str(source))
+    found = MINARI_ID.fullmatch(str(path))
+    require(found is not None, "dataset", KINDS, str(path))
     return _read_minari(found["id"])  # type: ignore[index]
 
 

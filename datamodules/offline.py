@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from lightning.pytorch import Callback, Trainer
 
 from lightning_ding import nested
@@ -202,11 +203,24 @@ class OfflineDataModule(CollectingDataModule):
             super()._setup_evaluator(stage)
         else:
             require(stage == "fit", "env_id", "an env for evaluations (trainer.validate, trainer.test)", None)
+            self._check_constant_actions()
             self.single_observation_space = self.dataset.observation_space
             self.single_action_space = self.dataset.action_space
             self._policy.build(self.single_observation_space, self.single_action_space)
         if stage == "fit":
             self.dataset.check(self.single_observation_space, self.single_action_space)
+
+    def _check_constant_actions(self) -> None:
+        """Raise if the bounds of continuous actions have to come from data in which a dimension never changes."""
+        space = self.dataset.action_space
+        if not isinstance(space, spaces.Box):
+            return
+        constant = np.flatnonzero(space.low == space.high)
+        allowed = (
+            "of more than one value in each dimension where it gives the bounds; otherwise set env_id, or action_low "
+            "and action_high in the .npz file, or the action_space of a Dataset"
+        )
+        require(not constant.size, "dataset's action", allowed, f"one value in the dimensions {constant.tolist()}")
 
     def _setup_collector(self, trainer: Trainer) -> None:
         self._check_policy(self._policy)

@@ -1,10 +1,10 @@
-"""Decision Transformer on CartPole-v1: learns from episodes of a QR-DQN policy that was trained for 10,000 env steps.
+"""Decision Transformer on CartPole-v1: learns from episodes of a trained DQN policy, which explores a little.
 
-    python recipes/qrdqn.py --max-env-step 10000
-    lightning-ding collect runs/qrdqn_cartpole/version_0/checkpoints/last.ckpt --out cartpole.npz --n_episode 200
+    python recipes/dqn.py
+    lightning-ding collect runs/dqn_cartpole/version_0/checkpoints/best.ckpt --out cartpole.npz --n_episode 100
     python recipes/dt.py cartpole.npz
 
-Evaluates the policy after 3,000 updates on 20 greedy episodes, and prints the mean return in the data too.
+Evaluates the policy after 1,500 updates on 20 greedy episodes, and prints the mean return in the data too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lightning_ding.datamodules import OfflineDataModule
 from lightning_ding.policy import DTPolicy
 
 ENV_ID = "CartPole-v1"
-MAX_TRAIN_ITER = 3_000
+MAX_TRAIN_ITER = 1_500
 NORM_OBS, NORM_REWARD = True, False
 CONFIG = {
     "context_len": 10,

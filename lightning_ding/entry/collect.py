@@ -136,6 +136,10 @@ def collect(
 COLUMNS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 
 
+LONG_RUN = 10**12
+"""Env steps after which every schedule of exploration has reached its end."""
+
+
 class _Played:
     """One of the envs that were played, as a writer of data sets reads it."""
 
@@ -173,6 +177,8 @@ def _load(file: Path, saved: Mapping[str, Any], name: str | None, env: gym.vecto
     policy = policy_class(name).load_from_checkpoint(file, map_location="cpu", weights_only=True)
     policy.build(env.single_observation_space, env.single_action_space)
     policy.progress.budget = saved.get("datamodule_hyper_parameters", {}).get("max_env_step")  # of schedules
+    if policy.progress.train_iter and not policy.progress.env_step:
+        policy.progress.env_step = LONG_RUN  # it was trained on a data set, where epsilon does not fall
     return policy.eval()
 
 

@@ -5,7 +5,8 @@ Shapes: B batch, A dimensions of a continuous action, K choices of a hybrid acti
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, cast
 
 import torch
@@ -110,48 +111,48 @@ class ContinuousQAC(nn.Module):
         renorm_warmup: int = 100_000,
     ) -> None:
         super().__init__()
-        sizes = {"actor_head": actor_head_layer_num, "critic_head": critic_head_layer_num}
-        for name, layers in sizes.items():
-            require(layers >= 0, f"{name}_layer_num", ">= 0", layers)
         require(ensemble_num is None or not twin_critic, "twin_critic", "False with ensemble_num", twin_critic)
         self.values = critic_values(num_quantiles, n_atom, v_min, v_max)
-        is_masked = action_space != "hybrid" and isinstance(obs_shape, Mapping) and "action_mask" in obs_shape
-        require(not is_masked, "obs_shape", "without action_mask for actions without a choice", obs_shape)
         self.action_space = action_space
-        self.choices = 0
-        if action_space == "hybrid":
-            shapes = cast("Mapping[str, int]", action_shape)
-            self.choices, action_shape = shapes["action_type_shape"], shapes["action_args_shape"]
-        self.action_size = cast(int, action_shape)
-
-        def make() -> Any:
-            options = (encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs)
-            return encoder_for(obs_shape, *options, keeps_vectors=True)
-
-        outputs = self.choices + self.action_size * (2 if action_space == "reparameterization" else 1)
-        critic_encoder = make()
-        features = critic_encoder.output_size
-        has_encoder = any(True for _ in critic_encoder.parameters())
-        require(has_encoder or not share_encoder, "share_encoder", "False without an encoder", share_encoder)
-        actor_sizes = [features, *[actor_head_hidden_size] * (1 + actor_head_layer_num), outputs]
-        critic_input = features + self.choices + self.action_size
-        critic_sizes = [critic_input, *[critic_head_hidden_size] * (1 + critic_head_layer_num), self.values.output_size]
-        actor_encoder = None if share_encoder else make()
+        self.choices, self.action_size = _action_sizes(obs_shape, action_shape, action_space)
+        actor_hidden = _hidden_sizes("actor_head", actor_head_hidden_size, actor_head_layer_num)
+        critic_hidden = _hidden_sizes("critic_head", critic_head_hidden_size, critic_head_layer_num)
+        options = (encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs)
+        make = partial(encoder_for, obs_shape, *options, keeps_vectors=True)
         renorm = (renorm_momentum, renorm_warmup) if batch_renorm else None
-        if renorm is None:
-            actor_head: nn.Module = MLP(actor_sizes, activation, activate_last=False, layer_norm=layer_norm)
-        else:
-            actor_head = EnsembleMLP(1, actor_sizes, activation, layer_norm, renorm=renorm)
-        self.actor = EncoderAndHead(actor_encoder, actor_head)
+        critic_encoder = make()
+        own = None if share_encoder else make
+        self.actor = self._make_actor(critic_encoder, own, actor_hidden, activation, layer_norm, renorm)
         number, norm = 1 + twin_critic if ensemble_num is None else ensemble_num, layer_norm or critic_layer_norm
+        features = critic_encoder.output_size
+        critic_sizes = [features + self.choices + self.action_size, *critic_hidden, self.values.output_size]
         critics = EnsembleMLP(number, critic_sizes, activation, norm, critic_dropout, renorm)
         self.critic = EncoderAndHead(critic_encoder, critics)
         if last_layer_init is not None:
             self._init_last_layers(last_layer_init)
         if with_value:
-            value_sizes = [features, *critic_sizes[1:-1], 1]
-            value_head = MLP(value_sizes, activation, activate_last=False, layer_norm=layer_norm)
+            value_head = MLP([features, *critic_hidden, 1], activation, activate_last=False, layer_norm=layer_norm)
             self.value = EncoderAndHead(make(), value_head)
+
+    def _make_actor(
+        self,
+        critic_encoder: Any,
+        make_encoder: Callable[[], Any] | None,
+        hidden: list[int],
+        activation: str,
+        layer_norm: bool,
+        renorm: tuple[float, int] | None,
+    ) -> EncoderAndHead:
+        """Return the actor, whose encoder is the critic's if ``make_encoder`` is None."""
+        has_encoder = any(True for _ in critic_encoder.parameters())
+        is_shared = make_encoder is None
+        require(has_encoder or not is_shared, "share_encoder", "False without an encoder", is_shared)
+        outputs = self.choices + self.action_size * (2 if self.action_space == "reparameterization" else 1)
+        sizes = [critic_encoder.output_size, *hidden, outputs]
+        encoder = None if make_encoder is None else make_encoder()
+        if renorm is None:
+            return EncoderAndHead(encoder, MLP(sizes, activation, activate_last=False, layer_norm=layer_norm))
+        return EncoderAndHead(encoder, EnsembleMLP(1, sizes, activation, layer_norm, renorm=renorm))
 
     def _init_last_layers(self, bound: float) -> None:
         for head in (self.actor.head, self.critic.head):
@@ -257,3 +258,20 @@ class ContinuousQAC(nn.Module):
     def compute_value(self, obs: Any) -> Tensor:
         """Return the values of B observations, shape (B,); needs ``with_value``."""
         return full_precision(self.value.head(self.value.encoder(obs))).squeeze(1)
+
+
+def _action_sizes(obs_shape: ObsShape, action_shape: int | Mapping[str, int], action_space: str) -> tuple[int, int]:
+    """Return the number of choices, 0 without, and the number of dimensions of a continuous action."""
+    is_hybrid = action_space == "hybrid"
+    is_masked = not is_hybrid and isinstance(obs_shape, Mapping) and "action_mask" in obs_shape
+    require(not is_masked, "obs_shape", "without action_mask for actions without a choice", obs_shape)
+    if not is_hybrid:
+        return 0, cast(int, action_shape)
+    shapes = cast("Mapping[str, int]", action_shape)
+    return shapes["action_type_shape"], shapes["action_args_shape"]
+
+
+def _hidden_sizes(head: str, size: int, layers: int) -> list[int]:
+    """Return the widths of the hidden layers of a head with ``layers`` layers after the first."""
+    require(layers >= 0, f"{head}_layer_num", ">= 0", layers)
+    return [size] * (1 + layers)

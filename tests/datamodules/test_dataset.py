@@ -266,3 +266,35 @@ def test_file_that_is_no_npz_file_or_needs_pickle_is_refused(tmp_path: Path) -> 
 def test_minari_data_set_that_is_not_there_is_refused(minari_folder: Path) -> None:
     with pytest.raises(ValueError, match="minari download toy/missing-v0"):
         load_dataset("toy/missing-v0")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"reward": 1.0}, r"dataset's reward must be of shape \(N,\), one number for each .*, got \(\)"),
+        ({"reward": np.full(9, np.nan)}, "dataset's reward must be finite"),
+        ({"obs": np.full((9, 2), np.inf)}, "dataset's obs must be finite"),
+        ({"next_obs": np.full((9, 2), np.nan)}, "dataset's next_obs must be finite"),
+        ({"action": np.full((9, 2), np.nan)}, "dataset's action must be finite"),
+        (
+            {"terminated": np.full(9, 0.5)},
+            r"dataset's terminated must be of booleans, or 0 and 1, got \[0.5, ",
+        ),
+        ({"truncated": np.full(9, 2)}, "dataset's truncated must be of booleans, or 0 and 1"),
+    ],
+)
+def test_values_that_have_no_meaning_are_refused_with_the_entry_and_the_file(
+    changes: Columns, message: str, tmp_path: Path
+) -> None:
+    steps = {**counting_steps(), **changes}
+    with pytest.raises(ValueError, match=message):
+        Dataset(steps)
+    np.savez(tmp_path / "steps.npz", **steps)
+    with pytest.raises(ValueError, match=rf"{message}.* \(in .*steps\.npz\)"):
+        load_dataset(tmp_path / "steps.npz")
+
+
+def test_ends_as_numbers_are_taken() -> None:
+    steps = counting_steps()
+    data = Dataset({**steps, "terminated": steps["terminated"].astype(np.float32)})
+    assert data.columns["terminated"].dtype == bool

@@ -174,6 +174,18 @@ def test_priority_without_a_prioritised_buffer_is_refused(make_trainer: MakeTrai
         make_trainer().fit(DQNPolicy({**SMALL, "priority": True}), OfflineDataModule(long_steps(), max_train_iter=5))
 
 
+def test_bounds_of_an_action_that_never_changes_have_to_be_given(make_trainer: MakeTrainer) -> None:
+    steps = {**target_steps(40), "action": np.full((40, 1), 0.5, np.float32)}
+    sizes = {"actor_head_hidden_size": 8, "critic_head_hidden_size": 8}
+    config = {"model": sizes, "learn": {"batch_size": 8}}
+    with pytest.raises(ValueError, match=r"dataset's action .* set env_id, or action_low .* dimensions \[0\]"):
+        make_trainer().fit(SACPolicy(config), OfflineDataModule(steps, max_train_iter=2))
+    data = Dataset(steps, action_space=spaces.Box(-1.0, 1.0, (1,)))
+    policy = SACPolicy(config)
+    make_trainer().fit(policy, OfflineDataModule(data, max_train_iter=2))
+    assert policy.config.model.action_low == (-1.0,)
+
+
 def test_evaluation_without_an_env_is_refused(make_trainer: MakeTrainer) -> None:
     with pytest.raises(ValueError, match="env_id must be an env for evaluations"):
         make_trainer().test(DQNPolicy(SMALL), OfflineDataModule(long_steps()), verbose=False)

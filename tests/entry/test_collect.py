@@ -100,6 +100,17 @@ def test_exploration_is_that_of_the_end_of_the_run(make_trainer: MakeTrainer, tm
     np.testing.assert_array_equal(found[0].columns["action"], found[1].columns["action"])
 
 
+def test_policy_of_a_data_set_explores_as_after_a_long_run(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+    steps = str(tmp_path / "first.npz")
+    collect(None, steps, 5, random=True, env_id="CartPole-v1")
+    policy = DQNPolicy({"learn": {"batch_size": 8}, "other": {"eps": {"start": 1.0, "end": 0.0}}})
+    trainer = make_trainer(enable_checkpointing=True, limit_val_batches=0)
+    trainer.fit(policy, OfflineDataModule(steps, "CartPole-v1", max_train_iter=5))
+    ckpt = next(tmp_path.rglob("last.ckpt"))
+    found = [collect(ckpt, str(tmp_path / f"{greedy}.npz"), 5, greedy=greedy) for greedy in (False, True)]
+    np.testing.assert_array_equal(found[0].columns["action"], found[1].columns["action"])
+
+
 def test_minari_data_set_is_written(ckpt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     minari = pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
