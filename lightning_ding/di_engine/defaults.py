@@ -102,6 +102,16 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "collect": {"discount_factor": 0.9},
     },
     "ppo": {"model": _HEADS, "learn": {"clip_ratio": 0.2}},
+    "ppo_offpolicy": {
+        "model": _HEADS,
+        "learn": {"clip_ratio": 0.2, "adv_norm": False},
+        "other": {"replay_buffer": {"replay_buffer_size": 10_000}},
+    },
+    "impala": {
+        "model": _HEADS,
+        "learn": {"grad_clip_type": None},
+        "other": {"replay_buffer": {"replay_buffer_size": 1000}},
+    },
     "pg": {"model": _HEAD, "learn": {"batch_size": 64}},
 }
 """Values that apply where a pair of configs says nothing, in DI-engine's keys, for each type of policy."""
@@ -114,6 +124,8 @@ WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "ddpg": {"model.last_layer_init": None},
     "a2c": {"learn.lr_scheduler.type": "constant"},
     "ppo": {"learn.optimizer.eps": 1e-8},
+    "ppo_offpolicy": {"learn.optimizer.eps": 1e-8},
+    "impala": {"learn.optimizer.eps": 1e-8},
     "pg": {"learn.optimizer.eps": 1e-8, "learn.return_norm": False},
 }
 """Settings that DI-engine has no key for, in our keys, for each type of policy."""

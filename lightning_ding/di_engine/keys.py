@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from lightning_ding.di_engine.shared_keys import (
+    BUFFER,
     COMMON,
     EVAL_FREQ,
     NETWORK,
@@ -21,6 +22,7 @@ from lightning_ding.di_engine.shared_keys import (
     is_image,
     only,
     qac_encoder,
+    replaced,
     same,
     squeezed,
     to,
@@ -153,6 +155,7 @@ _DISCRETE_SAC: dict[str, Key] = {
 # ---------------------------------------------------------------------------------------------------- on-policy
 
 _NO_REPLAY = "there is no replay"
+_UNIFORM = "minibatches are drawn uniformly"
 _WHOLE_EPISODES = "the collector takes collect.n_episode"
 ON_POLICY: dict[str, Key] = {
     **COMMON,
@@ -240,6 +243,58 @@ _PPO: dict[str, Key] = {
     "nstep_return": only(False, why="advantages are generalised advantages"),
     EVAL_FREQ: eval_freq_key("ppo"),
 }
+_REPLAYED: dict[str, Key] = {
+    **_ACTOR_CRITIC,
+    **{path: key for path, key in BUFFER.items() if "priority" not in path},
+    **same("learn.update_per_collect", "learn.value_weight"),
+    "collect.n_sample": to("collect.n_sample"),
+    "collect.n_episode": only(None, why="learning from replay collects collect.n_sample transitions"),
+    "priority": only(False, why=_UNIFORM),
+    "priority_IS_weight": only(False, why=_UNIFORM),
+    EVAL_FREQ: eval_freq_key("dqn"),
+}
+_PPO_OFFPOLICY: dict[str, Key] = {
+    **_REPLAYED,
+    **{path: _PPO[path] for path in ("learn.clip_ratio", "learn.grad_clip_type", "learn.grad_clip_value")},
+    **same("learn.ppo_param_init", "learn.value_norm", "nstep_return"),
+    "nstep": to("nstep", needs=lambda cfg: cfg.get("nstep_return", False), why="nstep_return is False"),
+    "learn.weight_decay": to("learn.optimizer.weight_decay"),
+}
+
+
+def _unrolls(path: str) -> Key:
+    """Return a key of an amount of unrolls, which is one of transitions here."""
+    return Key(lambda value, cfg: {path: value * cfg.get("collect.unroll_len", 32)})
+
+
+def _impala_clip(_: Any, cfg: Cfg) -> Ours:
+    if cfg.get("learn.grad_clip_type") is None:
+        return {"learn.grad_clip_norm": None}
+    return _clip(cfg.get("learn.clip_value", 0.5), cfg)
+
+
+_UNROLLS = "the buffer gives sequences, and its size says for how long an unroll is used"
+_NOT_OF_IMPALA = ("learn.adv_norm", "learn.ignore_done", "collect.gae_lambda", "collect.discount_factor")
+_IMPALA: dict[str, Key] = {
+    **{path: key for path, key in _REPLAYED.items() if path not in _NOT_OF_IMPALA},
+    **{path: replaced(_UNROLLS) for path in _REPLAYED if path in BUFFER},
+    **same("learn.lambda_", "learn.rho_clip_ratio", "learn.c_clip_ratio", "learn.rho_pg_clip_ratio"),
+    "learn.discount_factor": to("discount_factor"),
+    "collect.unroll_len": to("unroll_len"),
+    "collect.n_sample": _unrolls("collect.n_sample"),
+    "other.replay_buffer.replay_buffer_size": _unrolls("other.replay_buffer.replay_buffer_size"),
+    "learn.grad_clip_type": Key(
+        _impala_clip,
+        why="an optimizer here clips by the norm or by the value",
+        allowed=(None, "clip_norm", "clip_value"),
+    ),
+    "learn.clip_value": Key(
+        _impala_clip, lambda cfg: cfg.get("learn.grad_clip_type") is not None, "learn.grad_clip_type is None"
+    ),
+    "learn.optim": Key(
+        lambda value, _: {"learn.optimizer.type": value}, why="DI-engine has two", allowed=("adam", "rmsprop")
+    ),
+}
 _PG: dict[str, Key] = {
     **ON_POLICY,
     **same("deterministic_eval"),
@@ -265,6 +320,8 @@ KEYS: dict[str, dict[str, Key]] = {
     "discrete_sac": _DISCRETE_SAC,
     "a2c": _A2C,
     "ppo": _PPO,
+    "ppo_offpolicy": _PPO_OFFPOLICY,
+    "impala": _IMPALA,
     "pg": _PG,
 }
 """The keys that each policy of DI-engine reads."""
@@ -284,6 +341,8 @@ HOME_OF_GAMMA = {
     "discrete_sac": "learn.discount_factor",
     "a2c": "collect.discount_factor",
     "ppo": "collect.discount_factor",
+    "ppo_offpolicy": "collect.discount_factor",
+    "impala": "learn.discount_factor",
     "pg": "collect.discount_factor",
 }
 """The one of the three homes of the discount factor that each policy reads."""

@@ -27,6 +27,8 @@ CHAINS = {
     "discrete_sac": ("sac:DiscreteSACPolicy",),
     "a2c": ("a2c:A2CPolicy",),
     "ppo": ("ppo:PPOPolicy",),
+    "ppo_offpolicy": ("ppo:PPOOffPolicy",),
+    "impala": ("impala:IMPALAPolicy",),
     "pg": ("pg:PGPolicy",),
 }
 """File and class of each policy, after those of its bases."""
@@ -45,6 +47,8 @@ NETWORKS = {
     "discrete_sac": "qac:DiscreteQAC",
     "a2c": "vac:VAC",
     "ppo": "vac:VAC",
+    "ppo_offpolicy": "vac:VAC",
+    "impala": "vac:VAC",
     "pg": "pg:PG",
 }
 WORKERS = {

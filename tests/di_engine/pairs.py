@@ -11,7 +11,8 @@ Pair = tuple[dict[str, Any], dict[str, Any]]
 CONTINUOUS = ("ddpg", "td3", "sac")
 ON_POLICY = ("a2c", "ppo", "pg")
 VALUE_BASED = ("dqn", "c51", "qrdqn", "rainbow", "mdqn", "sql", "iqn", "fqf")
-TYPES = (*VALUE_BASED, *CONTINUOUS, "discrete_sac", *ON_POLICY)
+REPLAYED = ("ppo_offpolicy", "impala")
+TYPES = (*VALUE_BASED, *CONTINUOUS, "discrete_sac", *REPLAYED, *ON_POLICY)
 
 
 def env_of(kind: str) -> str:

@@ -14,7 +14,7 @@ from lightning_ding.di_engine.run import Run
 from lightning_ding.di_engine.shared_keys import Key
 from lightning_ding.di_engine.translate import translate
 from lightning_ding.entry.serial import make
-from tests.di_engine.pairs import CONTINUOUS, ON_POLICY, TYPES, VALUE_BASED, pair_of
+from tests.di_engine.pairs import CONTINUOUS, ON_POLICY, REPLAYED, TYPES, VALUE_BASED, pair_of
 
 Q_LEARNING = VALUE_BASED
 REPLAY = (*Q_LEARNING, *CONTINUOUS)
@@ -112,7 +112,7 @@ def ours_default(name: str, kind: str) -> bool:
     """Return DI-engine's default of a switch."""
     true = {"learn.adv_norm": kind == "ppo", "learn.noise": kind == "td3", "priority": kind == "rainbow"}
     true |= {"priority_IS_weight": kind == "rainbow", "model.twin_critic": kind in ("td3", "sac", "discrete_sac")}
-    true |= {"model.dueling": True, "model.share_encoder": kind in ON_POLICY, "deterministic_eval": True}
+    true |= {"model.dueling": True, "model.share_encoder": kind in (*ON_POLICY, *REPLAYED), "deterministic_eval": True}
     true |= {"recompute_adv": True, "learn.ppo_param_init": True, "learn.value_norm": True, "bp_update_sync": True}
     return bool(true.get(name, False))
 
@@ -123,7 +123,9 @@ EVERY = [(kind, name) for kind in TYPES for name in KEYS[kind]]
 @pytest.mark.parametrize(("kind", "name"), EVERY)
 def test_no_key_is_ignored_silently(kind: str, name: str) -> None:
     given = {} if kind in ON_POLICY and name.startswith("priority") else GIVEN.get(name, {})
-    if name.startswith("other.replay_buffer.") and ("_factor" in name or "_anneal" in name):
+    if kind in REPLAYED:
+        given = {path: value for path, value in given.items() if path != "priority"}
+    elif name.startswith("other.replay_buffer.") and ("_factor" in name or "_anneal" in name):
         given |= {"other.replay_buffer.type": "deque", "other.replay_buffer.priority": True}
     if name == "learn.lr_scheduler":
         given = {}
