@@ -319,6 +319,7 @@ class CollectingDataModule(ResumableDataModule):
         env = self._make_env(self.env_id, self.num_envs, self._collector_wrappers(), self.env_kwargs)
         self._check_same_spaces(env)
         self._start_normalising()
+        policy.learner.rewards.begin()
         self._collector_env = env
         self.collector = create_serial_collector(policy.config.collect.collector, env=env, policy=policy.collect_mode)
         self._commander = BaseSerialCommander(policy=policy.command_mode, progress=policy.progress)

@@ -121,7 +121,7 @@ class RewardModel(nn.Module, Generic[RewardConfigT]):
         return dict(batch)
 
     def bind(self, policy: Any) -> None:
-        """Take what the model needs of its policy, once."""
+        """Take what the model needs of its policy, or read it from files, once before the first update."""
 
     def rank_state(self) -> dict[str, Any]:
         """Return the state of this rank that is not in ``state_dict``, as tensors and builtins."""

@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.policy import create_policy
 from lightning_ding.reward_model import GAILConfig, GAILRewardModel
-from tests.reward_model.cases import write_expert
+from tests.reward_model.cases import fit, write_expert
+from tests.reward_model.cases import make as make_run
 
 SECTION = {"obs_shape": 1, "action_shape": 2}
 
@@ -72,6 +74,7 @@ def make(name: str, path: str, **section: Any) -> Any:
         {"type": name, "model": model, "reward_model": {"type": "gail", "data_path": path, **section}}
     )
     policy.seed(0)
+    policy.learner.rewards.begin()
     return policy
 
 
@@ -119,3 +122,15 @@ def test_data_set_of_another_env_is_refused(tmp_path: Path) -> None:
         make("dqn", str(tmp_path / "other.npz"))
     with pytest.raises(ValueError, match=r"reward_model.data_path must be a data set with observations of 4"):
         make("dqn", write_expert(tmp_path, True))
+
+
+def test_policy_of_a_checkpoint_acts_without_the_data_set(tmp_path: Path) -> None:
+    path = Path(write_expert(tmp_path, False))
+    policy, datamodule = make_run("ppo_gail", tmp_path)
+    fit(policy, datamodule, tmp_path, 1, callbacks=[RunCheckpoint(tmp_path)], enable_checkpointing=True)
+    path.unlink()
+    loaded = type(policy).load_from_checkpoint(tmp_path / "last.ckpt", weights_only=True)
+    obs = torch.zeros(2, 4)
+    assert torch.equal(loaded.eval_mode.forward(obs)["action"], policy.eval_mode.forward(obs)["action"])
+    with pytest.raises(ValueError, match="must be the path of a file"):
+        loaded.learner.rewards.begin()

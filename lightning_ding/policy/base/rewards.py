@@ -41,6 +41,7 @@ class RewardLearner:
         self._index = -1  # of the optimizer
         self._window: Any = None  # collected transitions, as they are stored
         self._rounds = 0
+        self._has_begun = False
         self._report: dict[str, Tensor] = {}
 
     @property
@@ -70,7 +71,16 @@ class RewardLearner:
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         policy.updater.optimizers.append(make_optimizer(OptimizerConfig(), trained, config.learning_rate))
         self._index = len(policy.updater.optimizers) - 1
-        self.model.bind(policy)
+
+    def begin(self) -> None:
+        """Let the model read what it learns from, such as an expert's data, once; a policy that only acts needs none.
+
+        Raises:
+            ValueError: If there is no such data set, or it does not fit the policy.
+        """
+        if self.is_on and not self._has_begun:
+            self.model.bind(self._policy)
+            self._has_begun = True
 
     def refuse(self, where: str) -> None:
         """Raise if the config names a reward model, for a datamodule that does not collect.
@@ -106,6 +116,7 @@ class RewardLearner:
         """
         if not self.is_on or self._window is None:
             return
+        self.begin()
         policy, config = self._policy, self.model.config
         if not policy.training:
             policy.train()
