@@ -102,6 +102,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a run, about")
     parser.add_argument("--out", type=Path, default=Path("docs/results/scaling.json"), help="JSON file")
     options = parser.parse_args()
+    import lightning.pytorch  # noqa: F401 - sets the level of its loggers
+
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.getLogger("lightning").setLevel(logging.ERROR)
