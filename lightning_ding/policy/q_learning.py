@@ -110,6 +110,7 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
     """Observations of a transition for which the loss needs the target network's output."""
     target_noise: ClassVar[tuple[str, ...]] = ()
     """Random numbers of a minibatch, shape (B, ...), on which the target network's output depends."""
+    _adds_targets = False  # to each minibatch of a prepared round
 
     def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
         """Return the loss of a minibatch and the metrics to report.
@@ -151,6 +152,8 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         return {"action": self.action_start.to_env(torch.stack(actions, 1) if self._is_joint(actions) else actions[0])}
 
     def _forward_learn(self, batch: dict[str, Any]) -> dict[str, Any]:
+        if self._adds_targets and "discount_t" in batch:  # all batches of a run have the same form, for compiled code
+            batch = batch | self._target_outputs(batch)
         with nullcontext() if "target_q" in batch else self._target_in_eval_mode:  # not in the loss, may be compiled
             report = self.updater.minimise(self.loss, batch)
         self._update_target()
@@ -177,20 +180,27 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
             return self._output(self.target_model, batch[name])
 
     @torch.no_grad()
+    def _target_outputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the target network's output for a batch, by its names in a prepared round."""
+        with self._target_in_eval_mode:
+            outputs = {name: self._target_output(batch, name) for name in self.target_inputs}
+        return {TARGET_OF[name]: {key: output[key] for key in self.target_keys} for name, output in outputs.items()}
+
+    @torch.no_grad()
     def _prepare_round(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Add ``discount_t`` (U, B), and the target network's output, if that network is constant in the round."""
+        """Add ``discount_t`` (U, B), and the target network's output, at once if that network is constant in the round.
+
+        Otherwise the output is added to each minibatch when its turn comes.
+        """
         data = data | {"discount_t": self._discount(data)}
         num_batches, batch_size = data["reward"].shape
-        if self._target_update.changes_within(self.progress.train_iter, num_batches):
+        is_ready = not self._is_joint(()) and num_batches * batch_size <= LARGEST_FORWARD
+        self._adds_targets = is_ready and self._target_update.changes_within(self.progress.train_iter, num_batches)
+        if not is_ready or self._adds_targets:
             return data
-        if self._is_joint(()) or num_batches * batch_size > LARGEST_FORWARD:
-            return data
-        with self._target_in_eval_mode:
-            for name in self.target_inputs:
-                columns = {key: data[key] for key in (name, *self.target_noise)}
-                output = self._target_output(nested.apply(lambda x: x.flatten(0, 1), columns), name)
-                needed = {key: output[key].unflatten(0, (num_batches, batch_size)) for key in self.target_keys}
-                data = data | {TARGET_OF[name]: needed}
+        columns = {key: data[key] for key in (*self.target_inputs, *self.target_noise)}
+        outputs = self._target_outputs(nested.apply(lambda x: x.flatten(0, 1), columns))
+        data |= nested.apply(lambda x: x.unflatten(0, (num_batches, batch_size)), outputs)
         return data
 
     @torch.no_grad()

@@ -409,3 +409,19 @@ def test_any_optimizer_makes_the_step(kind: Config, no_compiler: list[list[bool]
     found, expected = (learn(make("dqn", compiles, {"learn": {"optimizer": kind}}), data) for compiles in (True, False))
     assert no_compiler
     assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["dqn", "iqn", "mdqn"])
+def test_rounds_in_which_the_target_network_changes_use_the_same_code(
+    name: str, no_compiler: list[list[bool]], make_trainer: MakeTrainer
+) -> None:
+    sizes = {"collect": {"n_sample": 8}, "learn": {"update_per_collect": 4, "batch_size": 8, "target_update_freq": 6}}
+    weights = []
+    for compiles in (True, False):
+        policy = make(name, compiles, sizes, {"random_collect_size": 8})
+        datamodule = ReplayDataModule("CartPole-v1", num_envs=2, seed=0, max_env_step=64)
+        make_trainer(limit_val_batches=0).fit(policy, datamodule)
+        weights.append(parameters_to_vector(policy.model.parameters()))
+    assert policy.progress.train_iter > 12  # the target network changed in the second round, not in the first
+    assert len(no_compiler) == 1
+    assert_close(*weights, rtol=0, atol=1e-5)
