@@ -88,6 +88,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "model": _SMALL_HEADS,
         "other": {"replay_buffer": {"replay_buffer_size": 100_000}},
     },
+    "d4pg": {"priority": True, "random_collect_size": 25_000, "model": _SMALL_HEADS},
     "td3": {
         "random_collect_size": 25_000,
         "model": _SMALL_HEADS,
@@ -122,6 +123,7 @@ WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "sql": {"learn.loss": "mse"},
     "rainbow": {"model.noise_std": 0.4},
     "ddpg": {"model.last_layer_init": None},
+    "d4pg": {"model.last_layer_init": None},
     "a2c": {"learn.lr_scheduler.type": "constant"},
     "ppo": {"learn.optimizer.eps": 1e-8},
     "ppo_offpolicy": {"learn.optimizer.eps": 1e-8},

@@ -134,6 +134,13 @@ def _ddpg(noise: bool, actor_update_freq: int) -> dict[str, Key]:
     }
 
 
+_NOT_IN_D4PG = ("model.twin_critic", "model.share_encoder", "model.encoder_hidden_size_list")
+_D4PG: dict[str, Key] = {
+    **{path: key for path, key in _ddpg(noise=False, actor_update_freq=1).items() if path not in _NOT_IN_D4PG},
+    **same("nstep"),
+    **_CATEGORICAL,
+    "model.critic_head_type": only("categorical", why="D4PG's critic has no other head"),
+}
 _SAC: dict[str, Key] = {
     **QAC,
     "model.action_space": only("reparameterization", why="the type of the policy decides"),
@@ -315,6 +322,7 @@ KEYS: dict[str, dict[str, Key]] = {
     "iqn": _IQN,
     "fqf": _FQF,
     "ddpg": _ddpg(noise=False, actor_update_freq=1),
+    "d4pg": _D4PG,
     "td3": _ddpg(noise=True, actor_update_freq=2),
     "sac": _SAC,
     "discrete_sac": _DISCRETE_SAC,
@@ -336,6 +344,7 @@ HOME_OF_GAMMA = {
     "iqn": "discount_factor",
     "fqf": "discount_factor",
     "ddpg": "learn.discount_factor",
+    "d4pg": "learn.discount_factor",
     "td3": "learn.discount_factor",
     "sac": "learn.discount_factor",
     "discrete_sac": "learn.discount_factor",

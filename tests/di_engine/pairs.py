@@ -8,7 +8,7 @@ from typing import Any
 from lightning_ding.config import deep_merge
 
 Pair = tuple[dict[str, Any], dict[str, Any]]
-CONTINUOUS = ("ddpg", "td3", "sac")
+CONTINUOUS = ("ddpg", "d4pg", "td3", "sac")
 ON_POLICY = ("a2c", "ppo", "pg")
 VALUE_BASED = ("dqn", "c51", "qrdqn", "rainbow", "mdqn", "sql", "iqn", "fqf")
 REPLAYED = ("ppo_offpolicy", "impala")

@@ -56,7 +56,9 @@ def test_entry_changes_the_run(kind: str, name: str, monkeypatch: pytest.MonkeyP
 def test_defaults_of_ding_that_are_not_in_the_table_are_ours(kind: str) -> None:
     implied = {"type", "cuda", "multi_gpu", "on_policy", "learn.resume_training", "collect.n_sample"}
     implied |= {"action_space", "model.action_space"}  # taken from the env
-    keys: dict[str, Any] = {"other.replay_buffer.alpha": 0.6} if kind == "rainbow" else {}  # of advanced buffers only
+    keys: dict[str, Any] = {}
+    if kind in ("rainbow", "d4pg"):  # of advanced buffers only
+        keys["other.replay_buffer.alpha"] = 0.6
     run = translate(pair_of(kind, nested(keys)))
     for name, value in all_of(kind).items():
         if name in implied or name in dict(flat(DEFAULTS[kind])):

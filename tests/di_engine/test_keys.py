@@ -110,8 +110,9 @@ def value_for(name: str, kind: str) -> Any:
 
 def ours_default(name: str, kind: str) -> bool:
     """Return DI-engine's default of a switch."""
-    true = {"learn.adv_norm": kind == "ppo", "learn.noise": kind == "td3", "priority": kind == "rainbow"}
-    true |= {"priority_IS_weight": kind == "rainbow", "model.twin_critic": kind in ("td3", "sac", "discrete_sac")}
+    is_prioritised = kind in ("rainbow", "d4pg")
+    true = {"learn.adv_norm": kind == "ppo", "learn.noise": kind == "td3", "priority": is_prioritised}
+    true |= {"priority_IS_weight": is_prioritised, "model.twin_critic": kind in ("td3", "sac", "discrete_sac")}
     true |= {"model.dueling": True, "model.share_encoder": kind in (*ON_POLICY, *REPLAYED), "deterministic_eval": True}
     true |= {"recompute_adv": True, "learn.ppo_param_init": True, "learn.value_norm": True, "bp_update_sync": True}
     return bool(true.get(name, False))
@@ -378,7 +379,8 @@ def test_heads_have_as_many_layers_as_dings(kind: str) -> None:
     model: Any = policy.model
     outputs = 2 if kind == "sac" else 1
     assert [one.out_features for one in model.actor.head.layers] == [8, 8, 8, outputs]  # DI-engine: one layer more
-    assert [weight.shape[2] for weight in model.critic.head.weights] == [64, 64, 1]
+    values = 51 if kind == "d4pg" else 1
+    assert [weight.shape[2] for weight in model.critic.head.weights] == [64, 64, values]
 
 
 def test_shape_of_one_number_is_that_number() -> None:
