@@ -141,7 +141,22 @@ def discrete_sac(rng: np.random.Generator) -> tuple[Values, Values]:
     return given, losses | gradients
 
 
-CASES = {"mdqn": mdqn, "sql": sql, "iqn": iqn, "fqf": fqf, "discrete_sac": discrete_sac}
+def dqfd(rng: np.random.Generator) -> tuple[Values, Values]:
+    from ding.rl_utils import dqfd_nstep_td_data, dqfd_nstep_td_error
+
+    names = ("q", "next_q", "next_q_1")
+    given = transitions(rng, NSTEP) | {name: normal(rng, ROWS, ACTIONS) for name in names}
+    given |= {name: torch.from_numpy(rng.integers(0, ACTIONS, ROWS)) for name in ("next_action", "next_action_1")}
+    given |= {name: torch.from_numpy(rng.random(ROWS) < 0.5).double() for name in ("done_1", "is_expert")}
+    names = ("q", "next_q", "action", "next_action", "reward", "done", "done_1", "weight", "next_q_1")
+    parts = [given[name] for name in (*names, "next_action_1", "is_expert")]
+    options = {"lambda_n_step_td": 0.6, "lambda_supervised_loss": 1.5, "margin_function": 0.8, "nstep": NSTEP}
+    data = dqfd_nstep_td_data(*parts)
+    loss, *_ = dqfd_nstep_td_error(data, GAMMA, **options, value_gamma=given["value_gamma"])
+    return given | {"reward_1": given["reward"][0]}, {"loss": loss}
+
+
+CASES = {"mdqn": mdqn, "sql": sql, "iqn": iqn, "fqf": fqf, "discrete_sac": discrete_sac, "dqfd": dqfd}
 
 
 def main(path: str) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lightning_ding import rl
-from lightning_ding.policy import DiscreteSACPolicy
+from lightning_ding.policy import DiscreteSACPolicy, DQfDPolicy
 
 GAMMA = 0.875
 Values = dict[str, Tensor]
@@ -114,3 +114,32 @@ def test_losses_and_gradients_of_discrete_sac_equal_ding() -> None:
     assert_close(policy.model.critic[0].grad, found["critic_gradient"], **close)
     assert_close(policy.model.actor[0].grad[None], found["actor_gradient"], **close)
     assert_close(policy.temperature.grad.reshape(1, 1), found["alpha_gradient"].double(), **close)
+
+
+class Table(nn.Module):
+    """Looks up the action values of an observation, which is the number of a row."""
+
+    def __init__(self, values: Tensor) -> None:
+        super().__init__()
+        self.values = nn.Parameter(values)
+
+    def forward(self, obs: Tensor) -> dict[str, Tensor]:
+        return {"logit": self.values[obs.long().flatten()]}
+
+
+def test_loss_of_dqfd_equals_ding() -> None:
+    given, found = case("dqfd")
+    size = len(given["q"])
+    options = {"lambda1": 0.6, "lambda2": 1.5, "lambda3": 0.0, "margin_function": 0.8, "loss": "mse", "double_q": True}
+    chosen = [
+        nn.functional.one_hot(given[name], given["q"].shape[1]).double() for name in ("next_action", "next_action_1")
+    ]
+    online, target = [given["q"], *chosen], [given["q"], given["next_q"], given["next_q_1"]]
+    policy: Any = DQfDPolicy({"discount_factor": GAMMA, "learn": options}, model=Table(torch.cat(online)))
+    policy.target_model.values.data = torch.cat(target)
+    row = torch.arange(size).unsqueeze(1)
+    batch = {"obs": row, "next_obs": row + size, "next_obs_1": row + 2 * size, "action": given["action"]}
+    batch |= {"reward": given["reward"], "reward_1": given["reward_1"], "is_expert": given["is_expert"].bool()}
+    batch |= {"terminated": given["done"].bool(), "terminated_1": given["done_1"].bool()}
+    loss, _ = policy.loss({**batch, "discount": given["value_gamma"], "IS": given["weight"]})
+    assert_close(loss.detach(), found["loss"], rtol=1e-5, atol=1e-9)
