@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 Batch = dict[str, Any]
 LossFunction = Callable[[Batch], tuple[Tensor, dict[str, Any]]]
-AUTO_UPDATES = 50_000  # from which on compile="auto" compiles, see docs/results.md
+AUTO_UPDATES = 20_000  # from which on compile="auto" compiles, see docs/results.md
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 SMALLEST = 64  # trained numbers; compiling a loss takes seconds, and saves nothing for a temperature
 
