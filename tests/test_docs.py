@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import lightning_ding.policy  # noqa: F401 - registers the algorithms
 from lightning_ding.entry.config_file import read_config
 from lightning_ding.entry.roles import Parser
+from lightning_ding.registry import POLICY_REGISTRY
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -82,3 +84,48 @@ def test_names_in_the_training_page_exist() -> None:
     names = set(re.findall(r"`(?:learn|collect|time|eval|progress)/(\w+)`", page))
     assert len(names) >= 10
     assert {name for name in names if name.strip("_") not in source} == set()
+
+
+ALGORITHMS = (ROOT / "docs" / "algorithms.md").read_text()
+ROW = re.compile(r"^\| \[`(\w+)`\]\((algorithms/\w+\.md)#\1\) \| `(\w+)` \|.*\| ([^|]+) \|$", flags=re.MULTILINE)
+SECTION = re.compile(r"^## `(\w+)`\n(.*?)(?=^## |\Z)", flags=re.MULTILINE | re.DOTALL)
+OPTION = re.compile(r"`((?:learn|model|collect)\.\w+)` \(([\d.,e-]+)\)")
+
+
+def sections(page: Path) -> dict[str, str]:
+    return dict(SECTION.findall(page.read_text()))
+
+
+def test_every_algorithm_has_a_row_and_a_section() -> None:
+    policies = {name: POLICY_REGISTRY.get(name) for name in POLICY_REGISTRY}
+    classes = {name: one.__name__ for name, one in policies.items() if one.__module__.startswith("lightning_ding.")}
+    rows = {name: (page, class_name, proof) for name, page, class_name, proof in ROW.findall(ALGORITHMS)}
+    parts = {"rnd": "RNDRewardModel", "icm": "ICMRewardModel", "gail": "GAILRewardModel", "her": "HERReplayBuffer"}
+    assert {name: class_name for name, (_, class_name, _) in rows.items()} == classes | parts
+    for name, (page, _, proof) in rows.items():
+        assert ("Not measured yet" in sections(ROOT / "docs" / page)[name]) == (proof == "not yet"), name
+
+
+def test_options_of_the_algorithms_have_the_defaults_of_their_sections() -> None:
+    pages = (ROOT / "docs" / "algorithms").glob("*.md")
+    found = {name: OPTION.findall(text) for page in pages for name, text in sections(page).items()}
+    options = [(name, *option) for name, all_of in found.items() for option in all_of if name in POLICY_REGISTRY]
+    assert len(options) >= 60
+    for name, path, default in options:
+        section, key = path.split(".")
+        value = getattr(getattr(POLICY_REGISTRY.get(name).config_class(), section), key)
+        assert value is None or value == float(default.replace(",", "")), (name, path, value, default)
+
+
+def test_every_link_to_a_heading_of_an_algorithm_leads_to_one() -> None:
+    pages = [ROOT / "docs" / "algorithms.md", *(ROOT / "docs" / "algorithms").glob("*.md")]
+    headings = {
+        page: set(re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)) for page in ROOT.rglob("docs/**/*.md")
+    }
+    anchors = {
+        page: {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in all_of}
+        for page, all_of in headings.items()
+    }
+    for page in pages:
+        for link, anchor in re.findall(r"\]\(([^)#\s]*\.md)?#([\w-]+)\)", page.read_text()):
+            assert anchor in anchors[(page.parent / link).resolve() if link else page], (page.name, link, anchor)
