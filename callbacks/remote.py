@@ -17,14 +17,17 @@ logger = logging.getLogger(__name__)
 
 FIRST = 60.0  # seconds for which the first publication is tried, because collecting cannot start without it
 PAUSE = 1.0  # seconds between two of these attempts
+PARTS = ("model", "normaliser", "return_statistics")
+"""Entries of the collect mode's state that are published if there are any: the network and two kinds of statistics."""
 
 
 class WeightPublisher(Callback):
     """Pass the weights that collecting needs to a function: at the start, at regular intervals, and at the end.
 
     The function gets a mapping with the keys ``"model"`` (CPU tensors by name), ``"iter"`` (updates made so far) and,
-    if observations are normalised, ``"normaliser"`` (CPU tensors by name). If the policy is trained on the CPU, these
-    are the tensors that are trained, so the function must copy or write them before it returns.
+    if observations are normalised, ``"normaliser"`` (CPU tensors by name); for a policy that computes values when data
+    are collected also ``"return_statistics"``, the scale of its critic. If the policy is trained on the CPU, these are
+    the tensors that are trained, so the function must copy or write them before it returns.
 
     Only rank zero publishes, and it publishes each version once. If the function raises ``OSError``, for example
     because the disk is full, an error is logged and the weights of the next round are published instead. At the start
@@ -70,7 +73,7 @@ class WeightPublisher(Callback):
         if not trainer.is_global_zero or policy_version == self._policy_version:
             return True
         state = policy.collect_mode.state_dict()
-        parts = {part: state[part] for part in ("model", "normaliser") if part in state}
+        parts = {part: state[part] for part in PARTS if part in state}
         flat = {part: {name: x.detach().cpu() for name, x in tensors.items()} for part, tensors in parts.items()}
         try:
             self.send_policy({**flat, "iter": policy_version})

@@ -1,7 +1,8 @@
 """Published weights: how a learner writes them, and how a collector reads them.
 
-The weights are a block of the kind ``"policy"``: the tensors of the model by name or, if observations are normalised,
-the parts ``model`` and ``normaliser``. Everything in between only passes on the handle of the block.
+The weights are a block of the kind ``"policy"``: the tensors of the model by name or, if collecting needs statistics
+too, the parts ``model``, ``normaliser`` and ``return_statistics``, those that there are. Everything in between only
+passes on the handle of the block.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from lightning_ding.callbacks.remote import PARTS
 from lightning_ding.distributed.comm_worker.loop import CommWorker
 from lightning_ding.distributed.config import LearningTask
 from lightning_ding.distributed.transport import Refusal
 
 logger = logging.getLogger(__name__)
 
-PARTS = ("model", "normaliser")
 FIRST_WEIGHTS = 600.0  # seconds to wait for the first weights, while the learner starts
 LONG = 10.0  # seconds of waiting after which a warning is logged
 PAUSE = 0.1  # seconds between two requests for the first weights
@@ -31,8 +32,8 @@ def publish_weights(worker: CommWorker, task: LearningTask, state_dict: Mapping[
     Args:
         worker: Worker that has the task.
         task: Task of the learner, with its settings.
-        state_dict: ``model`` and, if observations are normalised, ``normaliser``: flat tensors by name; ``iter``: the
-            updates that produced them.
+        state_dict: ``model`` and, if collecting needs them, ``normaliser`` and ``return_statistics``: flat tensors by
+            name; ``iter``: the updates that produced them.
 
     Raises:
         LeaseLostError: If another learner has the task now.
@@ -55,8 +56,8 @@ def fetch_weights(worker: CommWorker, policy_id: str, serial: int = -1) -> dict[
 
     Returns:
         A mapping with ``model`` (a state dict), ``iter`` (number of updates that produced it), ``serial`` (number of
-        the publication) and, if observations are normalised, ``normaliser`` (a state dict). None if there are no newer
-        weights, or they have just been replaced.
+        the publication) and, if collecting needs them, ``normaliser`` and ``return_statistics`` (state dicts). None if
+        there are no newer weights, or they have just been replaced.
 
     Raises:
         LeaseLostError: If another worker has the task now.

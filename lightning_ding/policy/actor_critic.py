@@ -142,12 +142,18 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
     def _init_learn(self) -> None:
         super()._init_learn()
         learn, model = self.config.learn, cast(Any, self.model)
-        if learn.value_norm or type(learn).value_norm:  # a checkpoint of PPO has them with value_norm false too
-            self.return_statistics = rl.RunningMeanStd()
+        self._make_return_statistics()
         if learn.has_two_rates:
             actor, critic = model.actor_parameters(), model.critic_parameters()
             rates = (actor, learn.learning_rate_actor), (critic, learn.learning_rate_critic)
             self.updater.optimizers = [make_optimizer(learn.optimizer, part, rate) for part, rate in rates]
+
+    def _make_return_statistics(self) -> None:
+        """Make the statistics by which the critic's outputs are scaled, unless there are some or none are needed."""
+        learn = self.config.learn
+        is_used = learn.value_norm or type(learn).value_norm  # a checkpoint of PPO has them with value_norm false too
+        if is_used and not hasattr(self, "return_statistics"):
+            self.return_statistics = rl.RunningMeanStd()
 
     def _logit(self, obs: Any) -> Any:
         model: Any = self.model

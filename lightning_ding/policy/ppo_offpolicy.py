@@ -4,7 +4,8 @@ Papers: Schulman et al. 2017, eq. 7 and 9 (https://arxiv.org/abs/1707.06347); ad
 (https://arxiv.org/abs/1506.02438). The loss is in ``clipped_surrogate``.
 
 Values and advantages are computed when data are collected, as in DI-engine, so that each transition keeps those of the
-policy that acted. With ``nstep_return`` the critic's targets are n-step returns with its newest values instead.
+policy that acted. With ``nstep_return`` the critic's targets are n-step returns with its newest values instead. In a
+distributed run the critic's scale is published with the weights, so that collectors compute values in its units.
 
 Where this differs: a time limit and the end of a round bootstrap from the true next observation. Values are clipped by
 a separate distance, and by default not at all. The critic's scale (``value_norm``) is renewed once a round. Advantages
@@ -117,6 +118,10 @@ class PPOOffPolicy(ActorCriticPolicy[PPOOffConfig]):
     config: PPOOffConfig
     on_policy: ClassVar[bool] = False
 
+    def _init_collect(self) -> None:
+        super()._init_collect()
+        self._make_return_statistics()
+
     @torch.no_grad()
     def _get_train_sample(self, transitions: Mapping[str, Any]) -> dict[str, Any]:
         """Return transitions, leading axis S, with ``value``, ``advantage`` and ``return``, in units of the reward."""
@@ -169,6 +174,15 @@ class PPOOffPolicy(ActorCriticPolicy[PPOOffConfig]):
         if not self.config.learn.ignore_done:
             value = value.masked_fill(data["terminated"].bool(), 0.0)
         return self._outputs_for(data["reward"] + data["discount"] * value)
+
+    def _state_dict_collect(self) -> dict[str, Any]:
+        state, statistics = super()._state_dict_collect(), getattr(self, "return_statistics", None)
+        return state if statistics is None else state | {"return_statistics": statistics.state_dict()}
+
+    def _load_state_dict_collect(self, state: Mapping[str, Any]) -> None:
+        super()._load_state_dict_collect(state)
+        if "return_statistics" in state:
+            self.return_statistics.load_state_dict(state["return_statistics"])
 
     def _get_nstep(self) -> int:
         return self.config.nstep if self.config.nstep_return else 1

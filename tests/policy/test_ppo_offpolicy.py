@@ -8,6 +8,7 @@ and 7.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,11 @@ import torch
 from lightning import Trainer
 from torch import Tensor, nn
 
+from lightning_ding.callbacks.remote import WeightPublisher
 from lightning_ding.datamodules import ReplayDataModule
+from lightning_ding.distributed.config import LearningTask
+from lightning_ding.distributed.in_process import MemoryStore
+from lightning_ding.distributed.published_weights import PolicyWeights, fetch_weights, publish_weights
 from lightning_ding.policy import PPOOffPolicy
 from tests.policy.test_on_policy import LinearCritic
 
@@ -38,10 +43,11 @@ class Linear(LinearCritic):
         return {**self.compute_actor(obs), **self.compute_critic(obs)}
 
 
-def make_policy(learn: Config | None = None, **config: Any) -> Any:
+def make_policy(learn: Config | None = None, make_model: Any = None, enable_field: Any = None, **config: Any) -> Any:
     base = {"discount_factor": 0.5, "collect": {"gae_lambda": 0.5}, "model": {"action_space": "discrete"}}
     settings = {"adv_norm": False, "value_norm": False, "entropy_weight": 0.0, **(learn or {})}
-    return PPOOffPolicy({**base, "learn": settings, **config}, model=Linear())
+    model = (make_model or Linear)()
+    return PPOOffPolicy({**base, "learn": settings, **config}, model=model, enable_field=enable_field)
 
 
 def transitions(terminated: tuple[bool, bool] = (False, False)) -> Config:
@@ -88,6 +94,65 @@ def test_minibatches_have_the_newest_scale_of_the_critic() -> None:
     again = policy.prepare(data)  # a prepared minibatch is left alone
     assert again is data
     assert policy.return_statistics.count == 2
+
+
+class WithOutput(Linear):
+    """The same values, from a layer that PopArt can rescale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.critic_output = nn.Linear(1, 1)
+        self.critic_output.weight.data.fill_(3.0)
+        self.critic_output.bias.data.zero_()
+
+    def compute_critic(self, obs: Tensor) -> Config:
+        return {"value": self.critic_output(obs).squeeze(1)}
+
+
+def collecting(learn: Config) -> Any:
+    """Return a policy of a process that only collects."""
+    return make_policy(learn, make_model=WithOutput, enable_field=["collect"])
+
+
+def publish(learner: Any, collector: Any) -> None:
+    """Pass the published state of one policy to another one, through the store of a distributed run."""
+    store, handles = MemoryStore(), []
+
+    def call(name: str, **message: Any) -> Any:
+        if name == "learner_send_policy":
+            return handles.append(message["data_id"])
+        return {"handle": handles[-1], "policy_version": 1, "serial": 0}
+
+    worker: Any = SimpleNamespace(channel=SimpleNamespace(store=store), call=call)
+    publisher = WeightPublisher(lambda state: publish_weights(worker, LearningTask(), state))
+    publisher.on_train_start(SimpleNamespace(is_global_zero=True), learner)  # type: ignore[arg-type]
+    assert PolicyWeights("", lambda path, serial: fetch_weights(worker, path, serial), collector.collect_mode).update()
+
+
+@pytest.mark.parametrize("value_norm", [False, True, "popart", "symlog"])
+def test_a_process_that_only_collects_has_the_units_of_the_learner(value_norm: Any) -> None:
+    collector = collecting({"value_norm": value_norm})
+    learner = make_policy({"value_norm": value_norm}, WithOutput)
+    learner.model.critic_output.weight.data.fill_(0.5)
+    prepared(learner)
+    data = transitions((False, True))
+    expected = learner.collect_mode.get_train_sample(data)
+    before = collector.collect_mode.get_train_sample(data)
+    publish(learner, collector)
+    found = collector.collect_mode.get_train_sample(data)
+    for name in ("value", "advantage", "return"):
+        np.testing.assert_array_equal(found[name], expected[name])
+    assert not np.array_equal(before["value"], expected["value"])
+    assert not np.array_equal(before["advantage"], expected["advantage"])
+
+
+def test_weights_alone_leave_the_scale_as_it_is() -> None:
+    learner = make_policy({"value_norm": True})
+    prepared(learner)
+    scale = float(learner._value_scale())
+    learner.collect_mode.load_state_dict({"model": learner.model.state_dict()})
+    assert float(learner._value_scale()) == scale != 1
+    assert "return_statistics" not in learner.eval_mode.state_dict()
 
 
 def test_advantages_are_standardised_in_each_minibatch() -> None:
