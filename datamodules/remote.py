@@ -263,15 +263,17 @@ class RemoteReplayDataModule(CollectingDataModule):
         self._reset()
 
     def _check_policy(self, policy: Any) -> None:
-        """Check that the policy learns from replay alone.
+        """Check that the policy learns from replay of single transitions alone.
 
         Raises:
-            ValueError: If the policy learns from rollouts, or from demonstrations too.
+            ValueError: If the policy learns from rollouts, from sequences, or from demonstrations too.
         """
         name = type(policy).__name__
         is_enough = policy.get_attribute("demonstrations") == "optional"
         require(is_enough, "policy", "one that needs no demonstrations", name)
         require(not policy.get_attribute("on_policy"), "policy", "one that learns from replay", name)
+        takes_single = not policy.learns_from_sequences
+        require(takes_single, "policy", "one that learns from single transitions in a distributed run", name)
         policy.learner.rewards.refuse("RemoteDataModule")
 
     def _setup_evaluator(self, stage: str) -> None:

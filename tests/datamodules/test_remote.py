@@ -18,7 +18,7 @@ from lightning_ding.datamodules.epoch import Stream
 from lightning_ding.datamodules.remote import RemoteReplayDataModule
 from lightning_ding.datamodules.remote_feed import RemoteData, RemoteFeed, RemoteRound
 from lightning_ding.datamodules.replay_round import ReplayRound
-from lightning_ding.policy import DQNPolicy, PPOPolicy
+from lightning_ding.policy import DQNPolicy, IMPALAPolicy, PPOPolicy
 from tests.datamodules.remote_source import BATCH, UPDATES, Source, minibatches
 
 MakeTrainer = Callable[..., Trainer]
@@ -275,6 +275,12 @@ def test_a_round_of_another_size_is_refused() -> None:
 def test_policies_that_learn_from_rollouts_are_refused(make_trainer: MakeTrainer) -> None:
     with pytest.raises(ValueError, match=r"policy must be one that learns from replay, got .PPOPolicy."):
         make_trainer().fit(PPOPolicy(), RemoteReplayDataModule(Source(1), "CartPole-v1"))
+
+
+def test_policies_that_learn_from_sequences_are_refused(make_trainer: MakeTrainer) -> None:
+    allowed = "policy must be one that learns from single transitions in a distributed run, got 'IMPALAPolicy'"
+    with pytest.raises(ValueError, match=allowed):
+        make_trainer().fit(IMPALAPolicy(), RemoteReplayDataModule(Source(1), "CartPole-v1"))
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:

@@ -200,6 +200,8 @@ class ReplaySettings:
         """
         on_policy, name = get_policy_cls(config.main.policy).on_policy, str(config.main.policy["type"])
         require(not on_policy, "main.policy", "one that learns from replay", name)
+        takes_single = not get_policy_cls(config.main.policy).learns_from_sequences
+        require(takes_single, "main.policy", "one that learns from single transitions in a distributed run", name)
         policy = create_policy(config.main.policy, enable_field=["command"])
         buffer = policy.config.other.replay_buffer
         check_buffer(buffer, bool(policy.get_attribute("priority")))
@@ -239,6 +241,7 @@ def check_buffer(cfg: ReplayBufferConfig | Mapping[str, Any], priority: bool) ->
     config = found.resolve_config(cfg)
     transitions = "one whose samples are transitions, such as 'naive'"
     require(not found.gives_sequences, f"{path}.type", transitions, config.type)
+    require(not found.needs_env, f"{path}.type", "one that needs no env in a distributed run", config.type)
     allowed = "a prioritised one, such as 'advanced', with priority"
     require(found.is_prioritised or not priority, f"{path}.type", allowed, config.type)
     instead = "left at its default: use coordinator.samples_per_insert and tolerance in a distributed run"

@@ -101,6 +101,10 @@ class HERReplayBuffer(NaiveReplayBuffer):
             self._relabel(batch, rows[..., :amount])
         return batch
 
+    @override
+    def _gather_first(self, rows: Rows) -> dict[str, Any]:
+        raise ValueError("first_step must be False with the buffer 'her': first steps have no new goal, got True")
+
     def _relabel(self, batch: dict[str, Any], rows: Rows) -> None:
         """Replace the goals, rewards and ends of the first transitions of each minibatch.
 

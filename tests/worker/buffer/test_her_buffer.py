@@ -255,6 +255,13 @@ def test_returns_of_several_steps_are_refused() -> None:
         buffer.sample(2, n_step=3)
 
 
+def test_rewards_of_the_first_of_several_steps_are_refused() -> None:
+    buffer = make_buffer()
+    by_hand(buffer)
+    with pytest.raises(ValueError, match="first_step must be False with the buffer 'her'"):
+        buffer.sample(2, first_step=True)
+
+
 def test_buffer_without_an_env_is_refused() -> None:
     buffer = create_buffer({"type": "her"})
     buffer.push([step(0, 1)])
