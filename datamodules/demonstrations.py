@@ -19,11 +19,19 @@ from lightning_ding.checkpoints.folder import DEMONSTRATIONS_FILE
 from lightning_ding.config import require
 from lightning_ding.datamodules.dataset import Dataset
 from lightning_ding.worker import IBuffer, create_buffer
+from lightning_ding.worker.buffer.rate_limiter import ThroughputConfig
 from lightning_ding.worker_config import ReplayBufferConfig
 
 DRAWS_FILE = "demonstrations.pt"
-NO_LIMITS = {"max_use": None, "max_staleness": None, "memmap_dir": None, "enable_track_used_data": False}
-"""Keys of a buffer that would make demonstrations leave it, or mix its files with those of the replay buffer."""
+NO_LIMITS = {
+    "max_use": None,
+    "max_staleness": None,
+    "thruput_controller": ThroughputConfig(),
+    "memmap_dir": None,
+    "enable_track_used_data": False,
+}
+"""Keys of a buffer that would make demonstrations leave it, make their draws wait for new ones, or mix its files with
+those of the replay buffer."""
 
 
 class Demonstrations:
@@ -79,7 +87,11 @@ class Demonstrations:
         return number
 
     def mixed_with(self, buffer: IBuffer) -> MixedBuffer:
-        """Return a source of minibatches that begin with transitions of ``buffer`` and end with demonstrations."""
+        """Return a source of minibatches that begin with transitions of ``buffer`` and end with demonstrations.
+
+        The buffer of the demonstrations gets the env step and the budget of ``buffer``, for its schedules.
+        """
+        self.buffer.env_step, self.buffer.budget = buffer.env_step, buffer.budget
         return MixedBuffer(buffer, self)
 
     def alone(self) -> MixedBuffer:

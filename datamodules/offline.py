@@ -149,7 +149,9 @@ class OfflineDataModule(CollectingDataModule):
     def _next_round(self) -> ReplayRound:
         collect = self._policy.collect_mode.get_attribute
         amount = (collect("update_per_collect"), collect("batch_size"))
-        return ReplayRound(self.buffer, *amount, self._policy.progress.train_iter, collect("sample_options"))
+        train_iter = self._policy.progress.train_iter
+        self.buffer.env_step = train_iter  # schedules count updates here
+        return ReplayRound(self.buffer, *amount, train_iter, collect("sample_options"))
 
     # ------------------------------------------------------------------ state
 
@@ -260,6 +262,11 @@ class OfflineDataModule(CollectingDataModule):
         kind = "other.replay_buffer.type"
         allowed = f"one whose samples are {'sequences' if in_sequences else 'transitions'}"
         require(self.buffer.gives_sequences == in_sequences, kind, allowed, config.type)
+        require(not self.buffer.needs_env, kind, "one that needs no env, with a data set", config.type)
+        limits = getattr(config, "thruput_controller", None)  # the advanced buffer has them
+        is_unlimited = limits is None or not limits.is_active
+        allowed_limits = "left at its default with a data set, to which nothing is pushed"
+        require(is_unlimited, "other.replay_buffer.thruput_controller", allowed_limits, limits)
         is_enough = self.buffer.is_prioritised or not policy.get_attribute("priority")
         require(is_enough, kind, "a prioritised one, such as 'advanced', with priority", config.type)
         self.buffer.budget = self.max_train_iter

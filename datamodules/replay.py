@@ -227,6 +227,7 @@ class ReplayDataModule(CollectingDataModule):
         normaliser, trainer = self._policy.normaliser, cast(Trainer, self.trainer)
         if self._demonstrations is not None and normaliser.is_on and not normaliser.has_statistics:
             normaliser.update(self._demonstrations.of_rank(trainer.global_rank, trainer.world_size))
+            normaliser.forget_episodes()  # the envs begin episodes of the same ids
         warm_up = min(self._policy.get_attribute("random_collect_size"), self._transitions_left())
         is_empty = cast(IBuffer, self.buffer).count() == 0
         if warm_up and on_any_rank(is_empty):
@@ -283,6 +284,8 @@ class ReplayDataModule(CollectingDataModule):
             return
         allowed = f"None, because {type(policy).__name__} learns from sequences"
         require(not policy.learns_from_sequences, "demonstrations", allowed, "a data set")
+        kind, needs_env = policy.config.other.replay_buffer.type, cast(IBuffer, self.buffer).needs_env
+        require(not needs_env, "other.replay_buffer.type", "one that needs no env, with demonstrations", kind)
         dataset.check(self.single_observation_space, self.single_action_space)
         config, seed = policy.config.other.replay_buffer, self._seeds().of("demonstrations")
         arguments = (config, seed, policy.action_start, self._replaces_rewards())

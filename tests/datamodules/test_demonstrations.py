@@ -151,6 +151,28 @@ def test_demonstrations_never_leave_their_buffer() -> None:
     assert buffer.count() == 40
 
 
+@pytest.mark.parametrize("limit", [{"push_sample_rate_limit": {"min": 1.0}}, {"sample_min_limit_ratio": 9.0}])
+def test_draws_of_demonstrations_do_not_wait_for_new_ones(limit: Config) -> None:
+    controller = {**limit, "timeout_seconds": 0.1}
+    config = create_buffer({"type": "advanced", "thruput_controller": controller}).config
+    buffer = demonstrations(config).buffer
+    for _ in range(5):
+        assert len(buffer.sample(20)["reward"]) == 20
+
+
+@pytest.mark.parametrize("unit", ["env_step", "budget"])
+def test_importance_weights_of_both_parts_have_one_exponent(make_trainer: MakeTrainer, unit: str) -> None:
+    own = {"type": "advanced", "beta": 0.2, "anneal_unit": unit, "anneal_step": 128 if unit == "env_step" else 1.0}
+    config = {**SMALL, "priority": True, "other": {"replay_buffer": own}}
+    config["learn"] = {**SMALL["learn"], "per_train_iter_k": 4}  # whose draws need the budget too
+    arguments: Config = {"num_envs": 2, "max_env_step": 128, "demonstrations": demos()}
+    policy, datamodule = DQfDPolicy(config), ReplayDataModule("CartPole-v1", **arguments)
+    make_trainer(limit_val_batches=0).fit(policy, datamodule)
+    parts: Any = (datamodule.buffer, datamodule._demonstrations.buffer)  # type: ignore[union-attr]
+    betas = [buffer.beta for buffer in parts]
+    assert betas[0] == betas[1] == pytest.approx(0.2 + 0.8 * 120 / 128)  # the last round began after 120 steps
+
+
 @pytest.mark.parametrize("kind", ["naive", "advanced"])
 @pytest.mark.parametrize("num_batches", [None, 2])
 def test_first_of_several_steps(kind: str, num_batches: int | None) -> None:
@@ -177,6 +199,13 @@ def test_statistics_of_observations_begin_with_the_demonstrations(make_trainer: 
     seen = batches(make_trainer, DQfDPolicy, config, max_env_step=8, norm_obs=True)
     assert seen[0]["obs"].abs().max() < 3
     assert seen[0]["next_obs_1"].abs().max() < 3
+
+
+def test_episodes_of_the_envs_do_not_continue_those_of_the_demonstrations(make_trainer: MakeTrainer) -> None:
+    policy = DQNPolicy({**SMALL, "discount_factor": 1.0, "collect": {"n_sample": 2}, "learn": {"batch_size": 2}})
+    datamodule = ReplayDataModule("CartPole-v1", num_envs=2, max_env_step=2, demonstrations=demos(), norm_reward=True)
+    make_trainer(limit_val_batches=0).fit(policy, datamodule)
+    assert policy.normaliser.episode_state()["value"].tolist() == [1.0, 1.0]  # one step of each env, not 7 * 5 + 1
 
 
 # ---------------------------------------------------------------------- errors

@@ -13,9 +13,10 @@ from gymnasium.vector import SyncVectorEnv
 from lightning import Trainer
 from numpy.typing import NDArray
 
-from lightning_ding.datamodules import ReplayDataModule
+from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule
 from lightning_ding.envs.bit_flip import BitFlipEnv
 from lightning_ding.policy import create_policy
+from tests.toys.datasets import counting_steps
 
 MakeTrainer = Callable[..., Trainer]
 BIT_FLIP = "lightning_ding.envs.bit_flip.BitFlipEnv"
@@ -89,6 +90,22 @@ def test_envs_that_are_not_separate_are_refused(make_trainer: MakeTrainer) -> No
 def test_env_without_goals_is_refused(make_trainer: MakeTrainer) -> None:
     with pytest.raises(ValueError, match="env must be one with compute_reward"):
         make_trainer().fit(create_policy({"type": "dqn", **SMALL}), ReplayDataModule("CartPole-v1"))
+
+
+def test_demonstrations_are_refused(make_trainer: MakeTrainer) -> None:
+    columns = {**counting_steps((5,) * 4, (True,) * 4), "obs": goals(20), "next_obs": goals(20)}
+    datamodule = ReplayDataModule(BIT_FLIP, num_envs=2, demonstrations=columns, env_kwargs={"n_bits": 4})
+    allowed = r"other.replay_buffer.type must be one that needs no env, with demonstrations, got 'her'"
+    with pytest.raises(ValueError, match=allowed):
+        make_trainer().fit(create_policy({"type": "dqn", **SMALL}), datamodule)
+    columns["action"] = np.arange(20) % 4
+    offline = OfflineDataModule(columns, max_train_iter=4)
+    with pytest.raises(ValueError, match=r"other.replay_buffer.type must be one that needs no env, with a data set"):
+        make_trainer().fit(create_policy({"type": "dqn", **SMALL}), offline)
+
+
+def goals(size: int) -> dict[str, NDArray[np.float32]]:
+    return {name: np.zeros((size, 4), np.float32) for name in ("observation", "achieved_goal", "desired_goal")}
 
 
 def test_returns_of_several_steps_are_refused(make_trainer: MakeTrainer) -> None:

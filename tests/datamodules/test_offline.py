@@ -174,6 +174,23 @@ def test_priority_without_a_prioritised_buffer_is_refused(make_trainer: MakeTrai
         make_trainer().fit(DQNPolicy({**SMALL, "priority": True}), OfflineDataModule(long_steps(), max_train_iter=5))
 
 
+def test_limits_of_the_rate_are_refused(make_trainer: MakeTrainer) -> None:
+    limited = {"type": "advanced", "thruput_controller": {"push_sample_rate_limit": {"min": 1.0}}}
+    policy = DQNPolicy({**SMALL, "other": {"replay_buffer": limited}})
+    with pytest.raises(ValueError, match="thruput_controller must be left at its default with a data set"):
+        make_trainer().fit(policy, OfflineDataModule(long_steps(), max_train_iter=2))
+
+
+@pytest.mark.parametrize("unit", ["env_step", "budget"])
+def test_importance_weights_are_annealed_by_updates(make_trainer: MakeTrainer, unit: str) -> None:
+    own = {"type": "advanced", "beta": 0.2, "anneal_unit": unit, "anneal_step": 20 if unit == "env_step" else 1.0}
+    policy = DQNPolicy({**SMALL, "priority": True, "other": {"replay_buffer": own}})
+    datamodule = OfflineDataModule(long_steps(), max_train_iter=20)
+    make_trainer().fit(policy, datamodule)
+    begun = 20 - policy.config.learn.update_per_collect  # when the last round began
+    assert datamodule.buffer.beta == pytest.approx(0.2 + 0.8 * begun / 20)  # type: ignore[attr-defined]
+
+
 def test_bounds_of_an_action_that_never_changes_have_to_be_given(make_trainer: MakeTrainer) -> None:
     steps = {**target_steps(40), "action": np.full((40, 1), 0.5, np.float32)}
     sizes = {"actor_head_hidden_size": 8, "critic_head_hidden_size": 8}

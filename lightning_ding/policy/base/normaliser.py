@@ -98,7 +98,7 @@ class Normaliser(nn.Module):
         if norm_reward:
             self._add(REWARD, ())
         self.discount_factor = discount_factor
-        self._episodes = RunningReturns()
+        self.forget_episodes()
 
     # ------------------------------------------------------------------ normalising
 
@@ -140,6 +140,10 @@ class Normaliser(nn.Module):
             reward, env_id, episode_id = (transitions[name] for name in ("reward", "env_id", "episode_id"))
             found.append(_finite_moments(self._episodes.follow(reward, env_id, episode_id, self.discount_factor)))
         merge_over_ranks(parts, found)
+
+    def forget_episodes(self) -> None:
+        """Begin new episodes: none of the next call continues one of the last call."""
+        self._episodes = RunningReturns()
 
     def episode_state(self) -> dict[str, Tensor]:
         """Return the discounted returns of this rank's unfinished episodes."""

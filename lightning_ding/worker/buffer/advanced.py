@@ -117,11 +117,11 @@ class AdvancedReplayBuffer(RingBuffer):
     @property
     def beta(self) -> float:
         """Exponent of the importance weights after the updates and env steps so far; it grows on if it is set."""
-        return self._beta.at(self._train_iter, self._env_step, self.budget)
+        return self._beta.at(self._train_iter, self.env_step, self.budget)
 
     @beta.setter
     def beta(self, value: float) -> None:
-        self._beta.set(value, self._train_iter, self._env_step, self.budget)
+        self._beta.set(value, self._train_iter, self.env_step, self.budget)
 
     @property
     def nbytes(self) -> int:
@@ -424,7 +424,7 @@ class AdvancedReplayBuffer(RingBuffer):
         own["weight"] = self._tree.read(rows)
         state["tensors"] |= {f"own/{k}": torch.from_numpy(v.copy() if copy else v) for k, v in own.items()}
         state["counters"] |= {"first_id": self._first_id, "train_iter": self._train_iter, "alpha": self.config.alpha}
-        state["counters"] |= {"envstep": self._env_step} | ({"beta": self._beta.given} if self._beta.given else {})
+        state["counters"] |= {"envstep": self.env_step} | ({"beta": self._beta.given} if self._beta.given else {})
         return state
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
@@ -442,7 +442,7 @@ class AdvancedReplayBuffer(RingBuffer):
         self._gone = int(np.count_nonzero(own["weight"] == 0))
         self._first_fresh = 0
         self._first_id, self._train_iter = (int(state["counters"][name]) for name in ("first_id", "train_iter"))
-        self._env_step = int(state["counters"].get("envstep", -1))  # older states do not hold it
+        self.env_step = int(state["counters"].get("envstep", -1))  # older states do not hold it
         given = state["counters"].get("beta")
         self._beta.given = None if given is None else (given[0], given[1])
         self._newest_sample = self._newest_sample[:0]

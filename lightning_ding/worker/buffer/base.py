@@ -34,6 +34,9 @@ class IBuffer(Worker):
     budget: int | None = None
     """Env steps of the whole run, for schedules in shares of it; None if it is not known."""
 
+    env_step: int = -1
+    """Env steps so far, as of the newest push, for schedules and the log; -1 if they are not known."""
+
     @abstractmethod
     def push(self, data: Transitions, cur_collector_envstep: int = -1) -> None:
         """Add transitions: a nested dict with leading axis K, a list of K dicts, or one dict; in time order."""

@@ -63,7 +63,7 @@ class RingBuffer(IBuffer):
         self._instance_name = instance_name
         self._log = WorkerLog(tb_logger, exp_name, instance_name)
         self._used_data: list[NDArray[Any]] = []
-        self._env_step = -1
+        self.env_step = -1
         self._reported_iter = 0
         self._is_limited = False  # whether pushes and samples wait for each other
         self._begin_interval()
@@ -112,7 +112,7 @@ class RingBuffer(IBuffer):
                 return
             if self.config.enable_track_used_data:
                 require("data_id" in batch, "data", "transitions with a data_id to track", sorted(batch))
-            self._env_step = cur_collector_envstep
+            self.env_step = cur_collector_envstep
             self._push(batch, parts)
             if self._is_limited:
                 self._lock.notify_all()
@@ -361,7 +361,7 @@ class RingBuffer(IBuffer):
         self._sampled += amount
         if train_iter - self._reported_iter >= self.config.monitor_freq and self._log.has_reader:
             self._reported_iter = train_iter
-            self._log.write(self.pop_metrics(), train_iter, self._env_step)
+            self._log.write(self.pop_metrics(), train_iter, self.env_step)
 
     def _begin_interval(self) -> None:
         self._since = time.perf_counter()
