@@ -109,7 +109,7 @@ PROOFS = {
     "dqfd_cartpole": Proof("dqfd", "CartPole-v1", 25_000, 475, demonstrations="cartpole_best"),
     "iqn_cartpole": Proof("iqn", "CartPole-v1", 50_000, 450),
     "fqf_cartpole": Proof("fqf", "CartPole-v1", 50_000, 450),
-    "discrete_sac_cartpole": Proof("discrete_sac", "CartPole-v1", 50_000, 450),
+    "discrete_sac_cartpole": Proof("discrete_sac", "CartPole-v1", 100_000, 450),
     "ppo_offpolicy_cartpole": Proof("ppo_offpolicy", "CartPole-v1", 100_000, 450),
     "impala_cartpole": Proof("impala", "CartPole-v1", 100_000, 450),
     "a2c_cartpole": Proof("a2c", "CartPole-v1", 300_000, 450),

@@ -18,7 +18,7 @@ from lightning_ding.policy import DiscreteSACPolicy
 
 ENV_ID = "CartPole-v1"
 NUM_ENVS = 8
-MAX_ENV_STEP = 50_000
+MAX_ENV_STEP = 100_000
 CONFIG = {
     "nstep": 3,
     "model": {"actor_head_hidden_size": 256, "critic_head_hidden_size": 256},

@@ -148,8 +148,8 @@ def dqfd(rng: np.random.Generator) -> tuple[Values, Values]:
     given = transitions(rng, NSTEP) | {name: normal(rng, ROWS, ACTIONS) for name in names}
     given |= {name: torch.from_numpy(rng.integers(0, ACTIONS, ROWS)) for name in ("next_action", "next_action_1")}
     given |= {name: torch.from_numpy(rng.random(ROWS) < 0.5).double() for name in ("done_1", "is_expert")}
-    names = ("q", "next_q", "action", "next_action", "reward", "done", "done_1", "weight", "next_q_1")
-    parts = [given[name] for name in (*names, "next_action_1", "is_expert")]
+    order = ("q", "next_q", "action", "next_action", "reward", "done", "done_1", "weight", "next_q_1")
+    parts = [given[name] for name in (*order, "next_action_1", "is_expert")]
     options = {"lambda_n_step_td": 0.6, "lambda_supervised_loss": 1.5, "margin_function": 0.8, "nstep": NSTEP}
     data = dqfd_nstep_td_data(*parts)
     loss, *_ = dqfd_nstep_td_error(data, GAMMA, **options, value_gamma=given["value_gamma"])
