@@ -212,8 +212,8 @@ class ReplayDataModule(CollectingDataModule):
         attribute = self._policy.get_attribute
         batch_size, n_sample = attribute("batch_size"), attribute("n_sample")
         train_iter, updates = self._policy.progress.train_iter, attribute("update_per_collect")
-        left, demonstrations = attribute("pretraining_updates") - train_iter, self._demonstrations
-        if demonstrations is not None and left > 0:
+        demonstrations = self._demonstrations
+        if demonstrations is not None and (left := attribute("pretraining_updates") - train_iter) > 0:
             source = demonstrations.alone()
             return ReplayRound(source, min(left, updates), batch_size, train_iter, attribute("sample_options"))
         while self._collect_and_push(n_sample, batch_size):

@@ -8,8 +8,9 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from benchmarks import bare_ppo, bare_sac
-from benchmarks.workload import W2, W3
+from benchmarks import bare_iqn, bare_ppo, bare_sac
+from benchmarks.workload import W1, W2, W3
+from lightning_ding import rl
 
 
 def test_bare_ppo_makes_the_updates_of_its_rollouts() -> None:
@@ -53,3 +54,14 @@ def test_bare_sac_critics_are_two_networks() -> None:
         hidden = (x @ critics.weights[0][number] + critics.biases[0][number]).relu()
         single = hidden @ critics.weights[1][number] + critics.biases[1][number]
         torch.testing.assert_close(critics(x)[number], single.squeeze(1))
+
+
+def test_bare_iqn_makes_five_updates_a_round_after_the_warm_up() -> None:
+    result = bare_iqn.run(dataclasses.replace(W1, env_steps=104, warm_up=80, batch_size=8))
+    assert (result["env_steps"], result["updates"]) == (104, 3 * 5)
+
+
+def test_bare_iqn_has_the_quantile_huber_loss() -> None:
+    prediction, target, tau = torch.randn(6, 8) * 2, torch.randn(6, 5) * 2, torch.rand(6, 8)
+    expected = rl.quantile_huber(prediction, target, tau).mean()
+    torch.testing.assert_close(bare_iqn.loss_of(prediction, target, tau), expected)

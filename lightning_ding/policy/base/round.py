@@ -61,11 +61,12 @@ class RoundLearner:
             output = self.update(batch)
             output.pop("priority", None)
         else:
-            self.rewards.train()
+            if self.rewards.model is not None:
+                self.rewards.train()
             batch.prepare(lambda data: policy._prepare_round(self._seen(data)))
             output = self._update_in_turn(batch)
         if guard.look() or guard.mode == "warn":
-            policy.metrics.add({**output, **self.rewards.pop_report()})
+            policy.metrics.add(output if self.rewards.model is None else {**output, **self.rewards.pop_report()})
         if guard.mode == "skip_update":
             policy.metrics.add({"skipped_updates": torch.tensor(float(guard.skipped_updates - skipped_before))})
         self._position = policy.progress.position
@@ -113,6 +114,8 @@ class RoundLearner:
         """Return stored transitions with normalised observations, and with the rewards to learn from."""
         policy, rewards = self._policy, self.rewards
         normal: Batch = policy.normaliser.normalise_batch(batch)
+        if rewards.model is None:
+            return normal
         return rewards.learn_from_rollout(batch, normal) if policy.on_policy else rewards.estimate(normal)
 
     def update_and_check(self, data: Batch | Sequence[Mapping[str, Any]]) -> dict[str, Any]:
