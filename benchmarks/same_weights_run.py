@@ -53,7 +53,7 @@ Config = dict[str, Any]
 Digests = dict[str, str]
 
 HALF, EPOCHS, ROUNDS = 2, 4, 12  # epochs of the start, epochs in all, rounds of an epoch
-ON_POLICY = ("pg", "a2c", "ppo")
+ON_POLICY = ("pg", "a2c", "ppo", "recurrent_ppo")
 STEPS = ("start", "continue", "load")
 SIDE = 12  # pixels
 
@@ -144,6 +144,7 @@ ROLLOUTS: dict[str, tuple[Config, ...]] = {
     "pg": (EPISODES,),
     "a2c": (ROLLOUT,),
     "ppo": (ROLLOUT, PASSES),
+    "recurrent_ppo": (ROLLOUT, PASSES),
 }
 PRIORITIES: Config = {"priority": True, "priority_IS_weight": True, "other": {"replay_buffer": {"type": "advanced"}}}
 LINEAR: Config = {"type": "linear", "end": 0.1}
@@ -153,10 +154,19 @@ def family(kind: str) -> tuple[Config, ...]:
     """Return the configs that all cases of an algorithm start from."""
     if kind in ROLLOUTS:
         return ROLLOUTS[kind]
-    if kind == "bc":  # takes no random actions and has no critic
+    if kind in ("bc", "impala", "ppo_offpolicy"):  # take no random actions
         own = {name: section for name, section in REPLAY.items() if name != "random_collect_size"}
         return own, {"model": {"encoder_hidden_size_list": [16]}}
     return REPLAY, Q_LEARNING if issubclass(get_policy_cls({"type": kind}), QLearningPolicy) else ACTOR_CRITIC
+
+
+def demonstrations() -> dict[str, Any]:
+    """Return five episodes of CartPole's spaces with random numbers."""
+    rng, steps = np.random.default_rng(0), 40
+    obs, next_obs = (rng.normal(size=(steps, 4)).astype(np.float32) for _ in range(2))
+    ends = np.arange(1, steps + 1) % 8 == 0
+    found = {"obs": obs, "action": rng.integers(2, size=steps), "reward": np.ones(steps, np.float32)}
+    return {**found, "next_obs": next_obs, "terminated": ends, "truncated": np.zeros(steps, bool)}
 
 
 def with_frames(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
@@ -196,6 +206,13 @@ CASES: dict[str, Case] = {
     "rainbow": Case("prioritised, noisy layers", "rainbow"),
     "mdqn": Case("3 steps", "mdqn", {"nstep": 3}),
     "sql": Case("multi-discrete actions", "sql", {}, partial(ToyEnv, acts="many")),
+    "sqil": Case("demonstrations", "sqil", data={"demonstrations": demonstrations()}),
+    "dqfd": Case(
+        "demonstrations, pretraining",
+        "dqfd",
+        {"learn": {"per_train_iter_k": 3}},
+        data={"demonstrations": demonstrations()},
+    ),
     "iqn": Case("prioritised, random levels", "iqn", PRIORITIES),
     "fqf": Case("two optimizers", "fqf", {"learn": {"learning_rate_fraction": 1e-3, "ent_coef": 0.1}}),
     "discrete_sac": Case("norm_obs", "discrete_sac", data={"norm_obs": True}),
@@ -236,9 +253,11 @@ CASES: dict[str, Case] = {
     "r2d2": Case(
         "sequences, a burn-in, an LSTM",
         "r2d2",
-        {"burnin_step": 2, "learn_unroll_len": 4, "learn": {"update_per_collect": 2, "batch_size": 8}},
+        {"burnin_step": 2, "learn_unroll_len": 4, "learn": {"target_theta": None}},
     ),
     "recurrent_ppo": Case("sequences, a GRU", "recurrent_ppo", {"model": {"core": {"type": "gru"}}}),
+    "impala": Case("unrolls", "impala", {"unroll_len": 4}),
+    "ppo_offpolicy": Case("a replay buffer, PopArt", "ppo_offpolicy", {"learn": {"value_norm": "popart"}}),
     "bc": Case("a distribution over actions", "bc", {}, "Pendulum-v1"),
     "pg": Case("whole episodes", "pg", data={"num_envs": 3}),
     "a2c": Case(

@@ -42,6 +42,7 @@ class RewardModelConfig:
         if self.type is None:
             for field in [one for one in fields(self) if one.name != "type"]:
                 value, default = getattr(self, field.name), field.default
+                value = tuple(value) if isinstance(value, list) else value  # as it is read from a file
                 allowed = f"left at its default ({default!r}) without reward_model.type"
                 require(value == default, f"reward_model.{field.name}", allowed, value)
 

@@ -179,7 +179,6 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         with torch.no_grad():
             return self._output(self.target_model, batch[name])
 
-    @torch.no_grad()
     def _target_outputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return the target network's output for a batch, by its names in a prepared round."""
         with self._target_in_eval_mode:
@@ -195,8 +194,10 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
         data = data | {"discount_t": self._discount(data)}
         num_batches, batch_size = data["reward"].shape
         is_ready = not self._is_joint(()) and num_batches * batch_size <= LARGEST_FORWARD
-        self._adds_targets = is_ready and self._target_update.changes_within(self.progress.train_iter, num_batches)
-        if not is_ready or self._adds_targets:
+        changes = is_ready and self._target_update.changes_within(self.progress.train_iter, num_batches)
+        if changes != self._adds_targets:  # a module is slow in setting an attribute
+            self._adds_targets = changes
+        if changes or not is_ready:
             return data
         columns = {key: data[key] for key in (*self.target_inputs, *self.target_noise)}
         outputs = self._target_outputs(nested.apply(lambda x: x.flatten(0, 1), columns))

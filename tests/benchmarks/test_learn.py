@@ -147,4 +147,4 @@ def test_zoo_has_settings_for_every_experiment_with_its_algorithms() -> None:
         if not proof.is_ceiling
     ]
     assert missing == []
-    assert zoo.has("qrdqn", "CartPole-v1") is False
+    assert zoo.has("c51", "CartPole-v1") is False

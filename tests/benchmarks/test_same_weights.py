@@ -80,7 +80,7 @@ def test_a_package_from_elsewhere_is_refused(tmp_path: Path) -> None:
 
 def test_every_algorithm_has_a_case() -> None:
     ours = {name for name in POLICY_REGISTRY if POLICY_REGISTRY.get(name).__module__.startswith("lightning_ding.")}
-    assert {case.type for case in CASES.values()} == ours
+    assert {case.type for case in CASES.values()} == ours - {"dt"}  # which collects nothing
 
 
 def test_later_configs_win() -> None:

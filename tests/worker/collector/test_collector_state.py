@@ -135,7 +135,9 @@ def test_a_collector_of_another_kind_begins_new_episodes_and_keeps_the_counters(
     saved, other = kinds[0](env=env, policy=policy()), kinds[1](env=other_env, policy=policy())
     saved.collect(5)
     normaliser = SimpleNamespace(episode_state=dict, load_episode_state=lambda *_: None)
-    old: Any = SimpleNamespace(collect_memory=dict, metrics=SimpleNamespace(state_dict=dict), normaliser=normaliser)
+    learner = SimpleNamespace(rewards=SimpleNamespace(is_on=False))
+    parts: dict[str, Any] = {"normaliser": normaliser, "learner": learner}
+    old: Any = SimpleNamespace(collect_memory=dict, metrics=SimpleNamespace(state_dict=dict), **parts)
     state = through_a_file(read_collecting(old, saved, env, envs()))
     metrics = SimpleNamespace(load_state_dict=lambda *_: None)
     new: Any = SimpleNamespace(device="cpu", metrics=metrics, normaliser=normaliser)

@@ -33,7 +33,10 @@ class StillPolicy:
         def nothing(*_: Any) -> Any:
             raise AssertionError("an evaluator must not touch this")
 
-        return EvalMode(self.forward, self.reset, nothing, nothing, nothing, nothing)
+        def has_none(name: str) -> Any:
+            raise AttributeError(name)
+
+        return EvalMode(self.forward, self.reset, has_none, nothing, nothing, nothing)
 
 
 def counting_envs(lengths: Sequence[Sequence[int]], mode: AutoresetMode = AutoresetMode.SAME_STEP) -> VectorEnv:
