@@ -103,8 +103,8 @@ def collect(
         seed: Seed of envs and exploration, >= 0.
 
     Raises:
-        ValueError: If an argument is out of its range, the checkpoint names no policy or no env, or there is a data set
-            of that name.
+        ValueError: If an argument is out of its range, the checkpoint names no policy or no env, the policy acts on
+            rewards, or there is a data set of that name.
         ImportError: If the extra ``minari`` is needed and not installed.
     """
     for name, number in (("n_episode", n_episode), ("num_envs", num_envs)):
@@ -124,7 +124,7 @@ def collect(
             found = _load(Path(ckpt), saved, policy, env)
             found.seed(seeds)
             mode, name = found.collect_mode, type(found).__name__
-            mode = mode._replace(forward=_greedy(found)) if greedy else mode
+            mode = _greedy(found) if greedy else mode
         episodes = _play(mode, env, n_episode)
         save_dataset(episodes, out, _Played(env, saved, env_id), name)
         columns = nested.concatenate_arrays([{key: one[key] for key in COLUMNS} for one in episodes])
@@ -149,10 +149,10 @@ class _Played:
         self.spec = gym.spec(name) if isinstance(name, str) and name in gym.registry else None
 
 
-def _greedy(policy: Policy[Any]) -> Any:
-    """Return ``forward`` of the eval mode with the arguments of the collect mode's."""
-    forward = policy.eval_mode.forward
-    return lambda obs, **_: forward(obs)
+def _greedy(policy: Policy[Any]) -> CollectMode:
+    """Return the collect mode with the actions and the memory of the eval mode."""
+    greedy = policy.eval_mode
+    return policy.collect_mode._replace(forward=lambda obs, **_: greedy.forward(obs), reset=greedy.reset)
 
 
 def _make_env(saved: Mapping[str, Any], env_id: str | None, num_envs: int, seed: int) -> gym.vector.VectorEnv:
@@ -174,7 +174,10 @@ def _load(file: Path, saved: Mapping[str, Any], name: str | None, env: gym.vecto
             mark in known, "policy", "the name of the policy, because the checkpoint does not tell it", mark or None
         )
         name = known[mark]
-    policy = policy_class(name).load_from_checkpoint(file, map_location="cpu", weights_only=True)
+    found = policy_class(name)
+    allowed = "one that acts on observations alone; this one needs the rewards of an evaluation"
+    require(not getattr(found, "acts_on_reward", False), "policy", allowed, found.__name__)
+    policy = found.load_from_checkpoint(file, map_location="cpu", weights_only=True)
     policy.build(env.single_observation_space, env.single_action_space)
     policy.progress.budget = saved.get("datamodule_hyper_parameters", {}).get("max_env_step")  # of schedules
     if policy.progress.train_iter and not policy.progress.env_step:

@@ -131,7 +131,8 @@ class R2D2Policy(QLearningPolicy[R2D2Config]):
     """R2D2 for discrete actions; all kinds of observations; action masks.
 
     The arguments are those of :class:`Policy`; a ``model`` has the methods of :class:`DRQN`. The policy keeps the state
-    of each env between the calls of its modes, until ``reset`` with the env's number.
+    of each env between the calls of its modes, until ``reset`` with the env's number;
+    ``forward`` keeps none and acts as at the start of an episode.
 
     Example:
         >>> policy = R2D2Policy({"model": {"obs_shape": 4, "action_shape": 2}})

@@ -66,7 +66,8 @@ class RecurrentPPOPolicy(ActorCriticPolicy[RecurrentPPOConfig]):
     """PPO with memory; the actions and observations of :class:`PPOPolicy`.
 
     The arguments are those of :class:`Policy`; a ``model`` has the methods of :class:`RecurrentVAC`. The policy keeps
-    the state of each env between the calls of its modes, until ``reset`` with the env's number.
+    the state of each env between the calls of its modes, until ``reset`` with the env's number;
+    ``forward`` keeps none and acts as at the start of an episode.
 
     Example:
         >>> policy = RecurrentPPOPolicy({"model": {"obs_shape": 4, "action_shape": 2, "action_space": "discrete"}})

@@ -16,6 +16,8 @@ from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, load
 from lightning_ding.entry.cli import main
 from lightning_ding.entry.collect import collect
 from lightning_ding.policy import DQNPolicy, SACPolicy
+from lightning_ding.policy.base.recurrent import EnvStates
+from tests.algorithms.table import make_policy
 from tests.toys.bandits import TargetEnv
 
 MakeTrainer = Callable[..., Trainer]
@@ -52,6 +54,30 @@ def test_greedy_actions_are_those_of_the_eval_mode(ckpt: Path, tmp_path: Path) -
         action = policy.eval_mode.forward(torch.from_numpy(data.columns["obs"]))["action"]
         is_equal = np.allclose(data.columns["action"], action.numpy(), atol=1e-5)
         assert is_equal == greedy
+
+
+def test_each_greedy_episode_starts_without_memory_of_the_one_before(
+    make_trainer: MakeTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = make_policy("r2d2", random_collect_size=0)
+    datamodule = ReplayDataModule("CartPole-v1", num_envs=2, max_env_step=16)
+    make_trainer(enable_checkpointing=True, limit_val_batches=0).fit(policy, datamodule)
+    read, firsts = EnvStates.read, list[bool]()
+
+    def note(states: EnvStates, *args: Any) -> Any:
+        state, is_first = read(states, *args)
+        firsts.extend(is_first.tolist())
+        assert not state[is_first].any()
+        return state, is_first
+
+    monkeypatch.setattr(EnvStates, "read", note)
+    data = collect(tmp_path / "checkpoints" / "last.ckpt", str(tmp_path / "x.npz"), 3, greedy=True, num_envs=1)
+    assert np.flatnonzero(firsts).tolist() == data.bounds()[:-1].tolist()
+
+
+def test_policy_that_acts_on_rewards_is_refused(ckpt: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"policy must be one that acts on observations alone.*got 'DTPolicy'"):
+        collect(ckpt, str(tmp_path / "x.npz"), 1, policy="dt", greedy=True)
 
 
 def test_another_env_can_be_played_and_another_seed_gives_other_episodes(ckpt: Path, tmp_path: Path) -> None:

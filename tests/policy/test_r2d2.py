@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from lightning import Trainer
 from torch import Tensor
 from torch.testing import assert_close
@@ -187,6 +188,25 @@ def test_each_env_has_its_own_state_until_it_is_reset(mode: str) -> None:
             if mode == "collect":
                 assert_close(found[env_id]["recurrent_state"], before[0])
                 assert bool(found[env_id]["is_first"]) == bool((before == 0).all())
+
+
+@pytest.mark.parametrize("name", ["r2d2", "recurrent_ppo"])
+def test_forward_acts_as_at_the_start_of_an_episode_and_keeps_no_state(name: str) -> None:
+    torch.manual_seed(0)
+    policy: Any = make_policy(name).build(spaces.Box(-1, 1, (3,)), spaces.Discrete(2))
+    seen, act_once = list[Tensor](), policy.model.act
+
+    def act(obs: Any, state: Tensor) -> Any:
+        seen.append(state)
+        return act_once(obs, state)
+
+    policy.model.act = act
+    obs = torch.randn(4, 3)
+    policy.eval_mode.forward(obs)
+    policy(obs)
+    policy(obs)
+    policy.eval_mode.forward(obs)
+    assert [bool(state.any()) for state in seen] == [False, False, False, True]
 
 
 def test_evaluating_does_not_change_the_state_of_collecting() -> None:

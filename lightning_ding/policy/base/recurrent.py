@@ -169,8 +169,10 @@ def with_memory(policy_class: PolicyClass) -> PolicyClass:
 
     The class calls :func:`act` with ``_collecting`` or ``_evaluating``, and its transitions get the columns
     ``recurrent_state`` and ``is_first``. Where actions were random, the network reads the observations nevertheless.
+    ``forward`` of the policy keeps no states: it acts as at the start of an episode.
     """
     inherited = policy_class._process_transition  # type: ignore[attr-defined]
+    forward_once = policy_class.forward  # type: ignore[attr-defined]
 
     def process_transition(self: Any, obs: Any, output: Mapping[str, Any], timestep: Any) -> dict[str, Any]:
         if STATE not in output:
@@ -179,7 +181,17 @@ def with_memory(policy_class: PolicyClass) -> PolicyClass:
         columns: dict[str, Any] = inherited(self, obs, output, timestep)
         return columns | memory_of(output)
 
+    def forward(self: Any, obs: Any) -> Tensor:
+        """Return the greedy action for each of B observations, each as the first one of an episode."""
+        kept, self._evaluating = vars(self).get("_evaluating"), EnvStates()
+        try:
+            actions: Tensor = forward_once(self, obs)
+        finally:
+            self._evaluating = kept
+        return actions
+
     methods: dict[str, Any] = {
+        "forward": forward,
         "_selector_class": RecurrentSelector,
         "_init_collect": lambda self: setattr(self, "_collecting", EnvStates()),
         "_init_eval": lambda self: setattr(self, "_evaluating", EnvStates()),
