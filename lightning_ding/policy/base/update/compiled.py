@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ Batch = dict[str, Any]
 LossFunction = Callable[[Batch], tuple[Tensor, dict[str, Any]]]
 AUTO_UPDATES = 20_000  # from which on compile="auto" compiles, see docs/results.md
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+MOST_CODES = 8  # compiled for one structure of batches; each takes seconds
 SMALLEST = 64  # trained numbers; compiling a loss takes seconds, and saves nothing for a temperature
 
 
@@ -132,7 +134,8 @@ class CompiledGradient:
     """Computes a loss and its gradient in compiled code; the result equals that of eager code up to rounding.
 
     A batch of another structure is compiled again. So is a batch of another shape, once: that code takes batches of any
-    length. Python values that the loss reads, such as a config's, are constants.
+    length. Where the tensors of a batch have different lengths, each combination is compiled, up to ``MOST_CODES``;
+    further ones are left to eager code. Python values that the loss reads, such as a config's, are constants.
 
     Args:
         module: Holds every parameter and buffer that the loss reads.
@@ -144,32 +147,44 @@ class CompiledGradient:
         self._name = getattr(loss, "__name__", "a loss")
         self._caller = _Caller(module, loss)
         self._parameters = list(parameters)
-        self._structures: set[Any] = set()
+        self._codes_of: Counter[Any] = Counter()  # by structure
+        self._has_warned = False
         self._code: dict[Any, _Code] = {}
         self._latest: _Code | None = None
         self.seconds = 0.0
         """Time that compiling has taken so far."""
 
-    def __call__(self, batch: Batch) -> Differentiated:
+    def __call__(self, batch: Batch) -> Differentiated | None:
         """Set ``grad`` of the parameters, and return the loss, the norm of the gradient and the loss's report.
 
         Args:
             batch: The argument of the loss.
+
+        Returns:
+            None if there is no code for batches like this one, and as many codes as there may be.
         """
         form: list[Any] = []
         leaves = _read(batch, form)
         code = self._latest
         if code is None or code.form != form or code.kind != self._kind:
             code = self._latest = self._code_for(batch)
-        return code(leaves)
+        return None if code is None else code(leaves)
 
-    def _code_for(self, batch: Batch) -> _Code:
-        """Return code for batches like this one, compiled now if there is none."""
+    def _code_for(self, batch: Batch) -> _Code | None:
+        """Return code for batches like this one, compiled now if there is none; None after ``MOST_CODES`` codes."""
         structure, lengths = _structure(batch), tuple([len(leaf) for leaf in nested.leaves(batch) if leaf.ndim])
         code = self._code.get((structure, lengths)) or self._code.get((structure, _has_one_length(lengths)))
-        if code is None or code.kind != self._kind:
+        if code is None and self._codes_of[structure] >= MOST_CODES:
+            self._warn()
+        elif code is None or code.kind != self._kind:
             code = self._compiled(batch, structure, lengths)
         return code
+
+    def _warn(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            text = "updates with %s are compiled for %d shapes of batches; those with other shapes run eagerly"
+            logger.warning(text, self._name, MOST_CODES)
 
     @property
     def _kind(self) -> Any:
@@ -178,12 +193,13 @@ class CompiledGradient:
         return first.dtype, first.device, torch.is_autocast_enabled(first.device.type)
 
     def _compiled(self, batch: Batch, structure: Any, lengths: tuple[int, ...]) -> _Code:
-        is_general = structure in self._structures and _has_one_length(lengths)
-        self._structures.add(structure)
+        is_general = structure in self._codes_of and _has_one_length(lengths)
         begin = time.perf_counter()
         rank_zero_info(f"compiling an update with {self._name}; the first time on a machine takes some seconds")
         code = _Code(self._caller, self._parameters, batch, self._kind, is_general)
-        self._code[structure, True if is_general else lengths] = code
+        key = structure, True if is_general else lengths
+        self._codes_of[structure] += key not in self._code
+        self._code[key] = code
         seconds = time.perf_counter() - begin
         rank_zero_info(f"compiled an update with {self._name} in {seconds:.1f} s")
         self.seconds += seconds

@@ -368,6 +368,16 @@ def test_second_length_is_compiled_for_all_lengths(no_compiler: list[list[bool]]
     assert [any(sized) for sized in no_compiler] == [False, True, False]  # a length of 1 is never general
 
 
+def test_shapes_beyond_the_most_codes_run_eagerly(
+    no_compiler: list[list[bool]], caplog: pytest.LogCaptureFixture
+) -> None:
+    first = [batch | {"rows": torch.zeros(2 + number)} for number, batch in enumerate(batches("dqn", 11))]
+    found, expected = (learn(make("dqn", compiles), [*first, first[0], first[-1]]) for compiles in (True, False))
+    assert_close(found, expected, rtol=0, atol=1e-6)
+    assert len(no_compiler) == 8
+    assert caplog.text.count("compiled for 8 shapes of batches; those with other shapes run eagerly") == 1
+
+
 @pytest.mark.slow
 def test_code_for_all_lengths_equals_eager_code(caplog: pytest.LogCaptureFixture) -> None:
     data = [batches("ppo", 1, size=size)[0] for size in (16, 9, 5, 30, 16)]
