@@ -87,6 +87,27 @@ def test_envs_that_are_not_separate_are_refused(make_trainer: MakeTrainer) -> No
         make_trainer().fit(create_policy({"type": "dqn", **SMALL}), datamodule)
 
 
+class Doubled(gym.RewardWrapper[Any, Any]):
+    """Doubles the rewards of steps, but not those of ``compute_reward``."""
+
+    def reward(self, reward: Any) -> Any:
+        return 2 * reward
+
+
+class AtGoal(gym.ObservationWrapper[Any, Any, Any]):
+    """Reports each place as the goal."""
+
+    def observation(self, observation: Any) -> Any:
+        return {**observation, "desired_goal": observation["achieved_goal"]}
+
+
+@pytest.mark.parametrize("wrapper", [Doubled, AtGoal])
+def test_wrappers_of_rewards_and_goals_are_refused(wrapper: Any, make_trainer: MakeTrainer) -> None:
+    datamodule = ReplayDataModule(PointEnv, num_envs=2, max_env_step=64, train_wrappers=[wrapper])
+    with pytest.raises(ValueError, match=r"compute_reward of the env must .* wrappers must change neither rewards"):
+        make_trainer().fit(create_policy({"type": "td3", **SMALL}), datamodule)
+
+
 def test_env_without_goals_is_refused(make_trainer: MakeTrainer) -> None:
     with pytest.raises(ValueError, match="env must be one with compute_reward"):
         make_trainer().fit(create_policy({"type": "dqn", **SMALL}), ReplayDataModule("CartPole-v1"))

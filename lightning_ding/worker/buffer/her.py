@@ -7,7 +7,8 @@ desired_goal, info)`` for arrays of goals, as the envs of gymnasium-robotics hav
 Where this differs: goals are replaced when transitions are drawn, not when they are stored, so that each draw gets
 another goal; a share k / (1 + k) of each minibatch gets new goals, instead of k copies of each transition. Episodes
 that continue give goals too. If the env has ``compute_terminated``, it decides whether a step with the new goal
-terminates; otherwise the step keeps its own mark. ``info`` is empty.
+terminates; otherwise the step keeps its own mark. ``info`` is empty. The functions are those of the env without its
+wrappers, so the first draws compare their rewards for the goals that the env had with the rewards that it gave.
 
 Shapes: B transitions of a minibatch, U minibatches, M transitions with new goals, G size of a goal.
 """
@@ -69,6 +70,7 @@ class HERReplayBuffer(NaiveReplayBuffer):
         self._episodes = EpisodeRows(self.config.replay_buffer_size)
         self._compute_reward: GoalFunction | None = None
         self._compute_terminated: GoalFunction | None = None
+        self._is_checked = False  # whether the env computes the rewards of its own steps
 
     def use_env(self, env: Any) -> None:
         """Take the functions that judge goals from an env, whose state is not used.
@@ -81,7 +83,7 @@ class HERReplayBuffer(NaiveReplayBuffer):
         """
         allowed = "one with compute_reward(achieved_goal, desired_goal, info) for the buffer 'her'"
         require(env.has_wrapper_attr("compute_reward"), "env", allowed, str(env))
-        self._compute_reward = env.get_wrapper_attr("compute_reward")
+        self._compute_reward, self._is_checked = env.get_wrapper_attr("compute_reward"), False
         has_end = env.has_wrapper_attr("compute_terminated")
         self._compute_terminated = env.get_wrapper_attr("compute_terminated") if has_end else None
 
@@ -98,12 +100,28 @@ class HERReplayBuffer(NaiveReplayBuffer):
         batch = super()._gather(rows, n_step, discount_factor)
         amount = round(rows.shape[-1] * self.config.her_replay_k / (1 + self.config.her_replay_k))
         if amount:
+            if not self._is_checked:
+                self._check_rewards(rows.reshape(-1))
             self._relabel(batch, rows[..., :amount])
         return batch
 
     @override
     def _gather_first(self, rows: Rows) -> dict[str, Any]:
         raise ValueError("first_step must be False with the buffer 'her': first steps have no new goal, got True")
+
+    def _check_rewards(self, rows: Rows) -> None:
+        """Raise if the env does not compute the stored rewards; until two different rewards have been compared."""
+        reached, goal = (self._storage.read_next(rows, f"obs/{name}") for name in ENTRIES[1:])
+        stored = self._storage.columns["reward"][rows]
+        computed = self._judge("compute_reward", self._compute_reward, reached, goal)
+        wrong = np.flatnonzero(~np.isclose(computed, stored, rtol=1e-3, atol=1e-4))
+        allowed = (
+            "a function that returns the rewards of the env's own steps: with the buffer 'her', wrappers must change "
+            "neither rewards nor goals"
+        )
+        given = f"{computed[wrong[0]]} for a step with the reward {stored[wrong[0]]}" if len(wrong) else None
+        require(not len(wrong), "compute_reward of the env", allowed, given)
+        self._is_checked = bool((stored != stored[0]).any())
 
     def _relabel(self, batch: dict[str, Any], rows: Rows) -> None:
         """Replace the goals, rewards and ends of the first transitions of each minibatch.
