@@ -327,6 +327,10 @@ class CollectingDataModule(ResumableDataModule):
 
     def _start_normalising(self) -> None:
         """Turn on the normalisation of observations and rewards in the policy, if the arguments request it."""
+        kind = self._policy.config.reward_model.type
+        is_used = not (self.norm_reward and self._policy.learner.rewards.replaces_env_reward)
+        allowed = f"False with reward_model.type {kind!r}, which replaces the rewards of the env"
+        require(is_used, "norm_reward", allowed, self.norm_reward)
         gamma = self._policy.get_attribute("discount_factor") if self.norm_reward else 1.0
         space, asked = self.single_observation_space, (self.norm_obs, self.norm_reward)
         self._policy.normaliser.begin(space, *asked, discount_factor=gamma)

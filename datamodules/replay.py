@@ -276,6 +276,9 @@ class ReplayDataModule(CollectingDataModule):
             ValueError: If they do not, or the policy needs some and there are none.
         """
         policy, dataset = self._policy, self.dataset
+        is_used = not (self._replaces_rewards() and policy.learner.rewards.replaces_env_reward)
+        allowed = "None, or one that adds to the rewards of 1 and 0 of demonstrations and own steps"
+        require(is_used, "reward_model.type", allowed, policy.config.reward_model.type)
         is_needed = policy.get_attribute("demonstrations") != "optional"
         allowed = f"a data set, because {type(policy).__name__} learns from demonstrations"
         require(dataset is not None or not is_needed, "demonstrations", allowed, None)

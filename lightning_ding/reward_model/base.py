@@ -82,6 +82,18 @@ class RewardModel(nn.Module, Generic[RewardConfigT]):
         self.config = config
         self.encode_action = ActionEncoding(section)
         self.discount_factor = discount_factor
+        self.is_loaded = False
+        """Whether the weights are from a state dict."""
+
+    @property
+    def uses_env_reward(self) -> bool:
+        """Whether ``reward`` depends on the rewards of the env; here whether a subclass implements it."""
+        return type(self).reward is not RewardModel.reward
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        """Note that there are weights (hook of PyTorch, also if the policy is loaded)."""
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self.is_loaded |= any(name.startswith(prefix) for name in state_dict)
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of a minibatch of collected transitions, a scalar, and metrics to report, detached.

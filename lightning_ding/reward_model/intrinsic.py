@@ -89,6 +89,11 @@ class IntrinsicRewardModel(RewardModel[IntrinsicConfigT]):
         """Moments of the discounted sums of the intrinsic reward."""
         self._returns = RunningReturns()
 
+    @property
+    def uses_env_reward(self) -> bool:
+        """Whether the intrinsic reward is added to that of the env."""
+        return self.config.intrinsic_reward_type == "add"
+
     @torch.no_grad()
     def reward(self, score: Tensor, reward: Tensor) -> Tensor:
         """Return the rewards to learn from, shape (..., B); see :class:`IntrinsicConfig`."""

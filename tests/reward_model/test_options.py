@@ -20,7 +20,7 @@ from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule
 from lightning_ding.entry.lightning_cli import with_every_key
 from lightning_ding.policy import DQNConfig, NonFiniteError, create_policy, load_dump
 from lightning_ding.registry import REWARD_MODEL_REGISTRY
-from tests.algorithms.table import plain
+from tests.algorithms.table import make_policy, plain
 from tests.reward_model.cases import fit, make, write_expert
 
 MakeTrainer = Callable[..., Trainer]
@@ -230,6 +230,80 @@ def test_loss_that_is_not_finite_is_treated_as_that_of_a_policy(
         with pytest.raises(NonFiniteError, match="reward_model_loss"):
             dump.repeat()
     assert plain(model.state_dict()) == before
+
+
+def replayed(type_name: str = "rnd") -> tuple[Any, dict[str, Any]]:
+    model = {"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": [8]}
+    section = {"type": type_name, "hidden_size_list": [8], "batch_size": 4}
+    policy = create_policy({"type": "dqn", "nstep": 1, "model": model, "reward_model": section})
+    batch: dict[str, Any] = {name: torch.randn(8, 4) for name in ("obs", "next_obs")}
+    batch |= {"action": torch.randint(2, (8,)), "reward": torch.ones(8), "env_id": torch.zeros(8, dtype=torch.long)}
+    return policy, batch | {"terminated": torch.zeros(8, dtype=torch.bool)}
+
+
+def test_replayed_batch_without_a_trained_model_is_refused() -> None:
+    policy, batch = replayed()
+    message = (
+        r"'rnd' gives rewards of an untrained model.*rewards.collect_data\(transitions\) and learner.rewards.train"
+    )
+    with pytest.raises(RuntimeError, match=message):
+        policy.learn_mode.forward(dict(batch))
+    policy.learner.rewards.collect_data(batch)
+    policy.learner.rewards.train()
+    assert policy.learn_mode.forward(dict(batch))["total_loss"] > 0
+
+
+@pytest.mark.parametrize("through_mode", [True, False])
+def test_replayed_batch_gets_the_rewards_of_a_loaded_model(through_mode: bool) -> None:
+    (trained_policy, batch), (policy, _) = replayed(), replayed()
+    if through_mode:
+        policy.learn_mode.load_state_dict(trained_policy.learn_mode.state_dict())
+    else:
+        policy.load_state_dict(trained_policy.state_dict())
+    assert policy.learn_mode.forward(dict(batch))["total_loss"] > 0
+
+
+def test_learning_rate_schedule_leaves_the_reward_model_alone(tmp_path: Path) -> None:
+    falling = {"type": "linear", "unit": "env_step", "decay": 16, "end": 0.1}
+    policy, datamodule = make("dqn_rnd", tmp_path, learn={"lr_scheduler": falling})
+    fit(policy, datamodule, tmp_path, 1)
+    first, last = (optimizer.param_groups[0]["lr"] for optimizer in policy.updater.optimizers)
+    assert first == pytest.approx(0.1 * policy.config.learn.learning_rate)
+    assert last == policy.config.reward_model.learning_rate
+
+
+REPLACING: list[tuple[str, dict[str, Any]]] = [("gail", {}), ("rnd", {"intrinsic_reward_type": "assign"})]
+
+
+@pytest.mark.parametrize(("kind", "options"), REPLACING)
+def test_normalised_rewards_of_the_env_are_refused_where_they_are_replaced(
+    kind: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    for case in (f"dqn_{kind}", f"ppo_{kind}"):
+        policy, datamodule = make(case, tmp_path, reward_model=options)
+        datamodule.norm_reward = True
+        with pytest.raises(ValueError, match=f"norm_reward must be False with reward_model.type '{kind}'"):
+            fit(policy, datamodule, tmp_path, 1)
+
+
+@pytest.mark.parametrize(("kind", "options"), REPLACING)
+@pytest.mark.parametrize("name", ["dqn", "sqil"])
+def test_rewards_of_demonstrations_are_refused_where_they_are_replaced(
+    name: str, kind: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    expert = write_expert(tmp_path, False)
+    section = {"type": kind, **options, **({"data_path": expert} if kind == "gail" else {})}
+    given: Any = {"demonstrations": expert, "imitation_reward": name == "dqn"}
+    policy = make_policy(name, nstep=1, reward_model=section)
+    with pytest.raises(ValueError, match=f"reward_model.type must be None, or one that adds to .*, got '{kind}'"):
+        fit(policy, ReplayDataModule("CartPole-v1", num_envs=2, max_env_step=32, **given), tmp_path, 1)
+
+
+def test_rewards_that_are_added_go_with_demonstrations_and_normalised_rewards(tmp_path: Path) -> None:
+    policy = make_policy("sqil", nstep=1, reward_model={"type": "rnd"})
+    data: Any = {"demonstrations": write_expert(tmp_path, False), "norm_reward": True}
+    fit(policy, ReplayDataModule("CartPole-v1", num_envs=2, max_env_step=32, **data), tmp_path, 1)
+    assert policy.progress.train_iter > 0
 
 
 def test_data_set_has_no_reward_model(make_trainer: MakeTrainer, tmp_path: Path) -> None:

@@ -28,7 +28,9 @@ LARGEST_FORWARD = 4096  # rows of a forward pass without gradient
 class RewardLearner:
     """Trains the reward model of a policy, and replaces the rewards of batches; without one it changes nothing.
 
-    The model is the policy's submodule ``reward_model``, and its optimizer the last one of the policy's.
+    The model is the policy's submodule ``reward_model``, and its optimizer the last one of the policy's. Without a
+    datamodule, a policy that learns from replay needs two calls before it learns: :meth:`collect_data` with the
+    transitions of each collection, and :meth:`train` once for each of them.
 
     Args:
         policy: The policy, a :class:`Policy`.
@@ -48,6 +50,11 @@ class RewardLearner:
     def is_on(self) -> bool:
         """Whether the policy has a reward model."""
         return self.model is not None
+
+    @property
+    def replaces_env_reward(self) -> bool:
+        """Whether the policy learns from rewards that do not depend on those of the env."""
+        return self.is_on and not self.model.uses_env_reward
 
     def build(self) -> None:
         """Make the model that the config names, once, as soon as the shapes of observations and actions are known.
@@ -71,6 +78,7 @@ class RewardLearner:
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         policy.updater.optimizers.append(make_optimizer(OptimizerConfig(), trained, config.learning_rate))
         self._index = len(policy.updater.optimizers) - 1
+        policy.updater.unscheduled.add(self._index)  # learn.lr_scheduler belongs to the policy's network
 
     def begin(self) -> None:
         """Let the model read what it learns from, such as an expert's data, once; a policy that only acts needs none.
@@ -149,9 +157,18 @@ class RewardLearner:
 
         Args:
             batch: Transitions with normalised observations and rewards, leading axes (B,) or (U, B).
+
+        Raises:
+            RuntimeError: If nothing has trained the model of a policy that learns from replay.
         """
         if not self.is_on:
             return batch
+        if not (self._policy.on_policy or self._has_begun or self.model.is_loaded):
+            raise RuntimeError(
+                f"reward_model.type {self.model.config.type!r} gives rewards of an untrained model: without a Trainer, "
+                "call learner.rewards.collect_data(transitions) and learner.rewards.train() of the policy after each "
+                "collection, or load a trained model"
+            )
         reward = batch["reward"]
         entries = {name: batch[name] for name in KEPT}
         if reward.ndim > 1:

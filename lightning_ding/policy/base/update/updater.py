@@ -69,6 +69,8 @@ class Updater:
         """Values that the config schedules, such as ``learn.lr_scheduler``."""
         self.guard = NonFiniteGuard(policy, config.on_non_finite)
         """Checks the loss and the gradient of each step."""
+        self.unscheduled: set[int] = set()
+        """Indices of optimizers whose learning rates ``learn.lr_scheduler`` does not scale."""
         self.steps_directly = False
         """Whether a fit's steps skip Lightning's hooks; see :func:`can_skip_hooks`."""
         self._policy, self._progress, self._clip = policy, progress, config.learn.grad_clip
@@ -230,7 +232,8 @@ class Updater:
         """Set the scheduled values to those after ``env_step`` env steps; once a round."""
         if self.schedules:
             self.take_optimizers()
-            self.schedules.apply(env_step, self._progress.budget, self.optimizers, self._policy.device)
+            scheduled = [one for index, one in enumerate(self.optimizers) if index not in self.unscheduled]
+            self.schedules.apply(env_step, self._progress.budget, scheduled, self._policy.device)
 
     def end_round(self, batch_idx: int) -> None:
         """Step the schedulers whose unit is an epoch, if the round ``batch_idx`` is the last one of its epoch."""
