@@ -12,16 +12,30 @@ IS_FIRST = "is_first"
 
 
 class LearnMode(NamedTuple):
-    """The methods of a policy that a learner uses."""
+    """The methods of a policy that a learner uses.
+
+    A custom training loop that calls ``forward`` replaces a datamodule, so it also has to do these things where they
+    are used: add env steps to ``policy.progress.env_step``, which schedules read; return priorities to the buffer; add
+    collected transitions to ``policy.normaliser`` and to the reward model, ``policy.learner.rewards``.
+    """
 
     forward: Callable[..., dict[str, Any]]
+    """Learn from a minibatch or, on-policy, from a rollout, and return the metrics, perhaps with ``priority``, (B,).
+    Scheduled values are set before, and whether the update was finite is checked at once, see ``on_non_finite``."""
     reset: Callable[..., None]
+    """Reset the learner's state of these slots; None means all."""
     info: Callable[[], str]
+    """Return a description of the policy."""
     monitor_vars: Callable[[], list[str]]
+    """Return the names of the metrics to log."""
     get_attribute: Callable[[str], Any]
+    """Return a setting by its name, such as ``batch_size``."""
     set_attribute: Callable[[str, Any], None]
+    """Change a setting by its name."""
     state_dict: Callable[[], dict[str, Any]]
+    """Return the weights, and the states of optimizers and schedulers."""
     load_state_dict: Callable[[dict[str, Any]], None]
+    """Restore what ``state_dict`` returned."""
 
 
 class CollectMode(NamedTuple):
