@@ -279,14 +279,15 @@ class ReplayDataModule(CollectingDataModule):
         is_used = not (self._replaces_rewards() and policy.learner.rewards.replaces_env_reward)
         allowed = "None, or one that adds to the rewards of 1 and 0 of demonstrations and own steps"
         require(is_used, "reward_model.type", allowed, policy.config.reward_model.type)
-        is_needed = policy.get_attribute("demonstrations") != "optional"
+        use = policy.get_attribute("demonstrations")
+        is_needed = use not in ("optional", "refused")
         allowed = f"a data set, because {type(policy).__name__} learns from demonstrations"
         require(dataset is not None or not is_needed, "demonstrations", allowed, None)
         if dataset is None:
             self._demonstrations = None
             return
-        allowed = f"None, because {type(policy).__name__} learns from sequences"
-        require(not policy.learns_from_sequences, "demonstrations", allowed, "a data set")
+        allowed = f"None, because {type(policy).__name__} learns from sequences, or from what only it collects"
+        require(not policy.learns_from_sequences and use != "refused", "demonstrations", allowed, "a data set")
         kind, needs_env = policy.config.other.replay_buffer.type, cast(IBuffer, self.buffer).needs_env
         require(not needs_env, "other.replay_buffer.type", "one that needs no env, with demonstrations", kind)
         dataset.check(self.single_observation_space, self.single_action_space)

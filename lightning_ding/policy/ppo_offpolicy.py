@@ -117,6 +117,7 @@ class PPOOffPolicy(ActorCriticPolicy[PPOOffConfig]):
     config_class: ClassVar[type[PolicyConfig]] = PPOOffConfig
     config: PPOOffConfig
     on_policy: ClassVar[bool] = False
+    demonstrations: ClassVar[str] = "refused"  # they hold no advantages
 
     def _init_collect(self) -> None:
         super()._init_collect()

@@ -114,8 +114,9 @@ class ReplayPolicy(Policy[ReplayConfigT]):
     target_model: Any
     has_target: ClassVar[bool] = True
     """Whether the algorithm has a target network."""
-    demonstrations: ClassVar[Literal["optional", "needed", "imitated"]] = "optional"
-    """Whether a datamodule must have demonstrations; "imitated" ones have a reward of 1, and all other steps 0."""
+    demonstrations: ClassVar[Literal["optional", "needed", "imitated", "refused"]] = "optional"
+    """Whether a datamodule must, can or must not have demonstrations; "imitated" ones have a reward of 1, and all other
+    steps 0."""
 
     def _make_target(self) -> None:
         """Copy the network to ``target_model``, which no optimizer trains, if the algorithm has a target network."""

@@ -123,7 +123,7 @@ def make_datamodule(name: str, **arguments: Any) -> CollectingDataModule:
 
 def needs_demonstrations(name: str) -> bool:
     """Return whether an algorithm learns from demonstrations too."""
-    return getattr(POLICY_REGISTRY.get(name), "demonstrations", "optional") != "optional"
+    return getattr(POLICY_REGISTRY.get(name), "demonstrations", "optional") not in ("optional", "refused")
 
 
 def with_first_step(policy: Any, batch: dict[str, Any]) -> dict[str, Any]:

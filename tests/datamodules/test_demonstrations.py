@@ -16,7 +16,7 @@ from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule
 from lightning_ding.datamodules.dataset import Dataset
 from lightning_ding.datamodules.demonstrations import Demonstrations
-from lightning_ding.policy import DQfDPolicy, DQNPolicy, SACPolicy, SQILPolicy
+from lightning_ding.policy import DQfDPolicy, DQNPolicy, PPOOffPolicy, SACPolicy, SQILPolicy
 from lightning_ding.policy.base.spaces import ActionStart
 from lightning_ding.worker import create_buffer
 from lightning_ding.worker_config import ReplayBufferConfig
@@ -218,6 +218,15 @@ def test_policy_that_needs_demonstrations_says_so(make_trainer: MakeTrainer) -> 
             make_trainer().fit(policy, ReplayDataModule("CartPole-v1", num_envs=2))
     with pytest.raises(ValueError, match="policy must be one that learns from a data set alone, got 'DQfDPolicy'"):
         make_trainer().fit(DQfDPolicy(SMALL), OfflineDataModule(demos()))
+
+
+def test_policy_that_computes_advantages_when_it_collects_refuses_other_data(make_trainer: MakeTrainer) -> None:
+    config: Config = {"model": {"obs_shape": 4, "action_shape": 2, "action_space": "discrete"}}
+    allowed = "demonstrations must be None, because PPOOffPolicy learns from .* what only it collects, got 'a data set'"
+    with pytest.raises(ValueError, match=allowed):
+        make_trainer().fit(PPOOffPolicy(config), ReplayDataModule("CartPole-v1", demonstrations=demos()))
+    with pytest.raises(ValueError, match="policy must be one that learns from a data set alone, got 'PPOOffPolicy'"):
+        make_trainer().fit(PPOOffPolicy(config), OfflineDataModule(demos(), env_id="CartPole-v1"))
 
 
 def test_arguments_without_demonstrations_are_refused() -> None:
