@@ -38,7 +38,8 @@ class Network(nn.Module):
 
     def best(self, obs: Tensor) -> Tensor:
         """Return the actions with the largest means, shape (B,)."""
-        return self(obs, MIDDLES.expand(len(obs), -1)).mean(1).argmax(1)
+        values: Tensor = self(obs, MIDDLES.expand(len(obs), -1))
+        return values.mean(1).argmax(1)
 
 
 def loss_of(prediction: Tensor, target: Tensor, tau: Tensor) -> Tensor:
