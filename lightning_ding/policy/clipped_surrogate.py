@@ -1,4 +1,4 @@
-"""What PPO on rollouts and PPO from replay have in common: options of the loss, and the loss.
+"""The clipped loss of PPO and its options, for rollouts and for replay.
 
 Papers: Schulman et al. 2017, eq. 7 and 9 (https://arxiv.org/abs/1707.06347); dual clip: Ye et al. 2020, eq. 5
 (https://arxiv.org/abs/1912.09729); initial weights: Andrychowicz et al. 2021 (https://arxiv.org/abs/2006.05990).

@@ -90,6 +90,9 @@ class DQfDPolicy(DQNPolicy):
     target_inputs: ClassVar[tuple[str, ...]] = ("next_obs", "next_obs_1")
     config: DQfDConfig
 
+    def _get_pretraining_updates(self) -> int:
+        return self.config.learn.per_train_iter_k
+
     def loss(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of a minibatch and its metrics; see :meth:`DQNPolicy.loss`.
 

@@ -120,7 +120,7 @@ class DTConfig(PolicyConfig):
     rtg_target: float | None = None
     """Return that evaluations ask for; None means rtg_scale."""
     max_eval_ep_len: int = 1000
-    """Steps of an episode with an embedding of their own, >= 1; later ones have that of the last."""
+    """Number of steps of an episode that have different embeddings, >= 1; later steps share the last one."""
     model: DTModelConfig = field(default_factory=DTModelConfig)
     """The network."""
     learn: DTLearnConfig = field(default_factory=DTLearnConfig)
@@ -289,7 +289,7 @@ class Contexts:
         Args:
             obs: Nested tensors with leading axis N.
             reward: Rewards of the previous steps, shape (N,); None in the first step of all envs.
-            first_action: What stands for the actions that follow, shape (N, ...).
+            first_action: Placeholder of the actions that follow, shape (N, ...).
 
         Returns:
             ``obs``, ``action``, ``return_to_go`` and ``timestep``, leading axes (N, K).

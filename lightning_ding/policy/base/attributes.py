@@ -29,7 +29,7 @@ COMPUTED: dict[str, Callable[[Any], Any]] = {
     "nstep": lambda policy: 1,
     "on_policy": lambda policy: policy.on_policy,
     "priority": lambda policy: bool(getattr(policy.config, "priority", False)),
-    "pretraining_updates": lambda policy: int(_from_config(policy, "learn", "per_train_iter_k") or 0),
+    "pretraining_updates": lambda policy: 0,
     "progress": lambda policy: policy.progress,
     "random_collect_size": lambda policy: 0,
     "sample_options": lambda policy: {name: policy.get_attribute(of) for name, of in SAMPLE_OPTIONS.items()},

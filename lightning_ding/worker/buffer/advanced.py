@@ -94,7 +94,7 @@ class AdvancedReplayBuffer(RingBuffer):
     config_class = AdvancedBufferConfig
     config: AdvancedBufferConfig
     _gathered: Callable[[Rows, int, float], dict[str, Any]] | None = None
-    """What a subclass returns for drawn rows, in place of the storage's ``gather``."""
+    """Function of a subclass that returns the data of drawn rows, in place of the storage's ``gather``."""
 
     def _set_up(self) -> None:
         size = self.config.replay_buffer_size

@@ -70,7 +70,7 @@ class HERReplayBuffer(NaiveReplayBuffer):
         self._episodes = EpisodeRows(self.config.replay_buffer_size)
         self._compute_reward: GoalFunction | None = None
         self._compute_terminated: GoalFunction | None = None
-        self._is_checked = False  # whether the env computes the rewards of its own steps
+        self._is_checked = False  # whether the env's function gave the stored rewards
 
     def use_env(self, env: Any) -> None:
         """Take the functions that judge goals from an env, whose state is not used.

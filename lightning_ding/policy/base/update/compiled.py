@@ -188,7 +188,7 @@ class CompiledGradient:
 
     @property
     def _kind(self) -> Any:
-        """What a call changes for all parameters: ``double()``, ``to(device)``, an autocast context."""
+        """The properties of parameters that ``double()``, ``to(device)`` and autocast contexts change."""
         first = self._parameters[0]
         return first.dtype, first.device, torch.is_autocast_enabled(first.device.type)
 
@@ -302,11 +302,11 @@ def _owned_tensors(module: nn.Module) -> Iterator[tuple[str, tuple[dict[str, Any
     """Yield the name of each parameter and buffer of a module, and the dict with the key where it is found."""
     seen: set[int] = set()
     for prefix, below in module.named_modules():
-        for owner in (below._parameters, below._buffers):
-            for name, tensor in owner.items():
-                if tensor is not None and id(tensor) not in seen:
-                    seen.add(id(tensor))
-                    yield f"{prefix}.{name}", (owner, name)
+        owners: tuple[dict[str, Any], ...] = (below._parameters, below._buffers)
+        for owner, name, tensor in [(one, *item) for one in owners for item in one.items()]:
+            if tensor is not None and id(tensor) not in seen:
+                seen.add(id(tensor))
+                yield f"{prefix}.{name}", (owner, name)
 
 
 def _read(batch: Batch, form: list[Any]) -> list[Tensor]:

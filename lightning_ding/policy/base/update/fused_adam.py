@@ -108,17 +108,6 @@ def is_current(tensors: AdamTensors, optimizer: Optimizer) -> bool:
     return True
 
 
-def is_same(known: Any, state: Any) -> bool:
-    """Return whether a parameter's state is ``known[0]`` and has the tensors ``known[1:]``."""
-    return (
-        known is not None
-        and state is known[0]
-        and state["exp_avg"] is known[1]
-        and state["exp_avg_sq"] is known[2]
-        and state["step"] is known[3]
-    )
-
-
 def adam_tensors(optimizer: Optimizer, parameters: list[Tensor]) -> AdamTensors | None:
     """Return the tensors of parameters; None if one has no state yet, or they are not of one device and type.
 
