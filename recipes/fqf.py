@@ -18,7 +18,7 @@ from lightning_ding.policy import FQFPolicy
 
 ENV_ID = "CartPole-v1"
 NUM_ENVS = 8
-MAX_ENV_STEP = 50_000
+MAX_ENV_STEP = 100_000
 CONFIG = {
     "nstep": 3,
     "model": {"num_quantiles": 8},
