@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "contributing"
 FLAGS = re.MULTILINE | re.DOTALL
-STEP = re.compile(r"^(?:Create|In) `([^`]+)`(?:, after `([^\n]+)`)?:\n\n```\w*\n(.*?)^```$", FLAGS)
+STEP = re.compile(r"^(?:Create|In) `([^`]+)`(?:, after `([^\n]+)`)?:\n\n(`{3,})\w*\n(.*?)^\3$", FLAGS)
 COMMAND = re.compile(r"^## Check\n\n```bash\n(.*?)^```$", FLAGS)
 NOT_COPIED = (".*", "build", "runs", "*.egg-info", "results", "__pycache__")
 
@@ -29,7 +29,7 @@ class Step(NamedTuple):
 
 
 def steps_of(page: Path) -> list[Step]:
-    return [Step(*found) for found in STEP.findall(page.read_text())]
+    return [Step(file, anchor, text) for file, anchor, _, text in STEP.findall(page.read_text())]
 
 
 def carry_out(step: Step, root: Path) -> None:

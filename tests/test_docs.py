@@ -68,7 +68,7 @@ def test_make_target_of_the_readme_exists(command: str) -> None:
 
 def test_every_link_to_a_file_leads_to_one() -> None:
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    texts = {page: re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL) for page in pages}
+    texts = {page: re.sub(r"^(`{3,}).*?^\1$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL) for page in pages}
     links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", texts[page])]
     files = [(page, link) for page, link in links if not link.startswith(("http:", "https:"))]
     assert len(pages) >= 20
@@ -86,30 +86,43 @@ def test_names_in_the_training_page_exist() -> None:
     assert {name for name in names if name.strip("_") not in source} == set()
 
 
-ALGORITHMS = (ROOT / "docs" / "algorithms.md").read_text()
-ROW = re.compile(r"^\| \[`(\w+)`\]\((algorithms/\w+\.md)#\1\) \| `(\w+)` \|.*\| ([^|]+) \|$", flags=re.MULTILINE)
-SECTION = re.compile(r"^## `(\w+)`\n(.*?)(?=^## |\Z)", flags=re.MULTILINE | re.DOTALL)
+DOCS = ROOT / "docs"
+PAGES = {page.stem: page.read_text() for page in sorted((DOCS / "algorithms").glob("*.md"))}
+ROW = re.compile(r"^\| \[`(\w+)`\]\(algorithms/\1\.md\) \|.*\| ([^|]+) \|$", flags=re.MULTILINE)
+NAMES = re.compile(r"^\| `(\w+)` \| \[`(\w+)`\]\(\.\./api/[\w/]+\.md#([\w.]+)\) \|", flags=re.MULTILINE)
 OPTION = re.compile(r"`((?:learn|model|collect)\.\w+)` \(([\d.,e-]+)\)")
+PARTS = {
+    "rnd": "lightning_ding.reward_model.rnd.RNDRewardModel",
+    "icm": "lightning_ding.reward_model.icm.ICMRewardModel",
+    "gail": "lightning_ding.reward_model.gail.GAILRewardModel",
+    "her": "lightning_ding.worker.buffer.her.HERReplayBuffer",
+}
+HEADINGS = ["When to use it", "What to tune first", "How it differs", "What was measured"]
 
 
-def sections(page: Path) -> dict[str, str]:
-    return dict(SECTION.findall(page.read_text()))
-
-
-def test_every_algorithm_has_a_row_and_a_section() -> None:
+def test_every_algorithm_has_a_row_and_a_page() -> None:
     policies = {name: POLICY_REGISTRY.get(name) for name in POLICY_REGISTRY}
-    classes = {name: one.__name__ for name, one in policies.items() if one.__module__.startswith("lightning_ding.")}
-    rows = {name: (page, class_name, proof) for name, page, class_name, proof in ROW.findall(ALGORITHMS)}
-    parts = {"rnd": "RNDRewardModel", "icm": "ICMRewardModel", "gail": "GAILRewardModel", "her": "HERReplayBuffer"}
-    assert {name: class_name for name, (_, class_name, _) in rows.items()} == classes | parts
-    for name, (page, _, proof) in rows.items():
-        assert ("Not measured yet" in sections(ROOT / "docs" / page)[name]) == (proof == "not yet"), name
+    classes = {name: f"{one.__module__}.{one.__qualname__}" for name, one in policies.items()}
+    ours = {name: path for name, path in classes.items() if path.startswith("lightning_ding.")} | PARTS
+    rows = dict(ROW.findall((DOCS / "algorithms.md").read_text()))
+    assert set(rows) == set(PAGES) == set(ours)
+    for name, page in PAGES.items():
+        assert NAMES.findall(page) == [(name, ours[name].rpartition(".")[2], ours[name])]
+        assert ("Not measured yet" in page) == (rows[name] == "not yet"), name
 
 
-def test_options_of_the_algorithms_have_the_defaults_of_their_sections() -> None:
-    pages = (ROOT / "docs" / "algorithms").glob("*.md")
-    found = {name: OPTION.findall(text) for page in pages for name, text in sections(page).items()}
-    options = [(name, *option) for name, all_of in found.items() for option in all_of if name in POLICY_REGISTRY]
+@pytest.mark.parametrize("name", PAGES)
+def test_page_of_an_algorithm_has_its_recipe_its_config_and_four_headings(name: str) -> None:
+    page = PAGES[name]
+    assert f"(../../recipes/{name}.py)" in page
+    assert re.findall(r"^## (.*)$", page, flags=re.MULTILINE) == HEADINGS
+    (config,) = re.findall(r"\(\.\./\.\./(recipes/configs/\w+\.yaml)\)", page)
+    assert f"\nlightning-ding fit --config {config}\n" in page
+    assert (ROOT / config).read_text().startswith(f"# lightning-ding fit --config {config}\n")
+
+
+def test_options_of_the_algorithms_have_the_defaults_of_their_pages() -> None:
+    options = [(name, *option) for name in PAGES if name in POLICY_REGISTRY for option in OPTION.findall(PAGES[name])]
     assert len(options) >= 60
     for name, path, default in options:
         section, key = path.split(".")
@@ -118,10 +131,9 @@ def test_options_of_the_algorithms_have_the_defaults_of_their_sections() -> None
 
 
 def test_every_link_to_a_heading_of_an_algorithm_leads_to_one() -> None:
-    pages = [ROOT / "docs" / "algorithms.md", *(ROOT / "docs" / "algorithms").glob("*.md")]
+    pages = [DOCS / "algorithms.md", *(DOCS / "algorithms").glob("*.md")]
     headings = {
-        page: set(re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE))
-        for page in (ROOT / "docs").rglob("*.md")
+        page: set(re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)) for page in DOCS.rglob("*.md")
     }
     anchors = {
         page: {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in all_of}
