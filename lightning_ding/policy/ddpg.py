@@ -32,6 +32,7 @@ from torch import Tensor
 from lightning_ding import nested, rl
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.base.predict import Way
 from lightning_ding.policy.base.spaces import actor_shapes, obs_shape
 from lightning_ding.policy.qac import Batch, QACConfig, QACLearnConfig, QACModelConfig, QACOtherConfig, QACPolicy
 from lightning_ding.policy.replay_policy import ReplayCollectConfig
@@ -251,6 +252,11 @@ class DDPGPolicy(QACPolicy[DDPGConfig]):
         else:
             noise = rl.gaussian_noise(shape, collect.noise_sigma if sigma is None else sigma, self.rng)
         return (action + torch.from_numpy(noise).to(action)).clamp(-1, 1)
+
+    def new_memory(self, way: Way) -> dict[str, Any]:
+        """Return new Ornstein-Uhlenbeck noise for exploring with it, by the name of its attribute."""
+        is_used = way == "collect" and self.config.collect.noise_type == "ou"
+        return {"ou_noise": rl.OrnsteinUhlenbeckNoise(self.config.collect.noise_sigma)} if is_used else {}
 
     def _reset_collect(self, data_id: Sequence[int] | None = None) -> None:
         self.ou_noise.reset(data_id)

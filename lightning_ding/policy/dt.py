@@ -27,6 +27,7 @@ from lightning_ding import nested, rl
 from lightning_ding.config import moved, require
 from lightning_ding.policy.actor_policy import ActorPolicy
 from lightning_ding.policy.base.config import LearnConfig, NetworkConfig, PolicyConfig
+from lightning_ding.policy.base.predict import Way
 from lightning_ding.policy.base.spaces import ActionBounds
 from lightning_ding.policy.base.update.optimizers import OptimizerConfig, make_optimizer
 from lightning_ding.registry import POLICY_REGISTRY
@@ -165,8 +166,12 @@ class DTPolicy(ActorPolicy[DTConfig]):
         self.updater.optimizers = [make_optimizer(learn.optimizer, self.model.parameters(), learn.learning_rate)]
 
     def _init_eval(self) -> None:
+        self._contexts: Contexts = self.new_memory("eval")["_contexts"]
+
+    def new_memory(self, way: Way) -> dict[str, Any]:
+        """Return empty contexts, by the name of their attribute."""
         target = self.config.rtg_scale if self.config.rtg_target is None else self.config.rtg_target
-        self._contexts = Contexts(self.config.context_len, target)
+        return {"_contexts": Contexts(self.config.context_len, target)}
 
     def _forward_learn(self, batch: dict[str, Any]) -> dict[str, Any]:
         return self.updater.minimise(self.loss, batch)

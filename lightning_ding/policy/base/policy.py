@@ -17,29 +17,28 @@ from gymnasium import spaces
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
-from lightning_ding.config import ConfigLike, nearest, resolve, to_dict, to_easydict
+from lightning_ding.config import ConfigLike, resolve, to_dict, to_easydict
 from lightning_ding.di_engine.checkpoint import load_ding_checkpoint
 from lightning_ding.model import create_model
 from lightning_ding.modes import CollectMode, CommandMode, EvalMode, LearnMode, enabled_fields, not_implemented
-from lightning_ding.policy.base import attributes
+from lightning_ding.policy.base import attributes, saved_state
 from lightning_ding.policy.base.acting import ActionSelector
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
-from lightning_ding.policy.base.normaliser import Normaliser, check_holds_statistics
-from lightning_ding.policy.base.older_configs import check_meaning, renewed, to_save
+from lightning_ding.policy.base.normaliser import Normaliser
+from lightning_ding.policy.base.older_configs import renewed, to_save
+from lightning_ding.policy.base.predict import Actor, Spaces, Way, predict
 from lightning_ding.policy.base.reference_form import step_of, with_reference_names
 from lightning_ding.policy.base.round import Batch, Round, RoundLearner
 from lightning_ding.policy.base.spaces import ActionStart, missing_shapes, network_section
 from lightning_ding.policy.base.trainer import (
-    HANDED_OVER,
-    acting_precision,
     attached_trainer,
+    build_for_trainer,
     call_transfer_hooks,
     check_callbacks,
     is_forked,
     prepare_trainer,
     shorten_rounds,
-    spaces_of,
     with_stored_signature,
 )
 from lightning_ding.policy.base.update.updater import Updater
@@ -95,6 +94,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         self.metrics = MeanMetrics()
         self.normaliser = Normaliser()  # switched on by norm_obs and norm_reward of a datamodule
         self.rng = np.random.default_rng()
+        self.env_spaces: Spaces | None = None  # of one env, for predict; set by build, and part of a checkpoint
         self.model: nn.Module = nn.Identity()
         self.updater = Updater(self, self.config, self.progress)
         self.learner = self._learner_class(self)
@@ -235,6 +235,7 @@ class Policy(LightningModule, Generic[ConfigT]):
                 self.learner.rewards.build()
         if not self._is_built:
             self._initialise(None)
+        self.env_spaces = (observation_space, action_space)
         return self
 
     def configure_model(self) -> None:
@@ -243,16 +244,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         Raises:
             RuntimeError: If neither the config nor a datamodule provides the spaces.
         """
-        trainer = attached_trainer(self)
-        self._action_selector.precision = acting_precision(trainer)
-        env_spaces = spaces_of(trainer)
-        if env_spaces is not None:
-            self.build(*env_spaces)
-        elif not self._is_built:
-            raise RuntimeError(
-                f"{type(self).__name__} has no spaces: set model.obs_shape and model.action_shape in its "
-                "config, call build(observation_space, action_space), or use a datamodule that has an env"
-            )
+        build_for_trainer(self, self._action_selector)
 
     def _initialise(self, model: nn.Module | None) -> None:
         if self._needs_model():
@@ -324,6 +316,22 @@ class Policy(LightningModule, Generic[ConfigT]):
     def _transition(self, obs: Any, output: Any, timestep: Any) -> dict[str, Any]:
         """Return the columns of B transitions, or the transition of one env for its step in DI-engine's form."""
         return self._process_transition(obs, output, step_of(timestep))
+
+    def predict(self, obs: Any, *, deterministic: bool = True) -> Any:
+        """Return the action for an observation, or those for a batch, as ``env.step`` takes them; see ``predict``."""
+        return predict(self, obs, deterministic)
+
+    def actor(self, *, deterministic: bool = True) -> Actor:
+        """Return an object that acts with this policy and remembers what it saw, for one env or a batch of them.
+
+        Args:
+            deterministic: Act as in evaluations; otherwise as in training, with exploration.
+        """
+        return Actor(self, deterministic)
+
+    def new_memory(self, way: Way) -> dict[str, Any]:
+        """Return empty memory for acting as in training or in evaluations, by the attribute that holds it."""
+        return {}
 
     def forward(self, obs: Any) -> Tensor:
         """Return the greedy action for each of B observations."""
@@ -397,19 +405,12 @@ class Policy(LightningModule, Generic[ConfigT]):
         log_episodes(self, "test", batch)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the counters (Lightning hook)."""
-        checkpoint["progress"] = self.progress.state_dict()
-        checkpoint["non_finite"] = self.updater.guard.state_dict()
+        """Add the counters and the spaces (Lightning hook)."""
+        saved_state.save(self, checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the counters (Lightning hook)."""
-        if "progress" not in checkpoint:
-            raise KeyError(f"the checkpoint contains no 'progress'; {nearest('progress', checkpoint)}")
-        check_holds_statistics(checkpoint)
-        check_meaning(self.config, checkpoint.get("hyper_parameters", {}).get("cfg", {}))
-        self.progress.load_state_dict(checkpoint["progress"])
-        if "non_finite" in checkpoint:  # checkpoints of older versions lack it
-            self.updater.guard.load_state_dict(checkpoint["non_finite"])
+        """Restore the counters and the spaces (Lightning hook)."""
+        saved_state.load(self, checkpoint)
 
     def teardown(self, stage: str) -> None:
         """Act in full precision again, and let a forked rank hand over its state (Lightning hook)."""
@@ -421,21 +422,11 @@ class Policy(LightningModule, Generic[ConfigT]):
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Return parameters and buffers by name; at the end of a forked rank also what the main process needs."""
         state: dict[str, Any] = super().state_dict(*args, **kwargs)
-        if self._hands_over:
-            state[HANDED_OVER] = {"cfg": self.hparams["cfg"]}
-            self.on_save_checkpoint(state[HANDED_OVER])
-        return state
+        return state | saved_state.hand_over(self) if self._hands_over else state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Restore the state that ``state_dict`` returned; a handed-over state makes the network if there is none."""
-        weights = {name: value for name, value in state_dict.items() if name != HANDED_OVER}
-        if HANDED_OVER in state_dict:
-            self.config = self._read_config(state_dict[HANDED_OVER]["cfg"])
-            self.hparams["cfg"] = to_save(self)
-            if not self._is_built:
-                self._initialise(None)
-            self.on_load_checkpoint(state_dict[HANDED_OVER])
-        return super().load_state_dict(weights, strict=strict, assign=assign)
+        return super().load_state_dict(saved_state.take_over(self, state_dict), strict=strict, assign=assign)
 
     def load_ding_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Load the weights of a checkpoint of DI-engine; see :mod:`lightning_ding.di_engine.checkpoint`."""

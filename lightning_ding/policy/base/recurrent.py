@@ -193,8 +193,9 @@ def with_memory(policy_class: PolicyClass) -> PolicyClass:
     methods: dict[str, Any] = {
         "forward": forward,
         "_selector_class": RecurrentSelector,
-        "_init_collect": lambda self: setattr(self, "_collecting", EnvStates()),
-        "_init_eval": lambda self: setattr(self, "_evaluating", EnvStates()),
+        "_init_collect": lambda self: self.__dict__.update(self.new_memory("collect")),
+        "_init_eval": lambda self: self.__dict__.update(self.new_memory("eval")),
+        "new_memory": lambda self, way: {"_evaluating" if way == "eval" else "_collecting": EnvStates()},
         "_process_transition": process_transition,
         "_reset_collect": lambda self, data_id=None: self._collecting.reset(data_id),
         "_reset_eval": lambda self, data_id=None: self._evaluating.reset(data_id),

@@ -302,3 +302,21 @@ def attached_trainer(module: LightningModule) -> Trainer | None:
         return module.trainer
     except RuntimeError:  # raised by Lightning for a module without a Trainer
         return None
+
+
+def build_for_trainer(policy: Any, action_selector: Any) -> None:
+    """Build the network of a policy from the spaces of its Trainer's datamodule, and act in the Trainer's precision.
+
+    Raises:
+        RuntimeError: If neither the config nor a datamodule provides the spaces.
+    """
+    trainer = attached_trainer(policy)
+    action_selector.precision = acting_precision(trainer)
+    env_spaces = spaces_of(trainer)
+    if env_spaces is not None:
+        policy.build(*env_spaces)
+    elif not policy.is_built:
+        raise RuntimeError(
+            f"{type(policy).__name__} has no spaces: set model.obs_shape and model.action_shape in its "
+            "config, call build(observation_space, action_space), or use a datamodule that has an env"
+        )

@@ -248,7 +248,8 @@ class ReferencePolicy(Policy[ReferenceConfig]):
         self._is_built = True
 
     def build(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> Policy[ReferenceConfig]:
-        """Take note of the shape of actions; the network was made by the constructor."""
+        """Take note of the spaces; the network was made by the constructor."""
+        self.env_spaces = (observation_space, action_space)
         shape = action_space.shape
         self._action_selector.action_shape = None if shape is None else tuple(shape)
         return self

@@ -1,0 +1,79 @@
+"""What a policy adds to a checkpoint, and what a forked rank hands over to the process that started it.
+
+A checkpoint holds the counters of the run, the state of the check for non-finite updates, and the spaces of the env.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lightning_ding.config import nearest
+from lightning_ding.policy.base.normaliser import check_holds_statistics
+from lightning_ding.policy.base.older_configs import check_meaning, to_save
+from lightning_ding.policy.base.saved_spaces import from_plain, to_plain
+from lightning_ding.policy.base.trainer import HANDED_OVER
+
+SPACES = "env_spaces"
+"""Key of the observation and the action space of one env in a checkpoint."""
+
+
+def save(policy: Any, checkpoint: dict[str, Any]) -> None:
+    """Add the state of a policy to a Lightning checkpoint."""
+    checkpoint["progress"] = policy.progress.state_dict()
+    checkpoint["non_finite"] = policy.updater.guard.state_dict()
+    checkpoint[SPACES] = plain_spaces(policy)
+
+
+def load(policy: Any, checkpoint: Mapping[str, Any]) -> None:
+    """Restore what :func:`save` added.
+
+    Raises:
+        KeyError: If the checkpoint lacks the counters.
+        ValueError: If the config repeats numbers of an older version that have another meaning now.
+    """
+    if "progress" not in checkpoint:
+        raise KeyError(f"the checkpoint contains no 'progress'; {nearest('progress', checkpoint)}")
+    check_holds_statistics(checkpoint)
+    check_meaning(policy.config, checkpoint.get("hyper_parameters", {}).get("cfg", {}))
+    policy.progress.load_state_dict(checkpoint["progress"])
+    if "non_finite" in checkpoint:  # checkpoints of older versions lack it
+        policy.updater.guard.load_state_dict(checkpoint["non_finite"])
+    set_spaces(policy, checkpoint.get(SPACES))  # so do they
+
+
+def plain_spaces(policy: Any) -> list[dict[str, Any]] | None:
+    """Return the observation and the action space of one env as builtins.
+
+    None means that they are not known, or of a type that :mod:`saved_spaces` does not describe. The policy then has to
+    be built before it predicts.
+    """
+    try:
+        return None if policy.env_spaces is None else [to_plain(space) for space in policy.env_spaces]
+    except TypeError:
+        return None
+
+
+def set_spaces(policy: Any, plain: list[dict[str, Any]] | None) -> None:
+    """Give a policy the spaces that :func:`plain_spaces` returned, unless it was built for an env."""
+    if plain is not None and policy.env_spaces is None:
+        observation_space, action_space = map(from_plain, plain)
+        policy.env_spaces = (observation_space, action_space)
+
+
+def hand_over(policy: Any) -> dict[str, Any]:
+    """Return what the main process needs of a policy in a forked rank, in addition to parameters and buffers."""
+    handed_over = {"cfg": policy.hparams["cfg"]}
+    policy.on_save_checkpoint(handed_over)
+    return {HANDED_OVER: handed_over}
+
+
+def take_over(policy: Any, state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """Make a policy that of a rank, if a rank handed it over, and return its parameters and buffers."""
+    if HANDED_OVER in state_dict:
+        policy.config = policy._read_config(state_dict[HANDED_OVER]["cfg"])
+        policy.hparams["cfg"] = to_save(policy)
+        if not policy.is_built:
+            policy._initialise(None)
+        policy.on_load_checkpoint(state_dict[HANDED_OVER])
+    return {name: value for name, value in state_dict.items() if name != HANDED_OVER}
