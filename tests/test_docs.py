@@ -14,13 +14,14 @@ import lightning_ding.policy  # noqa: F401 - registers the algorithms
 from lightning_ding.entry.config_file import read_config
 from lightning_ding.entry.roles import Parser
 from lightning_ding.registry import POLICY_REGISTRY
+from tests.docs.pages import code_of
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 
 def blocks(language: str, page: str = README) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)
+    return code_of(language, page)
 
 
 def commands(program: str) -> list[str]:

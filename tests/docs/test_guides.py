@@ -1,0 +1,24 @@
+"""Every block of every guide runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import NOT_TESTED, Block, as_before, blocks_of, run_page
+from tests.test_docs import ROOT
+
+GUIDES = sorted((ROOT / "docs" / "guides").rglob("*.md"))
+PAGES = {"index.md", "own_env.md", "own_network.md", "own_algorithm.md", "own_callback.md", "offline.md"}
+
+
+def test_every_guide_is_run_here() -> None:
+    assert {page.name for page in GUIDES} >= PAGES
+    assert len(GUIDES) == len(list((ROOT / "docs" / "guides").iterdir()))
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def test_blocks_of_a_guide_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with as_before(tmp_path, monkeypatch):
+        run_page(page)
