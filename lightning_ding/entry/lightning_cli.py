@@ -212,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     DingParser.config_class = made.config_class
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # the warnings concern calls by Lightning
     try:
-        _run(made, arguments, given)
+        _run(made, given)
     except Exception as error:
         if not is_refusal(error):
             raise
@@ -220,11 +220,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(2) from error
 
 
-def _run(made: type[Policy[Any]], arguments: Sequence[str] | None, given: list[str]) -> None:
+def _run(made: type[Policy[Any]], given: list[str]) -> None:
     DingCLI(
         cast(Any, policy_maker)(made),
         datamodule_class(made),
-        args=None if arguments is None else given,
+        args=None if given == sys.argv[1:] else given,  # Lightning warns of arguments in addition to sys.argv
         parser_kwargs={"prog": "lightning-ding"},  # also under python -m
         auto_configure_optimizers=False,
         save_config_kwargs={"overwrite": True},  # a resumed run writes into its folder again

@@ -109,6 +109,7 @@ def run_command(line: str) -> None:
     if not words or words[0] in NOT_RUN:
         return
     program, *options = words
+    code: Any = None
     try:
         if program == "lightning-ding":
             sys.argv = [program, *options]
@@ -119,7 +120,8 @@ def run_command(line: str) -> None:
         else:
             raise ValueError(f"a command must be lightning-ding, python FILE.py, or one of {NOT_RUN}, got {line!r}")
     except SystemExit as end:
-        assert end.code in (0, None), f"{line!r} ended with exit code {end.code}"
+        code = end.code
+    assert code in (0, None), f"{line!r} ended with exit code {code}"
 
 
 @contextmanager

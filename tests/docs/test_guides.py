@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import NOT_TESTED, Block, as_before, blocks_of, run_page
+from tests.docs.pages import as_before, run_page
 from tests.test_docs import ROOT
 
 GUIDES = sorted((ROOT / "docs" / "guides").rglob("*.md"))

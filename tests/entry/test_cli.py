@@ -82,6 +82,17 @@ def test_help_of_a_command_names_the_program(
     assert capsys.readouterr().out.startswith("usage: lightning-ding [options] fit ")
 
 
+def test_console_script_causes_no_warning_of_lightning(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["lightning-ding", "fit", "--policy", "dqn", "--print_config"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 0
+    assert "policy: dqn" in capsys.readouterr().out
+    assert [str(one.message) for one in recwarn if "args parameter" in str(one.message)] == []
+
+
 def caught(call: Callable[[], Any]) -> BaseException:
     try:
         call()
