@@ -39,10 +39,10 @@ class DataSource(Protocol):
         """Request a round once; called in a thread.
 
         Args:
-            batch_size: Transitions of a minibatch, >= 1.
+            batch_size: Transitions or sequences of a minibatch, >= 1.
             num_batches: Minibatches of the round, >= 1.
             cur_learner_iter: Updates made so far, ``train_iter``.
-            options: ``n_step`` and ``discount_factor`` for n-step returns.
+            options: Arguments of the buffer's ``sample`` that the policy needs, such as ``n_step``.
             rank: Global rank of the learner, from 0.
 
         Returns:
@@ -199,10 +199,9 @@ class RemoteReplayDataModule(CollectingDataModule):
 
     def _ask(self) -> RemoteData:
         collect = self._policy.collect_mode.get_attribute
-        options = {"n_step": collect("nstep"), "discount_factor": collect("discount_factor")}
         amount = (collect("batch_size"), collect("update_per_collect"))
         rank = cast(Trainer, self.trainer).global_rank
-        return self.comm_learner.get_data(*amount, self._policy.progress.train_iter, options, rank)
+        return self.comm_learner.get_data(*amount, self._policy.progress.train_iter, collect("sample_options"), rank)
 
     def _next_round(self) -> RemoteRound | None:
         """Return the next round; after the last one, stop the Trainer and return None."""
@@ -220,8 +219,14 @@ class RemoteReplayDataModule(CollectingDataModule):
         self._metrics = {**metrics, "remote/prefetched": float(feed.ready)}
         data = cast("dict[str, Any]", cast(RemoteData, answer).data)
         if self._policy.normaliser.is_on:
-            self._policy.normaliser.update(nested.apply(lambda x: x.flatten(0, 1), {"obs": data["obs"]}))
+            self._policy.normaliser.update({"obs": self._observations(data)})
         return RemoteRound(data, self._policy.collect_mode.get_attribute("update_per_collect"))
+
+    def _observations(self, data: dict[str, Any]) -> Any:
+        """Return the observations of a round, without the padding of sequences, with one leading axis."""
+        if self._policy.learns_from_sequences:
+            return nested.index(data["obs"], data["mask"])
+        return nested.apply(lambda x: x.flatten(0, 1), data["obs"])
 
     def _agree(self, is_over: bool, answer: RemoteData | None) -> bool:
         """Copy the counters that rank zero received to all ranks; return whether any rank has no round."""
@@ -263,17 +268,17 @@ class RemoteReplayDataModule(CollectingDataModule):
         self._reset()
 
     def _check_policy(self, policy: Any) -> None:
-        """Check that the policy learns from replay of single transitions alone.
+        """Check that the policy learns from replay alone.
 
         Raises:
-            ValueError: If the policy learns from rollouts, from sequences, or from demonstrations too.
+            ValueError: If the policy learns from rollouts, from a data set, or from demonstrations too.
         """
         name = type(policy).__name__
         is_enough = policy.get_attribute("demonstrations") == "optional"
         require(is_enough, "policy", "one that needs no demonstrations", name)
         require(not policy.get_attribute("on_policy"), "policy", "one that learns from replay", name)
-        takes_single = not policy.learns_from_sequences
-        require(takes_single, "policy", "one that learns from single transitions in a distributed run", name)
+        collects = policy.get_attribute("n_sample") is not None
+        require(collects, "policy", "one that collects (use OfflineDataModule for this one)", name)
         policy.learner.rewards.refuse("RemoteDataModule")
 
     def _setup_evaluator(self, stage: str) -> None:

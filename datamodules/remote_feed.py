@@ -1,6 +1,6 @@
 """Rounds of minibatches that a thread fetches from a coordinator ahead of the learner.
 
-Shapes: B transitions of a minibatch, U minibatches of a round.
+Shapes: B transitions or sequences of a minibatch, T steps of a sequence, U minibatches of a round.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class RemoteData:
     """The answer to a learner that requested a round."""
 
     data: dict[str, Any] | None = None
-    """All minibatches, leading axes (U, B); None if there are not enough data at the moment."""
+    """All minibatches, leading axes (U, B), or of sequences (U, T, B); None if there are not enough data at the
+    moment."""
     wait: float = 0.0
     """Seconds after which to request again if there are no data."""
     stop: bool = False

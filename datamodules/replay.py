@@ -29,6 +29,7 @@ from lightning_ding.envs.named import EnvLike, Names, Wrappers
 from lightning_ding.envs.vector import MODES, SEPARATE_MODES, EnvTimeout, VectorMode
 from lightning_ding.ranks import on_any_rank
 from lightning_ding.worker import IBuffer, create_buffer, get_serial_collector_cls
+from lightning_ding.worker.buffer.base import check_samples
 
 logger = logging.getLogger(__name__)
 
@@ -331,24 +332,9 @@ class ReplayDataModule(CollectingDataModule):
             self.buffer = create_buffer(config, seed=self._seeds().of("replay"))
             self._demonstrations = None
         self.buffer.budget = self.max_env_step
-        if self.buffer.gives_sequences != policy.learns_from_sequences:
-            kind = "sequences, such as 'sequence'" if policy.learns_from_sequences else "transitions, such as 'naive'"
-            raise ValueError(
-                f"other.replay_buffer.type must be one whose samples are {kind}, for this policy, got {config.type!r}"
-            )
-        if policy.learns_from_sequences:
-            for key, default in (("sequence_length", None), ("burn_in", 0)):
-                allowed = f"{default}, because the policy's own options say it"
-                given = getattr(self.buffer.config, key, default)
-                require(given == default, f"other.replay_buffer.{key}", allowed, given)
+        check_samples(config, policy.learns_from_sequences, policy.get_attribute("priority"))
         size, batch_size = config.replay_buffer_size, policy.get_attribute("batch_size")
         fits = f"at least learn.batch_size ({batch_size})"
         require(size >= batch_size, "other.replay_buffer.replay_buffer_size", fits, size)
-        if policy.get_attribute("priority") and not self.buffer.is_prioritised:
-            raise ValueError(
-                "priority needs a prioritised buffer, but other.replay_buffer.type is "
-                f"{config.type!r}, which stores no priorities; use "
-                f"{'prioritised_sequence' if policy.learns_from_sequences else 'advanced'!r}"
-            )
         if self._demonstrations is None:
             self._set_up_demonstrations()

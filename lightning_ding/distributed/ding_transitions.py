@@ -34,6 +34,7 @@ METADATA = frozenset(
 )
 """Entries that are not part of a transition, but of its metadata or of the buffer."""
 NEEDED = ("obs", "action", "reward")
+SINGLE = "one that learns from single transitions where batches are lists of transitions, as in DI-engine"
 
 
 def as_columns(batch: Sequence[Any] | Mapping[str, Any], discount_factor: float = 1.0) -> dict[str, Any]:
@@ -55,6 +56,16 @@ def as_columns(batch: Sequence[Any] | Mapping[str, Any], discount_factor: float 
             raise TypeError(f"transitions must be mappings, got {type(sample).__name__}: {sample!r}")
     rows = [_converted(_numbers(sample), discount_factor, batch_axes=0) for sample in samples]
     return cast("dict[str, Any]", nested.stack(rows))
+
+
+def transitions_of(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the transitions of a round with one minibatch, leading axes (1, B), as a list of B dicts.
+
+    Raises:
+        ValueError: If the minibatch has sequences, which a list of transitions cannot represent.
+    """
+    require("learn_mask" not in data, "the policy", SINGLE, "one that learns from sequences")
+    return [cast("dict[str, Any]", row) for row in nested.unbind(nested.index(dict(data), 0))]
 
 
 def rows_for_buffer(data: Mapping[str, Any] | Sequence[Mapping[str, Any]], policy_version: int, episode: int) -> Any:

@@ -6,7 +6,7 @@ Every function of this module raises a ``Refusal`` of status 400 for a field tha
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from lightning_ding.distributed.coordinator.schema import EPISODES
@@ -76,7 +76,9 @@ def _checked(good: bool, name: str, allowed: str, value: Any) -> Any:
     return value
 
 
-LONGEST_RETURN = 1000  # largest n_step
+LONGEST_WINDOW = 10_000  # largest number of steps of a return or a sequence
+LEAST = {"n_step": 1, "sequence": 1, "burn_in": 0}
+"""Options of the buffer's ``sample`` that are numbers of steps, and the least value of each."""
 
 
 def read_metadata(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,20 +98,25 @@ def read_metadata(message: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def read_sample_options(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the buffer's ``sample`` that a learner may set."""
+def read_sample_options(message: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """Return the arguments of the buffer's ``sample`` that a learner sets.
+
+    Args:
+        message: Request of a learner.
+        known: Names of the arguments that its policy needs.
+    """
     given = mapping(message, "options") if message.get("options") is not None else {}
-    unknown = sorted(given.keys() - {"n_step", "discount_factor"})
+    unknown = sorted(given.keys() - known)
     if unknown:
-        raise Refusal(400, f"options must be among n_step and discount_factor, got {unknown}")
-    options: dict[str, Any] = {}
-    if "n_step" in given:
-        options["n_step"] = whole(given, "n_step", least=1)
-        if options["n_step"] > LONGEST_RETURN:
-            raise Refusal(400, f"n_step must be at most {LONGEST_RETURN}, got {options['n_step']}")
-    if "discount_factor" in given:
-        options["discount_factor"] = number(given, "discount_factor")
-    return options
+        raise Refusal(400, f"options must be among {', '.join(sorted(known))}, got {unknown}")
+    return {name: _sample_option(given, name) for name in given}
+
+
+def _sample_option(given: Mapping[str, Any], name: str) -> Any:
+    if name not in LEAST:
+        return number(given, name)
+    steps = whole(given, name, LEAST[name])
+    return _checked(steps <= LONGEST_WINDOW, name, f"at most {LONGEST_WINDOW}", steps)
 
 
 def read_info(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -149,13 +149,17 @@ def check_players(modes: Any, num_players: int | None) -> Sequence[Any]:
 
     Raises:
         TypeError: If ``modes`` is not a sequence of modes.
-        ValueError: If there are fewer than two, or not as many as the env has players.
+        ValueError: If there are fewer than two, or not as many as the env has players, or one has memory.
     """
     if not isinstance(modes, Sequence) or hasattr(modes, "_fields"):  # one mode is a tuple of functions
         raise TypeError(f"policy must be a sequence with the mode of each player, got {type(modes).__name__}")
     require(len(modes) >= 2, "policy", "a sequence of at least two modes", f"{len(modes)} of them")
     if num_players is not None and len(modes) != num_players:
         raise ValueError(f"policy must hold as many modes as the env has players, {num_players}, got {len(modes)}")
+    for number, mode in enumerate(modes):
+        has_memory = isinstance(mode, (CollectMode, EvalMode)) and attribute(mode, "has_memory", False)
+        allowed = "one without memory, because a state belongs to an env and not to a player of a game"
+        require(not has_memory, f"policy of player {number}", allowed, "one with a recurrent network")
     return tuple(modes)
 
 

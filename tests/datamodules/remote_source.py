@@ -29,17 +29,30 @@ def minibatches(number: int, updates: int = UPDATES, prioritised: bool = False) 
     return data
 
 
+def sequences(data: dict[str, Any], length: int) -> dict[str, Any]:
+    """Return a round of sequences of equal steps, whose last one is padding, with log-probabilities."""
+    steps = {name: column.unsqueeze(1).repeat_interleave(length, 1) for name, column in data.items()}
+    mask = torch.ones_like(steps["terminated"])
+    mask[:, -1] = False
+    return steps | {"mask": mask, "log_prob": torch.full(mask.shape, -0.7)}
+
+
 class Source:
     """Answers as a coordinator would, with ``rounds`` rounds and then what ``afterwards`` says."""
 
     def __init__(
-        self, rounds: int, afterwards: RemoteData | Exception | None = None, prioritised: bool = False
+        self,
+        rounds: int,
+        afterwards: RemoteData | Exception | None = None,
+        prioritised: bool = False,
+        in_sequences: int | None = None,
     ) -> None:
         self.rounds = rounds
         self.afterwards = (
             afterwards if afterwards is not None else RemoteData(stop=True, progress=self.progress(rounds))
         )
         self.prioritised = prioritised
+        self.in_sequences = in_sequences
         self.asked: list[tuple[Any, ...]] = []
 
     def progress(self, number: int) -> dict[str, int]:
@@ -52,6 +65,7 @@ class Source:
         self.asked.append((batch_size, num_batches, cur_learner_iter, dict(options), rank))
         if number < self.rounds:
             data = minibatches(number, num_batches, self.prioritised)
+            data = data if self.in_sequences is None else sequences(data, self.in_sequences)
             stats = {"policy_lag": number + 0.5, "collector_wait": None}
             return RemoteData(data, 0.0, False, self.progress(number), (float(number),), (number + 1,), 1, stats)
         if isinstance(self.afterwards, Exception):

@@ -18,7 +18,7 @@ from lightning_ding.datamodules.epoch import Stream
 from lightning_ding.datamodules.remote import RemoteReplayDataModule
 from lightning_ding.datamodules.remote_feed import RemoteData, RemoteFeed, RemoteRound
 from lightning_ding.datamodules.replay_round import ReplayRound
-from lightning_ding.policy import DQNPolicy, IMPALAPolicy, PPOPolicy
+from lightning_ding.policy import DQNPolicy, DTPolicy, IMPALAPolicy, PPOPolicy
 from tests.datamodules.remote_source import BATCH, UPDATES, Source, minibatches
 
 MakeTrainer = Callable[..., Trainer]
@@ -277,10 +277,19 @@ def test_policies_that_learn_from_rollouts_are_refused(make_trainer: MakeTrainer
         make_trainer().fit(PPOPolicy(), RemoteReplayDataModule(Source(1), "CartPole-v1"))
 
 
-def test_policies_that_learn_from_sequences_are_refused(make_trainer: MakeTrainer) -> None:
-    allowed = "policy must be one that learns from single transitions in a distributed run, got 'IMPALAPolicy'"
-    with pytest.raises(ValueError, match=allowed):
-        make_trainer().fit(IMPALAPolicy(), RemoteReplayDataModule(Source(1), "CartPole-v1"))
+def test_rounds_of_sequences_are_learned_from_and_normalised_without_their_padding(make_trainer: MakeTrainer) -> None:
+    policy = IMPALAPolicy({"unroll_len": 3, "learn": {"batch_size": BATCH, "update_per_collect": UPDATES}})
+    source = Source(2, in_sequences=3)
+    make_trainer().fit(policy, RemoteReplayDataModule(source, "CartPole-v1", norm_obs=True, prefetch=0))
+    assert [asked[3] for asked in source.asked] == [{"sequence": 3}] * 3
+    assert policy.progress.train_iter == 2 * UPDATES
+    real = 2 * UPDATES * BATCH * 2  # of three steps, the last one is padding
+    assert policy.normaliser.state_dict()["obs.count"].item() == real
+
+
+def test_policies_that_do_not_collect_are_refused(make_trainer: MakeTrainer) -> None:
+    with pytest.raises(ValueError, match=r"policy must be one that collects \(use OfflineDataModule"):
+        make_trainer().fit(DTPolicy(), RemoteReplayDataModule(Source(1), "CartPole-v1"))
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:

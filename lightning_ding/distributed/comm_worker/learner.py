@@ -10,14 +10,14 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from lightning.pytorch import Callback
 from typing_extensions import override
 
-from lightning_ding import nested
 from lightning_ding.callbacks.remote import LearningReporter, WeightPublisher
+from lightning_ding.config import require
 from lightning_ding.datamodules.remote_feed import RemoteData
 from lightning_ding.distributed.comm_worker.ding_forms import BatchSource, ColumnsOf, InfoForm, hooks_of_comm_learner
 from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker
@@ -26,9 +26,10 @@ from lightning_ding.distributed.comm_worker.remote_learner import RemoteLearner
 from lightning_ding.distributed.comm_worker.role import BaseCommRole
 from lightning_ding.distributed.config import LearningTask, ParallelLearnerConfig
 from lightning_ding.distributed.ding_config import learner_section
+from lightning_ding.distributed.ding_transitions import SINGLE, transitions_of
 from lightning_ding.distributed.published_weights import publish_weights
 from lightning_ding.distributed.transport import CoordinatorGoneError, Refusal, Role
-from lightning_ding.policy import create_policy
+from lightning_ding.policy import create_policy, get_policy_cls
 from lightning_ding.worker import BaseLearner, LearnerHook, create_learner
 from lightning_ding.worker.log import DEFAULT_EXPERIMENT
 from lightning_ding.worker.players import attribute
@@ -167,8 +168,12 @@ class BaseCommLearner(BaseCommRole):
                 learner and its ``exp_name``, and ``policy``, ``type`` and config of a policy that knows its shapes.
 
         Raises:
-            ValueError: If the task cannot be done, for example because the policy is on-policy.
+            ValueError: If the task cannot be done, for example because the policy is on-policy, or learns from
+                sequences and gets lists of transitions.
         """
+        if "main" not in task_info or self._overrides("get_data"):
+            takes_single = not get_policy_cls(task_info["policy"]).learns_from_sequences
+            require(takes_single, "policy", SINGLE, task_info["policy"]["type"])
         learner = self._task_learner(task_info) if "main" in task_info else self._plain_learner(task_info)
         if not isinstance(learner, RemoteLearner):
             options = {"n_step": 1, "discount_factor": 1.0, **_options(learner)}
@@ -225,6 +230,7 @@ class BaseCommLearner(BaseCommRole):
 
         Raises:
             RuntimeError: If there is no task at the moment.
+            ValueError: If the policy learns from sequences.
             LeaseLostError: If another learner has the task now.
         """
         learner = self.learner
@@ -233,7 +239,7 @@ class BaseCommLearner(BaseCommRole):
         while not self._end_flag:
             answer = self.get_round(batch_size, 1, learner.train_iter, _options(learner))
             if answer.data is not None:
-                return [self._item(cast("dict[str, Any]", row)) for row in nested.unbind(nested.index(answer.data, 0))]
+                return [self._item(row) for row in transitions_of(answer.data)]
             if answer.stop:
                 break
             threading.Event().wait(max(answer.wait, 0.002))
@@ -316,6 +322,5 @@ class _Rounds:
 
 def _options(learner: BaseLearner) -> dict[str, Any]:
     """Return the options for sampling that the policy needs."""
-    names = {"n_step": "nstep", "discount_factor": "discount_factor"}
-    found = {option: attribute(learner.policy, name, None) for option, name in names.items()}
-    return {option: value for option, value in found.items() if value is not None}
+    found: dict[str, Any] = attribute(learner.policy, "sample_options", {})
+    return found

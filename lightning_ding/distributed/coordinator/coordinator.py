@@ -155,6 +155,8 @@ class Coordinator(WorkerEndpoint, DirectCalls):
             self._server.close()
         for thread in self._threads:
             thread.stop()
+        for replay in self.run.replays.values():
+            replay.close()
         if self.scheduler.is_over:
             self.run.write_result()
         if self.scheduler.is_over and self.failure is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -18,7 +18,7 @@ from lightning_ding.distributed.coordinator.intake import Sender
 from lightning_ding.distributed.coordinator.replay import Replay
 from lightning_ding.distributed.coordinator.run_state import RunState
 from lightning_ding.distributed.coordinator.tasks import Task
-from lightning_ding.distributed.ding_transitions import rows_for_buffer
+from lightning_ding.distributed.ding_transitions import rows_for_buffer, transitions_of
 from lightning_ding.distributed.transport import Message, Refusal, Role
 
 logger = logging.getLogger(__name__)
@@ -126,6 +126,7 @@ class DirectCalls(CollectorEndpoint, LearnerEndpoint):
 
         Raises:
             RuntimeError: If there is no such task.
+            ValueError: If the policy learns from sequences.
         """
         replay = self._replay_of(task_id, buffer_id)
         if replay is None:
@@ -136,7 +137,7 @@ class DirectCalls(CollectorEndpoint, LearnerEndpoint):
         batch = replay.draw(batch_size, 1, cur_learner_iter, options, policy_version)
         if batch is None:
             return None
-        return [cast("dict[str, Any]", row) for row in nested.unbind(nested.index(batch, 0))]
+        return transitions_of(batch)
 
     def deal_with_learner_send_info(self, task_id: str, buffer_id: str, info: Mapping[str, Any]) -> None:
         """Pass priorities to the buffer, and the progress of a learner to the commander.

@@ -246,7 +246,7 @@ class LearnerEndpoint(Endpoint):
     def _answer_get_data(self, message: Message) -> Message:
         amount = self._amount(message)
         train_iter, rank = messages.whole(message, "cur_learner_iter"), messages.whole(message, "rank")
-        options = read_sample_options(message)
+        options = read_sample_options(message, self.run.settings.sample_options)
         with self.run.lock:
             task = self._owned(message, "learner")
             replay, policy_version = self.run.replay(task.buffer_id), self.run.policy_version(task.buffer_id)

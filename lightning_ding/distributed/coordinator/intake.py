@@ -18,8 +18,12 @@ from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.journal import STATE_FILE, Entry, renamed
 from lightning_ding.distributed.coordinator.sample_ratio import SampleRatio
 from lightning_ding.distributed.coordinator.schema import check_rows, episode_of_attempt, renumber
+from lightning_ding.envs import make_vector_env
+from lightning_ding.envs.vector import MODES, SEPARATE_MODES
+from lightning_ding.modes import IS_FIRST, STATE
 from lightning_ding.policy import create_policy, get_policy_cls
 from lightning_ding.worker import create_buffer, get_buffer_cls
+from lightning_ding.worker.buffer.base import check_samples
 from lightning_ding.worker.players import attribute
 from lightning_ding.worker_config import ReplayBufferConfig
 
@@ -40,6 +44,9 @@ class Intake:
         self._config = coordinator = settings.config.system.coordinator
         self.buffer = create_buffer(dict(cfg) or settings.buffer, seed=settings.config.main.seed)
         self.buffer.budget = settings.config.main.max_env_step
+        self._env = settings.make_env() if self.buffer.needs_env else None
+        if self._env is not None:
+            self.buffer.use_env(self._env.envs[0])
         self.ratio = SampleRatio(
             settings.samples_per_insert, settings.warm_up, coordinator.tolerance, settings.round_size
         )
@@ -55,7 +62,7 @@ class Intake:
         Raises:
             Refusal: 422, if the block does not have the form of transitions.
         """
-        check_rows(tensors, self.settings.envs)
+        check_rows(tensors, self.settings.envs, self.settings.columns)
         return renumber(tensors, entry.slot, entry.run_number, self.settings.envs)
 
     def apply(self, entry: Entry, rows: dict[str, Any] | None) -> None:
@@ -107,6 +114,11 @@ class Intake:
     def state_dict(self) -> dict[str, Any]:
         """Return the counts as builtins."""
         return {"counts": asdict(self.counts), "ratio": self.ratio.state_dict()}
+
+    def close(self) -> None:
+        """Close the env whose functions the buffer uses, if there is one."""
+        if self._env is not None:
+            self._env.close()
 
     def save_buffer(self, folder: Path) -> None:
         """Write the buffer into a folder."""
@@ -184,12 +196,16 @@ class ReplaySettings:
     """Transitions that are collected with random actions."""
     batch_size: int
     round_size: int
-    """Transitions of a round: all its minibatches together."""
+    """Transitions or sequences of a round: all its minibatches together."""
     samples_per_insert: float
     envs: int
     """Number of env ids of each collector."""
     sample_options: dict[str, Any]
-    """Options of the policy for the buffer's ``sample``: ``n_step`` and ``discount_factor``."""
+    """Options of the policy for the buffer's ``sample``, such as ``n_step`` and ``discount_factor``."""
+    in_sequences: bool
+    """Whether the policy learns from sequences."""
+    columns: tuple[str, ...]
+    """Columns that each block needs in addition to those of all transitions."""
 
     @classmethod
     def of(cls, config: ParallelConfig) -> ReplaySettings:
@@ -200,17 +216,22 @@ class ReplaySettings:
         """
         on_policy, name = get_policy_cls(config.main.policy).on_policy, str(config.main.policy["type"])
         require(not on_policy, "main.policy", "one that learns from replay", name)
-        takes_single = not get_policy_cls(config.main.policy).learns_from_sequences
-        require(takes_single, "main.policy", "one that learns from single transitions in a distributed run", name)
         policy = create_policy(config.main.policy, enable_field=["command"])
-        buffer = policy.config.other.replay_buffer
-        check_buffer(buffer, bool(policy.get_attribute("priority")))
+        require(policy.get_attribute("n_sample") is not None, "main.policy", "one that collects", name)
+        players = 2 if config.system.collector.type == "marine" else 1
+        has_memory = bool(policy.get_attribute("has_memory"))
+        require(players == 1 or not has_memory, "main.policy", "one without memory with marine collectors", name)
+        buffer, in_sequences = policy.config.other.replay_buffer, bool(policy.learns_from_sequences)
+        check_buffer(buffer, bool(policy.get_attribute("priority")), in_sequences)
+        one_step = {"n_step": 1, "discount_factor": 1.0}
+        options = attribute(policy.collect_mode, "sample_options", one_step)
+        if get_buffer_cls(buffer).needs_env:
+            check_env(config, buffer.type, options.get("n_step", 1))
         coordinator, batch_size = config.system.coordinator, policy.get_attribute("batch_size")
         size, fits = buffer.replay_buffer_size, f"at least learn.batch_size ({batch_size})"
         require(size >= batch_size, "other.replay_buffer.replay_buffer_size", fits, size)
         random, round_size = policy.get_attribute("random_collect_size"), policy.get_attribute("update_per_collect")
         round_size *= batch_size
-        players = 2 if config.system.collector.type == "marine" else 1
         return cls(
             config=config,
             buffer=to_dict(buffer),
@@ -220,30 +241,49 @@ class ReplaySettings:
             round_size=round_size,
             samples_per_insert=coordinator.samples_per_insert or round_size / policy.get_attribute("n_sample"),
             envs=config.main.env.collector_env_num * players,
-            sample_options={
-                "n_step": attribute(policy.collect_mode, "nstep", 1),
-                "discount_factor": attribute(policy.collect_mode, "discount_factor", 1.0),
-            },
+            sample_options=options,
+            in_sequences=in_sequences,
+            columns=(STATE, IS_FIRST) if has_memory else (),
         )
 
+    def make_env(self) -> Any:
+        """Return a vector env with one env for collecting, which is not stepped."""
+        env = self.config.main.env
+        env_id, kwargs, wrappers = env.collecting
+        return make_vector_env(env_id, 1, "sync", None, wrappers, kwargs, import_names=env.import_names)
 
-def check_buffer(cfg: ReplayBufferConfig | Mapping[str, Any], priority: bool) -> None:
+
+def check_env(config: ParallelConfig, kind: str, n_step: int) -> None:
+    """Check that a run can use a buffer that needs an env.
+
+    Args:
+        config: Config of the run.
+        kind: Type of the buffer.
+        n_step: Steps of the returns that the policy learns from, >= 1.
+
+    Raises:
+        ValueError: If it cannot.
+    """
+    mode, collector = config.main.env.mode, config.system.collector.type
+    needed = f"with other.replay_buffer.type {kind!r}"
+    require(collector == "zergling", "system.collector.type", f'"zergling" {needed}', collector)
+    require(MODES[mode].has_separate_envs, "main.env.mode", f"one of {SEPARATE_MODES} {needed}", mode)
+    require(n_step == 1, "nstep", f"1 {needed}: rewards of several steps have no new goal", n_step)
+
+
+def check_buffer(cfg: ReplayBufferConfig | Mapping[str, Any], priority: bool, in_sequences: bool = False) -> None:
     """Check that a buffer can be used in a distributed run.
 
     Args:
         cfg: Config of the buffer.
         priority: Whether the policy computes priorities.
+        in_sequences: Whether the policy learns from sequences.
 
     Raises:
         ValueError: If the buffer cannot be used.
     """
-    found, path = get_buffer_cls(cfg), "other.replay_buffer"
-    config = found.resolve_config(cfg)
-    transitions = "one whose samples are transitions, such as 'naive'"
-    require(not found.gives_sequences, f"{path}.type", transitions, config.type)
-    require(not found.needs_env, f"{path}.type", "one that needs no env in a distributed run", config.type)
-    allowed = "a prioritised one, such as 'advanced', with priority"
-    require(found.is_prioritised or not priority, f"{path}.type", allowed, config.type)
+    check_samples(cfg, in_sequences, priority)
+    path, config = "other.replay_buffer", get_buffer_cls(cfg).resolve_config(cfg)
     instead = "left at its default: use coordinator.samples_per_insert and tolerance in a distributed run"
     limits = getattr(config, "thruput_controller", None)  # the advanced buffer has them
     require(limits is None or not limits.is_active, f"{path}.thruput_controller", instead, limits)

@@ -1,6 +1,6 @@
 """A replay buffer that several collectors fill and one learner reads, with its journal and counts.
 
-Shapes: B transitions of a minibatch, U minibatches.
+Shapes: B transitions or sequences of a minibatch, T steps of a sequence, U minibatches.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from lightning_ding.distributed.coordinator.intake import Counts, Intake, Replay
 from lightning_ding.distributed.coordinator.journal import Entry, Journal
 from lightning_ding.distributed.coordinator.sample_ratio import PollInterval
 from lightning_ding.distributed.transport import Block, Refusal, Store
+from lightning_ding.worker import NotEnoughError
 
 logger = logging.getLogger(__name__)
 
@@ -119,14 +120,17 @@ class Replay:
         """Return a round of minibatches, or None if the learner has to wait.
 
         Args:
-            batch_size: Transitions of a minibatch, B.
+            batch_size: Transitions or sequences of a minibatch, B.
             num_batches: Minibatches of the round, U.
             train_iter: Updates made so far.
             options: Further arguments of the buffer's ``sample``.
             policy_version: Version of the newest weights.
 
         Returns:
-            A nested dict of tensors, leading axes (U, B).
+            A nested dict of tensors, leading axes (U, B), or of sequences (U, T, B).
+
+        Raises:
+            Refusal: 422, if the buffer does not accept the options or its own data.
         """
         with self._lock:
             self._batch_size, self.ratio.round_size = batch_size, batch_size * num_batches
@@ -190,6 +194,10 @@ class Replay:
             self.journal.snapshot(self.counts.accepted, self.intake.state_dict(), self.intake.save_buffer)
             self._saved_at = now
 
+    def close(self) -> None:
+        """Close what the buffer uses."""
+        self.intake.close()
+
     def _restore(self) -> None:
         folder = self.journal.newest_snapshot()
         if folder is not None:
@@ -235,10 +243,12 @@ class Replay:
             batch: dict[str, Any] = self.buffer.sample(
                 batch_size, cur_learner_iter=train_iter, num_batches=num_batches, **options
             )
-        except ValueError as error:  # too few transitions are within the buffer's limits on use or age
+        except NotEnoughError as error:  # for example, few transitions are within the buffer's limits on use or age
             logger.warning("the learner has to wait: %s", error)
             self.intake.is_starved = True
             return None
+        except ValueError as error:
+            raise Refusal(422, f"the buffer gives no minibatch: {error}") from error
         self.ratio.sample(batch_size * num_batches)
         return batch
 

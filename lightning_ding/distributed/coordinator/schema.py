@@ -22,18 +22,21 @@ DTYPES = (*NUMBERS, torch.bool, torch.uint16, torch.uint32, torch.uint64, torch.
 """Types of the columns that every buffer accepts."""
 
 
-def check_rows(tensors: dict[str, Any], envs: int) -> int:
+def check_rows(tensors: dict[str, Any], envs: int, more: tuple[str, ...] = ()) -> int:
     """Check a block and return its number of transitions, K.
 
     Args:
         tensors: Tensors of the block, leading axis K.
         envs: Number of env ids of a collector; ``env_id`` must be in [0, envs).
+        more: Columns that the policy needs in addition to ``COLUMNS``.
 
     Raises:
         Refusal: 422, if a column is missing, has an invalid type or length, or has non-finite values or values out of
             range.
     """
-    _require(not (missing := [name for name in COLUMNS if name not in tensors]), f"transitions need {missing}")
+    _require(
+        not (missing := [name for name in (*COLUMNS, *more) if name not in tensors]), f"transitions need {missing}"
+    )
     leaves = nested.leaves(tensors)
     other = {str(leaf.dtype) for leaf in leaves} - {str(dtype) for dtype in DTYPES}
     _require(not other, f"columns must have a type that buffers accept, got {sorted(other)}")

@@ -190,6 +190,7 @@ def with_memory(policy_class: PolicyClass) -> PolicyClass:
             self._evaluating = kept
         return actions
 
+    policy_class.has_memory = True  # type: ignore[attr-defined]
     methods: dict[str, Any] = {
         "forward": forward,
         "_selector_class": RecurrentSelector,

@@ -6,6 +6,7 @@ from lightning_ding.worker.buffer.episode import EpisodeReplayBuffer
 from lightning_ding.worker.buffer.her import HERReplayBuffer
 from lightning_ding.worker.buffer.naive import NaiveReplayBuffer
 from lightning_ding.worker.buffer.prioritised_sequence import PrioritisedSequenceReplayBuffer
+from lightning_ding.worker.buffer.sampling import NotEnoughError
 from lightning_ding.worker.buffer.sequence import SequenceReplayBuffer
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "HERReplayBuffer",
     "IBuffer",
     "NaiveReplayBuffer",
+    "NotEnoughError",
     "PrioritisedSequenceReplayBuffer",
     "SequenceReplayBuffer",
     "create_buffer",

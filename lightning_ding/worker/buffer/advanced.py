@@ -28,7 +28,7 @@ from lightning_ding.worker.buffer.forms import to_lists, to_number_ids
 from lightning_ding.worker.buffer.priorities import Beta, checked_priorities
 from lightning_ding.worker.buffer.rate_limiter import RateLimiter, ThroughputConfig
 from lightning_ding.worker.buffer.ring_buffer import RingBuffer, to_rows
-from lightning_ding.worker.buffer.sampling import check_sizes, require_enough
+from lightning_ding.worker.buffer.sampling import NotEnoughError, check_sizes, require_enough
 from lightning_ding.worker.buffer.sum_tree import Floats, SumTree
 from lightning_ding.worker_config import ReplayBufferConfig
 
@@ -370,7 +370,8 @@ class AdvancedReplayBuffer(RingBuffer):
             return  # each of them has a use left
         rows = np.flatnonzero(self._tree.read(slice(0, self._storage.count)) > 0) if among is None else among
         left = int((self.config.max_use or 0) * len(rows) - self._use[rows].sum())
-        require(left >= amount, "batch_size", f"at most the {left} uses left before max_use", amount)
+        if left < amount:
+            raise NotEnoughError(f"batch_size must be at most the {left} uses left before max_use, got {amount}")
 
     def _rows_of_age(self, ages: slice) -> Rows:
         """Return the rows in a range of ages that can be drawn."""

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from typing_extensions import Self
 
+from lightning_ding.config import require
 from lightning_ding.registry import BUFFER_REGISTRY
 from lightning_ding.worker.base import Worker, get_class
 from lightning_ding.worker_config import ReplayBufferConfig
@@ -68,7 +69,8 @@ class IBuffer(Worker):
             number for each transition is a Python number, and ``discount`` is left out if ``n_step`` is 1.
 
         Raises:
-            ValueError: If there are too few transitions to draw from, or an argument is out of range.
+            NotEnoughError: If there are too few transitions to draw from; it is a ValueError.
+            ValueError: If an argument is out of range.
         """
 
     @abstractmethod
@@ -141,6 +143,34 @@ class IBuffer(Worker):
     def __enter__(self) -> Self:
         self.start()
         return self
+
+
+def check_samples(cfg: Any, in_sequences: bool, priority: bool) -> None:
+    """Check that a buffer gives the samples that a policy learns from.
+
+    Args:
+        cfg: Config of the buffer.
+        in_sequences: Whether the policy learns from sequences.
+        priority: Whether the policy computes priorities.
+
+    Raises:
+        ValueError: If the buffer gives other samples or stores no priorities, or its config has options for sequences
+            that the policy sets.
+    """
+    found, path = get_buffer_cls(cfg), "other.replay_buffer"
+    config = found.resolve_config(cfg)
+    if found.gives_sequences != in_sequences:
+        kind = "sequences, such as 'sequence'" if in_sequences else "transitions, such as 'naive'"
+        raise ValueError(f"{path}.type must be one whose samples are {kind}, for this policy, got {config.type!r}")
+    if in_sequences:
+        for key, default in (("sequence_length", None), ("burn_in", 0)):
+            given = getattr(config, key, default)
+            require(given == default, f"{path}.{key}", f"{default}, because the policy's own options say it", given)
+    if priority and not found.is_prioritised:
+        raise ValueError(
+            f"priority needs a prioritised buffer, but {path}.type is {config.type!r}, which stores no priorities; use "
+            f"{'prioritised_sequence' if in_sequences else 'advanced'!r}"
+        )
 
 
 def create_buffer(cfg: Any, *args: Any, **kwargs: Any) -> IBuffer:

@@ -15,6 +15,10 @@ from lightning_ding.worker.buffer.columns import Rows
 Mask = NDArray[np.bool_]
 
 
+class NotEnoughError(ValueError):
+    """The buffer does not hold enough data to draw from yet."""
+
+
 def draw(
     rng: np.random.Generator,
     num_batches: int,
@@ -147,7 +151,8 @@ def require_enough(
         kept: Description of the limits, for the message.
 
     Raises:
-        ValueError: If the buffer holds too few transitions.
+        NotEnoughError: If the buffer holds too few transitions.
     """
-    enough = f"at most the {count} {what} {kept}, without replacement"
-    require(count > 0 if replace else count >= batch_size, "batch_size", enough, batch_size)
+    if count <= 0 if replace else count < batch_size:
+        enough = f"at most the {count} {what} {kept}, without replacement"
+        raise NotEnoughError(f"batch_size must be {enough}, got {batch_size}")

@@ -21,7 +21,7 @@ from lightning_ding.worker.arguments import also_named
 from lightning_ding.worker.buffer.columns import Rows
 from lightning_ding.worker.buffer.forms import to_sequences
 from lightning_ding.worker.buffer.ring_buffer import RingBuffer
-from lightning_ding.worker.buffer.sampling import check_sizes, draw, require_enough
+from lightning_ding.worker.buffer.sampling import NotEnoughError, check_sizes, draw, require_enough
 from lightning_ding.worker.buffer.storage import RingStorage
 from lightning_ding.worker_config import ReplayBufferConfig
 
@@ -160,7 +160,7 @@ class SequenceReplayBuffer(RingBuffer):
         rows = np.arange(self._storage.count)
         rows = rows[self._may_begin(rows, followers)]
         if not len(rows):
-            raise ValueError(f"burn_in must be below the length of an episode in the buffer, got {followers}")
+            raise NotEnoughError(f"burn_in must be below the length of an episode in the buffer, got {followers}")
         return np.concatenate([found, self._rng.choice(rows, amount - len(found))])
 
     def _may_begin(self, rows: Rows, followers: int) -> Any:

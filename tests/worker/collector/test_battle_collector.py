@@ -15,13 +15,14 @@ from pettingzoo.classic import connect_four_v3, rps_v2, tictactoe_v3
 
 from lightning_ding import nested
 from lightning_ding.envs import PettingZooVectorEnv
-from lightning_ding.policy import DQNPolicy
+from lightning_ding.policy import DQNPolicy, R2D2Policy
 from lightning_ding.policy.random import random_collect_mode
 from lightning_ding.worker import (
     BattleEpisodeSerialCollector,
     BattleSampleSerialCollector,
     create_serial_collector,
 )
+from lightning_ding.worker.players import check_players
 from lightning_ding.worker_config import CollectorConfig
 from tests.toys.games import RelayGame
 from tests.worker.collector.battle_toys import KINDS, Player, collector_of, games, modes, players_of, relay_env, rows_of
@@ -538,3 +539,10 @@ def test_report_waits_for_its_time() -> None:
         collector(3, train_iter=train_iter)
 
     assert counts == [30, 30, 30]
+
+
+def test_players_with_memory_are_refused() -> None:
+    policy = R2D2Policy({"model": {"obs_shape": 4, "action_shape": 2}})
+    for both in ([policy.collect_mode] * 2, [policy.eval_mode] * 2):
+        with pytest.raises(ValueError, match="policy of player 0 must be one without memory"):
+            check_players(both, 2)
