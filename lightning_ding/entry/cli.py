@@ -19,6 +19,8 @@ COMMANDS = {
     "validate": ("evaluate a checkpoint on the episodes of validation", LIGHTNING),
     "test": ("evaluate a checkpoint on episodes that no validation has", LIGHTNING),
     "collect": ("play episodes with a policy and write them as a data set", "lightning_ding.entry.collect"),
+    "enjoy": ("watch a trained policy, or write a video of it", "lightning_ding.entry.enjoy"),
+    "evaluate": ("the returns of a trained policy, with a confidence interval", "lightning_ding.entry.evaluate"),
     "parallel": ("a distributed run on this machine: a coordinator, a learner and collectors", DISTRIBUTED),
     "coordinator": ("the coordinator of a distributed run", DISTRIBUTED),
     "learner": ("a learner of a distributed run", DISTRIBUTED),
@@ -56,6 +58,8 @@ options:
 examples:
   lightning-ding fit --policy dqn --data.env_id CartPole-v1 --data.max_env_step 50000
   lightning-ding fit --config run.yaml --ckpt_path last
+  lightning-ding evaluate best.ckpt --episodes 100
+  lightning-ding enjoy best.ckpt --video best.mp4
   lightning-ding collect last.ckpt --out demos.npz --n_episode 100
   lightning-ding fit --policy td3_bc --data.dataset demos.npz --data.env_id Pendulum-v1 --data.max_train_iter 10000
   lightning-ding parallel --config run.yaml --set main.seed=1

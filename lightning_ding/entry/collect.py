@@ -11,7 +11,6 @@ The env is that of the checkpoint's run. Without ``--greedy`` the policy explore
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,20 +20,16 @@ import numpy as np
 import torch
 
 from lightning_ding import nested
-from lightning_ding.config import MARK, require
+from lightning_ding.config import require
 from lightning_ding.datamodules import Dataset, save_dataset
 from lightning_ding.datamodules.dataset_files import check_target
-from lightning_ding.entry.lightning_cli import is_refusal, line_of, policy_class
 from lightning_ding.entry.serial_cli import CommandParser
+from lightning_ding.entry.trained import ARGUMENTS, class_of, env_of_run, in_one_line, load, read_checkpoint
 from lightning_ding.envs import Pausable, make_vector_env
 from lightning_ding.modes import CollectMode
 from lightning_ding.policy import Policy
 from lightning_ding.policy.random import random_collect_mode
-from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.worker import create_serial_collector
-
-ENV_ARGUMENTS = ("env_id", "wrappers", "env_kwargs", "import_names")
-"""Arguments of a datamodule that describe its env."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -47,13 +42,7 @@ def main(arguments: Sequence[str]) -> None:
         SystemExit: With code 2 for an invalid command line or checkpoint.
     """
     options = _parser().parse_args(list(arguments)[1:])
-    try:
-        data = collect(**vars(options))
-    except Exception as error:
-        if not is_refusal(error):
-            raise
-        print("error:", line_of(error), file=sys.stderr)
-        raise SystemExit(2) from error
+    data = in_one_line(lambda: collect(**vars(options)))
     found = data.statistics()
     print(f"written: {options.out}, {found.episodes} episodes, {found.transitions} transitions")
     print(f"mean return: {found.return_mean:.1f}, from {found.return_min:.1f} to {found.return_max:.1f}")
@@ -112,9 +101,8 @@ def collect(
     require(seed >= 0, "seed", ">= 0", seed)
     require((ckpt is None) == random, "ckpt", "a checkpoint, or None with random actions", ckpt)
     require(not (greedy and random), "greedy", "False with random actions", greedy)
-    require(ckpt is None or Path(ckpt).is_file(), "ckpt", "the path of a checkpoint", str(ckpt))
     check_target(out)
-    saved: dict[str, Any] = {} if ckpt is None else torch.load(ckpt, map_location="cpu", weights_only=True)
+    saved = {} if ckpt is None else read_checkpoint(ckpt)
     env = _make_env(saved, env_id, min(num_envs, n_episode), seed)
     seeds = np.random.SeedSequence([seed, 1])
     try:
@@ -136,16 +124,12 @@ def collect(
 COLUMNS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 
 
-LONG_RUN = 10**12
-"""Env steps after which every schedule of exploration has reached its end."""
-
-
 class _Played:
     """One of the envs that were played, as a writer of data sets reads it."""
 
     def __init__(self, env: gym.vector.VectorEnv, saved: Mapping[str, Any], env_id: str | None) -> None:
         self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
-        name = env_id or saved.get("datamodule_hyper_parameters", {}).get("env_id")
+        name = env_id or saved.get(ARGUMENTS, {}).get("env_id")
         self.spec = gym.spec(name) if isinstance(name, str) and name in gym.registry else None
 
 
@@ -156,33 +140,17 @@ def _greedy(policy: Policy[Any]) -> CollectMode:
 
 
 def _make_env(saved: Mapping[str, Any], env_id: str | None, num_envs: int, seed: int) -> gym.vector.VectorEnv:
-    arguments = saved.get("datamodule_hyper_parameters", {})
-    described = {name: arguments.get(name) or () for name in ENV_ARGUMENTS}
-    name: Any = env_id or described["env_id"]
-    require(bool(name), "env_id", "an env, because the checkpoint names none", None)
-    rest: dict[str, Any] = {"wrappers": (*described["wrappers"], Pausable), "import_names": described["import_names"]}
-    kwargs = dict(described["env_kwargs"] or {}) if env_id is None else {}
-    return make_vector_env(name, num_envs, seed=np.random.SeedSequence([seed, 0]), env_kwargs=kwargs, **rest)
+    described = env_of_run(saved, env_id)
+    described = described._replace(wrappers=(*described.wrappers, Pausable))
+    return make_vector_env(num_envs=num_envs, seed=np.random.SeedSequence([seed, 0]), **described._asdict())
 
 
 def _load(file: Path, saved: Mapping[str, Any], name: str | None, env: gym.vector.VectorEnv) -> Policy[Any]:
     """Return the policy of a checkpoint, with its network."""
-    if name is None:
-        mark = saved.get("hyper_parameters", {}).get("cfg", {}).get(MARK, "")
-        known = {f"{POLICY_REGISTRY.get(one).__name__}Dict": one for one in POLICY_REGISTRY}
-        require(
-            mark in known, "policy", "the name of the policy, because the checkpoint does not tell it", mark or None
-        )
-        name = known[mark]
-    found = policy_class(name)
+    found = class_of(saved, name)
     allowed = "one that acts on observations alone; this one needs the rewards of an evaluation"
     require(not getattr(found, "acts_on_reward", False), "policy", allowed, found.__name__)
-    policy = found.load_from_checkpoint(file, map_location="cpu", weights_only=True)
-    policy.build(env.single_observation_space, env.single_action_space)
-    policy.progress.budget = saved.get("datamodule_hyper_parameters", {}).get("max_env_step")  # of schedules
-    if policy.progress.train_iter and not policy.progress.env_step:
-        policy.progress.env_step = LONG_RUN  # it was trained on a data set, where epsilon does not fall
-    return policy.eval()
+    return load(file, saved, found, env.single_observation_space, env.single_action_space)
 
 
 def _play(mode: CollectMode, env: gym.vector.VectorEnv, n_episode: int) -> list[dict[str, Any]]:

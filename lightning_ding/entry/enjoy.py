@@ -1,0 +1,202 @@
+"""The command ``enjoy``: watch a trained policy in a window, or write a video of it.
+
+    lightning-ding enjoy runs/dqn/version_0/checkpoints/best.ckpt
+    lightning-ding enjoy best.ckpt --video cartpole.mp4 --episodes 3
+    lightning-ding enjoy best.ckpt --video cartpole.gif --stochastic
+
+A video ends in .mp4 (gymnasium's RecordVideo, extra ``video``) or .gif. Of several episodes, each has its number in the
+name of its file. The env is that of the run's evaluations.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.wrappers import RecordVideo
+
+from lightning_ding.config import require
+from lightning_ding.entry.trained import (
+    EnvOfRun,
+    class_of,
+    command_parser,
+    env_of_run,
+    in_one_line,
+    load,
+    read_checkpoint,
+)
+from lightning_ding.envs.named import find_env, find_wrappers
+from lightning_ding.envs.vector import EnvMaker
+from lightning_ding.policy import Policy
+from lightning_ding.registry import import_modules
+from lightning_ding.worker.evaluator.video import gif, import_extra
+
+SUFFIXES = (".mp4", ".gif")
+WINDOW_PACKAGES = ("pygame", "glfw", "pyglet", "OpenGL")
+"""Packages with which envs open windows."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the command.
+
+    Args:
+        arguments: ``enjoy`` and its options.
+
+    Raises:
+        SystemExit: With code 2 for an invalid command line or checkpoint.
+    """
+    parser = command_parser("enjoy", __doc__)
+    parser.add_argument("--episodes", type=int, default=1, help="whole episodes to play")
+    parser.add_argument("--video", help="write a video to this path, .mp4 or .gif, in place of a window")
+    parser.add_argument("--stochastic", action="store_true", help="explore as in training")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the episodes and of the exploration")
+    options = parser.parse_args(list(arguments)[1:])
+    for number, (value, file) in enumerate(in_one_line(lambda: enjoy(**vars(options)))):
+        print(f"episode {number}: return {value:.2f}" + (f", written: {file}" if file else ""))
+
+
+def enjoy(
+    ckpt: str | Path,
+    episodes: int = 1,
+    video: str | None = None,
+    stochastic: bool = False,
+    seed: int = 0,
+    env_id: str | None = None,
+    policy: str | None = None,
+) -> list[tuple[float, Path | None]]:
+    """Play whole episodes with the policy of a checkpoint, in a window or for a video.
+
+    Args:
+        ckpt: Checkpoint of a run.
+        episodes: Number of episodes, >= 1.
+        video: Path of a video, which ends in .mp4 or .gif; None shows a window.
+        stochastic: Explore as in training; otherwise act as in evaluations.
+        seed: Seed of the episodes and of the exploration, >= 0.
+        env_id: Env to play; None means that of the run's evaluations.
+        policy: Name or dotted path of the policy; None reads it from the checkpoint.
+
+    Returns:
+        The return of each episode, and the path of its video.
+
+    Raises:
+        ValueError: If an argument is out of its range, the checkpoint names no policy or no env, the policy does not
+            fit the env, or the env cannot be shown like this.
+        ImportError: If the extra ``video`` is needed and not installed.
+    """
+    require(episodes >= 1, "episodes", ">= 1", episodes)
+    require(seed >= 0, "seed", ">= 0", seed)
+    require(video is None or video.endswith(SUFFIXES), "video", f"a path that ends in {' or '.join(SUFFIXES)}", video)
+    if video is not None:
+        import_extra("moviepy" if video.endswith(".mp4") else "PIL.Image")
+    saved = read_checkpoint(ckpt)
+    env = make_env(env_of_run(saved, env_id, evaluation=True), "human" if video is None else "rgb_array")
+    try:
+        loaded = load(ckpt, saved, class_of(saved, policy), env.observation_space, env.action_space)
+        loaded.seed(np.random.SeedSequence([seed, 1]))
+        if video is None:
+            return [(play(loaded, env, stochastic, seed + number), None) for number in range(episodes)]
+        return _record(loaded, env, stochastic, seed, named(Path(video), episodes))
+    finally:
+        env.close()
+
+
+def make_env(described: EnvOfRun, render_mode: str) -> gym.Env[Any, Any]:
+    """Return one env of a run that renders itself.
+
+    Raises:
+        ValueError: If it does not have the render mode.
+    """
+    import_modules(described.import_names)
+    kwargs = {**described.env_kwargs, "render_mode": render_mode}
+    env = EnvMaker(find_env(described.env), find_wrappers(described.wrappers), kwargs)()
+    if env.render_mode != render_mode:
+        known = env.metadata.get("render_modes")
+        env.close()
+        raise ValueError(f"the env must have the render mode {render_mode!r}, but {described.env!r} has {known}")
+    return env
+
+
+def play(policy: Policy[Any], env: gym.Env[Any, Any], stochastic: bool, seed: int) -> float:
+    """Play an episode and return its return.
+
+    Raises:
+        ValueError: If there is no screen for the window.
+    """
+    actor, acts_on_reward = policy.actor(deterministic=not stochastic), policy.get_attribute("acts_on_reward")
+    total, reward, is_over = 0.0, None, False
+    try:
+        obs, _ = env.reset(seed=seed)
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in WINDOW_PACKAGES:
+            raise
+        raise ValueError(f"a window needs a screen: {error}; use --video FILE.mp4 without one") from error
+    while not is_over:
+        action = actor(obs, reward) if acts_on_reward else actor(obs)
+        obs, step_reward, terminated, truncated, _ = env.step(action)
+        reward = float(step_reward)
+        total += reward
+        is_over = bool(terminated or truncated)
+    return total
+
+
+def named(file: Path, episodes: int) -> list[Path]:
+    """Return the path of each episode's video.
+
+    Example:
+        >>> [str(path) for path in named(Path("a.mp4"), 2)]
+        ['a-0.mp4', 'a-1.mp4']
+    """
+    return [file] if episodes == 1 else [file.with_stem(f"{file.stem}-{number}") for number in range(episodes)]
+
+
+def _record(
+    policy: Policy[Any], env: gym.Env[Any, Any], stochastic: bool, seed: int, files: list[Path]
+) -> list[tuple[float, Path | None]]:
+    """Play an episode for each file and write its video there."""
+    files[0].parent.mkdir(parents=True, exist_ok=True)
+    if files[0].suffix == ".gif":
+        return [_write_gif(policy, env, stochastic, seed + number, file) for number, file in enumerate(files)]
+    with tempfile.TemporaryDirectory(dir=files[0].parent) as folder:
+        recorder = RecordVideo(
+            env, f"{folder}/new", episode_trigger=lambda _: True, name_prefix="x", disable_logger=True
+        )
+        returns = [play(policy, recorder, stochastic, seed + number) for number in range(len(files))]
+        recorder.close()  # writes the last one
+        for number, file in enumerate(files):
+            os.replace(Path(folder) / "new" / f"x-episode-{number}.mp4", file)
+    return list(zip(returns, files, strict=True))
+
+
+def _write_gif(
+    policy: Policy[Any], env: gym.Env[Any, Any], stochastic: bool, seed: int, file: Path
+) -> tuple[float, Path | None]:
+    frames = _Frames(env)
+    total = play(policy, frames, stochastic, seed)
+    video = np.stack(frames.frames).transpose(0, 3, 1, 2)
+    file.write_bytes(gif(video, float(env.metadata.get("render_fps", 30))))
+    return total, file
+
+
+class _Frames(gym.Wrapper[Any, Any, Any, Any]):
+    """Keeps the frame of each observation."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.frames: list[Any] = []
+
+    def reset(self, **kwargs: Any) -> Any:
+        """Begin an episode."""
+        result = super().reset(**kwargs)
+        self.frames.append(self.env.render())
+        return result
+
+    def step(self, action: Any) -> Any:
+        """Step the env."""
+        result = super().step(action)
+        self.frames.append(self.env.render())
+        return result

@@ -1,0 +1,165 @@
+"""The command ``evaluate``: the returns of a trained policy, with statistics and a confidence interval.
+
+    lightning-ding evaluate runs/dqn/version_0/checkpoints/best.ckpt --episodes 100
+    lightning-ding evaluate best.ckpt --episodes 100 --stochastic --seed 1 --json > returns.json
+
+The env is that of the run's evaluations. Each episode has a seed of its number and ``--seed``, so the result does not
+depend on the number of envs. ``--json`` prints the return and the length of every episode as well.
+
+Shapes: E episodes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_ding.config import require
+from lightning_ding.entry.trained import class_of, command_parser, env_of_run, in_one_line, load, read_checkpoint
+from lightning_ding.envs import make_vector_env
+from lightning_ding.modes import EvalMode
+from lightning_ding.policy import Policy
+from lightning_ding.worker import InteractionSerialEvaluator
+
+RESAMPLES = 10_000
+"""Resamples of the bootstrap."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the command.
+
+    Args:
+        arguments: ``evaluate`` and its options.
+
+    Raises:
+        SystemExit: With code 2 for an invalid command line or checkpoint.
+    """
+    parser = command_parser("evaluate", __doc__)
+    parser.add_argument("--episodes", type=int, default=100, help="whole episodes to play")
+    parser.add_argument("--stochastic", action="store_true", help="explore as in training")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the episodes and of the exploration")
+    parser.add_argument("--num_envs", type=int, default=8, help="envs that are played at the same time")
+    parser.add_argument("--max_episode_steps", type=int, help="env steps after which an episode is cut off")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = vars(parser.parse_args(list(arguments)[1:]))
+    as_json = options.pop("json")
+    found = in_one_line(lambda: evaluate(**options))
+    print(json.dumps(found) if as_json else as_text(found))
+
+
+def evaluate(
+    ckpt: str | Path,
+    episodes: int = 100,
+    stochastic: bool = False,
+    seed: int = 0,
+    num_envs: int = 8,
+    max_episode_steps: int | None = None,
+    env_id: str | None = None,
+    policy: str | None = None,
+) -> dict[str, Any]:
+    """Play whole episodes with the policy of a checkpoint, and return their statistics.
+
+    Args:
+        ckpt: Checkpoint of a run.
+        episodes: Number of episodes E, >= 1.
+        stochastic: Explore as in training; otherwise act as in evaluations.
+        seed: Seed of the episodes and of the exploration, >= 0.
+        num_envs: Number of envs, >= 1.
+        max_episode_steps: Env steps after which an episode is cut off, >= 1; None for no limit but that of the env.
+        env_id: Env to play; None means that of the run's evaluations.
+        policy: Name or dotted path of the policy; None reads it from the checkpoint.
+
+    Returns:
+        The statistics of :func:`statistics`; ``returns`` and ``lengths`` of the E episodes; ``length_mean``,
+        ``env_id``, ``policy``, ``stochastic``, ``seed`` and ``env_step``, the env steps of the training.
+
+    Raises:
+        ValueError: If an argument is out of its range, the checkpoint names no policy or no env, or the policy does
+            not fit the env.
+        TypeError: If the policy does not support the spaces of the env.
+    """
+    for name, number in (("episodes", episodes), ("num_envs", num_envs)):
+        require(number >= 1, name, ">= 1", number)
+    require(seed >= 0, "seed", ">= 0", seed)
+    saved = read_checkpoint(ckpt)
+    described = env_of_run(saved, env_id, evaluation=True)
+    env = make_vector_env(num_envs=min(num_envs, episodes), autoreset="disabled", **described._asdict())
+    try:
+        loaded = load(ckpt, saved, class_of(saved, policy), env.single_observation_space, env.single_action_space)
+        loaded.seed(np.random.SeedSequence([seed, 1]))
+        config = {"n_episode": episodes, "max_episode_steps": max_episode_steps}
+        evaluator = InteractionSerialEvaluator(config, env, way_of_acting(loaded, stochastic), seed=seed)
+        returns, lengths = evaluator.run(range(episodes), number=0)
+    finally:
+        env.close()
+    run = {"env_id": str(described.env), "policy": type(loaded).__name__, "env_step": loaded.progress.env_step}
+    settings = {"stochastic": stochastic, "seed": seed}
+    measured = {"length_mean": float(np.mean(lengths)), "returns": returns, "lengths": lengths}
+    return {**run, **settings, **statistics(returns, seed), **measured}
+
+
+def way_of_acting(policy: Policy[Any], stochastic: bool) -> EvalMode:
+    """Return the eval mode of a policy, or with ``stochastic`` one that acts as the collect mode does.
+
+    Raises:
+        ValueError: If the policy does not explore.
+    """
+    explores = type(policy)._forward_collect is not Policy._forward_collect
+    require(
+        explores or not stochastic, "stochastic", f"False for {type(policy).__name__}, which only acts greedily", True
+    )
+    greedy, exploring = policy.eval_mode, policy.collect_mode
+    return greedy._replace(forward=exploring.forward, reset=exploring.reset) if stochastic else greedy
+
+
+def statistics(returns: Sequence[float], seed: int = 0) -> dict[str, Any]:
+    """Return statistics of returns.
+
+    Args:
+        returns: Returns of E episodes, E >= 1.
+        seed: Seed of the bootstrap.
+
+    Returns:
+        ``episodes`` E; ``mean``, ``std``, ``median``, ``min`` and ``max``; ``iqm``, the interquartile mean, which is
+        the mean without the lowest and the highest E // 4 returns (Agarwal et al. 2021,
+        https://arxiv.org/abs/2108.13264); ``mean_ci95``, the 95 % interval of the mean by the percentile bootstrap
+        with 10,000 resamples (Efron 1979, https://doi.org/10.1214/aos/1176344552).
+
+    Example:
+        >>> found = statistics([0.0, 1.0, 2.0, 9.0])
+        >>> found["mean"], found["median"], found["iqm"], found["min"], found["max"]
+        (3.0, 1.5, 1.5, 0.0, 9.0)
+    """
+    numbers = np.sort(np.asarray(returns, np.float64))
+    cut = len(numbers) // 4
+    found = {"mean": numbers.mean(), "std": numbers.std(), "median": np.median(numbers), "min": numbers[0]}
+    found |= {"max": numbers[-1], "iqm": numbers[cut : len(numbers) - cut].mean()}
+    low, high = np.quantile(resampled_means(numbers, seed), [0.025, 0.975])
+    plain = {name: float(value) for name, value in found.items()}
+    return {"episodes": len(numbers), **plain, "mean_ci95": [float(low), float(high)]}
+
+
+def resampled_means(numbers: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+    """Return the means of ``RESAMPLES`` samples with replacement of numbers, shape (E,)."""
+    rng, size = np.random.default_rng(seed), len(numbers)
+    return np.array([numbers[rng.integers(size, size=size)].mean() for _ in range(RESAMPLES)])
+
+
+def as_text(found: dict[str, Any]) -> str:
+    """Return the statistics as lines to print."""
+    low, high = found["mean_ci95"]
+    way = "stochastic" if found["stochastic"] else "deterministic"
+    return "\n".join(
+        [
+            f"{found['policy']} in {found['env_id']}, {found['episodes']} {way} episodes, seed {found['seed']}",
+            f"return: mean {found['mean']:.2f} (95 % interval {low:.2f} to {high:.2f}), std {found['std']:.2f}",
+            f"        median {found['median']:.2f}, interquartile mean {found['iqm']:.2f}, "
+            f"min {found['min']:.2f}, max {found['max']:.2f}",
+            f"length: mean {found['length_mean']:.1f} env steps",
+        ]
+    )

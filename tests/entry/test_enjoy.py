@@ -1,0 +1,102 @@
+"""The command ``enjoy``: a window, or a video of each episode."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from lightning import Trainer
+from PIL import Image
+
+from lightning_ding.entry.cli import main
+from lightning_ding.entry.enjoy import enjoy
+from tests.entry.trained_runs import train
+
+MakeTrainer = Callable[..., Trainer]
+
+
+@pytest.fixture
+def ckpt(make_trainer: MakeTrainer, tmp_path: Path) -> Path:
+    return train(make_trainer, tmp_path, eval_env_kwargs={"max_episode_steps": 5})
+
+
+def test_window_shows_the_episodes(ckpt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    assert enjoy(ckpt, episodes=2) == [(5.0, None), (5.0, None)]
+
+
+def test_command_writes_a_gif_of_every_frame(ckpt: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "videos" / "cartpole.gif"
+    main(["enjoy", str(ckpt), "--video", str(file)])
+    assert capsys.readouterr().out == f"episode 0: return 5.00, written: {file}\n"
+    with Image.open(file) as image:
+        assert image.size == (600, 400)
+        assert image.n_frames in (5, 6)  # type: ignore[attr-defined]  # equal ones in a row are one
+
+
+def test_mp4_of_each_episode_is_written_by_record_video(
+    ckpt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "moviepy", types.ModuleType("moviepy"))
+    monkeypatch.setitem(sys.modules, "moviepy.video", types.ModuleType("moviepy.video"))
+    monkeypatch.setitem(sys.modules, "moviepy.video.io", types.ModuleType("moviepy.video.io"))
+    clips: Any = types.ModuleType("moviepy.video.io.ImageSequenceClip")
+    clips.ImageSequenceClip = CountedFrames
+    monkeypatch.setitem(sys.modules, "moviepy.video.io.ImageSequenceClip", clips)
+    found = enjoy(ckpt, episodes=2, video=str(tmp_path / "a.mp4"))
+    assert found == [(5.0, tmp_path / "a-0.mp4"), (5.0, tmp_path / "a-1.mp4")]
+    assert [file.read_text() for _, file in found if file] == ["6 frames", "6 frames"]
+    assert sorted(path.name for path in tmp_path.glob("*.mp4")) == ["a-0.mp4", "a-1.mp4"]
+
+
+class CountedFrames:
+    """The part of moviepy that gymnasium uses."""
+
+    def __init__(self, frames: list[Any], fps: float) -> None:
+        self.frames = frames
+
+    def write_videofile(self, path: str, logger: Any = None) -> None:
+        Path(path).write_text(f"{len(self.frames)} frames")
+
+
+def test_wrappers_of_the_run_are_used(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+    wrapper = {"class_path": "gymnasium.wrappers.TimeLimit", "init_args": {"max_episode_steps": 2}}
+    ckpt = train(make_trainer, tmp_path, wrappers=[wrapper])
+    ((value, _),) = enjoy(ckpt, video=str(tmp_path / "x.gif"), stochastic=True)
+    assert value == 2.0
+
+
+class Blind(gym.Env[Any, Any]):
+    """An env that cannot be drawn."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        inner = gym.make("CartPole-v1")
+        self.observation_space, self.action_space = inner.observation_space, inner.action_space
+
+
+def test_mistakes_are_one_line(
+    ckpt: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "x11")
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.setitem(sys.modules, "moviepy", None)
+    cases = [
+        (["missing.ckpt"], "ckpt must be the path of a checkpoint, got 'missing.ckpt'"),
+        ([str(ckpt), "--video", "x.avi"], "video must be a path that ends in .mp4 or .gif, got 'x.avi'"),
+        ([str(ckpt), "--video", "x.mp4"], "this needs moviepy: pip install 'lightning_ding[video]'"),
+        ([str(ckpt), "--episodes", "0"], "episodes must be >= 1, got 0"),
+        ([str(ckpt), "--env_id", "tests.entry.test_enjoy.Blind"], "the env must have the render mode 'human'"),
+        ([str(ckpt)], "a window needs a screen"),
+    ]
+    for options, message in cases:
+        with pytest.raises(SystemExit) as end:
+            main(["enjoy", *options])
+        (line,) = capsys.readouterr().err.splitlines()
+        assert end.value.code == 2
+        assert line.startswith("error: ")
+        assert message in line, line
