@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # 0.975, of 1, 2, ... degrees of freedom
-LABELS = {"ours": "lightning_ding", "peer": "Stable-Baselines3, zoo"}
-COLOURS = {"ours": "tab:blue", "peer": "tab:orange"}
+LABELS = {"ours": "lightning_ding", "peer": "Stable-Baselines3, zoo", "tianshou": "Tianshou, examples"}
+COLOURS = {"ours": "tab:blue", "peer": "tab:orange", "tianshou": "tab:green"}
 POINTS = 100  # number of points of a curve
 AXES = ((0, "env steps"), (1, "seconds of training"))
 
@@ -55,17 +55,18 @@ def draw(records: dict[str, Any], file: Path) -> None:
     figure, panels = plt.subplots(rows, 4, figsize=(16, 2.8 * rows), squeeze=False, layout="constrained")
     for panel in panels.flat[2 * len(records) :]:
         panel.set_axis_off()
+    lines: dict[str, Any] = {}
     for number, (name, record) in enumerate(records.items()):
         for axis, label in AXES:
             panel = panels.flat[2 * number + axis]
             for side in sides_of(record):
                 places, mean, half = band(record[side]["runs"], axis)
-                panel.plot(places, mean, color=COLOURS[side], label=LABELS[side])
+                (lines[LABELS[side]],) = panel.plot(places, mean, color=COLOURS[side])
                 panel.fill_between(places, mean - half, mean + half, color=COLOURS[side], alpha=0.2, linewidth=0)
             panel.axhline(record["bar"], color="black", linestyle="--", linewidth=0.8)
             panel.set(title=name.replace("_", ", "), xlabel=label, xlim=(0, None))
         panels.flat[2 * number].set_ylabel("return of greedy episodes")
-    panels.flat[0].legend(loc="best", fontsize="small")
+    figure.legend(lines.values(), lines.keys(), loc="outside upper center", ncols=len(lines))
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=80, metadata={"Software": None})
     plt.close(figure)

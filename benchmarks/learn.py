@@ -1,8 +1,9 @@
-"""Learning benchmarks: curves of every recipe over three seeds, and of Stable-Baselines3 with its zoo's settings.
+"""Learning benchmarks: curves of every recipe over three seeds, and of peers with settings from their projects.
 
     python -m benchmarks.learn                          # all of benchmarks/proofs.py, some hours on two cores
     python -m benchmarks.learn --only dqn_cartpole      # writes docs/results/learn/dqn_cartpole.json
     python -m benchmarks.learn --jobs 2                 # this project and Stable-Baselines3 at the same time
+    python -m benchmarks.learn --sides tianshou         # all experiments for which Tianshou has an example
     python -m benchmarks.curves                         # draws docs/results/learning.png and learning.md
 
 Each run is a separate process with one torch thread. Evaluations are 20 greedy episodes at regular env steps, and
@@ -28,12 +29,14 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Any
 
-from benchmarks import proofs, zoo
+from benchmarks import proofs, tianshou_side, zoo
 from benchmarks.proofs import PROOFS, Proof, Run
 from lightning_ding.config import deep_merge
 
 N_EPISODE = 20  # episodes of an evaluation
-SIDES = ("ours", "peer")
+PEERS: dict[str, Any] = {"peer": zoo, "tianshou": tianshou_side}
+"""Modules with ``has``, ``settings`` and ``train``; ``peer`` is Stable-Baselines3."""
+SIDES = ("ours", *PEERS)
 
 
 def train(proof: Proof, seed: int) -> Run:
@@ -101,7 +104,13 @@ def run_one(name: str, side: str, seed: int, budget: int) -> Run:
     proof = dataclasses.replace(PROOFS[name], budget=budget)
     if side == "ours":
         return train(proof, seed)
-    return zoo.train(proof.recipe, proof.env_id, proof.budget, proof.eval_every, N_EPISODE, seed)
+    run: Run = PEERS[side].train(proof.recipe, proof.env_id, proof.budget, proof.eval_every, N_EPISODE, seed)
+    return run
+
+
+def has_peer(proof: Proof, side: str) -> bool:
+    """Return whether a peer has the algorithm, and settings for the env."""
+    return bool(PEERS[side].has(proof.recipe, proof.env_id)) and not proof.has_defaults
 
 
 def in_processes(name: str, sides: Sequence[str], seeds: Sequence[int], budget: int, jobs: int, folder: Path) -> None:
@@ -138,7 +147,7 @@ def save(name: str, budget: int, side: str, run: Run, folder: Path) -> None:
     how = {"command": " ".join(["python -m benchmarks.learn", *sys.argv[1:]]), "commit": commit()}
     how |= {"time": time.strftime("%Y-%m-%d %H:%M:%S"), "machine": machine()}
     kept = {one["seed"]: one for one in record.get(side, {}).get("runs", [])} | {run["seed"]: {**run, **how}}
-    config = proof.config() if side == "ours" else zoo.ZOO[proof.recipe][proof.env_id]
+    config = proof.config() if side == "ours" else PEERS[side].settings(proof.recipe, proof.env_id)
     record[side] = {"config": config, "runs": [kept[seed] for seed in sorted(kept)]}
     file.write_text(json.dumps(record) + "\n")
 
@@ -167,8 +176,9 @@ def main() -> None:
         "--sides",
         nargs="+",
         choices=SIDES,
-        default=list(SIDES),
-        help="implementations to run: this project, Stable-Baselines3 where it has the algorithm",
+        default=["ours", "peer"],
+        help="implementations to run: this project, Stable-Baselines3 as 'peer' and Tianshou; peers only where they "
+        "have the algorithm and their project has settings for the env (default: ours peer)",
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--budget", type=int, help="number of env steps; by default that in benchmarks/proofs.py")
@@ -187,8 +197,7 @@ def main() -> None:
         return
     for name in options.only:
         proof = PROOFS[name]
-        has_peer = zoo.has(proof.recipe, proof.env_id) and not proof.has_defaults
-        sides = [side for side in options.sides if side == "ours" or has_peer]
+        sides = [side for side in options.sides if side == "ours" or has_peer(proof, side)]
         budget = options.budget or proof.budget
         in_processes(name, sides, options.seeds or proof.seeds, budget, options.jobs, options.out)
 

@@ -2,6 +2,7 @@
 
     python -m benchmarks.offline --data runs/offline                    # makes the data sets
     python -m benchmarks.offline --data runs/offline --only td3_bc iql  # these algorithms, three seeds each
+    python -m benchmarks.offline --side tianshou --only td3_bc cql      # Tianshou's, on the same data
     python -m benchmarks.offline --table                                # docs/results/offline.json as a table
 
 The data set of Pendulum-v1 is 50,000 transitions that a SAC policy makes, with exploration, after 3,000 of the 20,000
@@ -23,7 +24,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from benchmarks import proofs
+from benchmarks import proofs, tianshou_offline
 from benchmarks.learn import commit, machine
 from lightning_ding.config import deep_merge
 
@@ -43,6 +44,7 @@ ALGORITHMS = {
     "dt": "cartpole_best",
 }
 """The data set of each algorithm."""
+LABELS = {"ours": "lightning_ding", "tianshou": "Tianshou, examples"}
 QUIET: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
 
 
@@ -92,26 +94,48 @@ def train(name: str, file: Path, seed: int) -> dict[str, Any]:
     return {"seed": seed, "seconds": seconds, "return": scores["test/return_mean"], "data": data}
 
 
+def train_peer(name: str, file: Path, seed: int) -> dict[str, Any]:
+    """Return the result of one seed of Tianshou's algorithm, after as many updates."""
+    from lightning_ding.datamodules.dataset_files import load_dataset
+
+    recipe, found = proofs.load(name), load_dataset(file).statistics()
+    run = tianshou_offline.train(name, file, recipe.ENV_ID, updates_of(name), N_EVALUATION, seed)
+    data = {"transitions": found.transitions, "mean": found.return_mean, "max": found.return_max}
+    return {**run, "side": "tianshou", "config": tianshou_offline.SETTINGS[name], "data": data}
+
+
+def updates_of(name: str) -> int:
+    """Return the number of updates of an algorithm, those of its recipe."""
+    return int(proofs.load(name).MAX_TRAIN_ITER)
+
+
+def side_of(run: dict[str, Any]) -> str:
+    """Return the implementation that made a run."""
+    return str(run.get("side", "ours"))
+
+
 def save(name: str, run: dict[str, Any], result: Path) -> None:
-    """Write a run to the result file; other runs in it are kept."""
+    """Write a run to the result file; runs of other algorithms, implementations and seeds in it are kept."""
     record: dict[str, Any] = json.loads(result.read_text()) if result.is_file() else {}
     how = {"command": " ".join(["python -m benchmarks.offline", *sys.argv[1:]]), "commit": commit()}
     how |= {"time": time.strftime("%Y-%m-%d %H:%M:%S"), "machine": machine()}
-    kept = {one["seed"]: one for one in record.get(name, [])} | {run["seed"]: {**run, **how}}
-    record[name] = [kept[seed] for seed in sorted(kept)]
+    kept = {(side_of(one), one["seed"]): one for one in [*record.get(name, []), {**run, **how}]}
+    record[name] = [kept[place] for place in sorted(kept)]
     result.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def table(result: Path) -> str:
     """Return the results as a table in Markdown."""
     rows = [
-        "| algorithm | mean return of each seed | mean return in the data | best episode in the data |",
-        "|---|---|---|---|",
+        "| algorithm | implementation | mean return of each seed | mean return in data | best episode in data |",
+        "|---|---|---|---|---|",
     ]
     for name, runs in json.loads(result.read_text()).items():
-        returns = ", ".join(f"{run['return']:.0f}" for run in runs)
-        data = runs[0]["data"]
-        rows.append(f"| `{name}` | {returns} | {data['mean']:.0f} | {data['max']:.0f} |")
+        for side in LABELS:
+            made = [run for run in runs if side_of(run) == side]
+            if made:
+                returns, data = ", ".join(f"{run['return']:.0f}" for run in made), made[0]["data"]
+                rows.append(f"| `{name}` | {LABELS[side]} | {returns} | {data['mean']:.0f} | {data['max']:.0f} |")
     return "\n".join(rows)
 
 
@@ -121,21 +145,26 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=FOLDER, help="folder of the data set")
     parser.add_argument("--only", nargs="*", choices=ALGORITHMS, default=[], help="algorithms to train")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="seeds of each")
+    parser.add_argument("--side", choices=LABELS, default="ours", help="implementation to run (default: ours)")
     parser.add_argument("--out", type=Path, default=RESULT, help="JSON file of the results")
     parser.add_argument("--table", action="store_true", help="print the results as a table")
     options = parser.parse_args()
     if options.table:
         print(table(options.out))
         return
+    unknown = [name for name in options.only if options.side != "ours" and name not in tianshou_offline.SETTINGS]
+    if unknown:
+        parser.error(f"--only must be of {', '.join(tianshou_offline.SETTINGS)} with --side tianshou, got {unknown}")
     import torch
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.getLogger("lightning").setLevel(logging.ERROR)
-    files = {name: make_data(name, options.data) for name in set(ALGORITHMS.values())}
+    wanted = options.only or ALGORITHMS
+    files = {name: make_data(name, options.data) for name in {ALGORITHMS[one] for one in wanted}}
     for name in options.only:
         for seed in options.seeds:
-            run = train(name, files[ALGORITHMS[name]], seed)
+            run = (train if options.side == "ours" else train_peer)(name, files[ALGORITHMS[name]], seed)
             print(f"{name:>8} seed {seed}: {run['return']:8.1f}, data {run['data']['mean']:.1f}", flush=True)
             save(name, run, options.out)
 

@@ -1,8 +1,8 @@
 """Hyper-parameters of RL Baselines3 Zoo, and training Stable-Baselines3 and its contrib package with them.
 
 Values are those of https://github.com/DLR-RM/rl-baselines3-zoo/tree/master/hyperparams; ``lin_x`` falls linearly to 0.
-Entries of the zoo that normalise observations (A2C on Pendulum and Acrobot, PPO on Acrobot) are left out. CrossQ has no
-entry for Pendulum; it gets SAC's.
+Entries of the zoo for A2C on Pendulum and Acrobot and for PPO on Acrobot are left out. Those of CartPole without
+velocities are for the zoo's env of that kind, and normalise observations and rewards.
 """
 
 from __future__ import annotations
@@ -53,6 +53,13 @@ CARTPOLE_Q_LEARNER = {
 }
 CONTRIB = {"qrdqn": "QRDQN", "tqc": "TQC", "crossq": "CrossQ", "recurrent_ppo": "RecurrentPPO"}
 """Classes of sb3_contrib."""
+ADAM: dict[str, dict[str, Any]] = {
+    "ppo": {"eps": 1e-5},
+    "recurrent_ppo": {"eps": 1e-5},
+    "crossq": {"betas": (0.5, 0.999)},
+    "qrdqn": {"eps": 0.01 / CARTPOLE_Q_LEARNER["batch_size"]},  # type: ignore[operator]
+}
+"""What the optimizers of the packages change of Adam's defaults; they drop it if ``optimizer_kwargs`` are passed."""
 ZOO: dict[str, dict[str, dict[str, Any]]] = {
     "ppo": {
         "CartPole-v1": {
@@ -108,13 +115,40 @@ ZOO: dict[str, dict[str, dict[str, Any]]] = {
     "ddpg": {"Pendulum-v1": DETERMINISTIC},
     "qrdqn": {"CartPole-v1": CARTPOLE_Q_LEARNER},
     "tqc": {"Pendulum-v1": {"learning_rate": 1e-3}},
-    "crossq": {"Pendulum-v1": {"learning_rate": 1e-3}},
+    "crossq": {"Pendulum-v1": {"policy_delay": 2, "policy_kwargs": WIDE}},
+    "recurrent_ppo": {
+        "lightning_ding.envs.partly_observed:CartPoleNoVelocity-v1": {
+            "policy": "MlpLstmPolicy",
+            "normalize": True,
+            "n_envs": 8,
+            "n_steps": 32,
+            "batch_size": 256,
+            "gae_lambda": 0.8,
+            "gamma": 0.98,
+            "n_epochs": 20,
+            "ent_coef": 0.0,
+            "learning_rate": "lin_0.001",
+            "clip_range": "lin_0.2",
+            "policy_kwargs": {
+                "ortho_init": False,
+                "activation_fn": "ReLU",
+                "lstm_hidden_size": 64,
+                "enable_critic_lstm": True,
+                "net_arch": {"pi": [64], "vf": [64]},
+            },
+        },
+    },
 }
 
 
 def has(algorithm: str, env_id: str) -> bool:
     """Return whether the zoo has values for an algorithm on an env."""
     return env_id in ZOO.get(algorithm, {})
+
+
+def settings(algorithm: str, env_id: str) -> dict[str, Any]:
+    """Return the zoo's values for an algorithm on an env."""
+    return ZOO[algorithm][env_id]
 
 
 def train(algorithm: str, env_id: str, budget: int, eval_every: int, n_episode: int, seed: int) -> Run:
@@ -137,6 +171,10 @@ def train(algorithm: str, env_id: str, budget: int, eval_every: int, n_episode: 
     curve: list[tuple[int, float, float]] = []
     best: dict[str, Any] = {"score": -float("inf")}
 
+    def score_on(env: Any, normaliser: Any) -> float:
+        env = _as_in_training(env, normaliser)
+        return float(evaluate_policy(model, env, n_episode, deterministic=True)[0])  # type: ignore[arg-type, unused-ignore]
+
     class Curve(BaseCallback):  # type: ignore[misc, unused-ignore]  # Any where it is not installed
         """Evaluates at regular env steps, with the clock standing still."""
 
@@ -155,33 +193,50 @@ def train(algorithm: str, env_id: str, budget: int, eval_every: int, n_episode: 
 
         def evaluate(self) -> None:
             self.seconds += time.perf_counter() - self.began
-            score = float(evaluate_policy(model, eval_env, n_episode, deterministic=True)[0])  # type: ignore[arg-type, unused-ignore]
+            normaliser = copy.deepcopy(getattr(model.get_env(), "obs_rms", None))
+            score = score_on(eval_env, normaliser)
             curve.append((self.num_timesteps, self.seconds, score))
             if score > best["score"]:
-                best.update(score=score, weights=copy.deepcopy(model.policy.state_dict()))
+                best.update(score=score, weights=copy.deepcopy(model.policy.state_dict()), normaliser=normaliser)
             self.began = time.perf_counter()
 
     model.learn(budget, Curve())
     model.policy.load_state_dict(best["weights"])
-    test_env = make_vec_env(env_id, n_episode, seed=20_000 + seed)
-    final = float(evaluate_policy(model, test_env, n_episode, deterministic=True)[0])  # type: ignore[arg-type, unused-ignore]
+    final = score_on(make_vec_env(env_id, n_episode, seed=20_000 + seed), best["normaliser"])
     return {"seed": seed, "seconds": curve[-1][1], "final": final, "curve": curve}
+
+
+def _as_in_training(env: Any, normaliser: Any) -> Any:
+    """Return an env whose observations are normalised by moments from training, or the env itself with None."""
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    if normaliser is None:
+        return env
+    env = VecNormalize(env, training=False, norm_reward=False)
+    env.obs_rms = normaliser
+    return env
 
 
 def _make(algorithm: str, env_id: str, seed: int) -> Any:
     import numpy as np
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.noise import NormalActionNoise
+    from stable_baselines3.common.vec_env import VecNormalize
+    from torch import nn
+    from torch.optim import Adam
 
     options = copy.deepcopy(ZOO[algorithm][env_id])
     env = make_vec_env(env_id, options.pop("n_envs", 1), seed=seed)
     for name, value in options.items():
         if isinstance(value, str) and value.startswith("lin_"):
             options[name] = _falling(float(value.removeprefix("lin_")))
+    if options.pop("normalize", False):
+        env = VecNormalize(env, gamma=options["gamma"])
+    network = options.pop("policy_kwargs", {})
+    if "activation_fn" in network:
+        network["activation_fn"] = getattr(nn, network["activation_fn"])
     if algorithm != "a2c":  # which has RMSprop; the fused Adam gives the same numbers, faster, as this project's does
-        eps = 1e-5 if algorithm == "ppo" else 1e-8
-        fused = {"optimizer_kwargs": {"fused": True, "eps": eps}}
-        options["policy_kwargs"] = {**options.get("policy_kwargs", {}), **fused}
+        network |= {"optimizer_class": Adam, "optimizer_kwargs": {"fused": True, **ADAM.get(algorithm, {})}}
     if "noise_std" in options:
         (width,) = env.action_space.shape or (0,)
         options["action_noise"] = NormalActionNoise(np.zeros(width), np.full(width, options.pop("noise_std")))
@@ -189,7 +244,8 @@ def _make(algorithm: str, env_id: str, seed: int) -> Any:
         ("sb3_contrib", CONTRIB[algorithm]) if algorithm in CONTRIB else ("stable_baselines3", algorithm.upper())
     )
     model_class = getattr(importlib.import_module(package), name)
-    return model_class("MlpPolicy", env, **options, device="cpu", seed=seed)
+    policy = options.pop("policy", "MlpPolicy")
+    return model_class(policy, env, **options, policy_kwargs=network, device="cpu", seed=seed)
 
 
 def _falling(start: float) -> Any:

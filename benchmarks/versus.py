@@ -1,0 +1,139 @@
+"""Compares this project with its peers: docs/results/versus.md.
+
+    python -m benchmarks.versus
+
+Reads what ``python -m benchmarks.learn`` and ``python -m benchmarks.offline`` wrote. Each row is one algorithm, env and
+peer; both sides had the same env, seeds and number of env steps or updates, and each the settings of its project.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import curves, offline
+
+HEAD = (
+    "| experiment | peer | length | return, lightning_ding | return, peer | intervals overlap "
+    "| seconds, lightning_ding | seconds, peer | ratio |"
+)
+NOTES = (
+    "Return: mean over seeds and half the width of its 95 % confidence interval (Student's t), of the mean return of "
+    "greedy episodes; of the best policy, on episodes that were not used to choose it, and of the final policy after "
+    "offline learning. Intervals that do not overlap name the side with the higher return; with one seed there is no "
+    "interval. Length: env steps, or updates of offline learning; both numbers where they differ. Seconds: median "
+    "over the seeds, without evaluations; ratio: those of this project divided by those of the peer, so below 1 this "
+    "project is faster. Settings are those that each project publishes, so a row compares settings as well as code: "
+    "Tianshou's examples on CartPole stop at a return of 195 or less, and are run here for as long as this project. "
+    "Seconds are rough where a run shared its cores; the JSON files have each run's command, commit, time and machine."
+)
+
+
+@dataclass(frozen=True)
+class Side:
+    """Results of one implementation in one experiment."""
+
+    label: str
+    returns: tuple[float, ...]
+    """Result of each seed."""
+    seconds: float
+    """Median seconds of training."""
+    length: int
+    """Median env steps, or updates."""
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Mean and half the width of its 95 % interval; infinite with one seed."""
+        mean, number = statistics.fmean(self.returns), len(self.returns)
+        if number == 1:
+            return mean, math.inf
+        quantile = curves.T_QUANTILES[number - 2] if number - 2 < len(curves.T_QUANTILES) else 1.96
+        return mean, quantile * statistics.stdev(self.returns) / math.sqrt(number)
+
+    @property
+    def shown(self) -> str:
+        """The interval as text."""
+        mean, half = self.interval
+        return f"{mean:,.1f}" if math.isinf(half) else f"{mean:,.1f} ± {half:,.1f}"
+
+
+def overlap(ours: Side, peer: Side) -> str:
+    """Return whether the intervals of two sides overlap, or which side has the higher return."""
+    (mean, half), (other, other_half) = ours.interval, peer.interval
+    if math.isinf(half) or math.isinf(other_half):
+        return "one seed"
+    if abs(mean - other) <= half + other_half:
+        return "yes"
+    return f"no, {(ours if mean > other else peer).label} is higher"
+
+
+def learning_pairs(folder: Path) -> Iterator[tuple[str, Side, Side]]:
+    """Yield the name and both sides of every experiment of ``benchmarks/learn.py`` that a peer ran too."""
+    for file in sorted(folder.glob("*.json")):
+        record = json.loads(file.read_text())
+        sides = {side: _of_curves(side, record[side]["runs"]) for side in curves.sides_of(record)}
+        for name, side in sides.items():
+            if name != "ours" and "ours" in sides:
+                yield file.stem, sides["ours"], side
+
+
+def _of_curves(side: str, runs: Sequence[Any]) -> Side:
+    returns = tuple(run["final"] for run in runs)
+    length = statistics.median_low(run["curve"][-1][0] for run in runs)
+    return Side(curves.LABELS[side], returns, statistics.median(run["seconds"] for run in runs), length)
+
+
+def offline_pairs(file: Path) -> Iterator[tuple[str, Side, Side]]:
+    """Yield the name and both sides of every algorithm of ``benchmarks/offline.py`` that a peer ran too."""
+    for name, runs in json.loads(file.read_text()).items():
+        sides = {side: [run for run in runs if offline.side_of(run) == side] for side in offline.LABELS}
+        if all(sides.values()):
+            made = [_of_data(name, side, found) for side, found in sides.items()]
+            yield f"{name}, offline", made[0], made[1]
+
+
+def _of_data(name: str, side: str, runs: Sequence[Any]) -> Side:
+    seconds = statistics.median(run["seconds"] for run in runs)
+    updates = offline.updates_of(name)
+    return Side(offline.LABELS[side], tuple(run["return"] for run in runs), seconds, updates)
+
+
+def row(name: str, ours: Side, peer: Side) -> str:
+    """Return one line of the table."""
+    differ = abs(ours.length - peer.length) > 0.05 * ours.length
+    length = f"{ours.length:,} and {peer.length:,}" if differ else f"{ours.length:,}"
+    cells = [name, peer.label, length, ours.shown, peer.shown, overlap(ours, peer)]
+    cells += [f"{ours.seconds:,.1f}", f"{peer.seconds:,.1f}", f"{ours.seconds / peer.seconds:.2f}"]
+    return f"| {' | '.join(cells)} |"
+
+
+def page(pairs: Sequence[tuple[str, Side, Side]]) -> str:
+    """Return the page with the table of all pairs."""
+    lines = ["# Against peers", "", "`python -m benchmarks.versus` makes this page from the results of "]
+    lines[-1] += "`benchmarks/learn.py` and `benchmarks/offline.py`."
+    lines += ["", HEAD, "|---|---|--:|--:|--:|---|--:|--:|--:|", *(row(*pair) for pair in pairs), "", NOTES]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Read the JSON files and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=Path("docs/results/learn"), help="folder of the JSON files")
+    parser.add_argument("--offline", type=Path, default=offline.RESULT, help="JSON file of offline learning")
+    parser.add_argument("--out", type=Path, default=Path("docs/results/versus.md"), help="file of the page")
+    options = parser.parse_args()
+    pairs = [*learning_pairs(options.results)]
+    pairs += offline_pairs(options.offline) if options.offline.is_file() else []
+    if not pairs:
+        parser.error(f"no experiment of both sides in {options.results} and {options.offline}")
+    options.out.write_text(page(pairs))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""The comparison with peers, on results that were made up."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import offline, versus
+from benchmarks.versus import Side, overlap, row
+
+
+def side(*returns: float, label: str = "x", seconds: float = 10.0, length: int = 1000) -> Side:
+    return Side(label, returns, seconds, length)
+
+
+def runs(*finals: float, seconds: float, steps: int = 1000) -> dict[str, Any]:
+    found = [
+        {"seed": seed, "seconds": seconds, "final": final, "curve": [(steps, seconds, final)]}
+        for seed, final in enumerate(finals)
+    ]
+    return {"runs": found}
+
+
+def test_interval_is_students_and_infinite_with_one_seed() -> None:
+    mean, half = side(1.0, 2.0, 6.0).interval
+    assert mean == 3
+    assert half == pytest.approx(4.303 * math.sqrt(7 / 3))  # deviation sqrt((4 + 1 + 9) / 2), of the mean sqrt(7 / 3)
+    assert side(5.0).interval == (5.0, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("ours", "peer", "expected"),
+    [
+        ((9.0, 10.0, 11.0), (10.0, 11.0, 12.0), "yes"),
+        ((9.0, 10.0, 11.0), (19.0, 20.0, 21.0), "no, peer is higher"),
+        ((9.0, 10.0, 11.0), (0.0, 1.0, 2.0), "no, ours is higher"),
+        ((9.0, 10.0, 11.0), (90.0,), "one seed"),
+        ((5.0, 5.0, 5.0), (5.0, 5.0, 5.0), "yes"),
+    ],
+)
+def test_overlap_names_the_higher_side(ours: tuple[float, ...], peer: tuple[float, ...], expected: str) -> None:
+    assert overlap(side(*ours, label="ours"), side(*peer, label="peer")) == expected
+
+
+def test_row_has_returns_and_the_ratio_of_the_seconds() -> None:
+    assert row("a", side(4.0, 4.0, seconds=5.0), side(3.0, label="P", seconds=20.0)) == (
+        "| a | P | 1,000 | 4.0 ± 0.0 | 3.0 | one seed | 5.0 | 20.0 | 0.25 |"
+    )
+
+
+def test_row_shows_both_lengths_where_they_differ() -> None:
+    assert "| 1,000 and 2,000 |" in row("a", side(4.0), side(3.0, length=2000))
+    assert "| 1,000 |" in row("a", side(4.0), side(3.0, length=1040))
+
+
+def test_page_has_a_row_for_each_peer_and_no_experiment_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "learn").mkdir()
+    both = {"ours": runs(1.0, 2.0, seconds=3.0), "peer": runs(1.0, 2.0, seconds=6.0)}
+    both["tianshou"] = runs(7.0, 9.0, seconds=1.5)
+    (tmp_path / "learn" / "iqn_cartpole.json").write_text(json.dumps(both))
+    (tmp_path / "learn" / "pg_cartpole.json").write_text(json.dumps({"ours": both["ours"]}))
+    made: list[dict[str, Any]] = [{"seed": seed, "seconds": 8.0, "return": 1.0} for seed in range(2)]
+    made += [{**run, "seconds": 2.0, "side": "tianshou"} for run in made]
+    (tmp_path / "offline.json").write_text(json.dumps({"cql": made, "iql": made[:2]}))
+    arguments = ["--results", tmp_path / "learn", "--offline", tmp_path / "offline.json", "--out", tmp_path / "v.md"]
+    monkeypatch.setattr(sys, "argv", ["versus", *map(str, arguments)])
+    versus.main()
+    rows = [line for line in (tmp_path / "v.md").read_text().splitlines() if line.startswith("| ")][1:]
+    assert [line.split(" | ")[:2] for line in rows] == [
+        ["| iqn_cartpole", "Stable-Baselines3, zoo"],
+        ["| iqn_cartpole", "Tianshou, examples"],
+        ["| cql, offline", "Tianshou, examples"],
+    ]
+    assert [line.split(" | ")[-1] for line in rows] == ["0.50 |", "2.00 |", "4.00 |"]
+    assert f"| {offline.updates_of('cql'):,} |" in rows[2]
+
+
+def test_results_without_a_pair_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["versus", "--results", str(tmp_path), "--offline", str(tmp_path / "none.json")])
+    with pytest.raises(SystemExit):
+        versus.main()
+    assert "no experiment of both sides" in capsys.readouterr().err
