@@ -30,6 +30,7 @@ from lightning_ding.envs.vector import (
     differ_in_bounds_only,
     find_mode,
 )
+from lightning_ding.envs.wrapper_names import check_order, for_evaluation
 from lightning_ding.ranks import sum_over_ranks, world_size
 from lightning_ding.registry import import_modules
 from lightning_ding.worker import (
@@ -91,8 +92,10 @@ class CollectingDataModule(ResumableDataModule):
             num_envs: Envs on each rank, >= 1.
             mode: How the envs are stepped: ``"sync"`` in this process, ``"async"`` each env in its own process,
                 ``"native"`` by the vector env that is registered for the id.
-            wrappers: Wrappers of each env, for training and evaluation, the innermost first: dotted paths such as
-                ``gymnasium.wrappers.FlattenObservation``, mappings with ``class_path`` and ``init_args``, or callables.
+            wrappers: Wrappers of each env, for training and evaluation, the innermost first: short names such as
+                ``flatten``, short names with arguments such as ``{frame_stack: {stack_size: 4}}``, dotted paths,
+                mappings with ``class_path`` and ``init_args``, or callables. Evaluations leave out ``clip_reward``,
+                ``scale_reward``, ``sign_reward`` and ``episodic_life``.
             env_kwargs: Arguments of the env.
             seed: Seed of envs, exploration and learning, >= 0; each rank derives its own from it.
             max_env_step: Env steps over all ranks after which the run ends, >= 1; None for no limit.
@@ -142,6 +145,7 @@ class CollectingDataModule(ResumableDataModule):
         self.env_kwargs = dict(env_kwargs or {})
         self.train_wrappers = find_wrappers(train_wrappers, "train_wrappers")
         self.eval_wrappers = find_wrappers(eval_wrappers, "eval_wrappers")
+        check_order((*self.wrappers, *self.train_wrappers))
         self.eval_env_id = env_id if eval_env_id is None else eval_env_id
         self.eval_env_kwargs = self.env_kwargs if eval_env_kwargs is None else dict(eval_env_kwargs)
         self.max_env_step, self.max_train_iter = max_env_step, max_train_iter
@@ -349,7 +353,7 @@ class CollectingDataModule(ResumableDataModule):
         policy, trainer = self._policy, cast(Trainer, self.trainer)
         self._evaluation = Evaluation(trainer, policy, self.n_evaluator_episode)
         num_envs = self.evaluator_env_num or min(self.num_envs, len(self._evaluation.episodes))
-        wrappers = (*self.wrappers, *self.eval_wrappers)
+        wrappers = (*for_evaluation(self.wrappers), *self.eval_wrappers)
         autoreset: AutoresetName | None = "disabled" if MODES[self.mode].has_separate_envs else None
         env = self._make_env(self.eval_env_id, num_envs, wrappers, self.eval_env_kwargs, autoreset)
         self.single_observation_space = env.single_observation_space

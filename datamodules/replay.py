@@ -82,8 +82,10 @@ class ReplayDataModule(CollectingDataModule):
             num_envs: Envs on each rank, >= 1.
             mode: How the envs are stepped: ``"sync"`` in this process, ``"async"`` each env in its own process,
                 ``"native"`` by the vector env that is registered for the id.
-            wrappers: Wrappers of each env, for training and evaluation, the innermost first: dotted paths such as
-                ``gymnasium.wrappers.FlattenObservation``, mappings with ``class_path`` and ``init_args``, or callables.
+            wrappers: Wrappers of each env, for training and evaluation, the innermost first: short names such as
+                ``flatten``, short names with arguments such as ``{frame_stack: {stack_size: 4}}``, dotted paths,
+                mappings with ``class_path`` and ``init_args``, or callables. Evaluations leave out ``clip_reward``,
+                ``scale_reward``, ``sign_reward`` and ``episodic_life``.
             env_kwargs: Arguments of the env.
             seed: Seed of envs, exploration and learning, >= 0; each rank derives its own from it.
             max_env_step: Env steps over all ranks after which the run ends, >= 1; None for no limit.

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from lightning_ding.config import ConfigLike, require, resolve
 from lightning_ding.envs.vector import VectorMode
+from lightning_ding.envs.wrapper_names import for_evaluation
 from lightning_ding.policy import ReferencePolicy, get_policy_cls
 from lightning_ding.policy.base.older_configs import renewed
 from lightning_ding.policy.reference.policy import NO_CONFIG_CLASS
@@ -34,8 +35,8 @@ class EnvConfig:
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the env."""
     wrappers: tuple[str | Mapping[str, Any], ...] = ()
-    """Wrappers of each env, applied in order: dotted paths, or mappings with ``class_path`` and ``init_args``; none in
-    games."""
+    """Wrappers of each env, applied in order: short names, short names with arguments, dotted paths, or mappings with
+    ``class_path`` and ``init_args``; none in games."""
     train_wrappers: tuple[str | Mapping[str, Any], ...] = ()
     """Wrappers around ``wrappers`` for collecting only; none in games."""
     eval_wrappers: tuple[str | Mapping[str, Any], ...] = ()
@@ -71,7 +72,7 @@ class EnvConfig:
         """Id, arguments and wrappers of the envs for evaluations."""
         env_id = self.env_id if self.eval_env_id is None else self.eval_env_id
         kwargs = self.env_kwargs if self.eval_env_kwargs is None else self.eval_env_kwargs
-        return env_id, kwargs, (*self.wrappers, *self.eval_wrappers)
+        return env_id, kwargs, (*for_evaluation(self.wrappers), *self.eval_wrappers)
 
 
 @dataclass(frozen=True)

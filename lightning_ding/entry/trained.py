@@ -15,6 +15,7 @@ from gymnasium import spaces
 from lightning_ding.config import MARK, require
 from lightning_ding.entry.lightning_cli import is_refusal, line_of, policy_class
 from lightning_ding.entry.serial_cli import CommandParser
+from lightning_ding.envs.wrapper_names import as_list, for_evaluation
 from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY
 
@@ -61,12 +62,12 @@ def env_of_run(saved: Mapping[str, Any], env_id: str | None = None, evaluation: 
         ValueError: If neither the checkpoint nor ``env_id`` names an env.
     """
     arguments = saved.get(ARGUMENTS, {})
-    wrappers = [*(arguments.get("wrappers") or ())]
+    wrappers = [*for_evaluation(arguments.get("wrappers") or ())]
     name, kwargs = arguments.get("env_id"), arguments.get("env_kwargs")
     if evaluation:
         name, own_kwargs = arguments.get("eval_env_id") or name, arguments.get("eval_env_kwargs")
         kwargs = kwargs if own_kwargs is None else own_kwargs
-        wrappers += arguments.get("eval_wrappers") or ()
+        wrappers += as_list(arguments.get("eval_wrappers") or ())
     found: Any = env_id or name
     require(bool(found), "env_id", "an env, because the checkpoint names none", None)
     modules = arguments.get("import_names") or ()

@@ -3,7 +3,8 @@
 All envs have the preprocessing of Machado et al. 2018 (https://arxiv.org/abs/1709.06009) and Mnih et al. 2015: up to 30
 no-ops at the start, 4 frames for each action with the maximum of the last two, grey-scale images of 84 x 84 pixels,
 stacks of 4 images, and FIRE at the start of a life in games that wait for it. For training, an episode ends with each
-life and rewards are clipped to their sign. Evaluation plays complete games and counts the raw score.
+life and rewards are clipped to their sign; the returns in logs are those of the raw rewards. Evaluation plays complete
+games and counts the raw score.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
+
+from lightning_ding.envs.rewards import sign_reward
 
 Info = dict[str, Any]
 FIRE = 1
@@ -65,8 +67,8 @@ def make_atari(
     given = {"repeat_action_probability": repeat_action_probability, "frameskip": 1, **kwargs}
     env: gym.Env[Any, Any] = gym.make(env_id, **given)
     env = AtariPreprocessing(env, noop_max, frame_skip, screen_size)
-    env = ClipToSign(FireAtStart(EpisodicLife(env))) if training else FireAtStart(env)
-    return FrameStackObservation(env, stack)
+    env = FireAtStart(EpisodicLife(env) if training else env)
+    return FrameStackObservation(sign_reward(env) if training else env, stack)  # type: ignore[arg-type]
 
 
 class EpisodicLife(gym.Wrapper[Any, Any, Any, Any]):
@@ -131,11 +133,3 @@ class FireAtStart(gym.Wrapper[Any, Any, Any, Any]):
             obs, more, terminated, truncated, info = self.env.step(FIRE)
             reward = float(reward) + float(more)
         return obs, reward, terminated, truncated, info
-
-
-class ClipToSign(gym.RewardWrapper[Any, Any]):
-    """Clips rewards to -1, 0 or 1, so that one learning rate suits all games."""
-
-    def reward(self, reward: Any) -> float:
-        """Return the sign of the reward."""
-        return float(np.sign(reward))

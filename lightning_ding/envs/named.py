@@ -2,7 +2,9 @@
 
 An env is a registered id (``CartPole-v1``), an id with the module that registers it (``my_envs:MyEnv-v0``), the dotted
 path of a class or function (``my_envs.MyEnv`` or ``my_envs:MyEnv``), or a mapping with ``class_path`` and
-``init_args``. A wrapper is a dotted path (``gymnasium.wrappers.FlattenObservation``) or such a mapping.
+``init_args``. A wrapper is a short name (``flatten``), a short name with arguments
+(``{frame_stack: {stack_size: 4}}``), a dotted path (``gymnasium.wrappers.FlattenObservation``), or a mapping with
+``class_path`` and ``init_args``.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import gymnasium as gym
 
 from lightning_ding.config import closest
+from lightning_ding.envs.wrapper_names import BY_NAME, as_list, check_order, named_wrapper
 
 if TYPE_CHECKING:
     EnvLike = str | Mapping[str, Any] | Callable[..., Any]
@@ -33,9 +36,10 @@ AN_ENV = (
     "or a mapping with class_path and init_args"
 )
 A_WRAPPER = (
-    "the dotted path of a class or function that takes an env, such as 'gymnasium.wrappers.FlattenObservation', "
-    "or a mapping with class_path and init_args"
+    "a short name such as 'frame_stack', {name: {argument: value}}, the dotted path of a class or function that takes "
+    "an env, such as 'gymnasium.wrappers.FlattenObservation', or a mapping with class_path and init_args"
 )
+CLASS_KEYS = ("class_path", "init_args")
 
 
 def find_env(env: EnvLike, name: str = "env_id") -> str | Callable[..., Any]:
@@ -74,22 +78,36 @@ def find_wrappers(wrappers: Wrappers, name: str = "wrappers") -> tuple[Callable[
     """Return the callables for names, mappings or callables of wrappers, or for a single one of these.
 
     Raises:
-        ValueError: If there is no such wrapper; the message names the nearest one of gymnasium.
-        TypeError: If a wrapper is not a name, a mapping or a callable.
+        ValueError: If there is no such wrapper, in which case the message names the nearest one, or if a wrapper that
+            repeats actions is around one that changes rewards.
+        TypeError: If a wrapper is not a name, a mapping or a callable, or does not have these arguments.
 
     Example:
         >>> find_wrappers(["gymnasium.wrappers.FlattenObservation"])[0].__name__
         'FlattenObservation'
+        >>> find_wrappers([{"frame_stack": {"stack_size": 4}}])[0].keywords
+        {'wrapper': 'frame_stack', 'arguments': {'stack_size': 4}}
     """
-    is_one = isinstance(wrappers, (str, Mapping)) or callable(wrappers)
-    known = [f"gymnasium.wrappers.{one}" for one in gym.wrappers.__all__]
-    given: Iterable[Any] = [wrappers] if is_one else wrappers
-    return tuple(_find(one, name, A_WRAPPER, known) for one in given)
+    found = tuple(_find_wrapper(one, name) for one in as_list(wrappers))
+    check_order(found, name)
+    return found
 
 
 def names_of(names: Names) -> tuple[str, ...]:
     """Return the module names in ``import_names``, a list or a single name."""
     return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _find_wrapper(given: Any, name: str) -> Callable[[Any], Any]:
+    known = [*BY_NAME, *(f"gymnasium.wrappers.{one}" for one in gym.wrappers.__all__)]
+    if isinstance(given, str) and given in BY_NAME:
+        return named_wrapper(given, None, name)
+    if isinstance(given, Mapping) and len(given) == 1 and not set(given) & set(CLASS_KEYS):
+        ((short, arguments),) = given.items()
+        if short in BY_NAME:
+            return named_wrapper(short, arguments, name)
+        raise ValueError(f"{_error(name, A_WRAPPER, given)}{_hint(str(short), known)}")
+    return _find(given, name, A_WRAPPER, known)
 
 
 def _find(given: Any, name: str, allowed: str, known: Iterable[str]) -> Callable[..., Any]:
@@ -104,7 +122,7 @@ def _find(given: Any, name: str, allowed: str, known: Iterable[str]) -> Callable
     path = given.get("class_path")
     if not isinstance(path, str):
         raise ValueError(wrong)
-    arguments = {key: value for key, value in given.items() if key not in ("class_path", "init_args")}
+    arguments = {key: value for key, value in given.items() if key not in CLASS_KEYS}
     arguments |= given.get("init_args") or {}  # `--data.env_id.init_args.size 5` is parsed as {"size": 5}
     maker = _at(path, _error(f"{name}.class_path", "a dotted path", path), known)
     try:

@@ -41,6 +41,15 @@ class Timestep(NamedTuple):
     abnormal: BoolArray
     """Whether the env reported a fault, which ends its episode as a truncation, shape (N,)."""
 
+    def raw_reward(self) -> NDArray[np.float64]:
+        """Return the rewards before wrappers changed them, shape (N,): ``info["raw_reward"]`` where an env gives it."""
+        reward = self.reward
+        for info in (self.info, self.info.get("final_info")):  # that of the last step, with same-step autoreset
+            if isinstance(info, dict) and "raw_reward" in info:
+                given: Any = info["raw_reward"]
+                reward = np.where(info["_raw_reward"], given, reward) if "_raw_reward" in info else given
+        return reward
+
     def fault(self, env_id: int) -> str:
         """Return the description of a fault that an env reported in this step."""
         for info in (self.info.get("final_info"), self.info):

@@ -57,8 +57,8 @@ def make_vector_env(
             ``"native"`` uses the vector env that is registered for the id.
         seed: Seed of the envs and of the action space. With a seed, the envs are reset once, each with its own seed.
             None draws random seeds.
-        wrappers: Wrappers of each env, in order: callables, dotted paths, or mappings with ``class_path`` and
-            ``init_args``. With ``mode="native"``, vector wrappers of the vector env.
+        wrappers: Wrappers of each env, in order: callables, short names, short names with arguments, dotted paths, or
+            mappings with ``class_path`` and ``init_args``. With ``mode="native"``, vector wrappers of the vector env.
         env_kwargs: Keyword arguments of the env.
         autoreset: Autoreset mode, which defines when an env is reset after the end of an episode; None means
             ``"same_step"``. With ``mode="native"`` only None is allowed.

@@ -87,6 +87,8 @@ def fit(make_trainer: MakeTrainer, small: dict[str, Any], made: type[CollectingD
         ({"env_kwargs": {"factor": 2.0}}, 2.0, 2.0),
         ({"env_kwargs": {"factor": 2.0}, "eval_env_kwargs": {}}, 2.0, 1.0),
         ({"eval_env_id": functools.partial(make_chain, 3.0)}, 1.0, 3.0),
+        # the returns that are logged are those of the raw rewards
+        ({"env_kwargs": {"factor": 2.0}, "wrappers": ["clip_reward"]}, 2.0, 2.0),
         # shared wrappers are innermost: (1 + 3 * 1) * 2 with four steps of which each adds 1
         ({"wrappers": [Added], "train_wrappers": [scaled(2.0)], "eval_wrappers": [scaled(3.0)]}, 10.0, 15.0),
     ],
@@ -95,6 +97,14 @@ def test_wrappers_and_arguments_reach_the_envs_they_are_for(
     make_trainer: MakeTrainer, small: dict[str, Any], made: type, kwargs: Any, collected: float, evaluated: float
 ) -> None:
     assert fit(make_trainer, small, made, **kwargs) == (collected, evaluated)
+
+
+def test_policy_learns_from_clipped_rewards(make_trainer: MakeTrainer, small: dict[str, Any]) -> None:
+    datamodule = ReplayDataModule(make_chain, 2, env_kwargs={"factor": 2.0}, wrappers="clip_reward", max_env_step=40)
+    make_trainer().fit(DQNPolicy(small), datamodule)
+    assert datamodule.buffer is not None
+    rewards = datamodule.buffer.sample(40, 0, n_step=1, discount_factor=0.99)["reward"]
+    assert set(rewards.tolist()) == {0.0, 1.0}
 
 
 @pytest.mark.parametrize(

@@ -257,6 +257,7 @@ def test_policy_of_the_user_is_found_by_its_path(
 
 
 FLATTEN = "gymnasium.wrappers.FlattenObservation"
+SHORT = {"time_limit": {"max_episode_steps": 2}}
 LIMIT = {"class_path": "gymnasium.wrappers.TimeLimit", "init_args": {"max_episode_steps": 2}}
 OWN_ENVS: dict[str, tuple[Sequence[str], Config]] = {
     "module:id": (["--data.env_id", "own_envs:Own-v0"], {"env_id": "own_envs:Own-v0"}),
@@ -297,7 +298,7 @@ def own(settings: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 EVERY_FORM = [*OWN_ENVS["class_path"][0], *OWN_ENVS["evaluation"][0][1:3], "--data.import_names=own_envs"]
-EVERY_FORM += [f"--data.train_wrappers+={FLATTEN}", f"--data.train_wrappers+={json.dumps(LIMIT)}"]
+EVERY_FORM += ["--data.train_wrappers+=flatten", f"--data.train_wrappers+={json.dumps(SHORT)}"]
 
 
 def test_an_own_env_and_its_wrappers_are_trained_resumed_exactly_validated_and_tested(own: Config) -> None:
@@ -326,7 +327,7 @@ def test_a_printed_config_names_own_envs_as_the_flags_did(own: Config, capsys: p
         return read
 
     first = printed(*EVERY_FORM)
-    assert first["data"]["train_wrappers"] == [FLATTEN, LIMIT]
+    assert first["data"]["train_wrappers"] == ["flatten", SHORT]
     assert first["data"]["eval_env_id"] == "own_envs:Own-v0"
     assert first["data"]["env_id"]["class_path"] == "own_envs.OwnEnv"
     assert printed() == first

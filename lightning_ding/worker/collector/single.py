@@ -162,7 +162,7 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, AnyCollectMode]):
             self._end_episodes(call, ended.nonzero()[0], timestep.abnormal)
 
     def _count(self, timestep: Timestep, valid: NDArray[np.bool_] | None) -> None:
-        reward = timestep.info.get("raw_reward", timestep.reward)  # set by an env that normalises rewards
+        reward = timestep.raw_reward()
         if valid is None:
             self._statistics.env_step += len(self._length)
             self._return += reward
