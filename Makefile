@@ -52,7 +52,7 @@ learn: $(READY)  ## measure how every algorithm learns, compared with Stable-Bas
 	$(BIN)/python -m benchmarks.curves
 
 docs: $(READY)  ## the pages of docs/, with the API, into build/docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 coverage: $(READY)
 	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
