@@ -3,7 +3,7 @@
 * ``python`` blocks share a namespace, that of the module ``__main__``.
 * A block whose first line is ``# file: NAME`` is written to that file; other blocks can import it or name it.
 * In ``bash`` blocks, lines that begin with ``lightning-ding`` or ``python`` run; those of ``NOT_RUN`` do not.
-* ``yaml`` and ``json`` blocks must be valid.
+* ``yaml`` and ``json`` blocks must be valid, and the config of a distributed run complete.
 * A block whose first line is ``# Not tested: REASON`` does not run; a reader sees the reason.
 """
 
@@ -30,6 +30,7 @@ import yaml
 
 from lightning_ding import registry
 from lightning_ding.entry.cli import main
+from lightning_ding.entry.config_file import read_config
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"# file: (\S+)\n")
@@ -89,6 +90,8 @@ def _run(block: Block, page: Path, names: dict[str, Any]) -> None:
     if block.file is not None:
         Path(block.file).parent.mkdir(parents=True, exist_ok=True)
         Path(block.file).write_text(block.code)
+        if block.language == "yaml" and "\nsystem:" in block.code:
+            read_config(block.file, [])  # of a distributed run, which no page starts
     elif NOT_TESTED.match(block.code):
         return
     elif block.language == "python":

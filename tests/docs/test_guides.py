@@ -10,7 +10,22 @@ from tests.docs.pages import as_before, run_page
 from tests.test_docs import ROOT
 
 GUIDES = sorted((ROOT / "docs" / "guides").rglob("*.md"))
-PAGES = {"index.md", "own_env.md", "own_network.md", "own_algorithm.md", "own_callback.md", "offline.md"}
+PAGES = {
+    "index.md",
+    "from_cleanrl.md",
+    "from_sb3.md",
+    "games.md",
+    "offline.md",
+    "own_algorithm.md",
+    "own_callback.md",
+    "own_env.md",
+    "own_network.md",
+    "pixels.md",
+    "reproducibility.md",
+    "resume.md",
+    "scaling.md",
+    "speed.md",
+}
 
 
 def test_every_guide_is_run_here() -> None:
