@@ -21,6 +21,7 @@ COMMANDS = {
     "collect": ("play episodes with a policy and write them as a data set", "lightning_ding.entry.collect"),
     "enjoy": ("watch a trained policy, or write a video of it", "lightning_ding.entry.enjoy"),
     "evaluate": ("the returns of a trained policy, with a confidence interval", "lightning_ding.entry.evaluate"),
+    "export": ("write a trained policy as ONNX, torch.export or safetensors", "lightning_ding.entry.export"),
     "parallel": ("a distributed run on this machine: a coordinator, a learner and collectors", DISTRIBUTED),
     "coordinator": ("the coordinator of a distributed run", DISTRIBUTED),
     "learner": ("a learner of a distributed run", DISTRIBUTED),
@@ -60,6 +61,7 @@ examples:
   lightning-ding fit --config run.yaml --ckpt_path last
   lightning-ding evaluate best.ckpt --episodes 100
   lightning-ding enjoy best.ckpt --video best.mp4
+  lightning-ding export best.ckpt --format onnx --output policy.onnx
   lightning-ding collect last.ckpt --out demos.npz --n_episode 100
   lightning-ding fit --policy td3_bc --data.dataset demos.npz --data.env_id Pendulum-v1 --data.max_train_iter 10000
   lightning-ding parallel --config run.yaml --set main.seed=1

@@ -23,8 +23,9 @@ from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.datamodules import Dataset, save_dataset
 from lightning_ding.datamodules.dataset_files import check_target
+from lightning_ding.entry.lightning_cli import policy_class
 from lightning_ding.entry.serial_cli import CommandParser
-from lightning_ding.entry.trained import ARGUMENTS, class_of, env_of_run, in_one_line, load, read_checkpoint
+from lightning_ding.entry.trained import env_of_run, in_one_line, load
 from lightning_ding.envs import Pausable, make_vector_env
 from lightning_ding.modes import CollectMode
 from lightning_ding.policy import Policy
@@ -102,19 +103,23 @@ def collect(
     require((ckpt is None) == random, "ckpt", "a checkpoint, or None with random actions", ckpt)
     require(not (greedy and random), "greedy", "False with random actions", greedy)
     check_target(out)
-    saved = {} if ckpt is None else read_checkpoint(ckpt)
-    env = _make_env(saved, env_id, min(num_envs, n_episode), seed)
+    if policy is not None:
+        _check_acts_alone(policy_class(policy))
+    found = None if ckpt is None else load(ckpt, policy)
+    arguments = {} if found is None else found.trained_in
+    env = _make_env(arguments, env_id, min(num_envs, n_episode), seed)
     seeds = np.random.SeedSequence([seed, 1])
     try:
-        if ckpt is None:
+        if found is None:
             mode, name = random_collect_mode(env.single_action_space, seeds), "random"
         else:
-            found = _load(Path(ckpt), saved, policy, env)
+            _check_acts_alone(type(found))
+            found.build(env.single_observation_space, env.single_action_space)
             found.seed(seeds)
             mode, name = found.collect_mode, type(found).__name__
             mode = _greedy(found) if greedy else mode
         episodes = _play(mode, env, n_episode)
-        save_dataset(episodes, out, _Played(env, saved, env_id), name)
+        save_dataset(episodes, out, _Played(env, arguments, env_id), name)
         columns = nested.concatenate_arrays([{key: one[key] for key in COLUMNS} for one in episodes])
         return Dataset(columns, env.single_observation_space, env.single_action_space)
     finally:
@@ -127,9 +132,9 @@ COLUMNS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 class _Played:
     """One of the envs that were played, as a writer of data sets reads it."""
 
-    def __init__(self, env: gym.vector.VectorEnv, saved: Mapping[str, Any], env_id: str | None) -> None:
+    def __init__(self, env: gym.vector.VectorEnv, arguments: Mapping[str, Any], env_id: str | None) -> None:
         self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
-        name = env_id or saved.get(ARGUMENTS, {}).get("env_id")
+        name = env_id or arguments.get("env_id")
         self.spec = gym.spec(name) if isinstance(name, str) and name in gym.registry else None
 
 
@@ -139,18 +144,15 @@ def _greedy(policy: Policy[Any]) -> CollectMode:
     return policy.collect_mode._replace(forward=lambda obs, **_: greedy.forward(obs), reset=greedy.reset)
 
 
-def _make_env(saved: Mapping[str, Any], env_id: str | None, num_envs: int, seed: int) -> gym.vector.VectorEnv:
-    described = env_of_run(saved, env_id)
+def _make_env(arguments: Mapping[str, Any], env_id: str | None, num_envs: int, seed: int) -> gym.vector.VectorEnv:
+    described = env_of_run(arguments, env_id)
     described = described._replace(wrappers=(*described.wrappers, Pausable))
     return make_vector_env(num_envs=num_envs, seed=np.random.SeedSequence([seed, 0]), **described._asdict())
 
 
-def _load(file: Path, saved: Mapping[str, Any], name: str | None, env: gym.vector.VectorEnv) -> Policy[Any]:
-    """Return the policy of a checkpoint, with its network."""
-    found = class_of(saved, name)
+def _check_acts_alone(policy: type[Policy[Any]]) -> None:
     allowed = "one that acts on observations alone; this one needs the rewards of an evaluation"
-    require(not getattr(found, "acts_on_reward", False), "policy", allowed, found.__name__)
-    return load(file, saved, found, env.single_observation_space, env.single_action_space)
+    require(not getattr(policy, "acts_on_reward", False), "policy", allowed, policy.__name__)
 
 
 def _play(mode: CollectMode, env: gym.vector.VectorEnv, n_episode: int) -> list[dict[str, Any]]:

@@ -23,12 +23,10 @@ from gymnasium.wrappers import RecordVideo
 from lightning_ding.config import require
 from lightning_ding.entry.trained import (
     EnvOfRun,
-    class_of,
     command_parser,
     env_of_run,
     in_one_line,
     load,
-    read_checkpoint,
 )
 from lightning_ding.envs.named import find_env, find_wrappers
 from lightning_ding.envs.vector import EnvMaker
@@ -72,7 +70,7 @@ def enjoy(
     """Play whole episodes with the policy of a checkpoint, in a window or for a video.
 
     Args:
-        ckpt: Checkpoint of a run.
+        ckpt: Checkpoint of a run, or a safetensors file of a policy.
         episodes: Number of episodes, >= 1.
         video: Path of a video, which ends in .mp4 or .gif; None shows a window.
         stochastic: Explore as in training; otherwise act as in evaluations.
@@ -93,10 +91,10 @@ def enjoy(
     require(video is None or video.endswith(SUFFIXES), "video", f"a path that ends in {' or '.join(SUFFIXES)}", video)
     if video is not None:
         import_extra("moviepy" if video.endswith(".mp4") else "PIL.Image")
-    saved = read_checkpoint(ckpt)
-    env = make_env(env_of_run(saved, env_id, evaluation=True), "human" if video is None else "rgb_array")
+    loaded = load(ckpt, policy)
+    env = make_env(env_of_run(loaded.trained_in, env_id, evaluation=True), "human" if video is None else "rgb_array")
     try:
-        loaded = load(ckpt, saved, class_of(saved, policy), env.observation_space, env.action_space)
+        loaded.build(env.observation_space, env.action_space)
         loaded.seed(np.random.SeedSequence([seed, 1]))
         if video is None:
             return [(play(loaded, env, stochastic, seed + number), None) for number in range(episodes)]

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_ding.config import require
-from lightning_ding.entry.trained import class_of, command_parser, env_of_run, in_one_line, load, read_checkpoint
+from lightning_ding.entry.trained import command_parser, env_of_run, in_one_line, load
 from lightning_ding.envs import make_vector_env
 from lightning_ding.modes import EvalMode
 from lightning_ding.policy import Policy
@@ -65,7 +65,7 @@ def evaluate(
     """Play whole episodes with the policy of a checkpoint, and return their statistics.
 
     Args:
-        ckpt: Checkpoint of a run.
+        ckpt: Checkpoint of a run, or a safetensors file of a policy.
         episodes: Number of episodes E, >= 1.
         stochastic: Explore as in training; otherwise act as in evaluations.
         seed: Seed of the episodes and of the exploration, >= 0.
@@ -86,11 +86,11 @@ def evaluate(
     for name, number in (("episodes", episodes), ("num_envs", num_envs)):
         require(number >= 1, name, ">= 1", number)
     require(seed >= 0, "seed", ">= 0", seed)
-    saved = read_checkpoint(ckpt)
-    described = env_of_run(saved, env_id, evaluation=True)
+    loaded = load(ckpt, policy)
+    described = env_of_run(loaded.trained_in, env_id, evaluation=True)
     env = make_vector_env(num_envs=min(num_envs, episodes), autoreset="disabled", **described._asdict())
     try:
-        loaded = load(ckpt, saved, class_of(saved, policy), env.single_observation_space, env.single_action_space)
+        loaded.build(env.single_observation_space, env.single_action_space)
         loaded.seed(np.random.SeedSequence([seed, 1]))
         config = {"n_episode": episodes, "max_episode_steps": max_episode_steps}
         evaluator = InteractionSerialEvaluator(config, env, way_of_acting(loaded, stochastic), seed=seed)

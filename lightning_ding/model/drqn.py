@@ -99,4 +99,5 @@ class DRQN(nn.Module):
         return {"logit": output["logit"].squeeze(0), "state": output["state"]}
 
     def _values(self, features: Tensor) -> Tensor:
-        return cast(Tensor, self.head(features.flatten(0, 1)).unflatten(0, features.shape[:2]))
+        # -1, because the exporter of ONNX takes the batch size after the cell for a constant
+        return cast(Tensor, self.head(features.flatten(0, 1)).unflatten(0, (features.shape[0], -1)))

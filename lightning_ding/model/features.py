@@ -53,7 +53,7 @@ class OneHot(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features, shape (B, sum of sizes), of integers, shape (B,) or (B, ...)."""
-        return (obs.reshape(len(obs), -1).index_select(1, self.column) == self.value).float()
+        return (obs.reshape(obs.shape[0], -1).index_select(1, self.column) == self.value).float()
 
 
 class Scaled(nn.Module):
@@ -78,7 +78,7 @@ class Scaled(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         """Return features, shape (B, *output_shape), of numbers, shape (B, ...)."""
         shape = self.output_shape
-        return obs.reshape(len(obs), *((shape,) if isinstance(shape, int) else shape)).float() / self.high
+        return obs.reshape(obs.shape[0], *((shape,) if isinstance(shape, int) else shape)).float() / self.high
 
 
 class Described(nn.Module):

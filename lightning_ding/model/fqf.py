@@ -40,7 +40,7 @@ class FractionProposal(nn.Module):
         """
         log_size = full_precision(self.layer(features)).log_softmax(1)
         size = log_size.exp()
-        ends = torch.cat([size.new_zeros(len(size), 1), size.cumsum(1)], 1)
+        ends = torch.cat([size.new_zeros(size.shape[0], 1), size.cumsum(1)], 1)
         return ends, -(size * log_size).sum(1)
 
 
@@ -99,7 +99,7 @@ class FQF(nn.Module):
             ends, _ = self.fraction(features)
         tau = (ends[:, :-1] + ends[:, 1:]) / 2
         q = self.head(features, tau)
-        return {"logit": (q * ends.diff(dim=1).unsqueeze(1)).sum(2), "q": q, "tau": tau}
+        return {"logit": (q * (ends[:, 1:] - ends[:, :-1]).unsqueeze(1)).sum(2), "q": q, "tau": tau}
 
     def propose(self, obs: Any) -> dict[str, Tensor]:
         """Return what the loss of the proposed levels needs; only they and their entropy have a gradient.

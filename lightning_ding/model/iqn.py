@@ -122,6 +122,6 @@ class IQN(nn.Module):
             tau: Quantile levels in [0, 1], shape (B, N); None means the middles of K equal parts of [0, 1].
         """
         features = self.encoder(obs)
-        tau = self.middles.expand(len(features), -1) if tau is None else tau
+        tau = self.middles.expand(features.shape[0], -1) if tau is None else tau
         q = self.head(features, tau)
         return {"logit": q.mean(2), "q": q, "tau": tau}

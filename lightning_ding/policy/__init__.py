@@ -22,6 +22,7 @@ from lightning_ding.policy.from_dump import Dump, load_dump
 from lightning_ding.policy.impala import IMPALAConfig, IMPALAPolicy
 from lightning_ding.policy.iql import IQLConfig, IQLPolicy
 from lightning_ding.policy.iqn import IQNConfig, IQNPolicy
+from lightning_ding.policy.load import load_policy
 from lightning_ding.policy.mdqn import MDQNConfig, MDQNPolicy
 from lightning_ding.policy.pg import PGConfig, PGPolicy
 from lightning_ding.policy.ppo import PPOConfig, PPOPolicy
@@ -125,5 +126,6 @@ __all__ = [
     "default_preprocess_learn",
     "get_policy_cls",
     "load_dump",
+    "load_policy",
     "single_env_forward_wrapper",
 ]

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lightning_ding import rl
 from lightning_ding.config import moved, require
-from lightning_ding.policy.actor_policy import ActorModelConfig
+from lightning_ding.policy.actor_policy import ActorModelConfig, ActorPolicy
 from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.base.round import Batch
 from lightning_ding.policy.on_policy import (
@@ -100,9 +100,11 @@ class PGPolicy(OnPolicyPolicy[PGConfig]):
         if data_id is None:  # every evaluation draws the same numbers, from its own generator
             self.eval_rng = np.random.default_rng(self.global_rank)
 
+    _forward_greedy = ActorPolicy._forward_eval  # what an exported graph does
+
     def _forward_eval(self, obs: Any) -> dict[str, Any]:
         if self.config.deterministic_eval:
-            return super()._forward_eval(obs)
+            return self._forward_greedy(obs)
         return {"action": self._to_env(self._distribution(self._logit(obs), obs).sample(self.eval_rng))}
 
     @torch.no_grad()

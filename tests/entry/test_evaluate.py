@@ -105,9 +105,9 @@ def test_mistakes_are_one_line(ckpt: Path, tmp_path: Path, capsys: pytest.Captur
     write_checkpoint(DQNPolicy({"model": {"obs_shape": 4, "action_shape": 2}}), tmp_path / "bare.ckpt")
     cases = [
         (["missing.ckpt"], "ckpt must be the path of a checkpoint, got 'missing.ckpt'"),
-        ([str(tmp_path / "torn.ckpt")], "ckpt must be a checkpoint of a run, got"),
-        ([str(tmp_path / "text.ckpt")], "ckpt must be a checkpoint of a run, got"),
-        ([str(tmp_path / "other.ckpt")], "ckpt must be a checkpoint of a run, with weights and config, got"),
+        ([str(tmp_path / "torn.ckpt")], "path must be a checkpoint of a run, got"),
+        ([str(tmp_path / "text.ckpt")], "path must be a checkpoint of a run, got"),
+        ([str(tmp_path / "other.ckpt")], "path must be a checkpoint of a run, with weights and config, got"),
         ([str(tmp_path / "bare.ckpt")], "env_id must be an env, because the checkpoint names none"),
         ([str(ckpt), "--env_id", "CartPole-v9"], "env_id must be a registered gymnasium id"),
         ([str(ckpt), "--env_id", "Acrobot-v1"], "model.obs_shape is 4 in the config, but the env has 6"),
@@ -124,3 +124,9 @@ def test_mistakes_are_one_line(ckpt: Path, tmp_path: Path, capsys: pytest.Captur
         assert end.value.code == 2
         assert line.startswith("error: ")
         assert message in line, line
+
+
+def test_exported_weights_are_evaluated_as_their_checkpoint(ckpt: Path, tmp_path: Path) -> None:
+    file = tmp_path / "policy.safetensors"
+    main(["export", str(ckpt), "--format", "safetensors", "--output", str(file)])
+    assert evaluate(file, 4) == evaluate(ckpt, 4)

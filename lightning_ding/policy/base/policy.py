@@ -9,6 +9,7 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
@@ -24,6 +25,7 @@ from lightning_ding.modes import CollectMode, CommandMode, EvalMode, LearnMode, 
 from lightning_ding.policy.base import attributes, saved_state
 from lightning_ding.policy.base.acting import ActionSelector
 from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.base.export import Format, export
 from lightning_ding.policy.base.metrics import MeanMetrics, log_episodes
 from lightning_ding.policy.base.normaliser import Normaliser
 from lightning_ding.policy.base.older_configs import renewed, to_save
@@ -95,6 +97,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         self.normaliser = Normaliser()  # switched on by norm_obs and norm_reward of a datamodule
         self.rng = np.random.default_rng()
         self.env_spaces: Spaces | None = None  # of one env, for predict; set by build, and part of a checkpoint
+        self.trained_in: dict[str, Any] = {}  # arguments of the datamodule, from the checkpoint that was loaded
         self.model: nn.Module = nn.Identity()
         self.updater = Updater(self, self.config, self.progress)
         self.learner = self._learner_class(self)
@@ -328,6 +331,10 @@ class Policy(LightningModule, Generic[ConfigT]):
             deterministic: Act as in evaluations; otherwise as in training, with exploration.
         """
         return Actor(self, deterministic)
+
+    def export(self, path: str | os.PathLike[str], format: Format = "onnx") -> Path:
+        """Write the policy for use elsewhere, as a graph or as safetensors; see :func:`export`."""
+        return export(self, path, format)
 
     def new_memory(self, way: Way) -> dict[str, Any]:
         """Return empty memory for acting as in training or in evaluations, by the attribute that holds it."""

@@ -158,7 +158,7 @@ def act(policy: Any, states: EnvStates, obs: Any) -> dict[str, Any]:
         The output of the network, the state before it as ``recurrent_state``, and ``is_first``.
     """
     env_ids = policy._action_selector.env_ids
-    state, is_first = states.read(env_ids, policy.model.first_state(len(nested.leaves(obs)[0])))
+    state, is_first = states.read(env_ids, policy.model.first_state(nested.leaves(obs)[0].shape[0]))
     output: dict[str, Any] = policy.model.act(obs, state)
     states.write(env_ids, output["state"])
     return output | {STATE: state, IS_FIRST: is_first}

@@ -12,10 +12,17 @@ from lightning_ding.config import nearest
 from lightning_ding.policy.base.normaliser import check_holds_statistics
 from lightning_ding.policy.base.older_configs import check_meaning, to_save
 from lightning_ding.policy.base.saved_spaces import from_plain, to_plain
-from lightning_ding.policy.base.trainer import HANDED_OVER
+from lightning_ding.policy.base.trainer import HANDED_OVER, attached_trainer
 
 SPACES = "env_spaces"
 """Key of the observation and the action space of one env in a checkpoint."""
+ARGUMENTS = "datamodule_hyper_parameters"
+"""Lightning's key of the datamodule's arguments in a checkpoint."""
+RUN_ARGUMENTS = (
+    *("env_id", "wrappers", "env_kwargs", "import_names", "eval_env_id", "eval_env_kwargs", "eval_wrappers"),
+    *("max_env_step", "num_envs", "seed", "norm_obs", "norm_reward"),
+)
+"""Arguments of a datamodule that say how a policy was trained."""
 
 
 def save(policy: Any, checkpoint: dict[str, Any]) -> None:
@@ -40,6 +47,7 @@ def load(policy: Any, checkpoint: Mapping[str, Any]) -> None:
     if "non_finite" in checkpoint:  # checkpoints of older versions lack it
         policy.updater.guard.load_state_dict(checkpoint["non_finite"])
     set_spaces(policy, checkpoint.get(SPACES))  # so do they
+    policy.trained_in = _of_run(checkpoint.get(ARGUMENTS, {}))
 
 
 def plain_spaces(policy: Any) -> list[dict[str, Any]] | None:
@@ -59,6 +67,17 @@ def set_spaces(policy: Any, plain: list[dict[str, Any]] | None) -> None:
     if plain is not None and policy.env_spaces is None:
         observation_space, action_space = map(from_plain, plain)
         policy.env_spaces = (observation_space, action_space)
+
+
+def run_of(policy: Any) -> dict[str, Any]:
+    """Return the arguments of the datamodule that a policy was trained with, as builtins; empty if there was none."""
+    trainer = attached_trainer(policy)
+    arguments = getattr(trainer.datamodule, "hparams", {}) if trainer is not None else {}  # type: ignore[attr-defined]
+    return _of_run(arguments) or policy.trained_in
+
+
+def _of_run(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: arguments[name] for name in RUN_ARGUMENTS if arguments.get(name) not in (None, [], {})}
 
 
 def hand_over(policy: Any) -> dict[str, Any]:

@@ -1,0 +1,200 @@
+"""Export of a policy's greedy actions as one graph: normaliser, network, choice of the action, and its scaling.
+
+Inputs are the entries of an observation, ``obs`` or ``obs/entry``, in the types of the observation space, where float64
+becomes float32. Outputs are ``action``, or ``action/entry`` of a hybrid one, in the type and within the bounds of the
+action space. A recurrent policy has the input ``state``, which is zero at the start of an episode, and the output
+``next_state``. The leading axis B of everything is dynamic.
+
+Shapes: B batch, S size of a recurrent state.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from lightning_ding import nested
+from lightning_ding.config import require
+from lightning_ding.policy.base.acting import InEvalMode
+from lightning_ding.policy.base.predict import spaces_of_policy
+from lightning_ding.policy.base.recurrent import EnvStates
+from lightning_ding.policy.base.weights_file import write_weights
+
+Format = Literal["onnx", "torch_export", "safetensors"]
+STATE, NEXT_STATE = "state", "next_state"
+EXAMPLE_SIZE = 3
+"""Batch size of the example that a graph is recorded with."""
+
+
+def export(policy: Any, path: str | os.PathLike[str], format: Format = "onnx") -> Path:
+    """Write a policy for use elsewhere, and return the path.
+
+    Args:
+        policy: A policy that knows the spaces of its env.
+        path: The file; its folder is made.
+        format: ``onnx`` and ``torch_export`` write the graph of greedy actions, see :mod:`export`, for ONNX Runtime
+            (extra ``onnx``) and for ``torch.export.load``. ``safetensors`` writes the weights for acting with the
+            config and the spaces, which :func:`load_policy` reads.
+
+    Raises:
+        ValueError: If there is no such format, or the policy cannot be written as a graph.
+        RuntimeError: If the policy does not know the spaces of its env.
+        ImportError: If the extra ``onnx`` is needed and not installed.
+    """
+    writers = {"onnx": _write_onnx, "torch_export": _write_torch_export, "safetensors": write_weights}
+    require(format in writers, "format", f"one of {list(writers)}", format)
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    writers[format](policy, target)
+    return target
+
+
+class ActionGraph(nn.Module):
+    """Maps the tensors of observations to those of actions, all flat, so that a graph of it can be recorded.
+
+    Args:
+        policy: A policy that knows the spaces of its env.
+
+    Raises:
+        ValueError: If the policy is in DI-engine's form, or its memory is not a recurrent state.
+        RuntimeError: If the policy does not know the spaces of its env.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__()
+        observation_space, self.action_space = spaces_of_policy(policy)
+        memory, name = policy.new_memory("eval"), type(policy).__name__
+        fits = all(isinstance(one, EnvStates) for one in memory.values())
+        allowed = "one of this package's algorithms whose memory, if any, is a recurrent state"
+        require(fits and _is_own_form(policy), "policy", f"{allowed}, to be written as a graph", name)
+        self.memory_name = next(iter(memory), None)
+        self._policy = [policy]  # in a list, so that target networks and rewards are no part of the graph
+        self.model, self.normaliser = policy.model, policy.normaliser
+        self.bounds = next((one for one in (_module(policy, "action_bounds"), _module(policy, "bounds")) if one), None)
+        self.examples = _examples(observation_space)
+        if self.memory_name is not None:
+            self.examples[STATE] = policy.model.first_state(EXAMPLE_SIZE).detach()
+        self.outputs = [*_output_names(self.action_space), *([NEXT_STATE] if STATE in self.examples else [])]
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return the tensors of ``outputs`` for those of ``examples``, in this order."""
+        (policy,) = self._policy
+        given = dict(zip(self.examples, inputs, strict=True))
+        state = _GivenState(given.pop(STATE, None))
+        obs: Any = nested.unflatten({name: _as_float32(value) for name, value in given.items()})["obs"]
+        act = getattr(policy, "_forward_greedy", policy._forward_eval)
+        with _memory(policy, self.memory_name, state):
+            action = act(self.normaliser.normalise_obs(obs))["action"]
+        actions = _actions(action, self.action_space)
+        return tuple(actions) if state.after is None else (*actions, state.after)
+
+
+class _GivenState:
+    """The recurrent state of a batch, with the methods of :class:`EnvStates` that acting uses."""
+
+    def __init__(self, state: Tensor | None) -> None:
+        self.before, self.after = state, None
+
+    def read(self, env_ids: Any, first: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the state and that no episode begins with it."""
+        state = first if self.before is None else self.before
+        return state, torch.zeros_like(state[:, 0], dtype=torch.bool)
+
+    def write(self, env_ids: Any, state: Any) -> None:
+        """Keep the state after the observation."""
+        self.after = state
+
+
+def _is_own_form(policy: Any) -> bool:
+    return "_cfg" not in vars(policy)  # which a policy in DI-engine's form has
+
+
+def _module(policy: Any, name: str) -> nn.Module | None:
+    found = getattr(policy, name, None)
+    return found if isinstance(found, nn.Module) else None
+
+
+@contextmanager
+def _memory(policy: Any, name: str | None, state: _GivenState) -> Iterator[None]:
+    if name is None:
+        yield
+        return
+    kept = getattr(policy, name)
+    setattr(policy, name, state)
+    try:
+        yield
+    finally:
+        setattr(policy, name, kept)
+
+
+def _examples(space: spaces.Space[Any], name: str = "obs") -> dict[str, Tensor]:
+    """Return an example of each input, by name."""
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        return {key: one for part, below in parts for key, one in _examples(below, f"{name}/{part}").items()}
+    sample = torch.from_numpy(np.stack([np.asarray(space.sample(), space.dtype) for _ in range(EXAMPLE_SIZE)]))
+    return {name: _as_float32(sample)}
+
+
+def _as_float32(x: Tensor) -> Tensor:
+    return x.float() if x.dtype == torch.float64 else x
+
+
+def _output_names(space: spaces.Space[Any]) -> list[str]:
+    return [f"action/{name}" for name in space.spaces] if isinstance(space, spaces.Dict) else ["action"]
+
+
+def _actions(action: Any, space: spaces.Space[Any]) -> list[Tensor]:
+    """Return actions in the types and within the bounds of the space, as :func:`predict.from_batch` does."""
+    if isinstance(space, spaces.Dict):
+        return [one for name, below in space.spaces.items() for one in _actions(action[name], below)]
+    kind = torch.from_numpy(np.zeros(1, space.dtype)).dtype
+    action = action.to(kind)
+    if not isinstance(space, spaces.Box) or not kind.is_floating_point:  # integers are within their bounds
+        return [action]
+    low, high = (torch.from_numpy(np.array(bound)) for bound in (space.low, space.high))
+    return [torch.minimum(torch.maximum(action, low.to(action.device)), high.to(action.device))]
+
+
+# ---------------------------------------------------------------------- formats
+
+
+@contextmanager
+def _recording(graph: ActionGraph) -> Iterator[None]:
+    """Record without gradients, in evaluation mode, and without the warnings of a deprecated or tracing exporter."""
+    with torch.no_grad(), InEvalMode(graph), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _write_onnx(policy: Any, path: Path) -> None:
+    """Write an ONNX file by torch's tracing exporter, which needs a tenth of a second and the package onnx alone."""
+    try:
+        importlib.import_module("onnx")
+    except ImportError as error:
+        raise ImportError("this needs onnx: pip install 'lightning_ding[onnx]'") from error
+    graph = ActionGraph(policy)
+    names = [*graph.examples, *graph.outputs]
+    axes: Mapping[str, Any] = {name: {0: "batch"} for name in names}
+    options: dict[str, Any] = {"input_names": list(graph.examples), "output_names": graph.outputs, "dynamo": False}
+    with _recording(graph):
+        torch.onnx.export(graph, tuple(graph.examples.values()), str(path), dynamic_axes=axes, **options)
+
+
+def _write_torch_export(policy: Any, path: Path) -> None:
+    graph = ActionGraph(policy)
+    batch = torch.export.Dim("batch", min=1)
+    shapes = {"inputs": tuple({0: batch} for _ in graph.examples)}
+    with _recording(graph):
+        program = torch.export.export(graph, tuple(graph.examples.values()), dynamic_shapes=shapes)
+        torch.export.save(program, path)

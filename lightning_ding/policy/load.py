@@ -1,0 +1,89 @@
+"""Reading a trained policy from a checkpoint or a safetensors file, without running any code of the file."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lightning_ding.config import MARK, require
+from lightning_ding.policy.base.policy import Policy
+from lightning_ding.policy.base.saved_state import SPACES, set_spaces
+from lightning_ding.policy.base.weights_file import read_weights
+from lightning_ding.registry import POLICY_REGISTRY
+
+LONG_RUN = 10**12
+"""Env steps after which every schedule of exploration has reached its end."""
+
+
+def load_policy(path: str | Path, policy_class: type[Policy[Any]] | None = None) -> Policy[Any]:
+    """Return the trained policy of a file, on the CPU, which acts as at the end of its run.
+
+    Args:
+        path: A checkpoint of a run, or a file that :meth:`Policy.export` wrote as ``safetensors``.
+        policy_class: Class of the policy; None finds it by the name in the file.
+
+    Raises:
+        ValueError: If the file is neither, or names no policy.
+        KeyError: If there is no policy of that name.
+    """
+    allowed = "the path of a checkpoint or of a safetensors file"
+    require(Path(path).is_file(), "path", allowed, str(path))
+    if Path(path).suffix == ".safetensors":
+        return _from_weights(*read_weights(path), policy_class)
+    saved = read_checkpoint(path)
+    found = class_of(saved) if policy_class is None else policy_class
+    policy = found.load_from_checkpoint(path, map_location="cpu", weights_only=True)
+    return _at_the_end_of_its_run(policy)
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Return the content of a checkpoint.
+
+    Raises:
+        ValueError: If it is not a checkpoint of a policy.
+    """
+    try:
+        saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
+        raise ValueError(f"path must be a checkpoint of a run, got {str(path)!r}, which cannot be read") from error
+    is_known = isinstance(saved, dict) and {"state_dict", "hyper_parameters"} <= saved.keys()
+    require(is_known, "path", "a checkpoint of a run, with weights and config", str(path))
+    return saved
+
+
+def class_of(saved: Mapping[str, Any]) -> type[Policy[Any]]:
+    """Return the class that the content of a checkpoint names.
+
+    Raises:
+        ValueError: If it names none that is registered.
+    """
+    mark = saved["hyper_parameters"].get("cfg", {}).get(MARK, "")
+    known = {f"{POLICY_REGISTRY.get(one).__name__}Dict": one for one in POLICY_REGISTRY}
+    require(mark in known, "policy", "the name of the policy, because the checkpoint does not tell it", mark or None)
+    return POLICY_REGISTRY.get(known[mark])  # type: ignore[no-any-return]
+
+
+def _from_weights(
+    description: Mapping[str, Any], weights: dict[str, Any], policy_class: type[Policy[Any]] | None
+) -> Policy[Any]:
+    found: type[Policy[Any]] = POLICY_REGISTRY.get(description["policy"]) if policy_class is None else policy_class
+    policy = found(description["cfg"])
+    set_spaces(policy, description[SPACES])
+    if not policy.is_built and policy.env_spaces is not None:
+        policy.build(*policy.env_spaces)
+    policy.normaliser.load_state_dict(weights.get("normaliser", {}))
+    policy.model.load_state_dict(weights["model"])
+    policy.progress.load_state_dict(description["progress"])
+    policy.trained_in = description["run"]
+    return _at_the_end_of_its_run(policy)
+
+
+def _at_the_end_of_its_run(policy: Policy[Any]) -> Policy[Any]:
+    policy.progress.budget = policy.trained_in.get("max_env_step")  # of schedules
+    if policy.progress.train_iter and not policy.progress.env_step:
+        policy.progress.env_step = LONG_RUN  # it was trained on a data set, where epsilon does not fall
+    return policy.eval()

@@ -1,0 +1,177 @@
+"""Exported graphs and files act as ``predict`` does, for every algorithm."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space
+
+from lightning_ding import nested
+from lightning_ding.config import to_dict
+from lightning_ding.policy import DQNPolicy, DTPolicy, Policy, load_policy
+from tests.algorithms.table import ALGORITHMS, make_policy
+from tests.algorithms.test_spaces import DISCRETE, HYBRID, INTEGERS, OBSERVATIONS
+from tests.toys.reference_policies import PlainDQN
+
+onnxruntime = pytest.importorskip("onnxruntime")
+VECTOR = spaces.Box(-1, 1, (3,), np.float32)
+
+
+def built(name: str, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> Policy[Any]:
+    """Return a policy whose normaliser has seen observations of another scale, where there are floats."""
+    torch.manual_seed(0)
+    is_image = isinstance(observation_space, spaces.Box) and len(observation_space.shape) == 3
+    changes = {"model": {"encoder_hidden_size_list": [4, 4, 4, 8]}} if is_image else {}
+    policy = make_policy(name, **changes).build(observation_space, action_space)
+    if isinstance(observation_space, spaces.Box) and observation_space.dtype == np.float32:
+        policy.normaliser.begin(observation_space, norm_obs=True)
+        policy.normaliser.update({"obs": 1 + 2 * torch.randn(50, *observation_space.shape)})
+    return policy
+
+
+def run(file: Path, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Return the outputs of an ONNX file."""
+    session = onnxruntime.InferenceSession(str(file))
+    return dict(zip([one.name for one in session.get_outputs()], session.run(None, inputs), strict=True))
+
+
+def check(policy: Policy[Any], file: Path, size: int) -> None:
+    """Compare an ONNX file with the policy on batches of ``size``, over three steps."""
+    space, action_space = policy.env_spaces or (None, None)
+    batches: Any = batch_space(space, size)  # type: ignore[arg-type]
+    batches.seed(size)
+    actor, state = policy.actor(), {}
+    if actor.has_memory:
+        state = {"state": np.zeros((size, policy.model.first_state(1).shape[1]), np.float32)}  # type: ignore[operator]
+    for _ in range(3):
+        obs = nested.as_dicts(batches.sample())
+        inputs = {
+            name: value.astype("f4") if value.dtype == "f8" else value for name, value in flat("obs", obs).items()
+        }
+        found = run(file, inputs | state)
+        if state:
+            state = {"state": found.pop("next_state")}
+        for name, expected in flat("action", actor(obs)).items():
+            assert found[name].dtype == expected.dtype
+            np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-5)
+    assert action_space is not None
+
+
+def as_float32(value: Any) -> Any:
+    return value.astype(np.float32) if value.dtype == np.float64 else value
+
+
+def flat(name: str, data: Any) -> dict[str, Any]:
+    return nested.flatten({name: data})
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_onnx_runtime_acts_as_the_policy(name: str, tmp_path: Path) -> None:
+    env = gym.make(ALGORITHMS[name].env_id)
+    policy = built(name, env.observation_space, env.action_space)
+    file = policy.export(tmp_path / "new" / "policy.onnx")
+    for size in (1, 5):
+        check(policy, file, size)
+
+
+@pytest.mark.parametrize("space", OBSERVATIONS.values(), ids=list(OBSERVATIONS))
+def test_observations_of_any_space_are_inputs(space: spaces.Space[Any], tmp_path: Path) -> None:
+    policy = built("ppo", space, spaces.Discrete(3))
+    check(policy, policy.export(tmp_path / "policy.onnx"), 4)
+
+
+IMAGE = spaces.Box(0, 255, (4, 36, 36), np.uint8)
+DOUBLE = spaces.Box(-1, 1, (3,), np.float64)
+MASKED = spaces.Dict({"action_mask": spaces.MultiBinary(3), "x": VECTOR})
+
+
+@pytest.mark.parametrize(
+    ("name", "space", "action_space"),
+    [
+        ("dqn", IMAGE, spaces.Discrete(3)),
+        ("sac", DOUBLE, spaces.Box(-0.1, 0.1, (2,), np.float64)),
+        ("ppo", VECTOR, HYBRID),
+        ("ppo", VECTOR, INTEGERS),
+        ("ppo", VECTOR, DISCRETE["multi-discrete from -1, 5"]),
+        ("dqn", VECTOR, DISCRETE["discrete from 2"]),
+        ("dqn", MASKED, spaces.Discrete(3)),
+        ("ppo", MASKED, spaces.Discrete(3)),
+        ("recurrent_ppo", VECTOR, spaces.Box(-2, 2, (2,))),
+    ],
+)
+def test_actions_and_observations_of_other_spaces_are_exported(
+    name: str, space: spaces.Space[Any], action_space: spaces.Space[Any], tmp_path: Path
+) -> None:
+    policy = built(name, space, action_space)
+    check(policy, policy.export(tmp_path / "policy.onnx"), 4)
+
+
+@pytest.mark.parametrize("name", ["dqn", "sac", "r2d2"])
+def test_program_of_torch_export_acts_as_the_policy(name: str, tmp_path: Path) -> None:
+    env = gym.make(ALGORITHMS[name].env_id)
+    policy = built(name, env.observation_space, env.action_space)
+    program = torch.export.load(policy.export(tmp_path / "policy.pt2", format="torch_export")).module()
+    obs = torch.randn(5, *(env.observation_space.shape or ()))
+    actor = policy.actor()
+    state = [policy.model.first_state(5)] if actor.has_memory else []  # type: ignore[operator]
+    for _ in range(2):
+        with torch.no_grad():
+            action, *state = program(obs, *state)
+        np.testing.assert_allclose(action.numpy(), actor(obs), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", [*ALGORITHMS, "dt"])
+def test_policy_is_read_from_safetensors(name: str, tmp_path: Path) -> None:
+    env = gym.make(ALGORITHMS[name].env_id if name in ALGORITHMS else "CartPole-v1")
+    if name == "dt":
+        policy: Policy[Any] = DTPolicy({"context_len": 3}).build(env.observation_space, env.action_space)
+    else:
+        policy = built(name, env.observation_space, env.action_space)
+    policy.progress.env_step = 7
+    read = load_policy(policy.export(tmp_path / "policy.safetensors", "safetensors"))
+    assert type(read) is type(policy)
+    assert json.dumps(to_dict(read.config)) == json.dumps(to_dict(policy.config))
+    assert (read.progress.env_step, read.training, read.env_spaces) == (7, False, policy.env_spaces)
+    obs = np.random.default_rng(0).normal(size=(6, *(env.observation_space.shape or ()))).astype(np.float32)
+    np.testing.assert_array_equal(read.actor()(obs), policy.actor()(obs))
+
+
+def test_pg_that_samples_in_evaluations_is_exported_greedily(tmp_path: Path) -> None:
+    policy = make_policy("pg", deterministic_eval=False).build(VECTOR, spaces.Discrete(5))
+    obs = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    found = run(policy.export(tmp_path / "policy.onnx"), {"obs": obs})["action"]
+    greedy = policy._distribution(policy._logit(torch.from_numpy(obs)), obs).mode()
+    assert found.tolist() == greedy.tolist()
+
+
+def test_policy_without_a_graph_is_refused(tmp_path: Path) -> None:
+    env = gym.make("CartPole-v1")
+    for policy in (DTPolicy(), PlainDQN()):
+        policy.build(env.observation_space, env.action_space)
+        with pytest.raises(ValueError, match=rf"to be written as a graph, got '{type(policy).__name__}'"):
+            policy.export(tmp_path / "policy.onnx")
+
+
+def test_mistakes_are_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = DQNPolicy({"model": {"obs_shape": 3, "action_shape": 2}})
+    with pytest.raises(RuntimeError, match="does not know the spaces of its env"):
+        policy.export(tmp_path / "policy.onnx")
+    policy.build(VECTOR, spaces.Discrete(2))
+    with pytest.raises(ValueError, match=r"format must be one of \['onnx', 'torch_export', 'safetensors'\], got 'tf'"):
+        policy.export(tmp_path / "policy.tf", format="tf")  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ImportError, match=r"pip install 'lightning_ding\[onnx\]'"):
+        policy.export(tmp_path / "policy.onnx")
+    (tmp_path / "text.safetensors").write_text("text")
+    with pytest.raises(ValueError, match="path must be a safetensors file of a policy, got"):
+        load_policy(tmp_path / "text.safetensors")
+    with pytest.raises(ValueError, match="path must be the path of a checkpoint or of a safetensors file, got"):
+        load_policy(tmp_path / "missing.ckpt")
