@@ -1,10 +1,11 @@
 """Finding envs and wrappers by name, in Python, YAML files, the command line and distributed runs.
 
 An env is a registered id (``CartPole-v1``), an id with the module that registers it (``my_envs:MyEnv-v0``), the dotted
-path of a class or function (``my_envs.MyEnv`` or ``my_envs:MyEnv``), or a mapping with ``class_path`` and
-``init_args``. A wrapper is a short name (``flatten``), a short name with arguments
-(``{frame_stack: {stack_size: 4}}``), a dotted path (``gymnasium.wrappers.FlattenObservation``), or a mapping with
-``class_path`` and ``init_args``.
+path of a class or function (``my_envs.MyEnv`` or ``my_envs:MyEnv``), a mapping with ``class_path`` and ``init_args``,
+or a task of EnvPool (``envpool:Pong-v5``), for ``mode="native"``.
+
+A wrapper is a short name (``flatten``), a short name with arguments (``{frame_stack: {stack_size: 4}}``), a dotted path
+(``gymnasium.wrappers.FlattenObservation``), or a mapping with ``class_path`` and ``init_args``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import TYPE_CHECKING, Any, cast
 import gymnasium as gym
 
 from lightning_ding.config import closest
+from lightning_ding.envs.envpool import PREFIX as ENVPOOL
+from lightning_ding.envs.envpool import EnvPoolVectorEnv
 from lightning_ding.envs.wrapper_names import BY_NAME, as_list, check_order, named_wrapper
 
 if TYPE_CHECKING:
@@ -62,6 +65,8 @@ def find_env(env: EnvLike, name: str = "env_id") -> str | Callable[..., Any]:
     if not isinstance(env, str):
         return _find(env, name, AN_ENV, gym.registry)
     module, _, own = env.rpartition(":")
+    if module == ENVPOOL:
+        return functools.partial(EnvPoolVectorEnv, own)
     if module:
         _import(module, _error(name, AN_ENV, env))
     try:

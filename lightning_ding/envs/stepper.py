@@ -92,6 +92,8 @@ class EnvStepper:
         self._can_pause: bool | None = None
         self._is_lent = not (isinstance(env, SEPARATE_ENVS) and env.copy)
         """Whether the env may return its own memory, which it overwrites later."""
+        self._resets_rows = env is not env.unwrapped or isinstance(env, SEPARATE_ENVS)
+        """Whether a reset is known to leave the envs alone that are not in its mask; wrappers may change their rows."""
         self._is_float = _has_floats(env.single_observation_space)
 
     def reset(self, seed: list[int | None] | None = None) -> Any:
@@ -138,7 +140,7 @@ class EnvStepper:
             self._resetting = ended
         elif np.count_nonzero(ended):  # faster than any()
             if self.mode == AutoresetMode.SAME_STEP:
-                next_obs = with_final_obs(obs, info["final_obs"], ended)
+                next_obs = with_final_obs(obs, _final_obs(info), ended)
             else:
                 obs = self._reset_rows(obs, ended)
         if self._paused is not None:
@@ -225,6 +227,10 @@ class EnvStepper:
     def _reset_rows(self, obs: Any, rows: BoolArray) -> Any:
         seed = [self.next_seed[i] if rows[i] else None for i in range(len(rows))]
         fresh = self._reset(seed, {"reset_mask": rows.copy()})
+        if not (self._resets_rows or rows.all()):
+            self._resets_rows = _equal_rows(fresh, obs, ~rows)
+            if not self._resets_rows:
+                raise RuntimeError(f"{type(self.env).__name__} must reset the envs of options['reset_mask'], reset all")
         return merge_rows(fresh, obs, rows)
 
     def _reset(self, seed: list[int | None] | None, options: dict[str, Any] | None = None) -> Any:
@@ -275,9 +281,23 @@ def _has_floats(space: gym.Space[Any]) -> bool:
     return space.dtype is not None and space.dtype.kind == "f"
 
 
+def _final_obs(info: dict[str, Any]) -> Any:
+    if "final_obs" not in info:
+        known = sorted(info)
+        raise ValueError(f"info['final_obs'] must hold final observations with same-step autoreset, got only {known}")
+    return info["final_obs"]
+
+
+def _equal_rows(one: Any, other: Any, rows: BoolArray) -> bool:
+    pairs = zip(nested.leaves(one), nested.leaves(other), strict=True)
+    return all(np.array_equal(first[rows], second[rows]) for first, second in pairs)
+
+
 def with_final_obs(obs: Any, final_obs: Any, ended: BoolArray) -> Any:
     """Return a copy of ``obs`` with the rows of ended episodes replaced by their final observations."""
     rows = np.flatnonzero(ended)
+    if isinstance(final_obs, dict):  # arrays of all envs, as the observations
+        return merge_rows(final_obs, obs, ended)
     return _put(obs, rows, [final_obs[row] for row in rows])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
@@ -51,10 +52,11 @@ def make_vector_env(
 
     Args:
         env: A registered gymnasium id, ``module:id``, the dotted path of a class or function, a mapping with
-            ``class_path`` and ``init_args``, or a callable that returns an env (with ``mode="native"``, a vector env).
+            ``class_path`` and ``init_args``, or a callable that returns an env (with ``mode="native"``, a vector env of
+            ``num_envs`` envs; it gets the number if it has an argument of that name).
         num_envs: Number of envs, >= 1.
         mode: ``"sync"`` steps the envs in this process, ``"async"`` in a process each (``ProcessVectorEnv``),
-            ``"native"`` uses the vector env that is registered for the id.
+            ``"native"`` uses the vector env that is registered for the id or returned by the callable.
         seed: Seed of the envs and of the action space. With a seed, the envs are reset once, each with its own seed.
             None draws random seeds.
         wrappers: Wrappers of each env, in order: callables, short names, short names with arguments, dotted paths, or
@@ -178,6 +180,9 @@ class EnvMaker:
         env = make(**self.kwargs)
         for wrapper in self.wrappers:
             env = wrapper(env)
+        if isinstance(env, VectorEnv):
+            env.close()
+            raise ValueError(f'mode must be "native" with an env_id that creates a vector env, {type(env).__name__}')
         if not isinstance(env, gym.Env):
             raise TypeError(f"env_id must create a gymnasium.Env, got {type(env).__name__}")
         return env
@@ -244,12 +249,22 @@ def _make_native(request: Request) -> VectorEnv:
         require(gym.spec(env).vector_entry_point is not None, "mode", allowed, "native")
         vector: Any = gym.make_vec(env, request.num_envs, vectorization_mode="vector_entry_point", **request.kwargs)
     else:
-        vector = env(**request.kwargs)
+        vector = env(**({"num_envs": request.num_envs} if _takes_number(env) else {}) | request.kwargs)
     for wrapper in request.wrappers:
         vector = wrapper(vector)
     if not isinstance(vector, VectorEnv):
         raise TypeError(f'with mode="native", env_id must create a gymnasium VectorEnv, got {type(vector).__name__}')
+    if vector.num_envs != request.num_envs:
+        vector.close()
+        allowed = f"{vector.num_envs}, for training and evaluation, because env_id creates that many envs"
+        require(False, "num_envs", allowed, request.num_envs)
     return vector
+
+
+def _takes_number(make: Callable[..., Any]) -> bool:
+    """Return whether a function that creates a vector env has an argument ``num_envs`` that is not yet given."""
+    is_given = isinstance(make, functools.partial) and "num_envs" in make.keywords
+    return not is_given and "num_envs" in inspect.signature(make).parameters
 
 
 class Mode(NamedTuple):

@@ -193,7 +193,20 @@ def test_make_vector_env_calls_the_callable_once_for_each_env(make: MakeEnv) -> 
 def test_make_vector_env_takes_a_callable_that_makes_a_native_vector_env(make: MakeEnv) -> None:
     native = functools.partial(gym.make_vec, "CartPole-v1", num_envs=5, vectorization_mode="vector_entry_point")
 
-    assert make(native, mode="native").num_envs == 5
+    assert make(native, 5, mode="native").num_envs == 5
+    with pytest.raises(ValueError, match=r"num_envs must be 5, for training and evaluation, .* got 4"):
+        make(native, 4, mode="native")
+
+
+def test_make_vector_env_hands_the_number_of_envs_to_a_callable_that_takes_it(make: MakeEnv) -> None:
+    native = functools.partial(gym.make_vec, "CartPole-v1", vectorization_mode="vector_entry_point")
+
+    assert make(native, 4, mode="native").num_envs == 4
+
+
+def test_make_vector_env_needs_the_native_mode_for_a_callable_that_makes_a_vector_env(make: MakeEnv) -> None:
+    with pytest.raises(ValueError, match='mode must be "native" with an env_id that creates a vector env'):
+        make(functools.partial(gym.make_vec, "CartPole-v1"), 4)
 
 
 def test_make_vector_env_names_the_env_that_a_misspelt_id_may_mean() -> None:
