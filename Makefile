@@ -1,11 +1,11 @@
-# make train | test | test-failed | test-slow | learning-seeds | same-weights | check | bench | soak | learn | docs | coverage | clean
+# make package | train | test | test-failed | test-slow | learning-seeds | same-weights | check | bench | soak | learn | docs | coverage | clean
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test test-failed test-slow learning-seeds same-weights check format bench soak learn docs coverage clean
+.PHONY: package train test test-failed test-slow learning-seeds same-weights check format bench soak learn docs coverage clean
 
 train: $(READY)  ## train DQN on CartPole-v1
 	$(BIN)/python recipes/dqn.py
@@ -53,6 +53,14 @@ learn: $(READY)  ## measure how every algorithm learns, compared with Stable-Bas
 
 docs: $(READY)  ## the pages of docs/, with the API, into build/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+package: $(READY)  ## wheel and sdist in dist/: checked, installed in a new environment, and used for a short run there
+	rm -rf dist build/package
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+	$(PYTHON) -m venv build/package
+	build/package/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd build/package && bin/lightning-ding fit --policy dqn --data.env_id CartPole-v1 --data.max_env_step 200
 
 coverage: $(READY)
 	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
