@@ -15,11 +15,11 @@ COPY constraints.txt /tmp/constraints.txt
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
     pip install --no-cache-dir --constraint /tmp/constraints.txt --index-url "$TORCH_INDEX" torch \
     && wheel="$(find /wheels -name '*.whl')" \
-    && pip install --no-cache-dir --constraint /tmp/constraints.txt "$wheel[$EXTRAS]" \
+    && pip install --no-cache-dir --constraint /tmp/constraints.txt "${wheel}[${EXTRAS}]" \
     && useradd --create-home --uid 1000 ding \
     && mkdir /work \
     && chown ding /work
-USER ding
+USER 1000
 WORKDIR /work
 ENTRYPOINT ["lightning-ding"]
 CMD ["--help"]
