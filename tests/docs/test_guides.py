@@ -14,6 +14,7 @@ PAGES = {
     "index.md",
     "from_cleanrl.md",
     "from_sb3.md",
+    "envs.md",
     "games.md",
     "offline.md",
     "own_algorithm.md",
@@ -31,6 +32,11 @@ PAGES = {
 def test_every_guide_is_run_here() -> None:
     assert {page.name for page in GUIDES} >= PAGES
     assert len(GUIDES) == len(list((ROOT / "docs" / "guides").iterdir()))
+
+
+def test_every_guide_is_in_the_nav() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text()
+    assert [page.name for page in GUIDES if f"guides/{page.name}\n" not in nav] == []
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
