@@ -1,4 +1,4 @@
-"""Draws the learning curves: docs/results/learning.png and the table docs/results/learning.md.
+"""Draws the learning curves: docs/results/learning.png, home.png (two of them), and the table docs/results/learning.md.
 
     python -m benchmarks.curves
 
@@ -24,6 +24,7 @@ T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  
 LABELS = {"ours": "lightning_ding", "peer": "Stable-Baselines3, zoo", "tianshou": "Tianshou, examples"}
 COLOURS = {"ours": "tab:blue", "peer": "tab:orange", "tianshou": "tab:green"}
 POINTS = 100  # number of points of a curve
+HOME = ("dqn_cartpole", "td3_pendulum")  # experiments of the figure on the home page
 AXES = ((0, "env steps"), (1, "seconds of training"))
 
 
@@ -150,6 +151,8 @@ def main() -> None:
         parser.error(f"no results in {options.results}: run python -m benchmarks.learn")
     records = {file.stem: json.loads(file.read_text()) for file in files}
     draw(records, options.out / "learning.png")
+    if set(HOME) <= set(records):
+        draw({name: records[name] for name in HOME}, options.out / "home.png")
     (options.out / "learning.md").write_text(table(records))
 
 

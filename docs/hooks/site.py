@@ -21,9 +21,10 @@ from mkdocs.structure.pages import Page
 DOCS = Path(__file__).resolve().parents[1]
 ROOT = DOCS.parent
 PROJECT_PAGES = {
-    "CONTRIBUTING.md": "contributing/index.md",
-    "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing/index.md",
+    "README.md": "readme.md",
+    "SECURITY.md": "security.md",
 }
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".md": "markdown"}
 CODE = re.compile(r"^( *)(`{3,}).*?^\1\2$", flags=re.MULTILINE | re.DOTALL)
@@ -34,17 +35,17 @@ _navigation: list[Navigation] = []  # of the current build
 
 
 def uri_of(target: Path) -> str:
-    """Return the path in the site of a file of the repository, or an empty string if it has none.
+    """Return the path in the site of a file or folder of the repository, or an empty string if it has none.
 
     Args:
-        target: Absolute path of a file.
+        target: Absolute path of a file or folder.
     """
     if target.is_relative_to(DOCS):
         return target.relative_to(DOCS).as_posix()
-    if not target.is_relative_to(ROOT) or not target.is_file():
+    if not target.is_relative_to(ROOT) or not target.exists():
         return ""
     path = target.relative_to(ROOT).as_posix()
-    return PROJECT_PAGES.get(path) or f"source/{path}.md"
+    return PROJECT_PAGES.get(path) or (f"source/{path}/index.md" if target.is_dir() else f"source/{path}.md")
 
 
 def folder_of(uri: str) -> Path:
@@ -73,31 +74,47 @@ def with_links_to_the_site(markdown: str, uri: str) -> str:
     return "".join(LINK.sub(replace, text) + block for text, block in zip(texts, [*blocks, ""], strict=True))
 
 
-def linked_files(pages: dict[str, str]) -> Iterator[Path]:
-    """Return the files outside of docs/ that pages link to, each once, and without project pages.
+def linked_files(pages: dict[str, str]) -> list[Path]:
+    """Return the files and folders outside of docs/ that pages link to, and the files in these folders, each once.
 
     Args:
         pages: Texts of pages by their paths in the site.
     """
-    found = {
-        Path(os.path.normpath(folder_of(uri) / link))
-        for uri, text in pages.items()
-        for link in LINK.findall(CODE.sub("", text))
-    }
-    yield from sorted(path for path in found if uri_of(path).startswith("source/"))
+    links = ((uri, link) for uri, text in pages.items() for link in LINK.findall(CODE.sub("", text)))
+    found = {Path(os.path.normpath(folder_of(uri) / link)) for uri, link in links}
+    found |= {file for path in found if uri_of(path).startswith("source/") for file in files_in(path)}
+    return sorted(path for path in found if uri_of(path).startswith("source/"))
+
+
+def files_in(path: Path) -> list[Path]:
+    """Return the files of a folder that have a language; none for a file.
+
+    Args:
+        path: A file or folder.
+    """
+    return sorted(file for file in path.iterdir() if file.suffix in LANGUAGES) if path.is_dir() else []
+
+
+def source_page(path: Path) -> str:
+    """Return the page of a file, or of a folder with links to its files.
+
+    Args:
+        path: A file or folder of the repository.
+    """
+    options = "---\nsearch: {exclude: true}\nhide: [navigation, toc]\n---"
+    head = f"{options}\n\n# {path.name}\n\n`{path.relative_to(ROOT)}`\n\n"
+    if path.is_dir():
+        return head + "".join(f"* [{file.name}]({file.name}.md)\n" for file in files_in(path))
+    return f"{head}``````{LANGUAGES.get(path.suffix, 'text')}\n{path.read_text()}``````\n"
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the project's pages, and a page for each file of the repository that a page links to."""
+    """Add the project's pages, and a page for each file or folder of the repository that a page links to."""
     for name, uri in PROJECT_PAGES.items():
         files.append(File.generated(config, uri, content=(ROOT / name).read_text()))
     pages = {file.src_uri: file.content_string for file in files.documentation_pages()}
     for path in linked_files(pages):
-        name, language = path.relative_to(ROOT).as_posix(), LANGUAGES.get(path.suffix, "text")
-        text = f"---\nsearch: {{exclude: true}}\nhide: [navigation, toc]\n---\n\n# {path.name}\n\n`{name}`\n\n"
-        files.append(
-            File.generated(config, uri_of(path), content=f"{text}``````{language}\n{path.read_text()}``````\n")
-        )
+        files.append(File.generated(config, uri_of(path), content=source_page(path)))
     return files
 
 

@@ -4,13 +4,50 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+CHROMIUM = shutil.which("chromium")
+OPTIONS = [
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-dev-shm-usage",
+    "--disable-extensions",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-software-rasterizer",
+    "--disable-sync",
+    "--headless",
+    "--in-process-gpu",
+    "--no-first-run",
+    "--no-sandbox",
+    "--renderer-process-limit=1",
+]
+WIDTHS = (1300, 800, 400)
+SOURCE = "source/recipes/dqn.py/"  # the pages of files have one template: the browser opens this one
+WIDTH = "() => [document.scrollingElement.scrollWidth, document.scrollingElement.clientWidth]"
+LINK = re.compile(r"""<(?:a|img|link|script)\b[^>]*?\b(?:href|src)=["']?([^"'\s>]+)""")
+ID = re.compile(r"""\b(?:id|name)=["']?([^"'\s>]+)""")
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves the site over connections that stay open."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -25,14 +62,64 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def base(site: Path) -> Iterator[str]:
+    """Serve the site, and return its address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Return a tab of a new Chromium; skip where it is not installed."""
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    folder = tmp_path_factory.mktemp("chromium")
+    with sync_playwright() as playwright:
+        options: dict[str, Any] = {"executable_path": CHROMIUM, "args": OPTIONS, "reduced_motion": "reduce"}
+        browser = playwright.chromium.launch_persistent_context(folder, **options)
+        yield browser.pages[0]
+        browser.close()
+
+
+def pages_of(site: Path) -> dict[str, str]:
+    """Return the HTML of each page by its address in the site."""
+    files = {file.relative_to(site).as_posix(): file.read_text() for file in sorted(site.rglob("*.html"))}
+    return {name.removesuffix("index.html"): text for name, text in files.items()}
+
+
+def broken_links(pages: dict[str, str], site: Path) -> list[str]:
+    """Return the links of the pages to files, pages and headings of the site that do not exist."""
+    ids = {name: set(ID.findall(text)) | {""} for name, text in pages.items()}
+    broken = set()
+    for name, text in pages.items():
+        for link in LINK.findall(text):
+            path, _, anchor = unquote(link).partition("#")
+            if re.match(r"[a-z]+:", path) or name == "404.html":
+                continue
+            folder = name if name.endswith("/") else name.rpartition("/")[0]
+            target = os.path.normpath(site / folder / path) if path else str(site / name)
+            page = os.path.relpath(target, site).removesuffix("index.html").removeprefix(".").removesuffix("/")
+            page = f"{page}/" if f"{page}/" in ids else page
+            exists = anchor in ids[page] if page in ids else Path(target).is_file()
+            broken |= set() if exists else {f"{name}: {link}"}
+    return sorted(broken)
+
+
 def test_site_has_the_api_and_the_files_that_pages_link_to(site: Path) -> None:
     assert "AdvancedReplayBuffer" in (site / "api" / "buffers" / "index.html").read_text()
     assert "SampleSerialCollector" in (site / "api" / "collectors" / "index.html").read_text()
-    assert "CONFIG" in (site / "source" / "recipes" / "dqn.py" / "index.html").read_text()
+    assert "CONFIG" in (site / SOURCE / "index.html").read_text()
 
 
 def test_docstrings_have_links_and_highlighted_examples(site: Path) -> None:
-    page = (site / "api" / "policies" / "index.html").read_text()
+    page = (site / "api" / "value_based" / "index.html").read_text()
     assert not re.findall(r":(?:class|meth|func):", page)
     assert "<blockquote>" not in page  # what `>>>` becomes outside of code
 
@@ -42,3 +129,38 @@ def test_llms_txt_lists_every_page_and_leads_to_its_text(site: Path) -> None:
     assert {"index.md", "algorithms/dqn.md", "api/policies.md", "contributing/index.md"} <= set(links)
     assert [link for link in links if not (site / link).is_file()] == []
     assert "# DQN\n" in (site / "llms-full.txt").read_text()
+
+
+def test_every_internal_link_leads_to_a_page_and_its_heading(site: Path) -> None:
+    pages = pages_of(site)
+    assert len(pages) >= 200
+    assert sum(len(LINK.findall(text)) for text in pages.values()) >= 10_000
+    assert broken_links(pages, site) == []
+
+
+def test_every_page_opens_in_a_browser_without_errors_and_fits_its_width(site: Path, base: str, tab: Any) -> None:
+    problems: list[str] = []
+    tab.on(
+        "console", lambda message: problems.append(f"{tab.url}: {message.text}") if message.type == "error" else None
+    )
+    tab.on("pageerror", lambda error: problems.append(f"{tab.url}: {error}"))
+    tab.on("request", lambda one: None if one.url.startswith((base, "data:", "blob:")) else problems.append(one.url))
+    names = [name for name in pages_of(site) if not name.startswith("source/") or name == SOURCE]
+    assert len(names) >= 70
+    for name in names:
+        tab.set_viewport_size({"width": WIDTHS[0], "height": 900})
+        assert tab.goto(base + name).ok
+        for width in WIDTHS:
+            tab.set_viewport_size({"width": width, "height": 900})
+            scroll, client = tab.evaluate(WIDTH)
+            if scroll > client:
+                problems.append(f"{name} is {scroll} px wide in a window of {width} px")
+    assert problems == []
+
+
+def test_search_finds_rainbow(base: str, tab: Any) -> None:
+    tab.set_viewport_size({"width": 1300, "height": 900})
+    tab.goto(base)
+    tab.fill("[data-md-component=search-query]", "rainbow")
+    first = tab.wait_for_selector(".md-search-result__link[href*='algorithms/rainbow']", timeout=60_000)
+    assert "Rainbow" in first.inner_text()
