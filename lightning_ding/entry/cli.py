@@ -18,6 +18,7 @@ COMMANDS = {
     "fit": ("train a policy", LIGHTNING),
     "validate": ("evaluate a checkpoint on the episodes of validation", LIGHTNING),
     "test": ("evaluate a checkpoint on episodes that no validation has", LIGHTNING),
+    "tune": ("search for the hyper-parameters of a run, with Optuna", "lightning_ding.entry.tune"),
     "collect": ("play episodes with a policy and write them as a data set", "lightning_ding.entry.collect"),
     "enjoy": ("watch a trained policy, or write a video of it", "lightning_ding.entry.enjoy"),
     "evaluate": ("the returns of a trained policy, with a confidence interval", "lightning_ding.entry.evaluate"),
@@ -62,6 +63,7 @@ examples:
   lightning-ding evaluate best.ckpt --episodes 100
   lightning-ding enjoy best.ckpt --video best.mp4
   lightning-ding export best.ckpt --format onnx --output policy.onnx
+  lightning-ding tune --config run.yaml --trials 20 --space learn.learning_rate=log(1e-5,1e-2)
   lightning-ding collect last.ckpt --out demos.npz --n_episode 100
   lightning-ding fit --policy td3_bc --data.dataset demos.npz --data.env_id Pendulum-v1 --data.max_train_iter 10000
   lightning-ding parallel --config run.yaml --set main.seed=1

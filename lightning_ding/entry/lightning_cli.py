@@ -19,7 +19,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, cast
@@ -60,7 +61,11 @@ class DingParser(LightningArgumentParser):
         self.made.append(self)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Print the message, with a hint for an unknown option, and end with exit code 2."""
+        """Print the message, with a hint for an unknown option, and end with exit code 2.
+
+        Raises:
+            ValueError: With the message, if the parser was made with ``exit_on_error=False``.
+        """
         unknown = UNKNOWN_OPTION.search(message)
         if unknown is not None:
             name = unknown[1] or ".".join(part for part in (unknown[2], unknown[3]) if part)
@@ -68,7 +73,10 @@ class DingParser(LightningArgumentParser):
             near = nearest(name, known)
             hint = self._moved_to(name) or (near if near.startswith("did") else "see --help")
             message = f"unknown option {name!r}; {hint}"
-        print("error:", " ".join(message.split()), file=sys.stderr)  # jsonargparse breaks some messages into lines
+        message = " ".join(message.split())  # jsonargparse breaks some messages into lines
+        if not self.exit_on_error:
+            raise ValueError(message)
+        print("error:", message, file=sys.stderr)
         raise SystemExit(2)
 
     def _moved_to(self, name: str) -> str | None:
@@ -182,16 +190,17 @@ def chosen_policy(arguments: Sequence[str]) -> str:
         text = value if equals else (arguments[number + 1] if number + 1 < len(arguments) else "")
         if option == "policy":
             return text
-        if option == "config" and Path(text).is_file():
-            content = _content(Path(text))
+        if option == "config":
+            content = _content(text)
             chosen = str(content.get("policy", chosen)) if isinstance(content, dict) else chosen
     return chosen
 
 
-def _content(file: Path) -> Any:
+def _content(config: str) -> Any:
+    """Return the content of a config file, or of the text of one, which has several lines."""
     try:
-        return yaml.safe_load(file.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError):
+        return yaml.safe_load(config if "\n" in config else Path(config).read_text())
+    except (yaml.YAMLError, UnicodeDecodeError, OSError):
         return None  # the parser reports the error
 
 
@@ -202,15 +211,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Command-line arguments without the program's name; None means ``sys.argv``.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    DingParser.made.clear()
-    set_parsing_settings(docstring_parse_attribute_docstrings=True)
     try:
         made = policy_class(chosen_policy(given))
     except (KeyError, TypeError, ImportError) as error:
         print(f"error: {error.args[0]}", file=sys.stderr)
         raise SystemExit(2) from error
-    DingParser.config_class = made.config_class
-    os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # the warnings concern calls by Lightning
+    _prepare_parsers(made)
     try:
         _run(made, given)
     except Exception as error:
@@ -229,6 +235,52 @@ def _run(made: type[Policy[Any]], given: list[str]) -> None:
         auto_configure_optimizers=False,
         save_config_kwargs={"overwrite": True},  # a resumed run writes into its folder again
     )
+
+
+def make_run(settings: Mapping[str, Any] | Sequence[str]) -> DingCLI:
+    """Return the ``model``, ``datamodule`` and ``trainer`` of a run as attributes of an object, without running it.
+
+    Args:
+        settings: The content of a config file of ``fit``, or the options of ``fit``.
+
+    Raises:
+        KeyError: If the policy is not registered.
+        TypeError: If the dotted path of the policy does not lead to one.
+        ImportError: If a module cannot be imported.
+        ValueError: If an option is unknown or its value is not allowed.
+    """
+    is_content = isinstance(settings, Mapping)
+    name = str(settings.get("policy", DEFAULT_POLICY)) if isinstance(settings, Mapping) else chosen_policy(settings)
+    made = policy_class(name)
+    _prepare_parsers(made)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
+        return DingCLI(
+            cast(Any, policy_maker)(made),
+            datamodule_class(made),
+            args=cast(Any, dict(settings) if is_content else list(settings)),
+            parser_kwargs={"prog": "lightning-ding", "exit_on_error": False},
+            auto_configure_optimizers=False,
+            save_config_callback=None,
+            run=False,
+        )
+
+
+def given_settings(run: DingCLI) -> dict[str, Any]:
+    """Return the settings of a run that differ from the defaults, as the content of a config file of ``fit``."""
+    text = run.parser.dump(run.config, skip_default=True, skip_validation=True)
+    settings: dict[str, Any] = yaml.safe_load(text) or {}
+    settings.pop("config", None)
+    seed = run.config["seed_everything"]
+    seeded = {} if seed is True else {"seed_everything": seed}  # 1 equals the default True, which chooses a seed
+    return {"policy": str(run.config["policy"]), **seeded, **settings}
+
+
+def _prepare_parsers(made: type[Policy[Any]]) -> None:
+    DingParser.made.clear()
+    DingParser.config_class = made.config_class
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # the warnings concern calls by Lightning
 
 
 def datamodule_class(made: type[Policy[Any]]) -> type[CollectingDataModule]:

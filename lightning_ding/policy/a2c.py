@@ -30,13 +30,14 @@ from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.on_policy import OnPolicyConfig
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.schedules import ScheduleConfig
+from lightning_ding.search_spaces import searched
 
 
 @dataclass(frozen=True, kw_only=True)
 class A2CLearnConfig(ActorCriticLearnConfig):
     """Options for updates."""
 
-    batch_size: int | None = None
+    batch_size: int | None = searched(None, None)
     """Transitions of a minibatch on each rank, >= 1, adjusted to give equal sizes; None for the whole rollout."""
     learning_rate: float = 1e-3
     """Step size at the start, > 0."""

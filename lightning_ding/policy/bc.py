@@ -26,6 +26,7 @@ from lightning_ding.policy.base.update.optimizers import make_optimizer
 from lightning_ding.policy.qac import QACOtherConfig
 from lightning_ding.policy.replay_policy import ReplayCollectConfig
 from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.search_spaces import Choice, LogUniform, searched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +35,9 @@ class BCLearnConfig(LearnConfig):
 
     update_per_collect: int = 10
     """Updates of a round, >= 1."""
-    batch_size: int = 256
+    batch_size: int = searched(256, Choice(32, 64, 128, 256, 512))
     """Transitions of a minibatch on each rank, >= 1."""
-    learning_rate: float = 1e-3
+    learning_rate: float = searched(1e-3, LogUniform(1e-5, 1e-2))
     """Step size, > 0."""
     loss_type: Literal["nll", "mse_loss", "l1_loss"] = "nll"
     """Loss of continuous actions: negative log likelihood, or squared or absolute error of the mean."""

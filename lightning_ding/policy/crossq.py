@@ -72,6 +72,10 @@ class CrossQLearnConfig(SACLearnConfig):
             value = getattr(self, name)
             require(value is None, f"learn.{name}", "None, because there is no target network", value)
 
+    def unsearched(self) -> set[str]:
+        """Return the options of the target network, which there is not."""
+        return {"target_theta", "target_update_freq"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class CrossQConfig(SoftConfig):

@@ -38,6 +38,7 @@ from lightning_ding.policy.qac import Batch, QACConfig, QACLearnConfig, QACModel
 from lightning_ding.policy.replay_policy import ReplayCollectConfig
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.schedules import EpsConfig
+from lightning_ding.search_spaces import LogUniform, searched
 
 LOGIT_PENALTY = 1e-3  # weight of the mean squared logit in the actor's loss; Lowe et al. 2017 (code: openai/maddpg)
 
@@ -78,9 +79,9 @@ class DDPGModelConfig(QACModelConfig):
 class DDPGLearnConfig(QACLearnConfig):
     """Options for updates."""
 
-    learning_rate_actor: float = 1e-3
+    learning_rate_actor: float = searched(1e-3, LogUniform(1e-5, 1e-2))
     """Step size of the actor's optimizer, > 0."""
-    learning_rate_critic: float = 1e-3
+    learning_rate_critic: float = searched(1e-3, LogUniform(1e-5, 1e-2))
     """Step size of the critics' optimizer, > 0."""
     actor_update_freq: int = 1
     """Updates of the critics between two of the actor and the targets, >= 1."""

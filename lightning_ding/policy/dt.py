@@ -32,6 +32,7 @@ from lightning_ding.policy.base.spaces import ActionBounds
 from lightning_ding.policy.base.update.optimizers import OptimizerConfig, make_optimizer
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.schedules import ScheduleConfig
+from lightning_ding.search_spaces import Choice, LogUniform, searched
 from lightning_ding.worker_config import CollectorConfig, ReplayBufferConfig
 
 
@@ -74,9 +75,9 @@ class DTLearnConfig(LearnConfig):
 
     update_per_collect: int = 10
     """Updates of a round, >= 1."""
-    batch_size: int = 64
+    batch_size: int = searched(64, Choice(32, 64, 128, 256))
     """Sub-sequences of a minibatch on each rank, >= 1."""
-    learning_rate: float = 1e-4
+    learning_rate: float = searched(1e-4, LogUniform(1e-5, 1e-2))
     """Step size, > 0."""
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(type="adamw", weight_decay=1e-4))
     """The class of the optimizer."""

@@ -30,6 +30,7 @@ from lightning_ding.policy.qac import QACOtherConfig
 from lightning_ding.policy.replay_policy import ReplayCollectConfig
 from lightning_ding.policy.replayed import ReplayedConfig, ReplayedLearnConfig
 from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.search_spaces import Choice, searched
 from lightning_ding.worker_config import ReplayBufferConfig
 
 
@@ -37,7 +38,7 @@ from lightning_ding.worker_config import ReplayBufferConfig
 class IMPALALearnConfig(ReplayedLearnConfig):
     """Options for updates."""
 
-    batch_size: int = 16
+    batch_size: int = searched(16, Choice(8, 16, 32, 64))
     """Unrolls of a minibatch on each rank, >= 1."""
     learning_rate: float = 5e-4
     """Step size at the start, > 0."""

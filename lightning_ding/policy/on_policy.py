@@ -23,6 +23,7 @@ from lightning_ding.policy.base.round import Batch
 from lightning_ding.policy.base.update.optimizers import OptimizerConfig, make_optimizer
 from lightning_ding.ranks import min_over_ranks
 from lightning_ding.schedules import ScheduleConfig
+from lightning_ding.search_spaces import Choice, LogUniform, searched
 from lightning_ding.worker_config import CollectorConfig
 
 
@@ -43,9 +44,9 @@ class OnPolicyLearnConfig(LearnConfig):
         update_per_collect="a rollout gives epoch_per_collect times its size divided by batch_size updates",
     )
 
-    batch_size: int | None = 64
+    batch_size: int | None = searched(64, Choice(32, 64, 128, 256, 512))
     """Transitions of a minibatch on each rank, >= 1, adjusted to give equal sizes; None for the whole rollout."""
-    learning_rate: float = 3e-4
+    learning_rate: float = searched(3e-4, LogUniform(1e-5, 1e-2))
     """Step size at the start, > 0."""
     optimizer: OnPolicyOptimizerConfig = field(default_factory=OnPolicyOptimizerConfig)
     """The class of the optimizer."""
@@ -108,7 +109,7 @@ class OnPolicyConfig(PolicyConfig):
         random_collect_size="a rollout must come from the policy itself",
     )
 
-    discount_factor: float = 0.99
+    discount_factor: float = searched(0.99, Choice(0.9, 0.95, 0.98, 0.99, 0.995, 0.999))
     """gamma, in [0, 1]."""
 
     def __post_init__(self) -> None:

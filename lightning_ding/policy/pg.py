@@ -31,6 +31,7 @@ from lightning_ding.policy.on_policy import (
     OnPolicyPolicy,
 )
 from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.search_spaces import searched
 from lightning_ding.worker_config import CollectorConfig
 
 
@@ -42,7 +43,7 @@ class PGLearnConfig(OnPolicyLearnConfig):
         ignore_done="there is no critic, so nothing is known about returns after an end",
     )
 
-    batch_size: int | None = None
+    batch_size: int | None = searched(None, None)
     """Transitions of a minibatch on each rank, >= 1, adjusted to give equal sizes; None for the whole rollout."""
     learning_rate: float = 1e-3
     """Step size at the start, > 0."""

@@ -25,6 +25,7 @@ from lightning_ding.policy.base.spaces import discrete_action, obs_shape
 from lightning_ding.policy.base.update.optimizers import make_optimizer
 from lightning_ding.policy.replay_policy import ReplayCollectConfig, ReplayConfig, ReplayLearnConfig, ReplayPolicy
 from lightning_ding.schedules import EpsConfig
+from lightning_ding.search_spaces import LogUniform, searched
 from lightning_ding.worker_config import ReplayBufferConfig
 
 
@@ -46,7 +47,7 @@ class QLearningLearnConfig(ReplayLearnConfig):
 
     update_per_collect: int = 5
     """Updates after each collection of n_sample transitions, >= 1."""
-    learning_rate: float = 1e-3
+    learning_rate: float = searched(1e-3, LogUniform(1e-5, 1e-2))
     """Step size, > 0."""
     double_q: bool = True
     """Choose the next action with the online network and evaluate it with the target network."""

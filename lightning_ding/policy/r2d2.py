@@ -38,6 +38,7 @@ from lightning_ding.policy.q_learning import (
 )
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.schedules import EpsConfig
+from lightning_ding.search_spaces import Choice, searched
 from lightning_ding.worker_config import ReplayBufferConfig
 
 
@@ -55,7 +56,7 @@ class R2D2LearnConfig(QLearningLearnConfig):
 
     update_per_collect: int = 1
     """Updates after each collection of n_sample transitions, >= 1."""
-    batch_size: int = 64
+    batch_size: int = searched(64, Choice(16, 32, 64, 128))
     """Sequences of a minibatch on each rank, >= 1."""
     learning_rate: float = 1e-4
     """Step size, > 0."""
@@ -100,7 +101,7 @@ class R2D2Config(QLearningConfig):
 
     nstep: int = 5
     """Steps of the return, >= 1; fewer at an episode's end."""
-    discount_factor: float = 0.997
+    discount_factor: float = searched(0.997, Choice(0.98, 0.99, 0.995, 0.997, 0.999))
     """gamma, in [0, 1]."""
     priority: bool = True
     """Draw sequences by 0.9 times their largest and 0.1 times their mean error."""

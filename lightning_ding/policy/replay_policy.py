@@ -17,6 +17,7 @@ from lightning_ding.policy.base.acting import InEvalMode
 from lightning_ding.policy.base.config import LearnConfig, PolicyConfig
 from lightning_ding.policy.base.policy import Policy
 from lightning_ding.policy.target_network import TargetUpdate, make_target
+from lightning_ding.search_spaces import Choice, IntUniform, LogUniform, searched
 from lightning_ding.worker_config import CollectorConfig
 
 
@@ -32,11 +33,11 @@ class ReplayLearnConfig(LearnConfig):
     """Updates between two copies into the target network if the config does not set it."""
     update_per_collect: int = 1
     """Updates after each collection of n_sample transitions, >= 1."""
-    batch_size: int = 64
+    batch_size: int = searched(64, Choice(32, 64, 128, 256, 512))
     """Transitions of a minibatch on each rank, >= 1."""
-    target_update_freq: int | None = None
+    target_update_freq: int | None = searched(None, Choice(50, 100, 250, 500, 1000))
     """Updates between two copies into the target network, >= 1; None means 100, or no copies with target_theta."""
-    target_theta: float | None = None
+    target_theta: float | None = searched(None, LogUniform(1e-3, 0.1))
     """Step size of the soft update of the target after every update, in (0, 1]; None copies the network instead."""
     ignore_done: bool = False
     """Bootstrap from terminal states too; for old configs of envs that only a time limit ends."""
@@ -46,6 +47,10 @@ class ReplayLearnConfig(LearnConfig):
         require(self.update_per_collect >= 1, "learn.update_per_collect", ">= 1", self.update_per_collect)
         require(self.batch_size >= 1, "learn.batch_size", ">= 1", self.batch_size)
         self.target_update()
+
+    def unsearched(self) -> set[str]:
+        """Return the option of the target's update that the other one excludes."""
+        return {"target_theta" if self.target_theta is None else "target_update_freq"}
 
     def target_update(self) -> TargetUpdate:
         """Return how the target network is updated.
@@ -76,10 +81,10 @@ class ReplayCollectConfig:
 class ReplayConfig(PolicyConfig):
     """The config of every algorithm that learns from replay."""
 
-    nstep: int | None = 1
+    nstep: int | None = searched(1, IntUniform(1, 5))
     """Steps of the return, >= 1; fewer at an episode's end. None means 3 where a buffer sums the rewards, and 1
     for batches without discount, which do not come from such a buffer."""
-    discount_factor: float = 0.99
+    discount_factor: float = searched(0.99, Choice(0.9, 0.95, 0.98, 0.99, 0.995, 0.999))
     """gamma, in [0, 1]."""
     priority: bool = False
     """Pass the size of each error to the buffer as its priority; needs a prioritised buffer."""
@@ -99,6 +104,10 @@ class ReplayConfig(PolicyConfig):
         require(self.random_collect_size >= 0, "random_collect_size", ">= 0", self.random_collect_size)
         is_single = self.reward_model.type is None or self.nstep in (1, None)
         require(is_single, "nstep", "1 or None with a reward model, which rewards single steps", self.nstep)
+
+    def unsearched(self) -> set[str]:
+        """Return the options that a reward model leaves no choice of."""
+        return set() if self.reward_model.type is None else {"nstep"}
 
 
 NSTEP = 3  # steps of the return where the config leaves them open

@@ -15,6 +15,7 @@ from lightning_ding.policy.base.config import PolicyConfig
 from lightning_ding.policy.on_policy import OnPolicyLearnConfig
 from lightning_ding.policy.qac import QACOtherConfig
 from lightning_ding.policy.replay_policy import ReplayCollectConfig
+from lightning_ding.search_spaces import Choice, searched
 
 UNIFORM = "minibatches are drawn uniformly, because the loss corrects for the policy that acted only"
 
@@ -48,7 +49,7 @@ class ReplayedConfig(PolicyConfig):
         random_collect_size="the probability of each action is needed, so the policy itself must act",
     )
 
-    discount_factor: float = 0.99
+    discount_factor: float = searched(0.99, Choice(0.9, 0.95, 0.98, 0.99, 0.995, 0.999))
     """gamma, in [0, 1]."""
     model: ActorCriticModelConfig = field(default_factory=ActorCriticModelConfig)
     """The network."""

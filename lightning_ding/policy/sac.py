@@ -37,6 +37,7 @@ from lightning_ding.policy.qac import (
     QACPolicy,
 )
 from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.search_spaces import LogUniform, searched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +52,9 @@ class SACModelConfig(QACModelConfig):
 class SACLearnConfig(QACLearnConfig):
     """Options for updates."""
 
-    learning_rate_q: float = 3e-4
+    learning_rate_q: float = searched(3e-4, LogUniform(1e-5, 1e-2))
     """Step size of the critics' optimizer, > 0."""
-    learning_rate_policy: float = 3e-4
+    learning_rate_policy: float = searched(3e-4, LogUniform(1e-5, 1e-2))
     """Step size of the actor's optimizer, > 0."""
     learning_rate_alpha: float = 3e-4
     """Step size of the temperature's optimizer, > 0; needs auto_alpha."""

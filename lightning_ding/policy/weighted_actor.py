@@ -14,6 +14,7 @@ from torch import Tensor
 from lightning_ding import rl
 from lightning_ding.config import require
 from lightning_ding.policy.qac import Batch, QACConfig, QACLearnConfig, QACModelConfig, QACPolicy
+from lightning_ding.search_spaces import LogUniform, searched
 
 LOG_SIGMA_RANGE = (-5.0, 2.0)  # Kostrikov et al. 2021 (code)
 
@@ -24,9 +25,9 @@ class WeightedActorLearnConfig(QACLearnConfig):
 
     update_per_collect: int = 10
     """Updates of a round, >= 1."""
-    learning_rate_q: float = 3e-4
+    learning_rate_q: float = searched(3e-4, LogUniform(1e-5, 1e-2))
     """Step size of the critics' optimizer, > 0."""
-    learning_rate_policy: float = 3e-4
+    learning_rate_policy: float = searched(3e-4, LogUniform(1e-5, 1e-2))
     """Step size of the actor's optimizer, > 0."""
 
     def __post_init__(self) -> None:

@@ -1,0 +1,186 @@
+"""The trials of an Optuna study that several processes work on.
+
+Each trial has a slot, from 0; a study has as many slots as trials are wanted. If a process dies, the others notice that
+its heartbeat stopped, and one of them runs the same trial again. The same happens when the command is started again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.exceptions import ExperimentalWarning
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from lightning_ding.policy.base.update.non_finite import NonFiniteError
+from lightning_ding.tune.config import derived_seed
+
+logger = logging.getLogger(__name__)
+
+Objective = Callable[[Trial, int], float]
+"""A function of a trial and its slot that returns the value to maximise."""
+SLOT = "slot"
+RETRIES = 3  # of a trial whose process died
+BUSY_SECONDS = 60  # that a process waits for another one that writes
+
+
+class SurplusTrialError(Exception):
+    """Another process took the last slot at the same moment."""
+
+
+class SeededSampler(BaseSampler):
+    """Draw the values of each trial with a sampler whose seed depends on the study's seed and the trial's number.
+
+    The draws of a trial then do not depend on which process runs it, and a study that is resumed does not repeat those
+    of its beginning.
+
+    Args:
+        make: Function of a seed that returns the sampler of one trial.
+        seed: Seed of the study, >= 0.
+    """
+
+    def __init__(self, make: Callable[[int], BaseSampler], seed: int) -> None:
+        self._make, self._seed = make, seed
+        self._sampler = make(seed)
+
+    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        """Make the sampler of the trial."""
+        self._sampler = self._make(derived_seed(self._seed, trial.number))
+        self._sampler.before_trial(study, trial)
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """Return the fields that are drawn together."""
+        return self._sampler.infer_relative_search_space(study, trial)
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Return the values of the fields that are drawn together."""
+        return self._sampler.sample_relative(study, trial, search_space)
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Return the value of one field."""
+        return self._sampler.sample_independent(study, trial, param_name, param_distribution)
+
+
+class SharedTrials:
+    """The trials of one study in an SQLite file.
+
+    Args:
+        file: The SQLite file; it is made if it is missing.
+        name: Name of the study in the file.
+        total: Number of trials, >= 1.
+        sampler: How values are drawn; None for trials that draw none.
+        pruner: Which trials end early; None for no such trials.
+    """
+
+    heartbeat_seconds: ClassVar[int] = 20
+    """Time between two signs of life of a running trial."""
+    grace_seconds: ClassVar[int] = 60
+    """Time without a sign of life after which a trial counts as dead."""
+    poll_seconds: ClassVar[float] = 2.0
+    """Time between two looks at the trials of other processes."""
+
+    def __init__(
+        self,
+        file: Path,
+        name: str,
+        total: int,
+        sampler: BaseSampler | None = None,
+        pruner: optuna.pruners.BasePruner | None = None,
+    ) -> None:
+        self.total = total
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)  # of the heartbeat
+            self._retry = RetryHeartbeatStaleTrialCallback(max_retry=RETRIES)
+            storage = RDBStorage(
+                f"sqlite:///{file.resolve()}",
+                engine_kwargs={"connect_args": {"timeout": BUSY_SECONDS}},
+                heartbeat_interval=self.heartbeat_seconds,
+                grace_period=self.grace_seconds,
+                heartbeat_stale_trial_callback=self._retry,
+            )
+        self.study = optuna.create_study(
+            study_name=name,
+            storage=storage,
+            sampler=sampler or RandomSampler(seed=0),
+            pruner=pruner or optuna.pruners.NopPruner(),
+            direction="maximize",
+            load_if_exists=True,
+        )
+
+    def begin_with(self, values: Mapping[str, Any]) -> None:
+        """Give the first trial some values, unless it has been given."""
+        if not self.study.get_trials(deepcopy=False):
+            self.study.enqueue_trial(dict(values), skip_if_exists=True)
+
+    def run(self, objective: Objective) -> None:
+        """Run trials until all of them have ended, those of other processes included.
+
+        A trial whose loss is not finite counts as failed. Any other error, or a signal that ends the process, puts the
+        trial back, up to 3 times, and ends this process.
+        """
+        is_waiting = False
+        while True:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ExperimentalWarning)
+                fail_stale_trials(self.study)
+            if self._has_work():
+                caught = (NonFiniteError, SurplusTrialError)
+                self.study.optimize(lambda trial: self._call(objective, trial), n_trials=1, catch=caught)
+            elif running := self.in_state(TrialState.RUNNING):
+                if not is_waiting:
+                    logger.info("waiting for %d trials of other processes", len(running))
+                is_waiting = True
+                time.sleep(self.poll_seconds)
+            else:
+                return
+
+    def in_state(self, *states: TrialState) -> list[FrozenTrial]:
+        """Return the trials in some states, by number."""
+        return self.study.get_trials(deepcopy=False, states=states)
+
+    def _has_work(self) -> bool:
+        first = [trial for trial in self.study.get_trials(deepcopy=False) if _repeated(trial) is None]
+        return bool(self.in_state(TrialState.WAITING)) or len(first) < self.total
+
+    def _call(self, objective: Objective, trial: Trial) -> float:
+        slot = self._slot(trial)
+        if slot >= self.total:
+            raise SurplusTrialError(f"all {self.total} trials are taken")
+        trial.set_user_attr(SLOT, slot)
+        try:
+            return objective(trial, slot)
+        except (optuna.TrialPruned, NonFiniteError):
+            raise
+        except BaseException as error:
+            (frozen,) = (one for one in self.study.get_trials() if one.number == trial.number)
+            self._retry(self.study, frozen)
+            if not isinstance(error, (Exception, KeyboardInterrupt)):  # Optuna handles these itself
+                self.study.tell(trial, state=TrialState.FAIL)
+            raise
+
+    def _slot(self, trial: Trial) -> int:
+        """Return the number of new trials before a trial, or before the one that it repeats."""
+        trials = self.study.get_trials(deepcopy=False)
+        (mine,) = (one for one in trials if one.number == trial.number)
+        first = _repeated(mine)
+        number = trial.number if first is None else first
+        return sum(_repeated(one) is None for one in trials if one.number < number)
+
+
+def _repeated(trial: FrozenTrial) -> int | None:
+    """Return the number of the trial that a trial repeats; None for a new trial."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        return RetryHeartbeatStaleTrialCallback.retried_trial_number(trial)
