@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import curves, offline
+from benchmarks import curves, intervals, offline
 
 HEAD = (
     "| experiment | peer | length | return, lightning_ding | return, peer | intervals overlap "
     "| seconds, lightning_ding | seconds, peer | ratio |"
 )
 NOTES = (
-    "Return: mean over seeds and half the width of its 95 % confidence interval (Student's t), of the mean return of "
-    "greedy episodes; of the best policy, on episodes that were not used to choose it, and of the final policy after "
+    "Return: interquartile mean over seeds, and its 95 % interval by the bootstrap, of the mean return of greedy "
+    "episodes; of the best policy, on episodes that were not used to choose it, and of the final policy after "
     "offline learning. Intervals that do not overlap name the side with the higher return; with one seed there is no "
     "interval. Length: env steps, or updates of offline learning; both numbers where they differ. Seconds: median "
     "over the seeds, without evaluations; ratio: those of this project divided by those of the peer, so below 1 this "
@@ -48,29 +47,19 @@ class Side:
     """Median env steps, or updates."""
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """Mean and half the width of its 95 % interval; infinite with one seed."""
-        mean, number = statistics.fmean(self.returns), len(self.returns)
-        if number == 1:
-            return mean, math.inf
-        quantile = curves.T_QUANTILES[number - 2] if number - 2 < len(curves.T_QUANTILES) else 1.96
-        return mean, quantile * statistics.stdev(self.returns) / math.sqrt(number)
-
-    @property
     def shown(self) -> str:
-        """The interval as text."""
-        mean, half = self.interval
-        return f"{mean:,.1f}" if math.isinf(half) else f"{mean:,.1f} ± {half:,.1f}"
+        """The interquartile mean of the returns and its interval."""
+        return intervals.text(self.returns)
 
 
 def overlap(ours: Side, peer: Side) -> str:
     """Return whether the intervals of two sides overlap, or which side has the higher return."""
-    (mean, half), (other, other_half) = ours.interval, peer.interval
-    if math.isinf(half) or math.isinf(other_half):
+    if min(len(ours.returns), len(peer.returns)) == 1:
         return "one seed"
-    if abs(mean - other) <= half + other_half:
+    (low, high), (other_low, other_high) = intervals.interval(ours.returns), intervals.interval(peer.returns)
+    if low <= other_high and other_low <= high:
         return "yes"
-    return f"no, {(ours if mean > other else peer).label} is higher"
+    return f"no, {(ours if low > other_high else peer).label} is higher"
 
 
 def learning_pairs(folder: Path) -> Iterator[tuple[str, Side, Side]]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from benchmarks import curves, learn, proofs, zoo
@@ -36,7 +35,8 @@ def test_proof_of_a_tiny_budget_is_recorded_drawn_and_listed(tmp_path: Path, mon
 
     monkeypatch.setattr(sys, "argv", ["curves", "--results", str(tmp_path), "--out", str(tmp_path)])
     curves.main()
-    assert (tmp_path / "learning.png").read_bytes()[:4] == b"\x89PNG"
+    for figure in ("CartPole-v1.png", "CartPole-v1-seconds.png"):
+        assert (tmp_path / "learning" / figure).read_bytes()[:4] == b"\x89PNG"
     assert "| dqn_cartpole | 475 | 640 | lightning_ding |" in (tmp_path / "learning.md").read_text()
 
 
@@ -74,18 +74,23 @@ def test_peer_evaluates_at_regular_steps_and_at_the_end() -> None:
     assert 1 <= run["final"] <= 500
 
 
-def test_band_is_the_mean_and_students_interval_over_seeds() -> None:
-    runs = [{"curve": [(0, 0.0, value), (10, 1.0, value + 10)]} for value in (1.0, 2.0, 6.0)]
-    places, mean, half = curves.band(runs, 0)
-    assert (places[0], places[-1], mean[0], mean[-1]) == (0, 10, 3, 13)
-    # Deviation sqrt((4 + 1 + 9) / 2) = sqrt(7), of the mean sqrt(7 / 3), times 4.303.
-    np.testing.assert_allclose(half, 4.303 * math.sqrt(7 / 3), rtol=1e-9)
+def test_band_is_the_interquartile_mean_and_its_interval_over_seeds() -> None:
+    runs = [{"curve": [(0, 0.0, value), (10, 1.0, value + 10)]} for value in (0.0, 1.0, 2.0, 6.0)]
+    places, centre, low, high = curves.band(runs, 0)
+    assert (places[0], places[-1], centre[0], centre[-1]) == (0, 10, 1.5, 11.5)  # 0 and 6 are left out
+    assert 0 <= low[0] < 1 < 2 < high[0] <= 6
+
+
+def test_panels_are_grouped_by_env_without_the_module_that_registers_it() -> None:
+    envs = {"a": "CartPole-v1", "b": "package.envs:CartPole-v1", "c": "package.flip.BitFlipEnv"}
+    groups = curves.by_env({name: {"env_id": env_id} for name, env_id in envs.items()})
+    assert {env: list(group) for env, group in groups.items()} == {"BitFlipEnv": ["c"], "CartPole-v1": ["a", "b"]}
 
 
 def test_band_ends_where_the_first_run_ends() -> None:
     runs = [{"curve": [(2, 0.5, 0.0), (10, 4.0, 8.0)]}, {"curve": [(1, 0.1, 0.0), (20, 2.0, 19.0)]}]
     for axis, ends in ((0, (2, 10)), (1, (0.5, 2.0))):
-        places, _, _ = curves.band(runs, axis)
+        places, *_ = curves.band(runs, axis)
         assert (places[0], places[-1]) == ends
 
 
@@ -103,21 +108,25 @@ def test_row_counts_the_seeds_at_the_bar_and_leaves_out_times_that_most_did_not_
     ]
     record: dict[str, Any] = {"bar": 475, "budget": 1000, "ours": {"runs": runs}}
     row = curves.row("x", record, "ours")
-    assert row == "| x | 475 | 1,000 | lightning_ding | 475.0, 474.0, 20.0 | 1 of 3 | - | - | 4.0 |"
+    assert (
+        row == "| x | 475 | 1,000 | lightning_ding | 323.0 [20.0, 475.0] | 475.0, 474.0, 20.0 | 1 of 3 | - | - | 4.0 |"
+    )
 
 
 def test_row_counts_no_seed_whose_policy_has_collapsed_at_the_end() -> None:
     curve = [(10, 1.0, 500.0), (20, 2.0, 30.0)]
     runs = [{"seed": 0, "seconds": 3.0, "final": 500.0, "curve": curve}]
     record: dict[str, Any] = {"bar": 475, "end_bar": 450, "budget": 1000, "ours": {"runs": runs}}
-    assert "| 500.0 | 0 of 1 |" in curves.row("x", record, "ours")
+    assert "| 500.0 | 500.0 | 0 of 1 |" in curves.row("x", record, "ours")
 
 
 def test_row_of_a_task_that_cannot_be_learned_counts_the_seeds_below_the_bar() -> None:
     curve = [(10, 3.0, 60.0)]
     runs = [{"seed": seed, "seconds": 3.0, "final": 60.0 + 90 * seed, "curve": curve} for seed in (0, 1)]
     record: dict[str, Any] = {"bar": 150, "is_ceiling": True, "budget": 1000, "ours": {"runs": runs}}
-    assert "| below 150 | 1,000 | lightning_ding | 60.0, 150.0 | 1 of 2 |" in curves.row("x", record, "ours")
+    assert "| below 150 | 1,000 | lightning_ding | 105.0 [60.0, 150.0] | 60.0, 150.0 | 1 of 2 |" in curves.row(
+        "x", record, "ours"
+    )
 
 
 @pytest.mark.parametrize("name", [name for name, proof in PROOFS.items() if proof.has_defaults])
