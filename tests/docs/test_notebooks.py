@@ -27,10 +27,8 @@ def test_every_notebook_is_run_here() -> None:
 def test_notebook_runs(notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("MPLBACKEND", "agg")
-    content = nbformat.read(notebook, as_version=4)
-    NotebookClient(
-        content, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
-    ).execute()
+    folder = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(read(notebook), timeout=120, kernel_name="python3", resources=folder).execute()
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda one: one.stem)
