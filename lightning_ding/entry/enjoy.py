@@ -160,9 +160,8 @@ def _record(
     if files[0].suffix == ".gif":
         return [_write_gif(policy, env, stochastic, seed + number, file) for number, file in enumerate(files)]
     with tempfile.TemporaryDirectory(dir=files[0].parent) as folder:
-        recorder = RecordVideo(
-            env, f"{folder}/new", episode_trigger=lambda _: True, name_prefix="x", disable_logger=True
-        )
+        options: dict[str, Any] = {"episode_trigger": lambda _: True, "name_prefix": "x", "disable_logger": True}
+        recorder: gym.Env[Any, Any] = RecordVideo(env, f"{folder}/new", **options)
         returns = [play(policy, recorder, stochastic, seed + number) for number in range(len(files))]
         recorder.close()  # writes the last one
         for number, file in enumerate(files):

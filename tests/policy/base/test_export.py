@@ -121,7 +121,8 @@ def test_program_of_torch_export_acts_as_the_policy(name: str, tmp_path: Path) -
     program = torch.export.load(policy.export(tmp_path / "policy.pt2", format="torch_export")).module()
     obs = torch.randn(5, *(env.observation_space.shape or ()))
     actor = policy.actor()
-    state = [policy.model.first_state(5)] if actor.has_memory else []  # type: ignore[operator]
+    network: Any = policy.model
+    state = [network.first_state(5)] if actor.has_memory else []
     for _ in range(2):
         with torch.no_grad():
             action, *state = program(obs, *state)
@@ -145,7 +146,7 @@ def test_policy_is_read_from_safetensors(name: str, tmp_path: Path) -> None:
 
 
 def test_pg_that_samples_in_evaluations_is_exported_greedily(tmp_path: Path) -> None:
-    policy = make_policy("pg", deterministic_eval=False).build(VECTOR, spaces.Discrete(5))
+    policy: Any = make_policy("pg", deterministic_eval=False).build(VECTOR, spaces.Discrete(5))
     obs = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
     found = run(policy.export(tmp_path / "policy.onnx"), {"obs": obs})["action"]
     greedy = policy._distribution(policy._logit(torch.from_numpy(obs)), obs).mode()

@@ -95,7 +95,8 @@ def test_masked_actions_are_not_taken(name: str) -> None:
     obs = [{"action_mask": mask, "x": VECTOR.sample()} for _ in range(20)]
     actions = [policy.predict(one, deterministic=number % 2 == 0) for number, one in enumerate(obs)]
     taken = {tuple(np.atleast_1d(action).tolist()) for action in actions}
-    assert taken <= set(LEGAL[name])
+    legal: Any = LEGAL[name]
+    assert taken <= legal
 
 
 def test_exploration_is_that_of_the_run() -> None:
