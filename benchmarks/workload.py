@@ -95,3 +95,26 @@ class PixelWorkload:
 
 
 W4 = PixelWorkload()
+
+
+@dataclass(frozen=True)
+class R2D2Workload(DQNWorkload):
+    """R2D2 on a small env, with one update after each step of all envs."""
+
+    env_steps: int = 8_000
+    updates_per_round: int = 1
+    batch_size: int = 32  # sequences
+    hidden: tuple[int, ...] = (64,)
+    core: int = 64  # width of the LSTM
+    burn_in: int = 4
+    unroll: int = 20  # steps of a sequence that are learned from
+    n_step: int = 3
+    gamma: float = 0.997
+
+    @property
+    def length(self) -> int:
+        """Steps of a sequence."""
+        return self.burn_in + self.unroll + self.n_step - 1
+
+
+W5 = R2D2Workload()

@@ -8,9 +8,10 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from benchmarks import bare_iqn, bare_ppo, bare_sac
-from benchmarks.workload import W1, W2, W3
+from benchmarks import bare_iqn, bare_ppo, bare_r2d2, bare_sac, r2d2
+from benchmarks.workload import W1, W2, W3, W5
 from lightning_ding import rl
+from lightning_ding.policy import R2D2Policy
 
 
 def test_bare_ppo_makes_the_updates_of_its_rollouts() -> None:
@@ -65,3 +66,37 @@ def test_bare_iqn_has_the_quantile_huber_loss() -> None:
     prediction, target, tau = torch.randn(6, 8) * 2, torch.randn(6, 5) * 2, torch.rand(6, 8)
     expected = rl.quantile_huber(prediction, target, tau).mean()
     torch.testing.assert_close(bare_iqn.loss_of(prediction, target, tau), expected)
+
+
+def test_bare_r2d2_makes_one_update_a_round_after_the_warm_up() -> None:
+    result = bare_r2d2.run(dataclasses.replace(W5, env_steps=104, warm_up=80, batch_size=4))
+    assert (result["env_steps"], result["updates"]) == (104, 3)
+
+
+def test_bare_r2d2_has_the_loss_of_the_policy() -> None:
+    torch.manual_seed(0)
+    w, rng = dataclasses.replace(W5, env_steps=320, burn_in=2, unroll=5, batch_size=16), np.random.default_rng(0)
+    replay = bare_r2d2.Replay(w)
+    replay.count, shape = 40, (41, 8)
+    for column in (replay.obs, replay.next_obs, replay.reward, replay.state):
+        column[:] = rng.normal(size=column.shape)
+    replay.action[:], replay.ended[:] = rng.integers(2, size=shape), rng.random(shape) < 0.2
+    replay.first[1:], replay.first[0] = replay.ended[:-1], True
+    replay.terminated[:] = replay.ended & (rng.random(shape) < 0.5)
+    batch = replay.sample(w.batch_size, w.length, rng)
+    obs, next_obs, action, reward, terminated, mask, state, first = batch
+    assert (mask.sum(0) > w.burn_in)[~first].all()
+    assert first.any()
+    assert not first.all()
+    assert not mask.all()
+
+    config = r2d2.our_config(w)
+    policy = R2D2Policy({**config, "model": {**config["model"], "obs_shape": 4, "action_shape": 2}})
+    q, target = (bare_r2d2.Network(w.hidden, w.core) for _ in range(2))
+    for ours, bare in ((policy.model, q), (policy.target_model, target)):
+        for mine, theirs in zip(ours.parameters(), bare.parameters(), strict=True):
+            assert mine.shape == theirs.shape
+            mine.data.copy_(theirs.data)
+    columns = {"obs": obs, "next_obs": next_obs, "action": action, "reward": reward, "terminated": terminated.bool()}
+    expected, _ = policy.loss({**columns, "mask": mask, "recurrent_state": state, "is_first": first})
+    torch.testing.assert_close(bare_r2d2.loss_of(w, q, target, batch), expected, rtol=1e-4, atol=1e-6)
