@@ -52,7 +52,13 @@ def fit(policy: Any, datamodule: Any, default_logging: bool = False, callbacks: 
     }
 
 
-def main(name: str, description: str | None, contestants: Mapping[str, Callable[[Any], Result]], workload: Any) -> None:
+def main(
+    name: str,
+    description: str | None,
+    contestants: Mapping[str, Callable[[Any], Result]],
+    workload: Any,
+    baseline: str = "bare loop",
+) -> None:
     """Run one contestant, or all in turn.
 
     Args:
@@ -60,6 +66,7 @@ def main(name: str, description: str | None, contestants: Mapping[str, Callable[
         description: Text of ``--help``.
         contestants: Each trains on a workload.
         workload: A dataclass with ``env_steps``.
+        baseline: The contestant to whose time the others are compared.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", choices=contestants, help="run one contestant in this process and print JSON")
@@ -76,4 +83,4 @@ def main(name: str, description: str | None, contestants: Mapping[str, Callable[
         print(json.dumps(measure(lambda: contestants[options.run](chosen))))
     else:
         command = [f"benchmarks.{name}", "--env-steps", str(options.env_steps)]
-        report(in_turn(command, options.only, options.repeats), "bare loop", options.out)
+        report(in_turn(command, options.only, options.repeats), baseline, options.out)

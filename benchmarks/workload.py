@@ -77,6 +77,20 @@ W3 = SACWorkload()
 
 
 @dataclass(frozen=True)
+class REDQWorkload(SACWorkload):
+    """SAC with many critics and many updates after each env step, as in Chen et al. 2021."""
+
+    env_steps: int = 286
+    warm_up: int = 256
+    critics: int = 10
+    target_critics: int = 2
+    updates_per_step: int = 20  # of the critics, and one of the actor
+
+
+W6 = REDQWorkload()
+
+
+@dataclass(frozen=True)
 class PixelWorkload:
     """DQN on stacks of four frames of 84 x 84 bytes, where the network costs most; the env costs nothing."""
 
@@ -99,10 +113,9 @@ W4 = PixelWorkload()
 
 @dataclass(frozen=True)
 class R2D2Workload(DQNWorkload):
-    """R2D2 on a small env, with one update after each step of all envs."""
+    """R2D2 on a small env."""
 
-    env_steps: int = 8_000
-    updates_per_round: int = 1
+    env_steps: int = 2_560
     batch_size: int = 32  # sequences
     hidden: tuple[int, ...] = (64,)
     core: int = 64  # width of the LSTM

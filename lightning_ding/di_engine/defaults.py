@@ -76,6 +76,16 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "learn": _q_learning(target_update_freq=100),
         "other": {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}},
     },
+    "r2d2": {
+        "priority": True,
+        "random_collect_size": 0,
+        "learn_unroll_len": 80,
+        "model": _HEAD,
+        "other": {
+            "eps": {"type": "exp", "start": 0.95, "decay": 10_000},
+            "replay_buffer": {"replay_buffer_size": 10_000},
+        },
+    },
     "rainbow": {
         "priority": True,
         "random_collect_size": 0,

@@ -20,6 +20,7 @@ from lightning_ding.di_engine.shared_keys import (
     encoder_widths,
     eval_freq_key,
     is_image,
+    is_prioritised,
     only,
     qac_encoder,
     replaced,
@@ -81,6 +82,60 @@ _FQF: dict[str, Key] = {
     **_EMBEDDING,
     **same("learn.kappa", "learn.learning_rate_fraction", "learn.ent_coef"),
     "learn.learning_rate_quantile": to("learn.learning_rate"),
+}
+
+_SEQUENCES = "the buffer gives sequences"
+
+
+def _sequence(cfg: Cfg) -> int:
+    """Return the steps of a sequence of DI-engine's R2D2."""
+    return int(cfg.get("burnin_step", 20) + cfg.get("learn_unroll_len", 80))
+
+
+def _in_steps(path: str) -> Key:
+    """Return a key of an amount of sequences, which is one of transitions here."""
+    return Key(lambda value, cfg: {path: value * _sequence(cfg)})
+
+
+def _recurrent_widths(value: Any, cfg: Cfg) -> Ours:
+    width = cfg.get("model.head_hidden_size") or value[-1]
+    return encoder_widths(value, cfg) | {"model.core.hidden_size": width}
+
+
+_BUFFER = "other.replay_buffer."
+_NOT_OF_R2D2 = ("learn.target_theta", "learn.target_update_freq")
+_PRIORITIES = ("alpha", "beta", "anneal_step", "priority_power_factor", "IS_weight_power_factor")
+_R2D2: dict[str, Key] = {
+    **{path: key for path, key in Q_LEARNING.items() if path not in _NOT_OF_R2D2},
+    **{path: replaced(_SEQUENCES) for path in BUFFER},
+    **{path: BUFFER[path] for path in (f"{_BUFFER}{name}" for name in _PRIORITIES)},
+    f"{_BUFFER}IS_weight_anneal_train_iter": BUFFER[f"{_BUFFER}IS_weight_anneal_train_iter"],
+    f"{_BUFFER}type": Key(
+        lambda _, cfg: {f"{_BUFFER}type": "prioritised_sequence" if is_prioritised(cfg) else "sequence"},
+        why=_SEQUENCES,
+    ),
+    f"{_BUFFER}replay_buffer_size": _in_steps(f"{_BUFFER}replay_buffer_size"),
+    "priority": Key(
+        lambda _, cfg: {"priority": True} if is_prioritised(cfg) else {"priority": False, "priority_IS_weight": False}
+    ),
+    "priority_IS_weight": Key(lambda value, cfg: {"priority_IS_weight": bool(value) and is_prioritised(cfg)}),
+    **same("burnin_step", "learn.value_rescale", "model.dueling"),
+    # its sequences have as many more steps as ours, of which nothing is learned
+    "learn_unroll_len": Key(lambda value, cfg: {"learn_unroll_len": value - cfg.get("nstep", 5)}),
+    "learn.target_update_theta": to("learn.target_theta"),
+    "collect.n_sample": _in_steps("collect.n_sample"),
+    "collect.unroll_len": replaced("a sequence has burnin_step + learn_unroll_len steps"),
+    "collect.traj_len_inf": replaced("the buffer draws sequences from whole episodes"),
+    "collect.env_num": replaced("the state of each env is kept for as many envs as there are"),
+    "eval.env_num": replaced("the state of each env is kept for as many envs as there are"),
+    "model.encoder_hidden_size_list": Key(_recurrent_widths),
+    "model.head_hidden_size": to("model.core.hidden_size"),
+    "model.lstm_type": Key(
+        lambda value, _: {"model.core.type": "gru" if value == "gru" else "lstm"},
+        why="there is no other core",
+        allowed=("normal", "pytorch", "gru"),
+    ),
+    "model.res_link": only(False, why="there is no connection around the core"),
 }
 
 # ---------------------------------------------------------------------------------------------------- actor-critic
@@ -321,6 +376,7 @@ KEYS: dict[str, dict[str, Key]] = {
     "sql": {**_DQN, **same("learn.alpha")},
     "iqn": _IQN,
     "fqf": _FQF,
+    "r2d2": _R2D2,
     "ddpg": _ddpg(noise=False, actor_update_freq=1),
     "d4pg": _D4PG,
     "td3": _ddpg(noise=True, actor_update_freq=2),
@@ -343,6 +399,7 @@ HOME_OF_GAMMA = {
     "sql": "discount_factor",
     "iqn": "discount_factor",
     "fqf": "discount_factor",
+    "r2d2": "discount_factor",
     "ddpg": "learn.discount_factor",
     "d4pg": "learn.discount_factor",
     "td3": "learn.discount_factor",

@@ -68,9 +68,9 @@ def test_bare_iqn_has_the_quantile_huber_loss() -> None:
     torch.testing.assert_close(bare_iqn.loss_of(prediction, target, tau), expected)
 
 
-def test_bare_r2d2_makes_one_update_a_round_after_the_warm_up() -> None:
+def test_bare_r2d2_makes_five_updates_a_round_after_the_warm_up() -> None:
     result = bare_r2d2.run(dataclasses.replace(W5, env_steps=104, warm_up=80, batch_size=4))
-    assert (result["env_steps"], result["updates"]) == (104, 3)
+    assert (result["env_steps"], result["updates"]) == (104, 3 * 5)
 
 
 def test_bare_r2d2_has_the_loss_of_the_policy() -> None:

@@ -12,7 +12,7 @@ CONTINUOUS = ("ddpg", "d4pg", "td3", "sac")
 ON_POLICY = ("a2c", "ppo", "pg")
 VALUE_BASED = ("dqn", "c51", "qrdqn", "rainbow", "mdqn", "sql", "iqn", "fqf")
 REPLAYED = ("ppo_offpolicy", "impala")
-TYPES = (*VALUE_BASED, *CONTINUOUS, "discrete_sac", *REPLAYED, *ON_POLICY)
+TYPES = (*VALUE_BASED, "r2d2", *CONTINUOUS, "discrete_sac", *REPLAYED, *ON_POLICY)
 
 
 def env_of(kind: str) -> str:

@@ -47,6 +47,7 @@ VALUES: dict[str, list[Any]] = {
     "model.dropout": [0.1],
     "model.init_bias": [0.0],
     "model.encoder": ["mine"],
+    "model.lstm_type": ["gru"],
     "action_space": ["continuous"],
     "learn.grad_clip_type": ["clip_value"],
     "learn.betas": [(0.0, 0.99)],
@@ -110,7 +111,7 @@ def value_for(name: str, kind: str) -> Any:
 
 def ours_default(name: str, kind: str) -> bool:
     """Return DI-engine's default of a switch."""
-    is_prioritised = kind in ("rainbow", "d4pg")
+    is_prioritised = kind in ("rainbow", "d4pg", "r2d2")
     true = {"learn.adv_norm": kind == "ppo", "learn.noise": kind == "td3", "priority": is_prioritised}
     true |= {"priority_IS_weight": is_prioritised, "model.twin_critic": kind in ("td3", "sac", "discrete_sac")}
     true |= {"model.dueling": True, "model.share_encoder": kind in (*ON_POLICY, *REPLAYED), "deterministic_eval": True}
@@ -443,3 +444,21 @@ def test_number_of_layers_of_a_head_has_one_meaning(name: str, head: str) -> Non
 def test_weight_of_the_critic_of_a2c_has_one_meaning() -> None:
     assert ours("a2c", "learn").value_weight == 0.5
     assert ours("a2c", "learn", learn__value_weight=0.3).value_weight == 0.3
+
+
+def test_sequences_of_r2d2_become_transitions_and_its_learned_steps_stay() -> None:
+    keys: dict[str, Any] = {"burnin_step": 2, "learn_unroll_len": 40, "nstep": 5, "collect__n_sample": 32}
+    assert ours("r2d2", "collect.n_sample", **keys) == 32 * 42
+    assert ours("r2d2", "other.replay_buffer.replay_buffer_size", **keys) == 10_000 * 42
+    assert ours("r2d2", "learn_unroll_len", **keys) == 35
+    assert ours("r2d2", "model.core.hidden_size", model__encoder_hidden_size_list=[8, 16]) == 16
+    assert ours("r2d2", "model.core.hidden_size", model__head_hidden_size=24) == 24
+    assert ours("r2d2", "model.core.type", model__lstm_type="gru") == "gru"
+
+
+def test_r2d2_draws_by_priority_where_its_buffer_does() -> None:
+    kind, path = "r2d2", "other.replay_buffer.type"
+    assert (ours(kind, path), ours(kind, "priority")) == ("prioritised_sequence", True)
+    without = {"other__replay_buffer__type": "naive"}
+    assert (ours(kind, path, **without), ours(kind, "priority_IS_weight", **without)) == ("sequence", False)
+    assert ours(kind, path, priority=False) == "sequence"
