@@ -195,8 +195,8 @@ def _unread(name: str, value: Any, keys: Config, table: Mapping[str, Key], famil
     if name in READ_BY_NOBODY:
         return f"policy.{name} = {value!r} has no effect: {READ_BY_NOBODY[name]}"
     if name.endswith("discount_factor"):
-        home = HOME_OF_GAMMA[family]
-        used = f"it reads policy.{home}, which is {keys.get(home, 0.99)}"
+        home, config_class = HOME_OF_GAMMA[family], POLICY_REGISTRY.get(family).config_class
+        used = f"it reads policy.{home}, which is {keys.get(home, config_class().discount_factor)}"
         return f"policy.{name} = {value!r} is not read by {family}: {used}"
     return f"policy.{name} = {value!r} is not read by {family}{_hint(name, table)}"
 

@@ -180,7 +180,7 @@ def test_discount_factor_is_read_from_the_home_that_the_policy_has(kind: str, ho
     if home == HOME_OF_GAMMA[kind]:
         assert (value, run.warnings) == (0.5, ())
     else:
-        default = {**dict.fromkeys(VALUE_BASED, 0.97), "rainbow": 0.99, "a2c": 0.9}.get(kind, 0.99)
+        default = {**dict.fromkeys(VALUE_BASED, 0.97), "rainbow": 0.99, "r2d2": 0.997, "a2c": 0.9}.get(kind, 0.99)
         text = f"is not read by {kind}: it reads policy.{HOME_OF_GAMMA[kind]}, which is {default}"
         assert value == default
         assert run.warnings == (f"policy.{home} = 0.5 {text}",)
