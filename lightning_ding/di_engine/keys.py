@@ -129,7 +129,7 @@ _R2D2: dict[str, Key] = {
     "collect.env_num": replaced("the state of each env is kept for as many envs as there are"),
     "eval.env_num": replaced("the state of each env is kept for as many envs as there are"),
     "model.encoder_hidden_size_list": Key(_recurrent_widths),
-    "model.head_hidden_size": to("model.core.hidden_size"),
+    "model.head_hidden_size": Key(lambda value, _: {} if value is None else {"model.core.hidden_size": value}),
     "model.lstm_type": Key(
         lambda value, _: {"model.core.type": "gru" if value == "gru" else "lstm"},
         why="there is no other core",
