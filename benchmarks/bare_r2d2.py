@@ -114,7 +114,8 @@ def loss_of(w: R2D2Workload, q: Network, target: Network, batch: list[Tensor]) -
     step = torch.arange(w.length).unsqueeze(1)
     learned = mask & ((step >= w.burn_in) | first) & (step < w.length - w.n_step + 1)
     error = output[:-1].gather(2, action.unsqueeze(2)).squeeze(2) - label
-    return (learned * error.square()).sum() / (w.unroll * w.batch_size)
+    loss: Tensor = (learned * error.square()).sum() / (w.unroll * w.batch_size)
+    return loss
 
 
 def run(w: R2D2Workload) -> Result:

@@ -153,7 +153,7 @@ def row(name: str, record: dict[str, Any], side: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def commands(records: dict[str, Any]) -> Iterator[str]:
+def commands(records: Mapping[str, Any]) -> Iterator[str]:
     """Yield the command of each run."""
     for name, record in records.items():
         for side in sides_of(record):

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 FILE = Path(__file__).with_name("api_snapshot.txt")
 MODULES = ("callbacks", "datamodules", "distributed", "envs", "model", "policy", "reward_model", "rl", "worker")
@@ -76,7 +77,7 @@ def _parameters(value: object, is_method: bool = False) -> tuple[str, ...]:
         parameters = list(inspect.signature(value).parameters.values())[is_method:]
     except (TypeError, ValueError):  # no signature, as of some builtins
         return ()
-    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    stars: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
     return tuple(f"{stars.get(one.kind, '')}{one.name}{'' if one.default is one.empty else '='}" for one in parameters)
 
 

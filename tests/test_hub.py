@@ -48,10 +48,10 @@ class Hub(BaseHTTPRequestHandler):
             ]
             self.answer({"files": files})
         else:
-            files = self.repos["/".join(path.split("/")[3:5])]
+            stored = self.repos["/".join(path.split("/")[3:5])]
             for line in map(json.loads, body.splitlines()):
                 if line["key"] == "file":
-                    files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+                    stored[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
             oid = hashlib.sha1(body).hexdigest()
             repo = "/".join(path.split("/")[3:5])
             address = f"http://{self.headers['Host']}/{repo}/commit/{oid}"

@@ -249,7 +249,6 @@ def make_run(settings: Mapping[str, Any] | Sequence[str]) -> DingCLI:
         ImportError: If a module cannot be imported.
         ValueError: If an option is unknown or its value is not allowed.
     """
-    is_content = isinstance(settings, Mapping)
     name = str(settings.get("policy", DEFAULT_POLICY)) if isinstance(settings, Mapping) else chosen_policy(settings)
     made = policy_class(name)
     _prepare_parsers(made)
@@ -258,7 +257,7 @@ def make_run(settings: Mapping[str, Any] | Sequence[str]) -> DingCLI:
         return DingCLI(
             cast(Any, policy_maker)(made),
             datamodule_class(made),
-            args=cast(Any, dict(settings) if is_content else list(settings)),
+            args=dict(settings) if isinstance(settings, Mapping) else list(settings),
             parser_kwargs={"prog": "lightning-ding", "exit_on_error": False},
             auto_configure_optimizers=False,
             save_config_callback=None,

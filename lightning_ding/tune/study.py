@@ -14,7 +14,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from lightning_ding.tune.trial_run import RunMaker, TrialReporter, run_trial
 
 if TYPE_CHECKING:
     import optuna
+    from optuna.samplers import BaseSampler
     from optuna.trial import Trial
 
 logger = logging.getLogger(__name__)
@@ -158,7 +159,10 @@ class Study:
 
         from lightning_ding.tune.shared_trials import SeededSampler
 
-        makers = {"tpe": lambda seed: TPESampler(seed=seed, constant_liar=True), "random": RandomSampler}
+        makers: dict[str, Callable[[int], BaseSampler]] = {
+            "tpe": lambda seed: TPESampler(seed=seed, constant_liar=True),
+            "random": RandomSampler,
+        }
         return SeededSampler(makers[self.config.sampler], self.config.seed)
 
     def _pruner(self) -> Any:

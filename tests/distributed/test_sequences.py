@@ -179,7 +179,8 @@ def test_hindsight_draws_goals_that_were_reached_with_the_rewards_of_the_env(tmp
         policy = create_policy(cfg, enable_field=["collect"])
         policy.build(env.single_observation_space, env.single_action_space)
         found = SampleSerialCollector(env=env, policy=policy).collect(64)
-    collector.send(nested.to_tensor(found))
+    tensors: Any = nested.to_tensor(found)
+    collector.send(tensors)
     drawn = run.store.get(learner.get(32, n_step=1)["data"]).tensors
     wanted, reached = drawn["obs"]["desired_goal"], drawn["next_obs"]["achieved_goal"]
     assert torch.equal(drawn["reward"].bool(), (wanted == reached).all(-1))

@@ -52,7 +52,8 @@ class NumberedVectorEnv(VectorEnv[Any, Any, Any]):
         reward = np.where(resets, 0.0, 1.0)
         self._begin(resets)
         ended = self.obs[:, 2] == self.obs[:, 0] + 2
-        is_odd, info = self.obs[:, 1] % 2 == 1, {}
+        is_odd = self.obs[:, 1] % 2 == 1
+        info: dict[str, Any] = {}
         self.ended = ended.copy()
         if self.autoreset is AutoresetMode.SAME_STEP and ended.any():
             rows = np.empty(self.num_envs, object)

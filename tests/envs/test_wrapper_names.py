@@ -124,7 +124,7 @@ def test_vector_env_gets_the_vector_version_of_a_wrapper(wrapper: Any, changed: 
 
 
 def test_raw_reward_is_the_innermost_one() -> None:
-    wrappers = [{"scale_reward": {"scale": 0.5}}, "clip_reward"]
+    wrappers: Any = [{"scale_reward": {"scale": 0.5}}, "clip_reward"]
     assert stepped(make_vector_env(Picture, 1, wrappers=wrappers), 1)[0][:2] == ([-1.0], [-3.0])
 
 
@@ -137,8 +137,9 @@ def test_wrapper_without_a_vector_version_is_refused_for_a_vector_env() -> None:
 
 
 def test_evaluations_leave_out_what_changes_returns_in_every_form() -> None:
-    kept = ["grayscale", {"frame_stack": {"stack_size": 4}}, "gymnasium.wrappers.FlattenObservation", Picture]
-    left_out = ["clip_reward", {"scale_reward": {"scale": 2.0}}, "sign_reward", "episodic_life"]
+    stack = {"frame_stack": {"stack_size": 4}}
+    kept: list[Any] = ["grayscale", stack, "gymnasium.wrappers.FlattenObservation", Picture]
+    left_out: list[Any] = ["clip_reward", {"scale_reward": {"scale": 2.0}}, "sign_reward", "episodic_life"]
     mixed = [one for pair in zip(kept, left_out, strict=True) for one in pair]
     assert for_evaluation(mixed) == tuple(kept)
     assert len(for_evaluation(find_wrappers(mixed))) == 4

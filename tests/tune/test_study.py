@@ -109,7 +109,8 @@ def test_standard_error_is_that_of_the_mean() -> None:
 def test_pruner_and_sampler_are_those_of_the_config(folder: Path, pruner: str, kind: str) -> None:
     study = reopened(folder / pruner, pruner=pruner, sampler="random").study
     assert type(study.pruner).__name__ == kind
-    assert type(study.sampler._sampler) is optuna.samplers.RandomSampler  # type: ignore[attr-defined]
+    sampler: Any = study.sampler
+    assert type(sampler._sampler) is optuna.samplers.RandomSampler
 
 
 def test_missing_extra_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
