@@ -51,6 +51,8 @@ OFFLINE |= {name: f"{name}_cartpole.yaml" for name in ("discrete_cql", "dt")}
 REWARDED = {name: f"{name}_mountaincar.yaml" for name in ("rnd", "icm")}
 REWARDED |= {"gail": "gail_cartpole.yaml", "her": "her_bitflip.yaml"}
 """The recipes of reward models and of hindsight, see test_reward_recipes.py."""
+PACKAGED = {"ppo_lunarlander": "ppo_lunarlander.yaml"}
+"""The recipes for envs of optional packages, see test_packaged_recipes.py."""
 
 EVERY = pytest.mark.parametrize("name", TWINS)
 
@@ -95,12 +97,13 @@ def test_every_recipe_and_every_yaml_is_known_here() -> None:
     files = {file.name for file in RECIPES.rglob("*.*") if not file.name.startswith("parallel_")}
     assert {name for name in files if name.endswith(".py")} - {"__init__.py"} == {
         *TWINS,
-        *(f"{name}.py" for name in (*OFFLINE, *REWARDED)),
+        *(f"{name}.py" for name in (*OFFLINE, *REWARDED, *PACKAGED)),
     }
     assert {name for name in files if name.endswith(".yaml")} == {
         *TWINS.values(),
         *OFFLINE.values(),
         *REWARDED.values(),
+        *PACKAGED.values(),
     }
 
 
