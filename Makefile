@@ -12,7 +12,7 @@ train: $(READY)  ## train DQN on CartPole-v1
 	$(BIN)/python recipes/dqn.py
 
 test: $(READY)  ## the fast tests, doctests included, in two processes
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=40
 
 test-failed: $(READY)  ## what failed in the last run, once more and alone
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none

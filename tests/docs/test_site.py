@@ -36,6 +36,8 @@ OPTIONS = [
 ]
 WIDTHS = (1300, 800, 400)
 SOURCE = "source/recipes/dqn.py/"  # the pages of files have one template: the browser opens this one
+CHOSEN = ["", "guides/own_env/", "results/", "results/learning/", "algorithms/", "algorithms/dqn/", "api/policies/"]
+"""Pages that the fast test opens, one of each kind; `-m slow` opens all."""
 EMPTY_INDEX = {"config": {"lang": ["en"], "separator": r"[\s\-]+", "pipeline": []}, "docs": []}
 WIDTH = "() => [document.scrollingElement.scrollWidth, document.scrollingElement.clientWidth]"
 LINK = re.compile(r"""<(?:a|img|link|script)\b[^>]*?\b(?:href|src)=["']?([^"'\s>]+)""")
@@ -140,7 +142,10 @@ def test_every_internal_link_leads_to_a_page_and_its_heading(site: Path) -> None
 
 
 @pytest.mark.timeout(900)  # about 1 second of CPU time for each page
-def test_every_page_opens_in_a_browser_without_errors_and_fits_its_width(site: Path, base: str, tab: Any) -> None:
+@pytest.mark.parametrize("chosen", [CHOSEN, pytest.param(None, marks=pytest.mark.slow)], ids=["chosen", "all"])
+def test_pages_open_in_a_browser_without_errors_and_fit_their_width(
+    site: Path, base: str, tab: Any, chosen: list[str] | None
+) -> None:
     problems: list[str] = []
     tab.on(
         "console", lambda message: problems.append(f"{tab.url}: {message.text}") if message.type == "error" else None
@@ -150,7 +155,8 @@ def test_every_page_opens_in_a_browser_without_errors_and_fits_its_width(site: P
     tab.route("**/search_index.json", lambda route: route.fulfill(json=EMPTY_INDEX))  # half the work of most pages
     names = [name for name in pages_of(site) if not name.startswith("source/") or name == SOURCE]
     assert len(names) >= 70
-    for name in names:
+    assert set(chosen or ()) <= set(names)
+    for name in chosen or names:
         tab.set_viewport_size({"width": WIDTHS[0], "height": 900})
         assert tab.goto(base + name).ok
         for width in WIDTHS:
