@@ -67,6 +67,7 @@ _DQN: dict[str, Key] = {
     **same("model.dueling"),
     "model.dropout": only(None, why="there is no dropout in our Q-networks"),
     "model.init_bias": only(None, why="the head is initialised like all other layers"),
+    "model.noise": only(False, why="noisy layers are those of rainbow"),
 }
 _KAPPA = Key(needs=lambda _: False, why="DI-engine's QR-DQN always uses 1")
 _EMBEDDING = same("model.num_quantiles", "model.quantile_embedding_size")

@@ -133,8 +133,8 @@ def test_compiled_config_has_the_seed_and_the_name() -> None:
 
 
 def test_unknown_policy_names_those_that_there_are() -> None:
-    with pytest.raises(ValueError, match=r"policy.type must be one of dqn, .*got 'r2d2'"):
-        compile_config(*pair_of("r2d2"))
+    with pytest.raises(ValueError, match=r"policy.type must be one of dqn, .*got 'ngu'"):
+        compile_config(*pair_of("ngu"))
 
 
 def test_create_config_may_have_dings_name() -> None:

@@ -122,9 +122,9 @@ def test_registered_subclass_has_the_keys_and_defaults_of_its_base(own_policy: t
     assert run.policy_config["random_collect_size"] == 25_000
 
 
-def test_policy_that_is_none_of_the_ten_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"type must be one of dqn, .* got 'r2d2'"):
-        translate(pair_of("r2d2"))
+def test_policy_that_is_none_of_the_known_ones_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"type must be one of dqn, .* got 'ngu'"):
+        translate(pair_of("ngu"))
 
 
 @MODEL_REGISTRY.register("tiny_test_network")
