@@ -38,6 +38,7 @@ from lightning_ding.policy import Policy, ReferencePolicy
 from lightning_ding.policy.reference.policy import NO_CONFIG_CLASS
 from lightning_ding.registry import POLICY_REGISTRY
 
+COMMANDS = ("fit", "validate", "test")
 DEFAULT_POLICY = "dqn"
 DEBUG = "LIGHTNING_DING_DEBUG"
 """Environment variable that makes every error show its traceback."""
@@ -87,6 +88,9 @@ class DingParser(LightningArgumentParser):
 class DingCLI(LightningCLI):
     """A LightningCLI that reports an error in one line."""
 
+    command: ClassVar[str | None] = None
+    """Chosen command, the only one whose parser is built; None builds the parsers of all."""
+
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
         """Return the parser of a (sub)command."""
         parser = DingParser(**kwargs)
@@ -97,9 +101,9 @@ class DingCLI(LightningCLI):
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        """Return the commands; there is none for prediction."""
+        """Return the commands to build parsers for; there is none for prediction."""
         commands = LightningCLI.subcommands()
-        return {name: commands[name] for name in ("fit", "validate", "test")}
+        return {name: commands[name] for name in COMMANDS if DingCLI.command in (None, name)}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the option for the policy, which is read before the other options are known."""
@@ -216,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (KeyError, TypeError, ImportError) as error:
         print(f"error: {error.args[0]}", file=sys.stderr)
         raise SystemExit(2) from error
-    _prepare_parsers(made)
+    _prepare_parsers(made, given)
     try:
         _run(made, given)
     except Exception as error:
@@ -251,7 +255,7 @@ def make_run(settings: Mapping[str, Any] | Sequence[str]) -> DingCLI:
     """
     name = str(settings.get("policy", DEFAULT_POLICY)) if isinstance(settings, Mapping) else chosen_policy(settings)
     made = policy_class(name)
-    _prepare_parsers(made)
+    _prepare_parsers(made, [])
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
         return DingCLI(
@@ -275,10 +279,13 @@ def given_settings(run: DingCLI) -> dict[str, Any]:
     return {"policy": str(run.config["policy"]), **seeded, **settings}
 
 
-def _prepare_parsers(made: type[Policy[Any]]) -> None:
+def _prepare_parsers(made: type[Policy[Any]], given: Sequence[str]) -> None:
+    """Set up the parsers for a policy and the arguments; what the arguments do not need is not built."""
     DingParser.made.clear()
     DingParser.config_class = made.config_class
-    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    DingCLI.command = given[0] if given and given[0] in COMMANDS else None
+    explains = any(argument.startswith(("-h", "--help", "--print_config")) for argument in given)
+    set_parsing_settings(docstring_parse_attribute_docstrings=explains)
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # the warnings concern calls by Lightning
 
 

@@ -25,12 +25,23 @@ def test_help_names_every_command_and_every_policy(capsys: pytest.CaptureFixture
     main(["--help"])
     shown = capsys.readouterr().out
     of_lightning = {name for name, (_, home) in COMMANDS.items() if home == LIGHTNING}
-    assert of_lightning == {*lightning_cli.DingCLI.subcommands()}
+    assert of_lightning == {*lightning_cli.COMMANDS}
     assert [name for name in COMMANDS if not re.search(rf"^  {name} ", shown, re.MULTILINE)] == []
     built_in = [one for one in POLICY_REGISTRY if POLICY_REGISTRY.get(one).__module__.startswith("lightning_ding.")]
     assert sorted(built_in) == policy_names()
     assert ", ".join(built_in) in shown
     assert "--version" in shown
+
+
+def test_only_the_parser_of_the_chosen_command_is_built(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["validate", "--model.cfg.nstepp", "3"])
+    program, command = lightning_cli.DingParser.made
+    assert (program.prog, command.prog) == ("lightning-ding", "lightning-ding [options] validate")
+    assert "did you mean 'model.cfg.nstep'?" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["--seed_everythin", "3"])
+    assert len(lightning_cli.DingParser.made) == 1 + len(lightning_cli.COMMANDS)
 
 
 def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
