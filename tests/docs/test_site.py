@@ -38,7 +38,7 @@ WIDTHS = (1300, 800, 400)
 SOURCE = "source/recipes/dqn.py/"  # the pages of files have one template: the browser opens this one
 CHOSEN = ["", "guides/own_env/", "results/", "results/learning/", "algorithms/", "algorithms/dqn/", "api/policies/"]
 """Pages that the fast test opens, one of each kind; `-m slow` opens all."""
-EMPTY_INDEX = {"config": {"lang": ["en"], "separator": r"[\s\-]+", "pipeline": []}, "docs": []}
+EMPTY_INDEX = {"config": {"lang": ["en"], "separator": r"[\s\-]+", "pipeline": [], "fields": {}}, "docs": []}
 WIDTH = "() => [document.scrollingElement.scrollWidth, document.scrollingElement.clientWidth]"
 LINK = re.compile(r"""<(?:a|img|link|script)\b[^>]*?\b(?:href|src)=["']?([^"'\s>]+)""")
 ID = re.compile(r"""\b(?:id|name)=["']?([^"'\s>]+)""")

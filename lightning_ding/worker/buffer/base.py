@@ -158,17 +158,18 @@ def check_samples(cfg: Any, in_sequences: bool, priority: bool) -> None:
             that the policy sets.
     """
     found, path = get_buffer_cls(cfg), "other.replay_buffer"
-    config = found.resolve_config(cfg)
+    name = found.registry.name_of(found)
     if found.gives_sequences != in_sequences:
         kind = "sequences, such as 'sequence'" if in_sequences else "transitions, such as 'naive'"
-        raise ValueError(f"{path}.type must be one whose samples are {kind}, for this policy, got {config.type!r}")
+        raise ValueError(f"{path}.type must be one whose samples are {kind}, for this policy, got {name!r}")
     if in_sequences:
+        config = found.resolve_config(cfg)
         for key, default in (("sequence_length", None), ("burn_in", 0)):
             given = getattr(config, key, default)
             require(given == default, f"{path}.{key}", f"{default}, because the policy's own options say it", given)
     if priority and not found.is_prioritised:
         raise ValueError(
-            f"priority needs a prioritised buffer, but {path}.type is {config.type!r}, which stores no priorities; use "
+            f"priority needs a prioritised buffer, but {path}.type is {name!r}, which stores no priorities; use "
             f"{'prioritised_sequence' if in_sequences else 'advanced'!r}"
         )
 

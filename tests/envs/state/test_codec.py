@@ -193,6 +193,6 @@ def test_functions_that_hold_what_cannot_change_are_constant() -> None:
 
 def test_millions_of_bytes_take_no_time_worth_speaking_of() -> None:
     value = bytes(range(256)) * 40_000
-    began = time.process_time()
+    began = time.thread_time()  # the threads of other tests do not count
     assert from_plain(to_plain(value)) == value
-    assert time.process_time() - began < 0.1
+    assert time.thread_time() - began < 0.5  # byte by byte, it would take seconds

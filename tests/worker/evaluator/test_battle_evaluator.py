@@ -50,7 +50,11 @@ class StillPolicy:
         def nothing(*_: Any) -> Any:
             raise AssertionError("an evaluator must not touch this")
 
-        return EvalMode(self.forward, self.reset, nothing, nothing, nothing, nothing)
+        def attribute(name: str) -> bool:
+            assert name == "has_memory"
+            return False
+
+        return EvalMode(self.forward, self.reset, attribute, nothing, nothing, nothing)
 
 
 class FirstLegal(StillPolicy):
