@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-UV := $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt
+UV := $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -c constraints.txt
 
 .PHONY: package train test test-failed test-slow learning-seeds same-weights check format bench soak learn docs coverage clean
 
@@ -70,7 +70,8 @@ clean:
 	rm -rf $(VENV) build dist runs *.egg-info
 
 # torch first and pinned: asked for through another package, pip takes the newest build with all its CUDA libraries.
-# uv installs the other packages much faster than pip, which also works
+# uv installs the other packages much faster than pip, which also works. As pip, it compiles them: where no process may
+# write bytecode, each would compile all that it imports
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch uv
