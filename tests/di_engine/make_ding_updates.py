@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tests.di_engine import tiny_networks as tiny
-from tests.di_engine.tiny_networks import TinyLogits, TinyQAC, TinyQuantiles
+from tests.di_engine.tiny_networks import TinyLogits, TinyQAC, TinyQuantiles, TinyVAC
 
 ROWS, NSTEP, GAMMA, SAMPLES = 6, 3, 0.875, 4
 Values = dict[str, Tensor]
@@ -35,6 +35,11 @@ _CQL: dict[str, Any] = {**_QAC, "num_actions": SAMPLES, "min_q_weight": 1.5, "al
 _PRIORITY = {"priority": True, "priority_IS_weight": True}
 _TD3 = {**_QAC, "noise": False, "noise_sigma": 0.2, "noise_range": {"min": -0.5, "max": 0.5}, "actor_update_freq": 1}
 """With ``noise``, DI-engine's TD3+BC smooths the action of the target twice, once in a wrapper of the network."""
+_PPO: dict[str, Any] = {
+    "learn": {"ppo_param_init": False, "value_norm": False, "entropy_weight": 0.01},
+    "collect": {"discount_factor": GAMMA},
+}
+_NSTEP = {"nstep_return": True, "nstep": NSTEP}
 _CLONE = {"learn": {"ce_label_smooth": False, "tanh_mask": False, "show_accuracy": False}}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "d4pg": ("d4pg.D4PGPolicy", {"learn": _QAC, "nstep": NSTEP, "model": _ATOMS, **_PRIORITY}),
@@ -58,16 +63,22 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "bc": ("bc.BehaviourCloningPolicy", {**_CLONE, "continuous": False}),
     "bc_mse": ("bc.BehaviourCloningPolicy", {**_CLONE, "continuous": True, "loss_type": "mse_loss"}),
     "bc_l1": ("bc.BehaviourCloningPolicy", {**_CLONE, "continuous": True, "loss_type": "l1_loss"}),
+    "ppo_offpolicy": ("ppo.PPOOffPolicy", {**_PPO, "action_space": "discrete"}),
+    "ppo_offpolicy_continuous": ("ppo.PPOOffPolicy", {**_PPO, "action_space": "continuous"}),
+    "ppo_offpolicy_nstep": ("ppo.PPOOffPolicy", {**_PPO, **_NSTEP, "action_space": "discrete"}),
+    "ppo_offpolicy_nstep_continuous": ("ppo.PPOOffPolicy", {**_PPO, **_NSTEP, "action_space": "continuous"}),
 }
 """Class of each policy below ``ding.policy``, and what its config changes of DI-engine's defaults."""
 OPTIMIZERS = ("_optimizer", "_optimizer_critic", "_optimizer_actor", "_optimizer_q", "_optimizer_policy")
-DISCRETE = ("discrete_cql", "bc")
+DISCRETE = ("discrete_cql", "bc", "ppo_offpolicy", "ppo_offpolicy_nstep")
 
 
 def network(case: str, is_theirs: bool) -> nn.Module:
     """Return the network of a case, for DI-engine or for this project."""
     if case.startswith("bc"):
         return TinyLogits(is_continuous=case != "bc")
+    if case.startswith("ppo"):
+        return TinyVAC(is_continuous=case not in DISCRETE)
     if case == "discrete_cql":
         return TinyQuantiles(is_theirs)
     if case == "d4pg":
@@ -85,12 +96,25 @@ def batch(case: str, config: Mapping[str, Any], rng: np.random.Generator) -> Val
     columns |= {"action": torch.from_numpy(action), "done": torch.from_numpy(rng.random(ROWS) < 0.4)}
     columns["reward"] = torch.where(torch.arange(nstep) < taken[:, None], reward, 0.0)
     columns |= {"value_gamma": GAMMA**taken} if nstep > 1 else {}
+    columns |= acted(case, rng) if case.startswith("ppo") else {}
     return columns | ({"IS": torch.from_numpy(rng.uniform(0.2, 1, ROWS))} if config.get("priority") else {})
+
+
+def acted(case: str, rng: np.random.Generator) -> Values:
+    """Return advantages, and what the policy that acted computed; names in a dict are joined by a dot."""
+    columns = {name: torch.from_numpy(rng.standard_normal(ROWS)) for name in ("adv", "value")}
+    if case in DISCRETE:
+        return {**columns, "logit": torch.from_numpy(rng.standard_normal((ROWS, tiny.ACTIONS)))}
+    shape = (ROWS, tiny.DIMENSIONS)
+    columns["logit.mu"] = torch.from_numpy(rng.standard_normal(shape))
+    return {**columns, "logit.sigma": torch.from_numpy(rng.uniform(0.5, 2, shape))}
 
 
 def rows_of(columns: Values) -> list[dict[str, Any]]:
     """Return the minibatch as a list of dicts, in the shapes of DI-engine's collectors."""
-    rows = [{name: column[row] for name, column in columns.items()} for row in range(ROWS)]
+    rows: list[dict[str, Any]] = [{name: column[row] for name, column in columns.items()} for row in range(ROWS)]
+    if "logit.mu" in columns:
+        rows = [{**row, "logit": {name: row[f"logit.{name}"] for name in ("mu", "sigma")}} for row in rows]
     single = "value_gamma" not in columns
     return [{**row, "done": bool(row["done"]), "reward": row["reward"][0] if single else row["reward"]} for row in rows]
 
@@ -110,6 +134,7 @@ def given_noise(case: str, rng: np.random.Generator) -> Iterator[Values]:
     with (
         mock.patch("torch.distributions.normal._standard_normal", side_effect=list(noise.values())),
         mock.patch("torch.randn_like", side_effect=lambda x: noise["next_noise"].clone()),
+        mock.patch("ding.policy.ppo.to_dtype", side_effect=lambda x, _: x),  # PPO rounds to single precision
     ):
         yield noise if case.startswith("cql") else {"next_noise": noise["next_noise"]} if case == "td3_bc" else {}
 

@@ -1,7 +1,8 @@
 """Losses and gradients of the second wave of algorithms equal those that ``make_ding_updates`` computed.
 
 A comment says where DI-engine means something else. Its IQL has no target critics, a squashed distribution and half the
-critics' loss, so only the losses of the values and of the critics are compared.
+critics' loss, so only the losses of the values and of the critics are compared; d3rlpy has the same actor as here, see
+``test_peer_losses``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from lightning_ding import rl
 from lightning_ding.policy import create_policy
 from tests.di_engine import tiny_networks as tiny
 from tests.di_engine.make_ding_updates import GAMMA, NSTEP, SAMPLES, network
-from tests.di_engine.test_same_numbers import floored_sample
+from tests.di_engine.test_same_numbers import floored_sample, record_gradients
 
 STORED = load_file(Path(__file__).with_name("ding_updates.safetensors"))
 Values = dict[str, Tensor]
@@ -146,6 +147,35 @@ def test_loss_and_gradients_of_one_optimizer_equal_ding(case: str) -> None:
     check(loss, part(case, "out")["total_loss"])
     loss.backward()
     check_gradients(case, policy.model, "")
+
+
+@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+@pytest.mark.parametrize("nstep", [None, NSTEP])
+def test_whole_loss_of_ppo_from_replay_equals_ding(kind: str, nstep: int | None) -> None:
+    case = f"ppo_offpolicy{'_nstep' if nstep else ''}{'_continuous' if kind == 'continuous' else ''}"
+    learn: dict[str, Any] = {"value_norm": False, "adv_norm": False, "ppo_param_init": False, "grad_clip_norm": None}
+    learn |= {"clip_ratio": 0.2, "value_clip": 0.2, "value_weight": 0.5, "entropy_weight": 0.01}
+    if nstep:  # DI-engine does not halve the squares of n-step returns, nor clip these values
+        learn |= {"value_clip": None, "value_weight": 1.0}
+    returns = {"nstep_return": True, "nstep": nstep} if nstep else {}
+    model: dict[str, Any] = {"obs_shape": tiny.OBS, "action_shape": 2, "action_space": kind}
+    config = {"type": "ppo_offpolicy", "discount_factor": GAMMA, "learn": learn, "model": model, **returns}
+    policy: Any = create_policy(config, model=network(case, is_theirs=False)).double()
+    policy.model.load_state_dict(part(case, "model"))
+    given, theirs = part(case, "in"), part(case, "out")
+    logit = given.get("logit", {name: given.get(f"logit.{name}") for name in ("mu", "sigma")})
+    batch = {
+        **batch_of(case),
+        "value": given["value"],
+        "advantage": given["adv"],
+        "return": given["adv"] + given["value"],
+    }
+    steps = record_gradients(policy)
+    report = policy.learn_mode.forward({**batch, "log_prob": rl.distribution_of(logit).log_prob(given["action"])})
+    for name in ("total_loss", "policy_loss", "value_loss", "entropy_loss"):
+        check(report[name] * (2 if nstep and name == "value_loss" else 1), theirs[name])
+    for name, gradient in steps[0].items():
+        check(gradient, theirs[f"gradient.{name}"])
 
 
 def test_n_step_target_of_rescaled_values_equals_ding() -> None:

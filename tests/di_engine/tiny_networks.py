@@ -128,3 +128,34 @@ class TinyLogits(nn.Module):
         if self.is_continuous:
             return {"action": out, "logit": {"mu": out, "sigma": torch.ones_like(out)}}
         return {"logit": out, "action": out.argmax(1)}
+
+
+class TinyVAC(nn.Module):
+    """An actor and a critic of observations, in the form that PPO has in DI-engine and here.
+
+    Args:
+        is_continuous: Whether actions are continuous, with a standard deviation that all observations share.
+    """
+
+    def __init__(self, is_continuous: bool) -> None:
+        super().__init__()
+        self.actor, self.critic = body(OBS, DIMENSIONS if is_continuous else ACTIONS), body(OBS, 1)
+        self.log_sigma = nn.Parameter(torch.zeros(DIMENSIONS)) if is_continuous else None
+
+    def compute_actor(self, obs: Tensor) -> Output:
+        """Return ``logit`` (B, K), or ``mu`` and ``sigma`` (B, D) in it."""
+        out = self.actor(obs)
+        return {"logit": out if self.log_sigma is None else {"mu": out, "sigma": self.log_sigma.exp().expand_as(out)}}
+
+    def compute_critic(self, obs: Tensor) -> Output:
+        """Return ``value`` (B,)."""
+        return {"value": self.critic(obs).squeeze(1)}
+
+    def compute_actor_critic(self, obs: Tensor) -> Output:
+        """Return what both methods return."""
+        return {**self.compute_actor(obs), **self.compute_critic(obs)}
+
+    def forward(self, obs: Tensor, mode: str) -> Output:
+        """Return what a method of DI-engine's network returns."""
+        found: Output = getattr(self, mode)(obs)
+        return found

@@ -1,0 +1,101 @@
+"""Losses and gradients of the policies that learn from sequences equal DI-engine's; ``make_ding_sequences`` has those.
+
+Shapes: T steps, B sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from lightning_ding import rl
+from lightning_ding.policy import DTPolicy, R2D2Policy
+from tests.di_engine.make_ding_sequences import BURN_IN, CONTEXT, GAMMA, LEARNED, NSTEP, SCALE, Window
+from tests.di_engine.tiny_networks import ACTIONS, HIDDEN, OBS
+
+STORED = load_file(Path(__file__).with_name("ding_sequences.safetensors"))
+SLOPE = 0.01  # of DI-engine's rescaled values; that of the paper, 0.001, is ours
+Values = dict[str, Tensor]
+
+
+@pytest.fixture(autouse=True)
+def double_precision() -> Iterator[None]:
+    """Compute in double precision, as the script did."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def part(case: str, name: str) -> Values:
+    """Return the stored tensors ``case/name/...``."""
+    prefix = f"{case}/{name}/"
+    return {key.removeprefix(prefix): value for key, value in STORED.items() if key.startswith(prefix)}
+
+
+def load(network: nn.Module, numbered: Values) -> None:
+    """Set the parameters, which are stored in their order."""
+    parameters = list(network.parameters())
+    assert len(parameters) == len(numbered)
+    for number, parameter in enumerate(parameters):
+        parameter.data = numbered[str(number)].clone()
+
+
+def check(ours: Any, theirs: Tensor) -> None:
+    assert_close(ours.detach(), theirs, rtol=1e-5, atol=1e-9, check_dtype=False)
+
+
+def check_gradients(network: nn.Module, theirs: Values) -> None:
+    for number, parameter in enumerate(network.parameters()):
+        assert parameter.grad is not None
+        check(parameter.grad, theirs[f"gradient.{number}"])
+
+
+@pytest.mark.parametrize("case", ["r2d2", "r2d2_rescaled"])
+def test_loss_of_r2d2_with_a_burn_in_equals_ding(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("value_rescale", "value_unscale"):
+        monkeypatch.setattr(rl, name, partial(getattr(rl, name), slope=SLOPE))
+    core = {"type": "gru", "hidden_size": HIDDEN}
+    model = {"obs_shape": OBS, "action_shape": ACTIONS, "core": core, "encoder_hidden_size_list": [HIDDEN]}
+    learn = {"value_rescale": case == "r2d2_rescaled"}
+    sizes = {"burnin_step": BURN_IN, "learn_unroll_len": LEARNED, "nstep": NSTEP, "discount_factor": GAMMA}
+    policy = R2D2Policy({**sizes, "learn": learn, "model": {**model, "dueling": False, "activation": "tanh"}})
+    load(policy.model, part(case, "model"))
+    load(policy.target_model, part(case, "target"))
+    given, theirs = part(case, "in"), part(case, "out")
+    batch = {name: given[name] for name in ("action", "reward", "terminated", "IS")}
+    batch |= {"obs": given["obs"][:-1], "next_obs": given["obs"][1:], "recurrent_state": given["state"]}
+    batch |= {"mask": torch.ones_like(given["terminated"]), "is_first": torch.zeros(len(given["IS"]), dtype=torch.bool)}
+    loss, _ = policy.loss({**batch, "priority": torch.ones(len(given["IS"]))})
+    check(loss, theirs["loss"])
+    loss.backward()
+    check_gradients(policy.model, theirs)
+
+
+class OurWindow(Window):
+    """The network of the script in our form."""
+
+    def forward(self, obs: Any, action: Any, return_to_go: Any, timestep: Any) -> Any:  # type: ignore[override]
+        return {"logit": self.outputs(obs, action, return_to_go, timestep)}
+
+
+@pytest.mark.parametrize("case", ["dt", "dt_continuous"])
+def test_loss_of_the_decision_transformer_equals_ding(case: str) -> None:
+    is_continuous = case == "dt_continuous"
+    network = OurWindow(is_continuous)
+    load(network, part(case, "model"))
+    kind = "continuous" if is_continuous else "discrete"
+    model = {"obs_shape": OBS, "action_shape": network.actions, "action_space": kind}
+    policy = DTPolicy({"context_len": CONTEXT, "rtg_scale": SCALE, "model": model}, model=network)
+    given, theirs = part(case, "in"), part(case, "out")
+    loss, _ = policy.loss({name: value.transpose(0, 1) for name, value in given.items()})
+    check(loss, theirs["loss"])
+    loss.backward()
+    check_gradients(network, theirs)
