@@ -86,6 +86,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
             "replay_buffer": {"replay_buffer_size": 10_000},
         },
     },
+    "dqfd": {
+        "priority": True,
+        "model": _HEAD,
+        "learn": _q_learning(batch_size=64, learning_rate=1e-3, target_update_freq=100, lambda3=1e-5),
+        "other": {"eps": _EPS, "replay_buffer": {"replay_buffer_size": 10_000}},
+    },
     "rainbow": {
         "priority": True,
         "random_collect_size": 0,
@@ -131,6 +137,7 @@ WITHOUT_KEY: dict[str, dict[str, Any]] = {
     "dqn": {"learn.loss": "mse"},
     "mdqn": {"learn.loss": "mse", "learn.optimizer.eps": 0.0003125},
     "sql": {"learn.loss": "mse"},
+    "dqfd": {"learn.loss": "mse", "learn.lambda3": 0.0, "learn.optimizer.type": "adamw"},
     "rainbow": {"model.noise_std": 0.4},
     "ddpg": {"model.last_layer_init": None},
     "d4pg": {"model.last_layer_init": None},

@@ -8,6 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from lightning_ding.di_engine.q_learning_keys import (
+    CATEGORICAL,
+    DQFD,
+    DQN,
+    EPS_SCHEDULE,
+    FQF,
+    IQN,
+    KAPPA,
+    Q_LEARNING,
+    R2D2,
+)
 from lightning_ding.di_engine.shared_keys import (
     BUFFER,
     COMMON,
@@ -20,7 +31,6 @@ from lightning_ding.di_engine.shared_keys import (
     encoder_widths,
     eval_freq_key,
     is_image,
-    is_prioritised,
     only,
     qac_encoder,
     replaced,
@@ -29,115 +39,6 @@ from lightning_ding.di_engine.shared_keys import (
     to,
     with_layers,
 )
-
-# ---------------------------------------------------------------------------------------------------- Q-learning
-
-RAINBOW_EPS = 0.05  # DI-engine's Rainbow has a constant epsilon by default
-
-
-def _has_eps(cfg: Cfg) -> bool:
-    return bool(cfg.get("other.eps.start", RAINBOW_EPS) != cfg.get("other.eps.end", RAINBOW_EPS))
-
-
-_FLAT = "epsilon is constant"
-_EPS_SCHEDULE: dict[str, Key] = {
-    **same("other.eps.start", "other.eps.end"),
-    "other.eps.type": to("other.eps.type", needs=_has_eps, why=_FLAT),
-    "other.eps.decay": to("other.eps.decay", needs=_has_eps, why=_FLAT),
-}
-_Q_NETWORK: dict[str, Key] = {
-    **NETWORK,
-    "model.encoder_hidden_size_list": Key(encoder_widths),
-    "model.head_hidden_size": to("model.head_hidden_size", **with_layers("head")),
-    "model.head_layer_num": to("model.head_layer_num"),
-}
-_THETA = "target_update_freq, which is always set, takes precedence"
-Q_LEARNING: dict[str, Key] = {
-    **REPLAY,
-    **_EPS_SCHEDULE,
-    **_Q_NETWORK,
-    **same("discount_factor", "nstep", "learn.learning_rate", "learn.target_update_freq"),
-    "learn.target_theta": Key(needs=lambda _: False, why=_THETA),
-}
-"""Keys of DQN and its relatives."""
-
-_CATEGORICAL = same("model.v_min", "model.v_max", "model.n_atom")
-_DQN: dict[str, Key] = {
-    **Q_LEARNING,
-    **same("model.dueling"),
-    "model.dropout": only(None, why="there is no dropout in our Q-networks"),
-    "model.init_bias": only(None, why="the head is initialised like all other layers"),
-    "model.noise": only(False, why="noisy layers are those of rainbow"),
-}
-_KAPPA = Key(needs=lambda _: False, why="DI-engine's QR-DQN always uses 1")
-_EMBEDDING = same("model.num_quantiles", "model.quantile_embedding_size")
-_IQN: dict[str, Key] = {
-    **Q_LEARNING,
-    **_EMBEDDING,
-    **same("learn.kappa"),
-    "model.beta_function_type": only("uniform", why="quantile levels are uniform in [0, 1]"),
-    "model.num_quantiles": to("model.num_quantiles", "learn.num_quantiles", "learn.num_target_quantiles"),
-}
-_FQF: dict[str, Key] = {
-    **{path: key for path, key in Q_LEARNING.items() if path != "learn.learning_rate"},
-    **_EMBEDDING,
-    **same("learn.kappa", "learn.learning_rate_fraction", "learn.ent_coef"),
-    "learn.learning_rate_quantile": to("learn.learning_rate"),
-}
-
-_SEQUENCES = "the buffer gives sequences"
-
-
-def _sequence(cfg: Cfg) -> int:
-    """Return the steps of a sequence of DI-engine's R2D2."""
-    return int(cfg.get("burnin_step", 20) + cfg.get("learn_unroll_len", 80))
-
-
-def _in_steps(path: str) -> Key:
-    """Return a key of an amount of sequences, which is one of transitions here."""
-    return Key(lambda value, cfg: {path: value * _sequence(cfg)})
-
-
-def _recurrent_widths(value: Any, cfg: Cfg) -> Ours:
-    width = cfg.get("model.head_hidden_size") or value[-1]
-    return encoder_widths(value, cfg) | {"model.core.hidden_size": width}
-
-
-_BUFFER = "other.replay_buffer."
-_NOT_OF_R2D2 = ("learn.target_theta", "learn.target_update_freq")
-_PRIORITIES = ("alpha", "beta", "anneal_step", "priority_power_factor", "IS_weight_power_factor")
-_R2D2: dict[str, Key] = {
-    **{path: key for path, key in Q_LEARNING.items() if path not in _NOT_OF_R2D2},
-    **{path: replaced(_SEQUENCES) for path in BUFFER},
-    **{path: BUFFER[path] for path in (f"{_BUFFER}{name}" for name in _PRIORITIES)},
-    f"{_BUFFER}IS_weight_anneal_train_iter": BUFFER[f"{_BUFFER}IS_weight_anneal_train_iter"],
-    f"{_BUFFER}type": Key(
-        lambda _, cfg: {f"{_BUFFER}type": "prioritised_sequence" if is_prioritised(cfg) else "sequence"},
-        why=_SEQUENCES,
-    ),
-    f"{_BUFFER}replay_buffer_size": _in_steps(f"{_BUFFER}replay_buffer_size"),
-    "priority": Key(
-        lambda _, cfg: {"priority": True} if is_prioritised(cfg) else {"priority": False, "priority_IS_weight": False}
-    ),
-    "priority_IS_weight": Key(lambda value, cfg: {"priority_IS_weight": bool(value) and is_prioritised(cfg)}),
-    **same("burnin_step", "learn.value_rescale", "model.dueling"),
-    # its sequences have as many more steps as ours, of which nothing is learned
-    "learn_unroll_len": Key(lambda value, cfg: {"learn_unroll_len": value - cfg.get("nstep", 5)}),
-    "learn.target_update_theta": to("learn.target_theta"),
-    "collect.n_sample": _in_steps("collect.n_sample"),
-    "collect.unroll_len": replaced("a sequence has burnin_step + learn_unroll_len steps"),
-    "collect.traj_len_inf": replaced("the buffer draws sequences from whole episodes"),
-    "collect.env_num": replaced("the state of each env is kept for as many envs as there are"),
-    "eval.env_num": replaced("the state of each env is kept for as many envs as there are"),
-    "model.encoder_hidden_size_list": Key(_recurrent_widths),
-    "model.head_hidden_size": Key(lambda value, _: {} if value is None else {"model.core.hidden_size": value}),
-    "model.lstm_type": Key(
-        lambda value, _: {"model.core.type": "gru" if value == "gru" else "lstm"},
-        why="there is no other core",
-        allowed=("normal", "pytorch", "gru"),
-    ),
-    "model.res_link": only(False, why="there is no connection around the core"),
-}
 
 # ---------------------------------------------------------------------------------------------------- actor-critic
 
@@ -194,7 +95,7 @@ _NOT_IN_D4PG = ("model.twin_critic", "model.share_encoder", "model.encoder_hidde
 _D4PG: dict[str, Key] = {
     **{path: key for path, key in _ddpg(noise=False, actor_update_freq=1).items() if path not in _NOT_IN_D4PG},
     **same("nstep"),
-    **_CATEGORICAL,
+    **CATEGORICAL,
     "model.critic_head_type": only("categorical", why="D4PG's critic has no other head"),
 }
 _SAC: dict[str, Key] = {
@@ -210,7 +111,7 @@ _SAC: dict[str, Key] = {
 
 _DISCRETE_SAC: dict[str, Key] = {
     **{path: key for path, key in _SAC.items() if path not in ("model.action_space", "reward_batch_norm")},
-    **_EPS_SCHEDULE,
+    **EPS_SCHEDULE,
     "learn.init_w": Key(needs=lambda _: False, why="DI-engine's discrete SAC does not read it"),
     "multi_agent": only(False, why="there is one agent"),
 }
@@ -316,10 +217,26 @@ _REPLAYED: dict[str, Key] = {
     "priority_IS_weight": only(False, why=_UNIFORM),
     EVAL_FREQ: eval_freq_key("dqn"),
 }
+
+
+def _clip_ratio_of_replay(value: Any, cfg: Cfg) -> Ours:
+    """Return the distances of clipping; DI-engine does not clip the values of n-step returns."""
+    return {"learn.clip_ratio": value, "learn.value_clip": None if cfg.get("nstep_return", False) else value}
+
+
+def _of_n_steps(_: Any, cfg: Cfg) -> Ours:
+    """Return the kind of returns, and the weight of the critic's loss, which DI-engine halves only without n steps."""
+    is_on, weight = bool(cfg.get("nstep_return", False)), cfg.get("learn.value_weight", 0.5)
+    return {"nstep_return": is_on, "learn.value_weight": 2 * weight if is_on else weight}
+
+
 _PPO_OFFPOLICY: dict[str, Key] = {
     **_REPLAYED,
-    **{path: _PPO[path] for path in ("learn.clip_ratio", "learn.grad_clip_type", "learn.grad_clip_value")},
-    **same("learn.ppo_param_init", "learn.value_norm", "nstep_return"),
+    **{path: _PPO[path] for path in ("learn.grad_clip_type", "learn.grad_clip_value")},
+    "learn.clip_ratio": Key(_clip_ratio_of_replay),
+    "learn.value_weight": Key(_of_n_steps),
+    "nstep_return": Key(_of_n_steps),
+    **same("learn.ppo_param_init", "learn.value_norm"),
     "nstep": to("nstep", needs=lambda cfg: cfg.get("nstep_return", False), why="nstep_return is False"),
     "learn.weight_decay": to("learn.optimizer.weight_decay"),
 }
@@ -369,15 +286,16 @@ _PG: dict[str, Key] = {
 }
 
 KEYS: dict[str, dict[str, Key]] = {
-    "dqn": _DQN,
-    "c51": {**Q_LEARNING, **_CATEGORICAL},
-    "qrdqn": {**Q_LEARNING, **same("model.num_quantiles"), "learn.kappa": _KAPPA},
-    "rainbow": {**Q_LEARNING, **_CATEGORICAL},
-    "mdqn": {**_DQN, **same("entropy_tau", "m_alpha")},
-    "sql": {**_DQN, **same("learn.alpha")},
-    "iqn": _IQN,
-    "fqf": _FQF,
-    "r2d2": _R2D2,
+    "dqn": DQN,
+    "c51": {**Q_LEARNING, **CATEGORICAL},
+    "qrdqn": {**Q_LEARNING, **same("model.num_quantiles"), "learn.kappa": KAPPA},
+    "rainbow": {**Q_LEARNING, **CATEGORICAL},
+    "mdqn": {**DQN, **same("entropy_tau", "m_alpha")},
+    "sql": {**DQN, **same("learn.alpha")},
+    "iqn": IQN,
+    "fqf": FQF,
+    "r2d2": R2D2,
+    "dqfd": DQFD,
     "ddpg": _ddpg(noise=False, actor_update_freq=1),
     "d4pg": _D4PG,
     "td3": _ddpg(noise=True, actor_update_freq=2),
@@ -401,6 +319,7 @@ HOME_OF_GAMMA = {
     "iqn": "discount_factor",
     "fqf": "discount_factor",
     "r2d2": "discount_factor",
+    "dqfd": "discount_factor",
     "ddpg": "learn.discount_factor",
     "d4pg": "learn.discount_factor",
     "td3": "learn.discount_factor",

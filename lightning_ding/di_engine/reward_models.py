@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from lightning_ding.config import require
 from lightning_ding.di_engine.configs import Config
-from lightning_ding.di_engine.shared_keys import Key, Notes, misspelt, replaced, to, translate_key
+from lightning_ding.di_engine.shared_keys import Key, Notes, check_data_set, misspelt, replaced, to, translate_key
 
-DATA_SET = re.compile(r"\.npz$|\.safetensors$|-v\d+$")
 _SPACES = "the spaces of the env"
 _PICKLE = "run lightning-ding collect: DI-engine's expert_data.pkl is a pickled file, which is not read"
 _SHARED: dict[str, Key] = {
@@ -28,6 +26,11 @@ _ADDS = "the reward of the env is not used with 'assign'"
 
 def _if_adds(name: str) -> Key:
     return to(f"reward_model.{name}", needs=lambda cfg: cfg["intrinsic_reward_type"] == "add", why=_ADDS)
+
+
+def _reverse_scale(value: Any, cfg: Mapping[str, Any]) -> Config:
+    """Return the weight of the inverse model next to half the sum of the forward error; DI-engine takes its mean."""
+    return {"reward_model.reverse_scale": value * cfg["hidden_size_list"][-1] / 2}
 
 
 _INTRINSIC: dict[str, Key] = {
@@ -55,7 +58,7 @@ KEYS: dict[str, dict[str, Key]] = {
         "obs_norm_clamp_min": to("reward_model.obs_norm_clamp_min", **_CLAMP),
         "obs_norm_clamp_max": to("reward_model.obs_norm_clamp_max", **_CLAMP),
     },
-    "icm": {**_INTRINSIC, "reverse_scale": to("reward_model.reverse_scale")},
+    "icm": {**_INTRINSIC, "reverse_scale": Key(_reverse_scale)},
     "gail": {
         **_SHARED,
         "hidden_size": to("reward_model.hidden_size_list", convert=lambda value: [value]),
@@ -111,9 +114,7 @@ def translate_reward_model(main: Config, create: Config, notes: Notes) -> Config
     require(kind in KEYS, "reward_model.type", allowed, kind)
     cfg = {**DEFAULTS[str(kind)], **given}
     if kind == "gail":
-        path = str(given.get("data_path", ""))
-        allowed = f"an .npz or .safetensors file, or the id of a Minari data set; {_PICKLE}"
-        require(DATA_SET.search(path) is not None, "reward_model.data_path", allowed, path)
+        check_data_set("reward_model.data_path", given.get("data_path", ""), _PICKLE)
     found: Config = {**WITHOUT_KEY[str(kind)]}
     for name, value in cfg.items():
         ours = _translate(name, value, cfg, KEYS[str(kind)], name in given, notes)

@@ -20,6 +20,7 @@ from lightning_ding.di_engine.defaults import ALWAYS_WITHOUT_KEY, DEFAULTS, WITH
 from lightning_ding.di_engine.env_types import TranslatedEnvs, translate_envs
 from lightning_ding.di_engine.keys import HOME_OF_GAMMA, KEYS, READ_BY_NOBODY
 from lightning_ding.di_engine.own_form import is_own_form, own_run
+from lightning_ding.di_engine.q_learning_keys import demonstrations_of
 from lightning_ding.di_engine.reward_models import translate_reward_model
 from lightning_ding.di_engine.run import READ_BY_RUN, UNLIMITED, Run, Times, is_consumed, limit, make_run, with_frames
 from lightning_ding.di_engine.shared_keys import (
@@ -107,7 +108,8 @@ def _run(
         "network": network,
     }
     envs = with_frames(envs, config["eval"]["evaluator"])
-    data = {**limits, "rounds_per_epoch": times.rounds_per_epoch, **data}
+    demonstrations = demonstrations_of(keys) if family == "dqfd" else {}
+    data = {**limits, "rounds_per_epoch": times.rounds_per_epoch, **demonstrations, **data}
     return make_run(described, {**cfg, "seed": main.get("seed", data["seed"])}, given, envs, data, times, notes)
 
 
@@ -123,7 +125,7 @@ def find_policy(kind: str) -> tuple[str, type[Policy[Any]], str]:
     with ``_command`` after the name takes precedence.
 
     Raises:
-        ValueError: If the policy is not one of the ten, nor a registered subclass of one of them, nor in DI-engine's
+        ValueError: If the policy is not one of ``KEYS``, nor a registered subclass of one of them, nor in DI-engine's
             form.
     """
     known = {POLICY_REGISTRY.get(name): name for name in KEYS}
@@ -230,7 +232,7 @@ def _check_amount(keys: Config, family: str) -> None:
     is_whole = kind == "episode" or family != "pg"
     require(is_whole, "create_config.collector.type", "'episode' for pg, whose returns need whole episodes", kind)
     name = "collect.n_episode" if kind == "episode" else "collect.n_sample"
-    has_default = family not in ("mdqn", "sql", "r2d2", "ddpg", "td3", "a2c", "ppo", "pg")
+    has_default = family not in ("mdqn", "sql", "r2d2", "dqfd", "ddpg", "td3", "a2c", "ppo", "pg")
     require(has_default or keys.get(name) is not None, f"policy.{name}", f"set for {family}", keys.get(name))
 
 

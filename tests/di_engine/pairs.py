@@ -12,7 +12,7 @@ CONTINUOUS = ("ddpg", "d4pg", "td3", "sac")
 ON_POLICY = ("a2c", "ppo", "pg")
 VALUE_BASED = ("dqn", "c51", "qrdqn", "rainbow", "mdqn", "sql", "iqn", "fqf")
 REPLAYED = ("ppo_offpolicy", "impala")
-TYPES = (*VALUE_BASED, "r2d2", *CONTINUOUS, "discrete_sac", *REPLAYED, *ON_POLICY)
+TYPES = (*VALUE_BASED, "r2d2", "dqfd", *CONTINUOUS, "discrete_sac", *REPLAYED, *ON_POLICY)
 
 
 def env_of(kind: str) -> str:
@@ -21,7 +21,8 @@ def env_of(kind: str) -> str:
 
 def pair_of(kind: str, policy: Mapping[str, Any] | None = None, **env: Any) -> Pair:
     """Return a pair that names an env and a policy, and sets no more than what has no default."""
-    amount = {"n_episode": 2} if kind == "pg" else {"n_sample": 16}
+    amount: dict[str, Any] = {"n_episode": 2} if kind == "pg" else {"n_sample": 16}
+    amount |= {"data_path": "demonstrations.npz"} if kind == "dqfd" else {}
     envs = {"collector_env_num": 2, "evaluator_env_num": 2, "n_evaluator_episode": 2, **env}
     main = {"exp_name": "run", "env": envs, "policy": deep_merge({"collect": amount}, policy or {})}
     create: dict[str, Any] = {"env": {"type": env_of(kind)}, "env_manager": {"type": "base"}, "policy": {"type": kind}}

@@ -111,7 +111,7 @@ def value_for(name: str, kind: str) -> Any:
 
 def ours_default(name: str, kind: str) -> bool:
     """Return DI-engine's default of a switch."""
-    is_prioritised = kind in ("rainbow", "d4pg", "r2d2")
+    is_prioritised = kind in ("rainbow", "d4pg", "r2d2", "dqfd")
     true = {"learn.adv_norm": kind == "ppo", "learn.noise": kind == "td3", "priority": is_prioritised}
     true |= {"priority_IS_weight": is_prioritised, "model.twin_critic": kind in ("td3", "sac", "discrete_sac")}
     true |= {"model.dueling": True, "model.share_encoder": kind in (*ON_POLICY, *REPLAYED), "deterministic_eval": True}

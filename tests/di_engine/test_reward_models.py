@@ -33,7 +33,7 @@ CHANGES: dict[str, tuple[Any, Any]] = {  # a value of each key, and ours
     "obs_norm": (False, False),
     "obs_norm_clamp_min": (-3, -3.0),
     "obs_norm_clamp_max": (3, 3.0),
-    "reverse_scale": (2.0, 2.0),
+    "reverse_scale": (2.0, 128.0),  # times half the 128 features, of which DI-engine takes the mean
     "data_path": ("other.npz", "other.npz"),
     "collect_count": (11, 11),
 }
@@ -66,7 +66,8 @@ def test_each_key_reaches_ours(kind: str, key: str) -> None:
 
 
 def test_every_key_is_tested_or_has_no_value_here() -> None:
-    assert {key for table in KEYS.values() for key, one in table.items() if one.ours(1, {"type": "x"})} <= {
+    cfg = DEFAULTS["icm"]
+    assert {key for table in KEYS.values() for key, one in table.items() if one.ours(1, cfg)} <= {
         *CHANGES,
         "type",
     }
@@ -78,7 +79,7 @@ def test_defaults_are_those_of_di_engine() -> None:
     assert (clamp, config.intrinsic_reward_weight, config.intrinsic_reward_norm) == ((-1.0, 1.0), 0.01, "minmax")
     assert (config.update_per_collect, tuple(config.hidden_size_list)) == (100, (64, 64, 128))
     icm, _ = translated("icm")
-    assert (icm.reverse_scale, icm.clear_buffer_per_iters, icm.obs_norm) == (1.0, 100, False)
+    assert (icm.reverse_scale, icm.clear_buffer_per_iters, icm.obs_norm) == (64.0, 100, False)
     assert set(DEFAULTS) == set(KEYS)
 
 

@@ -1,0 +1,167 @@
+"""Where each key of DI-engine's policies that learn action values goes in the config of the same policy here.
+
+See :mod:`keys`, which has the tables of all policies.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning_ding.config import require
+from lightning_ding.di_engine.shared_keys import (
+    BUFFER,
+    NETWORK,
+    REPLAY,
+    Cfg,
+    Key,
+    Ours,
+    check_data_set,
+    encoder_widths,
+    is_prioritised,
+    only,
+    replaced,
+    same,
+    to,
+    with_layers,
+)
+
+RAINBOW_EPS = 0.05  # DI-engine's Rainbow has a constant epsilon by default
+
+
+def _has_eps(cfg: Cfg) -> bool:
+    return bool(cfg.get("other.eps.start", RAINBOW_EPS) != cfg.get("other.eps.end", RAINBOW_EPS))
+
+
+_FLAT = "epsilon is constant"
+EPS_SCHEDULE: dict[str, Key] = {
+    **same("other.eps.start", "other.eps.end"),
+    "other.eps.type": to("other.eps.type", needs=_has_eps, why=_FLAT),
+    "other.eps.decay": to("other.eps.decay", needs=_has_eps, why=_FLAT),
+}
+_Q_NETWORK: dict[str, Key] = {
+    **NETWORK,
+    "model.encoder_hidden_size_list": Key(encoder_widths),
+    "model.head_hidden_size": to("model.head_hidden_size", **with_layers("head")),
+    "model.head_layer_num": to("model.head_layer_num"),
+}
+_THETA = "target_update_freq, which is always set, takes precedence"
+Q_LEARNING: dict[str, Key] = {
+    **REPLAY,
+    **EPS_SCHEDULE,
+    **_Q_NETWORK,
+    **same("discount_factor", "nstep", "learn.learning_rate", "learn.target_update_freq"),
+    "learn.target_theta": Key(needs=lambda _: False, why=_THETA),
+}
+"""Keys of DQN and its relatives."""
+
+CATEGORICAL = same("model.v_min", "model.v_max", "model.n_atom")
+DQN: dict[str, Key] = {
+    **Q_LEARNING,
+    **same("model.dueling"),
+    "model.dropout": only(None, why="there is no dropout in our Q-networks"),
+    "model.init_bias": only(None, why="the head is initialised like all other layers"),
+    "model.noise": only(False, why="noisy layers are those of rainbow"),
+}
+KAPPA = Key(needs=lambda _: False, why="DI-engine's QR-DQN always uses 1")
+_EMBEDDING = same("model.num_quantiles", "model.quantile_embedding_size")
+IQN: dict[str, Key] = {
+    **Q_LEARNING,
+    **_EMBEDDING,
+    **same("learn.kappa"),
+    "model.beta_function_type": only("uniform", why="quantile levels are uniform in [0, 1]"),
+    "model.num_quantiles": to("model.num_quantiles", "learn.num_quantiles", "learn.num_target_quantiles"),
+}
+FQF: dict[str, Key] = {
+    **{path: key for path, key in Q_LEARNING.items() if path != "learn.learning_rate"},
+    **_EMBEDDING,
+    **same("learn.kappa", "learn.learning_rate_fraction", "learn.ent_coef"),
+    "learn.learning_rate_quantile": to("learn.learning_rate"),
+}
+
+_PRIORITY = Key(
+    lambda _, cfg: {"priority": True} if is_prioritised(cfg) else {"priority": False, "priority_IS_weight": False}
+)
+_IS_WEIGHT = Key(lambda value, cfg: {"priority_IS_weight": bool(value) and is_prioritised(cfg)})
+_SEQUENCES = "the buffer gives sequences"
+
+
+def _sequence(cfg: Cfg) -> int:
+    """Return the steps of a sequence of DI-engine's R2D2."""
+    return int(cfg.get("burnin_step", 20) + cfg.get("learn_unroll_len", 80))
+
+
+def _in_steps(path: str) -> Key:
+    """Return a key of an amount of sequences, which is one of transitions here."""
+    return Key(lambda value, cfg: {path: value * _sequence(cfg)})
+
+
+def _recurrent_widths(value: Any, cfg: Cfg) -> Ours:
+    width = cfg.get("model.head_hidden_size") or value[-1]
+    return encoder_widths(value, cfg) | {"model.core.hidden_size": width}
+
+
+_BUFFER = "other.replay_buffer."
+_NOT_OF_R2D2 = ("learn.target_theta", "learn.target_update_freq")
+_PRIORITIES = ("alpha", "beta", "anneal_step", "priority_power_factor", "IS_weight_power_factor")
+R2D2: dict[str, Key] = {
+    **{path: key for path, key in Q_LEARNING.items() if path not in _NOT_OF_R2D2},
+    **{path: replaced(_SEQUENCES) for path in BUFFER},
+    **{path: BUFFER[path] for path in (f"{_BUFFER}{name}" for name in _PRIORITIES)},
+    f"{_BUFFER}IS_weight_anneal_train_iter": BUFFER[f"{_BUFFER}IS_weight_anneal_train_iter"],
+    f"{_BUFFER}type": Key(
+        lambda _, cfg: {f"{_BUFFER}type": "prioritised_sequence" if is_prioritised(cfg) else "sequence"},
+        why=_SEQUENCES,
+    ),
+    f"{_BUFFER}replay_buffer_size": _in_steps(f"{_BUFFER}replay_buffer_size"),
+    "priority": _PRIORITY,
+    "priority_IS_weight": _IS_WEIGHT,
+    **same("burnin_step", "learn.value_rescale", "model.dueling"),
+    # its sequences have as many more steps as ours, of which nothing is learned
+    "learn_unroll_len": Key(lambda value, cfg: {"learn_unroll_len": value - cfg.get("nstep", 5)}),
+    "learn.target_update_theta": to("learn.target_theta"),
+    "collect.n_sample": _in_steps("collect.n_sample"),
+    "collect.unroll_len": replaced("a sequence has burnin_step + learn_unroll_len steps"),
+    "collect.traj_len_inf": replaced("the buffer draws sequences from whole episodes"),
+    "collect.env_num": replaced("the state of each env is kept for as many envs as there are"),
+    "eval.env_num": replaced("the state of each env is kept for as many envs as there are"),
+    "model.encoder_hidden_size_list": Key(_recurrent_widths),
+    "model.head_hidden_size": Key(lambda value, _: {} if value is None else {"model.core.hidden_size": value}),
+    "model.lstm_type": Key(
+        lambda value, _: {"model.core.type": "gru" if value == "gru" else "lstm"},
+        why="there is no other core",
+        allowed=("normal", "pytorch", "gru"),
+    ),
+    "model.res_link": only(False, why="there is no connection around the core"),
+}
+
+# ---------------------------------------------------------------------------------------------------- DQfD
+
+
+def _all_demonstrations(value: Any, cfg: Cfg) -> Ours:
+    require(value > 0, "policy.learn.expert_replay_buffer_size", "> 0: dqfd here needs demonstrations", value)
+    return {}
+
+
+DQFD: dict[str, Key] = {
+    **DQN,
+    **same("learn.margin_function", "learn.per_train_iter_k"),
+    **{f"learn.lambda{number}": to(f"learn.lambda{number}", convert=float) for number in (1, 2)},
+    "learn.lambda3": to("learn.optimizer.weight_decay", convert=float),  # of AdamW in DI-engine
+    "priority": _PRIORITY,
+    "priority_IS_weight": _IS_WEIGHT,
+    "learn.expert_replay_buffer_size": Key(_all_demonstrations, why="all transitions of the data set are used"),
+    "collect.pho": replaced("demonstration_share of the datamodule"),
+    "collect.data_path": replaced("demonstrations of the datamodule"),
+    "collect.model_path": replaced("collect.data_path, a data set that a trained policy has collected"),
+}
+
+
+def demonstrations_of(cfg: Cfg) -> Ours:
+    """Return the arguments of the datamodule for the demonstrations of DQfD.
+
+    Raises:
+        ValueError: If the config names no data set.
+    """
+    hint = "DI-engine collects with the network in collect.model_path; run lightning-ding collect for such a data set"
+    path = check_data_set("policy.collect.data_path", cfg.get("collect.data_path", ""), hint)
+    return {"demonstrations": path, "demonstration_share": float(cfg.get("collect.pho", 0.5))}

@@ -1,0 +1,102 @@
+"""Whole configs of DI-engine's zoo: what they become, and that they train."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_ding.di_engine.translate import translate
+from lightning_ding.entry import serial_pipeline
+from tests.reward_model.cases import write_expert
+
+ENV = {"type": "cartpole", "import_names": ["dizoo.classic_control.cartpole.envs.cartpole_env"]}
+MODEL = {"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": [128, 128, 64]}
+R2D2: dict[str, Any] = {
+    "exp_name": "cartpole_r2d2_seed0",
+    "env": {"collector_env_num": 8, "evaluator_env_num": 8, "n_evaluator_episode": 8, "stop_value": 195},
+    "policy": {
+        **{"cuda": False, "priority": False, "priority_IS_weight": False, "model": MODEL},
+        **{"discount_factor": 0.995, "nstep": 5, "burnin_step": 2, "learn_unroll_len": 40},
+        "learn": {"update_per_collect": 5, "batch_size": 64, "learning_rate": 0.0005, "target_update_theta": 0.001},
+        "collect": {"n_sample": 32, "unroll_len": 42, "traj_len_inf": True, "env_num": 8},
+        "eval": {"env_num": 8, "evaluator": {"eval_freq": 30}},
+        "other": {
+            "eps": {"type": "exp", "start": 0.95, "end": 0.05, "decay": 10_000},
+            "replay_buffer": {"replay_buffer_size": 100_000},
+        },
+    },
+}
+DQFD: dict[str, Any] = {
+    "exp_name": "cartpole_dqfd_seed0",
+    "env": {"collector_env_num": 8, "evaluator_env_num": 5, "n_evaluator_episode": 5, "stop_value": 195},
+    "policy": {
+        **{"cuda": False, "priority": True, "nstep": 3, "discount_factor": 0.97, "model": {**MODEL, "dueling": True}},
+        "learn": {
+            **{"batch_size": 64, "learning_rate": 0.001, "lambda1": 1, "lambda2": 3.0, "lambda3": 0},
+            **{"per_train_iter_k": 10, "expert_replay_buffer_size": 10_000},
+        },
+        "collect": {"n_sample": 8, "model_path": "model_path_placeholder"},
+        "eval": {"evaluator": {"eval_freq": 50}},
+        "other": {
+            "eps": {"type": "exp", "start": 0.95, "end": 0.1, "decay": 10_000},
+            "replay_buffer": {"replay_buffer_size": 20_000},
+        },
+    },
+}
+
+
+def pair(main: dict[str, Any], kind: str) -> Any:
+    return main, {"env": ENV, "env_manager": {"type": "base"}, "policy": {"type": kind}}
+
+
+def test_config_of_r2d2_on_cartpole_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert translate(pair(R2D2, "r2d2")).warnings == ()
+    policy: Any = serial_pipeline(pair(R2D2, "r2d2"), seed=0, max_env_step=1)
+    config = policy.config
+    assert (policy.progress.env_step, policy.progress.train_iter) == (32 * 42, 5)  # one round
+    assert (config.burnin_step, config.learn_unroll_len, config.nstep) == (2, 35, 5)
+    assert (config.priority, config.other.replay_buffer.type) == (False, "sequence")
+    assert (config.other.replay_buffer.replay_buffer_size, config.model.core.hidden_size) == (4_200_000, 64)
+    assert (config.learn.target_theta, config.learn.learning_rate) == (0.001, 0.0005)
+    assert (tmp_path / "cartpole_r2d2_seed0" / "ckpt" / "best.ckpt").is_file()
+
+
+def test_config_of_dqfd_on_cartpole_trains_on_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    hint = "DI-engine collects with the network in collect.model_path; run lightning-ding collect"
+    with pytest.raises(ValueError, match=f"policy.collect.data_path must be an .npz .* Minari data set; {hint}"):
+        translate(pair(DQFD, "dqfd"))
+    path = write_expert(tmp_path, False)
+    learn = {**DQFD["policy"]["learn"], "batch_size": 32}  # there are 40 demonstrations
+    section = {**DQFD["policy"], "learn": learn, "collect": {"n_sample": 8, "pho": 0.25, "data_path": path}}
+    main = {**DQFD, "policy": section}
+    run = translate(pair(main, "dqfd"))
+    assert (run.data["demonstrations"], run.data["demonstration_share"], run.warnings) == (path, 0.25, ())
+    policy: Any = serial_pipeline(pair(main, "dqfd"), seed=0, max_env_step=1)
+    used = policy.config.learn
+    assert policy.progress.train_iter == 10 + 3
+    assert (used.lambda2, used.lambda3, used.optimizer.type, used.optimizer.weight_decay) == (
+        3.0,
+        0.0,
+        "adamw",
+        0.0,
+    )
+    assert (policy.config.priority, policy.config.other.replay_buffer.type, policy.config.nstep) == (
+        True,
+        "advanced",
+        3,
+    )
+
+
+def test_decay_of_dqfd_is_that_of_the_optimizer_as_in_ding() -> None:
+    learn = {**DQFD["policy"]["learn"], "lambda3": 0.01}
+    section = {**DQFD["policy"], "learn": learn, "collect": {"n_sample": 8, "data_path": "expert.npz"}}
+    run = translate(pair({**DQFD, "policy": section}, "dqfd"))
+    assert run.policy_config["learn"]["optimizer"] == {"type": "adamw", "weight_decay": 0.01}
+    assert run.policy_config["learn"]["lambda3"] == 0.0
+    without = {**DQFD, "policy": {**section, "learn": {**learn, "expert_replay_buffer_size": 0}}}
+    with pytest.raises(ValueError, match=r"policy\.learn\.expert_replay_buffer_size must be > 0: dqfd here needs"):
+        translate(pair(without, "dqfd"))
