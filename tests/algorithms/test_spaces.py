@@ -130,7 +130,7 @@ def test_every_kind_of_discrete_action_lies_in_its_space(make_trainer: MakeTrain
         assert kept.view(40, -1).amax(0).tolist() == (sizes - 1).tolist()
 
 
-@pytest.mark.parametrize("name", ["dqn", "ppo", "ppo_offpolicy", "impala", "a2c"])
+@pytest.mark.parametrize("name", ["dqn", "ppo", "ppo_offpolicy", "impala", "a2c", "pg"])
 @pytest.mark.parametrize("kind", DISCRETE)
 def test_masked_actions_are_legal_when_they_are_random_and_when_they_are_not(
     make_trainer: MakeTrainer, name: str, kind: str
