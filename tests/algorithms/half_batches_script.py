@@ -50,9 +50,9 @@ CHANGES: dict[str, Any] = {  # so that an update depends on all of a batch
 }
 
 
-def replay_batch(rng: np.random.Generator, name: str) -> dict[str, Any]:
-    """Return a minibatch of random transitions."""
-    size, shape = BATCH_SIZE, SHAPES[name]["obs_shape"]
+def replay_batch(rng: np.random.Generator, name: str, envs: int = ENVS) -> dict[str, Any]:
+    """Return a minibatch of random transitions, a fixed number for each env."""
+    size, shape = BATCH_SIZE // ENVS * envs, SHAPES[name]["obs_shape"]
     action = rng.integers(2, size=size) if SHAPES[name] is not CONTINUOUS else rng.uniform(-2, 2, (size, 1))
     batch = {
         "obs": rng.normal(size=(size, shape)),
@@ -66,10 +66,10 @@ def replay_batch(rng: np.random.Generator, name: str) -> dict[str, Any]:
     return with_first_step(POLICY_REGISTRY.get(name), batch)
 
 
-def rollout(rng: np.random.Generator, name: str) -> dict[str, Any]:
+def rollout(rng: np.random.Generator, name: str, envs: int = ENVS) -> dict[str, Any]:
     """Return whole episodes of some envs, the rows of a step side by side."""
-    size = ENVS * STEPS
-    step, env_id = np.repeat(np.arange(STEPS), ENVS), np.tile(np.arange(ENVS), STEPS)
+    size = envs * STEPS
+    step, env_id = np.repeat(np.arange(STEPS), envs), np.tile(np.arange(envs), STEPS)
     half = STEPS // 2
     return {
         "obs": rng.normal(size=(size, 4)),
@@ -80,17 +80,21 @@ def rollout(rng: np.random.Generator, name: str) -> dict[str, Any]:
         "truncated": np.zeros(size, dtype=bool),
         "log_prob": np.log(rng.uniform(0.3, 0.7, size)),
         "env_id": env_id,
-        "episode_id": env_id + ENVS * (step >= half) * (env_id % 2 == 0),
+        "episode_id": env_id + envs * (step >= half) * (env_id % 2 == 0),
     }
+
+
+def make(name: str, **changes: Any) -> Any:
+    """Return a policy whose updates depend on all of a batch."""
+    torch.manual_seed(0)
+    policy = make_policy(name, **deep_merge(deep_merge(CHANGES[name], {"model": SHAPES[name]}), changes))
+    policy.seed(1)
+    return policy
 
 
 def learn(name: str, rank: int, ranks: int, clip: float | None) -> dict[str, Any]:
     """Return the gradients before each step of an optimizer, and what a rank ended with."""
-    torch.manual_seed(0)
-    changes = deep_merge(CHANGES[name], {"model": SHAPES[name], "learn": {"grad_clip_norm": clip}})
-    policy = make_policy(name, **changes)
-    policy.double()
-    policy.seed(1)
+    policy = make(name, learn={"grad_clip_norm": clip}).double()
     gradients = note_gradients(policy)
     reports = [update(policy, name, number, rank, ranks) for number in range(BATCHES)]
     end = {"weights": {key: x.clone() for key, x in policy.state_dict().items()}, "gradients": gradients}
@@ -114,27 +118,40 @@ def note_gradients(policy: Policy[Any]) -> list[list[Tensor]]:
     return noted
 
 
-def update(policy: Any, name: str, number: int, rank: int, ranks: int) -> dict[str, Any]:
-    """Learn from this rank's share of a batch: every ``ranks``-th row, or the rows of every ``ranks``-th env."""
+def whole_batch(policy: Any, name: str, number: int, envs: int = ENVS) -> dict[str, Any]:
+    """Return a batch of random data of some envs, prepared, in the precision of the policy."""
+    dtype = next(policy.parameters()).dtype
+
+    def cast(batch: Any) -> Any:
+        return nested.apply(lambda x: x.to(dtype) if x.is_floating_point() else x, batch)
+
     of_actor = isinstance(policy, OnPolicyPolicy)
-    whole: Any = nested.to_tensor((rollout if of_actor else replay_batch)(np.random.default_rng(number), name))
+    whole: Any = nested.to_tensor((rollout if of_actor else replay_batch)(np.random.default_rng(number), name, envs))
     if of_actor and not policy.on_policy:
-        by_env = torch.arange(ENVS * STEPS).view(STEPS, ENVS).T.flatten()
-        whole = nested.apply(lambda x: x.double() if x.is_floating_point() else x, nested.index(whole, by_env))
-        whole = sample_of(policy, whole)
+        by_env = torch.arange(envs * STEPS).view(STEPS, envs).T.flatten()
+        whole = sample_of(policy, cast(nested.index(whole, by_env)))
+    whole = cast(whole)
     if hasattr(policy, "prepare"):
         whole = policy.prepare(whole)  # noise is drawn for each row
-    whole = with_memory(policy, whole) if policy.on_policy else whole
-    whole = nested.apply(lambda x: x.double() if x.is_floating_point() else x, whole)
+    return cast(with_memory(policy, whole) if policy.on_policy else whole)  # type: ignore[no-any-return]
+
+
+def learn_from(policy: Any, batch: dict[str, Any]) -> dict[str, Any]:
+    """Learn from a batch, in sequences if the policy has a memory."""
+    return policy.learn_mode.forward(batch if policy.on_policy else to_sequences(policy, batch))  # type: ignore[no-any-return]
+
+
+def update(policy: Any, name: str, number: int, rank: int, ranks: int) -> dict[str, Any]:
+    """Learn from this rank's share of a batch: every ``ranks``-th row, or the rows of every ``ranks``-th env."""
+    whole = whole_batch(policy, name, number)
     place = (
         whole["env_id"] if "env_id" in whole else torch.arange(len(whole["mask"][0]) if "mask" in whole else BATCH_SIZE)
     )
     mine = place % ranks == rank
     if not policy.learns_from_sequences or hasattr(policy.model, "first_state"):
-        share = nested.index(whole, mine)
-        return policy.learn_mode.forward(share if policy.on_policy else to_sequences(policy, share))  # type: ignore[no-any-return]
+        return learn_from(policy, nested.index(whole, mine))
     share = {key: nested.index(part, mine if key == "last_obs" else (slice(None), mine)) for key, part in whole.items()}
-    return policy.learn_mode.forward(share)  # type: ignore[no-any-return]
+    return learn_from(policy, share)
 
 
 def report(rank: int = 0, ranks: int = 1) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from lightning import Trainer, seed_everything
 from torch.testing import assert_close
 
 from lightning_ding.policy.base.update import inductor
+from tests.algorithms import half_batches_script
 from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy
 
 MakeTrainer = Callable[..., Trainer]
@@ -49,3 +50,18 @@ def test_every_algorithm_learns_the_same_in_compiled_code(
     name: str, make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture
 ) -> None:
     check(name, make_trainer, caplog)
+
+
+@pytest.mark.slow
+@EVERY
+def test_code_for_batches_of_any_length_equals_eager_code(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    weights = []
+    for compiles in (True, False):
+        policy = half_batches_script.make(name, compile=compiles)
+        with caplog.at_level(logging.WARNING, logger="lightning_ding"):
+            for number, envs in enumerate((4, 3, 2, 5, 4)):
+                half_batches_script.learn_from(policy, half_batches_script.whole_batch(policy, name, number, envs))
+        assert (policy.updater.compile_seconds > 0) == compiles
+        weights.append(dict(policy.model.state_dict()))
+    assert "eagerly" not in caplog.text
+    assert_close(weights[0], weights[1], rtol=0, atol=1e-5)

@@ -44,6 +44,8 @@ FAST_RATES = {"learning_rate_actor": 3e-3, "learning_rate_critic": 3e-3}
 FAST_ACTOR = deep_merge(ACTOR_CRITIC, {"learn": FAST_RATES, "model": {"activation": "silu"}})  # relus may all die
 FAST_Q = {"learning_rate_q": 3e-3, "learning_rate_policy": 3e-3}
 ROLLOUT: Config = {"model": {"encoder_hidden_size_list": [32], "activation": "tanh"}, "learn": {"learning_rate": 0.01}}
+PPO = deep_merge(ROLLOUT, {"learn": {"epoch_per_collect": 4}, "collect": {"n_sample": 128}})
+SHORT: Config = {"learn_unroll_len": 2, "model": {"core": {"hidden_size": 16}}}
 SMALL_BUFFER: Config = {"replay_buffer": {"replay_buffer_size": 256}}
 CONFIGS: dict[str, Config] = {
     "dqn": Q_LEARNING,
@@ -56,6 +58,8 @@ CONFIGS: dict[str, Config] = {
     "dqfd": deep_merge(Q_LEARNING, {"nstep": 1, "learn": {"lambda1": 0.0}}),
     "iqn": Q_LEARNING,
     "fqf": deep_merge(Q_LEARNING, {"model": {"num_quantiles": 8}, "learn": {"learning_rate_fraction": 1e-5}}),
+    "discrete_cql": deep_merge(Q_LEARNING, {"learn": {"min_q_weight": 0.1}}),
+    "r2d2": deep_merge(Q_LEARNING, {**SHORT, "nstep": 1, "burnin_step": 1, "learn": {"target_theta": None}}),
     "ddpg": FAST_ACTOR,
     "td3": FAST_ACTOR,
     "d4pg": deep_merge(FAST_ACTOR, {"nstep": 1, "model": {"v_min": -2.0, "v_max": 2.0, "n_atom": 41}}),
@@ -79,7 +83,8 @@ CONFIGS: dict[str, Config] = {
             "learn": {**FAST_Q, "learning_rate_alpha": 3e-3, "actor_update_freq": 1},
         },
     ),
-    "ppo": deep_merge(ROLLOUT, {"learn": {"epoch_per_collect": 4}, "collect": {"n_sample": 128}}),
+    "ppo": PPO,
+    "recurrent_ppo": deep_merge(PPO, SHORT),
     "ppo_offpolicy": deep_merge(
         ROLLOUT, {"learn": {"update_per_collect": 8}, "collect": {"n_sample": 128}, "other": SMALL_BUFFER}
     ),
@@ -138,8 +143,11 @@ def train(
         ("sql", 1000, "dict"),
         ("iqn", 1000, "dict"),
         ("fqf", 1000, "vector"),
+        ("discrete_cql", 1000, "vector"),
+        ("r2d2", 1000, "dict"),
         ("discrete_sac", 1000, "vector"),
         ("ppo", 2560, "image"),
+        ("recurrent_ppo", 2560, "vector"),
         ("ppo_offpolicy", 2560, "vector"),
         ("impala", 2560, "dict"),
         ("a2c", 2400, "dict"),
@@ -259,6 +267,7 @@ def value_of(policy: Any, obs: torch.Tensor) -> list[float]:
         ("d4pg", 1500, {"learn": {"target_theta": 0.1}}),
         ("sac", 1500, NO_ENTROPY),
         ("iqn", 1000, COPIED_OFTEN),
+        ("discrete_cql", 1000, deep_merge(COPIED_OFTEN, {"learn": {"min_q_weight": 0.0}})),
         ("discrete_sac", 1500, {"learn": {"target_theta": 0.05, "alpha": 0.0}}),
         ("tqc", 1500, NO_ENTROPY),
         ("redq", 1500, NO_ENTROPY),

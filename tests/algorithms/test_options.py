@@ -35,7 +35,8 @@ Flat = dict[str, Any]
 
 Q_LEARNING, ACTOR_CRITIC = names_of(QLearningPolicy), names_of(QACPolicy)
 REPLAYED = tuple(name for name in names_of(OnPolicyPolicy) if not POLICY_REGISTRY.get(name).on_policy)
-EVERY = Q_LEARNING + ACTOR_CRITIC + REPLAYED
+CLONED = ("bc",)
+EVERY = Q_LEARNING + ACTOR_CRITIC + REPLAYED + CLONED
 CANNOT_BE_SET: list[tuple[str, str]] = [  # fields of a family that an algorithm refuses
     ("mdqn", "learn.double_q"),
     ("sql", "learn.double_q"),
@@ -92,6 +93,7 @@ OF_TORQUES = (
     "fixed_sigma_value",
     "bound_type",
     "rpo_alpha",
+    "loss_type",
 )
 """Options that have no effect on a discrete action of policies that have all kinds of actions."""
 ENTROPY: Flat = {"learn.entropy_weight": 0.5}
@@ -190,6 +192,8 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "learn.dual_clip": Option(1.001),
     "learn.value_clip": Option(0.001),
     "learn.rpo_alpha": Option(0.5),
+    "learn.loss_type": Option("mse_loss"),
+    "learn.ce_label_smooth": Option(0.2),
     "model.action_space": Option("continuous", also={"model.action_shape": 1}),
     "model.sigma_type": Option("conditioned"),
     "model.fixed_sigma_value": Option(0.5, given={"model.sigma_type": "fixed"}),
@@ -258,7 +262,7 @@ def sides(name: str, path: str, option: Option) -> tuple[Flat, Flat]:
     """Return the options without and with the other value."""
     known = fields_of(name)
     given = dict(CHOICES.get(name, {}) if path.startswith(("other.eps.", "model.action_start")) else {})
-    if name in REPLAYED and path.endswith(OF_TORQUES):
+    if name in REPLAYED + CLONED and path.endswith(OF_TORQUES):
         given |= TORQUE
     given |= {key: value for key, value in option.given.items() if key in known or key.startswith(LEFT_OUT)}
     if given.get("other.replay_buffer.type") == "advanced" and name == "r2d2":
@@ -275,7 +279,7 @@ def make(name: str, config: dict[str, Any]) -> Policy[Any]:
     torch.manual_seed(0)
     shapes: dict[str, Any] = {"obs_shape": 3, "action_shape": 1 if name in CONTINUOUS_ONLY else 3}
     sizes = {"actor_head_hidden_size": 16, "critic_head_hidden_size": 16}
-    if name in REPLAYED:
+    if name in REPLAYED + CLONED:
         shapes["action_space"] = "discrete"
     base = {"model": shapes | (sizes if name in ACTOR_CRITIC else {"encoder_hidden_size_list": [16]})}
     policy = create_policy({"type": name, **deep_merge(deep_merge(base, OFTEN.get(name, {})), config)})

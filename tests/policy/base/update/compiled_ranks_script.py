@@ -1,7 +1,7 @@
-"""Learns on two gloo ranks in compiled code, started by test_compiled.py: python compiled_ranks_script.py FOLDER RANK.
+"""Learns on two gloo ranks in compiled code, started by test_compiled.py: compiled_ranks_script FOLDER NAME RANK.
 
-Each rank writes the weights it ended with to FOLDER/rank_R.pt: of eager code, of compiled code, and of compiled code
-that rank 1 cannot make.
+Each rank writes the weights of an algorithm that it ended with to FOLDER/rank_R.pt: of eager code, of compiled code,
+and of compiled code that rank 1 cannot make.
 """
 
 from __future__ import annotations
@@ -15,25 +15,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lightning_ding.policy import DQNPolicy
 from lightning_ding.policy.base.update import compiled
-
-CONFIG: dict[str, Any] = {
-    "learn": {"grad_clip_norm": 0.5},
-    "model": {"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": [16, 16], "activation": "tanh"},
-}
+from tests.algorithms import half_batches_script
 
 
-def learn(rank: int, is_compiled: bool) -> Tensor:
+def learn(name: str, rank: int, is_compiled: bool) -> Tensor:
     """Learn from data of the rank's own, and return the weights."""
-    torch.manual_seed(0)
-    policy = DQNPolicy({**CONFIG, "compile": is_compiled})
-    generator = torch.Generator().manual_seed(rank)
-    for _ in range(30):
-        obs, next_obs = torch.randn(2, 32, 4, generator=generator)
-        batch = {"obs": obs, "next_obs": next_obs, "reward": torch.rand(32, generator=generator)}
-        action = torch.randint(2, (32,), generator=generator)
-        policy.learn_mode.forward({**batch, "action": action, "terminated": obs[:, 0] > 1})
+    policy = half_batches_script.make(name, compile=is_compiled, learn={"grad_clip_norm": 0.5})
+    for number in range(8):
+        half_batches_script.learn_from(policy, half_batches_script.whole_batch(policy, name, 2 * number + rank))
     return torch.cat([weight.detach().reshape(-1) for weight in policy.model.parameters()])
 
 
@@ -42,18 +32,18 @@ def cannot_compile(*arguments: Any) -> Any:
     raise RuntimeError("no compiler here")
 
 
-def main(folder: Path, rank: int) -> None:
+def main(folder: Path, name: str, rank: int) -> None:
     """Learn three times, and write the weights."""
     torch.set_num_threads(1)
     store = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(seconds=200))
-    weights = {"eager": learn(rank, False), "compiled": learn(rank, True)}
+    weights = {"eager": learn(name, rank, False), "compiled": learn(name, rank, True)}
     if rank == 1:
         setattr(compiled, "Compiled", cannot_compile)  # noqa: B010 - a class
-    weights["alone"] = learn(rank, True)
+    weights["alone"] = learn(name, rank, True)
     torch.save(weights, folder / f"rank_{rank}.pt")
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -7,8 +7,6 @@ compiler itself changes no number is tested for one algorithm, and for the other
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,8 @@ from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.policy import DQNPolicy, create_policy
 from lightning_ding.policy.base.update import compiled as compiled_module
 from lightning_ding.policy.base.update.compiled import Compiler
+from tests.algorithms.table import ALGORITHMS
+from tests.processes import run_two_ranks
 
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
@@ -348,10 +348,9 @@ def fit(name: str, make_trainer: MakeTrainer, **kwargs: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_ranks_of_which_one_cannot_compile_learn_together(tmp_path: Path) -> None:
-    script = Path(__file__).with_name("compiled_ranks_script.py")
-    ranks = [subprocess.Popen([sys.executable, str(script), str(tmp_path), str(rank)]) for rank in range(2)]
-    assert [rank.wait(timeout=280) for rank in ranks] == [0, 0]
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_ranks_of_which_one_cannot_compile_learn_together(name: str, tmp_path: Path) -> None:
+    run_two_ranks("-m", "tests.policy.base.update.compiled_ranks_script", tmp_path, name, timeout=280)
     one, other = (torch.load(tmp_path / f"rank_{rank}.pt", weights_only=True) for rank in range(2))
     for name, weights in one.items():
         assert torch.equal(weights, other[name]), name
