@@ -22,7 +22,13 @@ MAX_ENV_STEP = 100_000
 CONFIG = {
     "unroll_len": 16,
     "model": {"share_encoder": False, "encoder_hidden_size_list": [64, 64], "activation": "tanh"},
-    "learn": {"learning_rate": 1e-3, "batch_size": 32, "entropy_weight": 0.01, "grad_clip_norm": 0.5},
+    "learn": {
+        "learning_rate": 1e-3,
+        "lr_scheduler": {"type": "linear"},
+        "batch_size": 32,
+        "entropy_weight": 0.5,  # of advantages that are not normalised; with 0.01 the policy becomes deterministic and bad
+        "grad_clip_norm": 0.5,
+    },
     "collect": {"n_sample": 128},
     "other": {"replay_buffer": {"replay_buffer_size": 512}},
     "eval": {"evaluator": {"eval_freq": 500, "n_episode": 20, "stop_value": 500.0}},
