@@ -26,7 +26,7 @@ CONFIG = {
         "learning_rate": 1e-3,
         "lr_scheduler": {"type": "linear"},
         "batch_size": 32,
-        "entropy_weight": 0.5,  # of advantages that are not normalised; with 0.01 the policy becomes deterministic and bad
+        "entropy_weight": 0.5,  # advantages are not normalised: with 0.01 the policy becomes deterministic
         "grad_clip_norm": 0.5,
     },
     "collect": {"n_sample": 128},
