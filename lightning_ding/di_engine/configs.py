@@ -20,7 +20,7 @@ from lightning_ding.di_engine.defaults import DEFAULTS
 Config = dict[str, Any]
 PAIR = ("main_config", "create_config")
 TRIPLE = (*PAIR, "system_config")
-MAIN_KEYS = ("exp_name", "env", "policy", "reward_model", "seed")
+MAIN_KEYS = ("exp_name", "env", "policy", "dataset", "reward_model", "seed")
 CREATE_KEYS = ("env", "env_manager", "policy", "replay_buffer", "collector", "evaluator", "reward_model")
 ENV_DEFAULTS = {"stop_value": 1e10, "n_evaluator_episode": 4}
 ROLES = {"collector": "sample", "evaluator": "interaction", "replay_buffer": "advanced"}

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
+from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, RolloutDataModule
 from lightning_ding.di_engine.configs import Config, flat
 from lightning_ding.di_engine.env_types import BASE_ENV, TranslatedEnvs
 from lightning_ding.di_engine.shared_keys import HOOK, Notes, hooks_of, is_hook
@@ -133,8 +133,10 @@ class Run:
         return [*made, *self.hooks]
 
     @property
-    def datamodule_class(self) -> type[ReplayDataModule] | type[RolloutDataModule]:
+    def datamodule_class(self) -> type[OfflineDataModule] | type[ReplayDataModule] | type[RolloutDataModule]:
         """Class of the datamodule."""
+        if "dataset" in self.data:
+            return OfflineDataModule
         return RolloutDataModule if self.on_policy else ReplayDataModule
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning_ding.config import closest, deep_merge, require, resolve, to_dict
+from lightning_ding.di_engine import decision_transformer
 from lightning_ding.di_engine.configs import (
     Config,
     differing,
@@ -83,7 +85,15 @@ def _run(
 ) -> Run:
     """Return the run of a pair whose envs are translated already; ``data`` has further arguments of the datamodule."""
     import_modules(own_modules(create["policy"].get("import_names", ())))
-    policy, policy_class, family = find_policy(policy_type(main, create))
+    kind = policy_type(main, create)
+    if kind == decision_transformer.NAME:
+        require(max_env_step >= UNLIMITED, "max_env_step", "left out with dt, which takes no steps", max_env_step)
+        rewards = main.get("reward_model") or create.get("reward_model")
+        require(not rewards, "reward_model", "left out with dt, whose loss has no rewards", rewards)
+        run = decision_transformer.transformer_run(main, create, envs, data["seed"], max_train_iter)
+        return dataclasses.replace(run, policy_config=without_defaults(run.policy_config, run.policy_class))
+    require("dataset" not in main, "main_config.dataset", f"left out with {kind}, which collects", main.get("dataset"))
+    policy, policy_class, family = find_policy(kind)
     if not family:
         is_plain = not (main.get("reward_model") or create.get("reward_model"))
         require(is_plain, "reward_model", "left out with a policy in DI-engine's form", policy)
@@ -135,9 +145,8 @@ def find_policy(kind: str) -> tuple[str, type[Policy[Any]], str]:
     found = POLICY_REGISTRY.get(registered[0]) if registered else None
     bases = [known[base] for base in getattr(found, "__mro__", ()) if base in known]
     if found is None or not (bases or is_own_form(found)):
-        allowed = (
-            f"one of {', '.join(KEYS)}, or the name of a registered subclass of Policy or of one of these policies"
-        )
+        names = ", ".join([*KEYS, decision_transformer.NAME])
+        allowed = f"one of {names}, or the name of a registered subclass of Policy or of one of these policies"
         raise ValueError(f"create_config.policy.type must be {allowed}, got {kind!r}")
     return f"{found.__module__}.{found.__qualname__}", found, bases[0] if bases else ""
 

@@ -161,7 +161,7 @@ class Window(nn.Module):
         code = action if self.is_continuous else nn.functional.one_hot(action, self.actions).to(obs)
         earlier = torch.cat([torch.zeros_like(code[:, :1]), code[:, :-1]], 1)
         seen = torch.cat([obs, return_to_go.unsqueeze(2), timestep.unsqueeze(2).to(obs)], 2)
-        out = self.step(seen) + self.before(earlier)
+        out: Tensor = self.step(seen) + self.before(earlier)
         return out.tanh() if self.is_continuous else out
 
     def forward(self, timesteps: Any, states: Any, actions: Any, returns_to_go: Any) -> tuple[None, Tensor, None]:

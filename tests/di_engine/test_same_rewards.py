@@ -57,17 +57,16 @@ def test_loss_gradients_and_reward_of_gail_equal_ding() -> None:
     section = {"obs_shape": OBS, "action_shape": DIMENSIONS, "action_space": "continuous"}
     model = GAILRewardModel(GAILConfig(data_path="unused"), section, 0.9).double()
     layers = nn.ModuleDict({"l1": nn.Linear(OBS + DIMENSIONS, 4), "l2": nn.Linear(4, 1)}).double()
-    layers.load_state_dict(weights)
-    with torch.no_grad():  # DI-engine's output is the probability of the policy, and ours that of the expert
-        layers["l2"].weight.neg_()
-        layers["l2"].bias.neg_()
+    # DI-engine's output is the probability of the policy, and ours that of the expert
+    layers.load_state_dict({name: -one if name.startswith("l2") else one for name, one in weights.items()})
     model.discriminator = nn.Sequential(layers["l1"], nn.Tanh(), layers["l2"])  # type: ignore[assignment]
     model.encode_action = lambda action: action  # type: ignore[assignment] # in double precision
     loss, _ = model.loss(given)
     check(loss, theirs["loss"])
     loss.backward()
-    for name, sign in {"l1.weight": 1, "l1.bias": 1, "l2.weight": -1, "l2.bias": -1}.items():
-        check(sign * layers.get_parameter(name).grad, theirs[f"gradient.{name}"])
+    for name, parameter in layers.named_parameters():
+        assert parameter.grad is not None
+        check(-parameter.grad if name.startswith("l2") else parameter.grad, theirs[f"gradient.{name}"])
     check(model.reward(model.score(given), torch.zeros(len(given["obs"]))), theirs["reward"])
 
 

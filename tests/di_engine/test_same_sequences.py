@@ -82,7 +82,7 @@ def test_loss_of_r2d2_with_a_burn_in_equals_ding(case: str, monkeypatch: pytest.
 class OurWindow(Window):
     """The network of the script in our form."""
 
-    def forward(self, obs: Any, action: Any, return_to_go: Any, timestep: Any) -> Any:  # type: ignore[override]
+    def forward(self, obs: Any, action: Any, return_to_go: Any, timestep: Any) -> Any:
         return {"logit": self.outputs(obs, action, return_to_go, timestep)}
 
 

@@ -46,6 +46,22 @@ DQFD: dict[str, Any] = {
     },
 }
 
+DT: dict[str, Any] = {
+    "exp_name": "cartpole_dt_seed0",
+    "env": {"collector_env_num": 8, "evaluator_env_num": 5, "n_evaluator_episode": 5, "stop_value": 195},
+    "dataset": {"data_dir_prefix": "demos.npz", "rtg_scale": None, "context_len": 20, "env_type": "classic"},
+    "policy": {
+        **{"cuda": False, "rtg_target": 10, "evaluator_env_num": 5, "clip_grad_norm_p": 1.0, "max_timestep": 1000},
+        **{"state_mean": 1, "state_std": 0, "batch_size": 64, "learning_rate": 0.001, "warmup_steps": 5},
+        "model": {
+            **{"state_dim": 4, "act_dim": 2, "n_blocks": 6, "h_dim": 128, "context_len": 20, "n_heads": 8},
+            **{"drop_p": 0.1, "continuous": False},
+        },
+        "collect": {"data_type": "hdf5", "data_path": "demos.hdf5"},
+        "eval": {"evaluator": {"eval_freq": 100}},
+    },
+}
+
 
 def pair(main: dict[str, Any], kind: str) -> Any:
     return main, {"env": ENV, "env_manager": {"type": "base"}, "policy": {"type": kind}}
@@ -100,3 +116,65 @@ def test_decay_of_dqfd_is_that_of_the_optimizer_as_in_ding() -> None:
     without = {**DQFD, "policy": {**section, "learn": {**learn, "expert_replay_buffer_size": 0}}}
     with pytest.raises(ValueError, match=r"policy\.learn\.expert_replay_buffer_size must be > 0: dqfd here needs"):
         translate(pair(without, "dqfd"))
+
+
+def test_config_of_the_decision_transformer_becomes_ours() -> None:
+    run = translate(pair(DT, "dt"), seed=3, max_train_iter=7)
+    hint = "did you mean 'policy.model.max_timestep'?"
+    assert run.warnings == (f"policy.max_timestep = 1000 is not read by dt; {hint}",)
+    config: Any = run.policy_class(run.policy_config).config
+    assert (config.context_len, config.rtg_scale, config.rtg_target, config.max_eval_ep_len) == (20, 1000.0, 10.0, 1000)
+    model, learn = config.model, config.learn
+    assert (model.obs_shape, model.action_shape, model.action_space) == (4, 2, "discrete")
+    assert (model.n_blocks, model.embed_dim, model.n_heads, model.dropout_p) == (6, 128, 8, 0.1)
+    assert (learn.batch_size, learn.learning_rate, learn.grad_clip_norm, learn.update_per_collect) == (
+        64,
+        0.001,
+        1.0,
+        1,
+    )
+    assert (learn.optimizer.type, learn.optimizer.weight_decay, config.eval.evaluator.eval_freq) == ("adamw", 1e-4, 100)
+    factors = [learn.lr_scheduler.schedule().value(step) for step in range(6)]
+    assert factors == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
+    expected = {"dataset": "demos.npz", "norm_obs": True, "seed": 3, "max_train_iter": 7, "stop_value": 195}
+    assert expected.items() <= run.data.items()
+    assert run.data["evaluator_env_num"] == run.data["n_evaluator_episode"] == 5
+
+
+def test_config_of_the_decision_transformer_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = {**DT["policy"]["model"], "n_blocks": 1, "h_dim": 8}
+    data = {"data_dir_prefix": write_expert(tmp_path, False)}
+    main = {**DT, "dataset": data, "policy": {**DT["policy"], "model": model, "batch_size": 8}}
+    policy: Any = serial_pipeline(pair(main, "dt"), seed=0, max_train_iter=3)
+    assert (policy.progress.train_iter, policy.progress.env_step) == (3, 0)
+    assert (tmp_path / "cartpole_dt_seed0" / "ckpt" / "best.ckpt").is_file()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        (
+            {"data_dir_prefix": "a.hdf5"},
+            r"main_config\.dataset\.data_dir_prefix must be an \.npz or .*DI-engine's HDF5",
+        ),
+        ({"data_dir_prefix": "a.npz", "rtg_scale": 10}, r"dataset\.rtg_scale must be that of the policy, 1000, got 10"),
+        ({"data_dir_prefix": "a.npz", "context_len": 5}, r"dataset\.context_len must be that of the policy, 20, got 5"),
+        ({"data_dir_prefix": "a.npz", "env_type": "atari"}, r"dataset\.env_type must be 'mujoco' or 'classic'"),
+    ],
+)
+def test_data_set_that_cannot_be_read_is_refused(dataset: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        translate(pair({**DT, "dataset": dataset}, "dt"))
+
+
+def test_keys_and_limits_of_another_policy_are_named() -> None:
+    with pytest.raises(ValueError, match=r"main_config\.dataset must be left out with r2d2, which collects"):
+        translate(pair({**R2D2, "dataset": {}}, "r2d2"))
+    with pytest.raises(ValueError, match=r"max_env_step must be left out with dt, which takes no steps, got 5"):
+        translate(pair(DT, "dt"), max_env_step=5)
+    with pytest.raises(ValueError, match="reward_model must be left out with dt, whose loss has no rewards"):
+        translate(pair({**DT, "reward_model": {"type": "rnd"}}, "dt"))
+    run = translate(pair({**DT, "policy": {**DT["policy"], "learnin_rate": 1, "warmup_steps": 1}}, "dt"))
+    assert "policy.learnin_rate = 1 is not read by dt; did you mean 'policy.learning_rate'?" in run.warnings
+    assert run.policy_config["learn"]["lr_scheduler"]["type"] == "constant"
