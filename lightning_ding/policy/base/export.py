@@ -74,9 +74,10 @@ class ActionGraph(nn.Module):
         super().__init__()
         observation_space, self.action_space = spaces_of_policy(policy)
         memory, name = policy.new_memory("eval"), type(policy).__name__
+        require(_is_own_form(policy), "policy", "one of this package's algorithms, to be written as a graph", name)
         fits = all(isinstance(one, EnvStates) for one in memory.values())
-        allowed = "one of this package's algorithms whose memory, if any, is a recurrent state"
-        require(fits and _is_own_form(policy), "policy", f"{allowed}, to be written as a graph", name)
+        way = "; policy.actor() keeps the last steps that others act on, and format='safetensors' writes them"
+        require(fits, "policy", f"one whose memory, if any, is a recurrent state, to be written as a graph{way}", name)
         self.memory_name = next(iter(memory), None)
         self._policy = [policy]  # in a list, so that target networks and rewards are no part of the graph
         self.model, self.normaliser = policy.model, policy.normaliser

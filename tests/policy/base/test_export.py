@@ -153,12 +153,24 @@ def test_pg_that_samples_in_evaluations_is_exported_greedily(tmp_path: Path) -> 
     assert found.tolist() == greedy.tolist()
 
 
-def test_policy_without_a_graph_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("policy_class", "reason"),
+    [
+        (
+            DTPolicy,
+            r"; policy\.actor\(\) keeps the last steps that others act on, and format='safetensors' writes them",
+        ),
+        (PlainDQN, ""),
+    ],
+)
+@pytest.mark.parametrize("format", ["onnx", "torch_export"])
+def test_policy_without_a_graph_is_refused_with_the_reason(
+    policy_class: Any, reason: str, format: Any, tmp_path: Path
+) -> None:
     env = gym.make("CartPole-v1")
-    for policy in (DTPolicy(), PlainDQN()):
-        policy.build(env.observation_space, env.action_space)
-        with pytest.raises(ValueError, match=rf"to be written as a graph, got '{type(policy).__name__}'"):
-            policy.export(tmp_path / "policy.onnx")
+    policy = policy_class().build(env.observation_space, env.action_space)
+    with pytest.raises(ValueError, match=f"to be written as a graph{reason}, got '{policy_class.__name__}'"):
+        policy.export(tmp_path / "policy", format)
 
 
 def test_mistakes_are_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
