@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import optuna
+import sqlalchemy
 from optuna.distributions import BaseDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, RandomSampler
@@ -30,6 +31,9 @@ Objective = Callable[[Trial, int], float]
 SLOT = "slot"
 RETRIES = 3  # of a trial whose process died
 BUSY_SECONDS = 60  # that a process waits for another one that writes
+SILENT_TRIALS = sqlalchemy.text(
+    "SELECT trial_id FROM trials WHERE state = 'RUNNING' AND trial_id NOT IN (SELECT trial_id FROM trial_heartbeats)"
+)
 
 
 class SurplusTrialError(Exception):
@@ -103,7 +107,7 @@ class SharedTrials:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)  # of the heartbeat
             self._retry = RetryHeartbeatStaleTrialCallback(max_retry=RETRIES)
-            storage = RDBStorage(
+            self._storage = RDBStorage(
                 f"sqlite:///{file.resolve()}",
                 engine_kwargs={"connect_args": {"timeout": BUSY_SECONDS}},
                 heartbeat_interval=self.heartbeat_seconds,
@@ -112,7 +116,7 @@ class SharedTrials:
             )
         self.study = optuna.create_study(
             study_name=name,
-            storage=storage,
+            storage=self._storage,
             sampler=sampler or RandomSampler(seed=0),
             pruner=pruner or optuna.pruners.NopPruner(),
             direction="maximize",
@@ -132,9 +136,7 @@ class SharedTrials:
         """
         is_waiting = False
         while True:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ExperimentalWarning)
-                fail_stale_trials(self.study)
+            self._put_back_dead_trials()
             if self._has_work():
                 caught = (NonFiniteError, SurplusTrialError)
                 self.study.optimize(lambda trial: self._call(objective, trial), n_trials=1, catch=caught)
@@ -149,6 +151,20 @@ class SharedTrials:
     def in_state(self, *states: TrialState) -> list[FrozenTrial]:
         """Return the trials in some states, by number."""
         return self.study.get_trials(deepcopy=False, states=states)
+
+    def _put_back_dead_trials(self) -> None:
+        """Put back the trials without a sign of life for ``grace_seconds``.
+
+        Optuna ignores a trial whose process died before its first sign of life. Such a trial gets one here, and counts
+        as dead once ``grace_seconds`` have passed after it.
+        """
+        with self._storage.engine.connect() as connection:
+            silent = connection.execute(SILENT_TRIALS).scalars().all()
+        for trial_id in silent:
+            self._storage.record_heartbeat(trial_id)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            fail_stale_trials(self.study)
 
     def _has_work(self) -> bool:
         first = [trial for trial in self.study.get_trials(deepcopy=False) if _repeated(trial) is None]

@@ -1,7 +1,15 @@
 from __future__ import annotations
 
+import multiprocessing
+import signal
+import sqlite3
 import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 
 import optuna
 import pytest
@@ -110,19 +118,79 @@ def test_trial_whose_loss_is_not_finite_counts_as_failed_and_the_search_continue
     assert len(trials.in_state(TrialState.COMPLETE)) == 1
 
 
-def test_trial_of_a_dead_process_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SharedTrials, "heartbeat_seconds", 1)
-    monkeypatch.setattr(SharedTrials, "grace_seconds", 1)
-    monkeypatch.setattr(SharedTrials, "poll_seconds", 0.2)
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Callable[[], None]]:
+    """Return actions, of which one is carried out whenever a process would wait for another; no time passes."""
+    actions: list[Callable[[], None]] = []
+    monkeypatch.setattr("lightning_ding.tune.shared_trials.time", SimpleNamespace(sleep=lambda _: actions.pop(0)()))
+    return actions
+
+
+def silence(folder: Path) -> None:
+    """Make the last sign of life of all trials an hour old."""
+    with closing(sqlite3.connect(folder / "study.sqlite3", timeout=60)) as file, file:
+        file.execute("UPDATE trial_heartbeats SET heartbeat = datetime('now', '-1 hour')")
+
+
+def test_trial_of_a_dead_process_is_run_again(tmp_path: Path, looks: list[Callable[[], None]]) -> None:
     trials = make(tmp_path, 1)
     dead = trials.study.ask()
     value = dead.suggest_float("x", 0, 1)
-    trials.study._storage.record_heartbeat(dead._trial_id)  # type: ignore[attr-defined]
-    assert trials.in_state(TrialState.RUNNING)
-    began = time.monotonic()
+    trials._storage.record_heartbeat(dead._trial_id)
+    looks += [lambda: None, partial(silence, tmp_path)]
     make(tmp_path, 1).run(draw)
+    assert looks == []  # it waited while the trial showed signs of life
     assert drawn(trials) == [value]
-    assert time.monotonic() - began > 0.5  # it waited for the dead one
+
+
+def test_trial_of_a_process_that_died_before_its_first_sign_of_life_is_run_again(
+    tmp_path: Path, looks: list[Callable[[], None]]
+) -> None:
+    trials = make(tmp_path, 1)
+    trials.study.ask()
+    looks += [lambda: None, partial(silence, tmp_path)]
+    make(tmp_path, 1).run(draw)
+    assert looks == []
+    assert len(drawn(trials)) == 1
+
+
+def hang(folder: Path, started: Connection) -> None:
+    """Take a trial, send its slot and value, and wait to be killed."""
+
+    def objective(trial: Trial, slot: int) -> float:
+        started.send((slot, draw(trial, slot)))
+        time.sleep(600)
+        return 0.0
+
+    make(folder).run(objective)
+
+
+def test_killed_process_leaves_its_trial_to_another_process(tmp_path: Path, looks: list[Callable[[], None]]) -> None:
+    make(tmp_path)  # the study exists before two processes use it
+    context = multiprocessing.get_context("fork")  # a new interpreter would import torch again
+    started, sender = context.Pipe(duplex=False)
+    victim = context.Process(target=hang, args=(tmp_path, sender), daemon=True)
+    victim.start()
+    seen: list[tuple[int, float]] = []
+
+    def kill() -> None:
+        assert [slot for slot, _ in seen] == [1, 2]  # those that the other process has not taken
+        victim.kill()
+        victim.join()
+        silence(tmp_path)
+
+    try:
+        assert started.poll(60)
+        first = started.recv()
+        looks.append(kill)
+        looks.extend([partial(silence, tmp_path)] * 5)  # the first sign of life may be missing
+        make(tmp_path).run(lambda trial, slot: seen.append((slot, draw(trial, slot))) or 0.0)  # type: ignore[func-returns-value]
+    finally:
+        victim.kill()
+    assert victim.exitcode == -signal.SIGKILL
+    assert seen[2] == first
+    assert first[0] == 0
+    assert len(seen) == 3
 
 
 def test_trial_beyond_the_last_slot_is_not_run(tmp_path: Path) -> None:
