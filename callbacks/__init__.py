@@ -7,7 +7,8 @@ from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
 from lightning_ding.callbacks.defaults import default_callbacks
 from lightning_ding.callbacks.evaluation_interval import EvaluationInterval
 from lightning_ding.callbacks.initial_weights import InitialWeights
-from lightning_ding.callbacks.metrics import LastLine, MetricsLogger, write_metrics
+from lightning_ding.callbacks.last_line import LastLine
+from lightning_ding.callbacks.metrics import MetricsLogger, write_metrics
 from lightning_ding.callbacks.progress_bar import EnvStepProgressBar
 from lightning_ding.callbacks.remote import LearningReporter, WeightPublisher
 from lightning_ding.callbacks.run_checkpoint import RunCheckpoint

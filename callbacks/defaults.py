@@ -6,13 +6,16 @@ from weakref import WeakSet
 
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar, RichProgressBar, TQDMProgressBar
+from lightning.pytorch.loggers import TensorBoardLogger
 
 from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
-from lightning_ding.callbacks.metrics import LastLine, MetricsLogger, log_over_env_steps
+from lightning_ding.callbacks.last_line import LastLine
+from lightning_ding.callbacks.metrics import MetricsLogger, log_over_env_steps
 from lightning_ding.callbacks.progress_bar import EnvStepProgressBar
 from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
 from lightning_ding.callbacks.stop import FinalEvaluation, Limits
 from lightning_ding.callbacks.stop_on_signal import StopOnSignal
+from lightning_ding.callbacks.tensorboard_returns import TensorBoardReturns
 from lightning_ding.callbacks.watchdog import Watchdog
 from lightning_ding.worker import with_priority
 
@@ -37,7 +40,9 @@ def default_callbacks(trainer: Trainer, limits: Limits) -> list[Callback]:
     present: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     for callback in [callback for callback in present if callback in _of_one_fit]:
         present.remove(callback)
-    callbacks: list[Callback] = [MetricsLogger(), LastLine(), *_progress_bar(present)]
+    has_tensorboard = any(isinstance(one, TensorBoardLogger) for one in trainer.loggers)
+    view = [TensorBoardReturns()] if has_tensorboard else []
+    callbacks: list[Callback] = [MetricsLogger(), *view, LastLine(), *_progress_bar(present)]
     add_checkpoint_callbacks(trainer)
     log_over_env_steps(trainer)
     last = [with_priority(FinalEvaluation(), LAST), with_priority(StopOnSignal(), LAST)]

@@ -16,12 +16,10 @@ from weakref import WeakSet
 
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import DeviceStatsMonitor, LearningRateMonitor, ModelCheckpoint, ThroughputMonitor
+from lightning.pytorch.callbacks import DeviceStatsMonitor, LearningRateMonitor, ThroughputMonitor
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.utilities import rank_zero_info
 from typing_extensions import override
 
-from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
 from lightning_ding.config import require
 from lightning_ding.protocols import run_data
 from lightning_ding.ranks import sum_over_ranks, world_size
@@ -32,9 +30,6 @@ MONITORS = (DeviceStatsMonitor, LearningRateMonitor, ThroughputMonitor)
 BATCHES = [f"on_{stage}_batch_{when}" for stage in ("train", "validation", "test") for when in ("start", "end")]
 HOOKS = ("on_train_epoch_start", *BATCHES)
 """Hooks in which these monitors log."""
-
-UNITS = {"env_step": "env steps", "train_iter": "updates"}
-"""What a run counts, by ``Progress.axis``."""
 
 _failed: WeakSet[Logger] = WeakSet()
 """Loggers whose write error has already been logged."""
@@ -150,46 +145,6 @@ def _over_ranks(learn: dict[str, float], returns: list[float], lengths: list[int
         metrics["collect/return_mean"] = return_sum / episodes
         metrics["collect/length_mean"] = length_sum / episodes
     return metrics
-
-
-class LastLine(Callback):
-    """Log one line at the end of a fit: env steps, the best mean return of an evaluation, and the checkpoint to use."""
-
-    def __init__(self) -> None:
-        self._best = -math.inf
-
-    @override
-    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Update the best mean return."""
-        mean = trainer.callback_metrics.get("eval/return_mean")
-        if trainer.state.fn == "fit" and mean is not None and float(mean) > self._best:
-            self._best = float(mean)
-
-    @override
-    def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Log the line, on rank zero."""
-        best = f"best return {self._best:.1f}" if math.isfinite(self._best) else "no evaluation"
-        progress = pl_module.progress
-        length = f"{progress.position} {UNITS[progress.axis]}"
-        rank_zero_info(f"fit ended: {length}, {best}, checkpoint {_checkpoint(trainer) or 'none'}")
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        """Return the best mean return."""
-        return {"best": self._best}
-
-    @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the best mean return, unless this run has a better one."""
-        self._best = max(self._best, state_dict["best"])
-
-
-def _checkpoint(trainer: Trainer) -> str:
-    """Return the path of the best checkpoint, or else of the last one; empty if there is none."""
-    saving = trainer.checkpoint_callbacks
-    best = [one.best_model_path for one in saving if isinstance(one, (BestCheckpoint, ModelCheckpoint))]
-    last = [one.last_model_path for one in saving if isinstance(one, ModelCheckpoint)]
-    return next((path for path in best + last if path), "")
 
 
 def write_metrics(trainer: Trainer, metrics: Mapping[str, float], step: int) -> None:

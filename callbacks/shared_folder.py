@@ -9,6 +9,7 @@ from typing import Any
 from weakref import proxy
 
 from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import MLFlowLogger
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_ding.checkpoints import RUN_FILE
@@ -76,7 +77,15 @@ class SharedFolder:
         self._error = None
         if trainer.is_global_zero:
             for one in trainer.loggers:  # those with ``log_model`` upload it
-                one.after_save_checkpoint(proxy(self))
+                if not (self._resumes_only(trainer) and isinstance(one, MLFlowLogger)):
+                    one.after_save_checkpoint(proxy(self))
+
+    def _resumes_only(self, trainer: Trainer) -> bool:
+        """Return whether another callback saves the policy to use, and this one the run.
+
+        An ``MLFlowLogger`` with ``log_model=True`` uploads only the checkpoint of the callback that was announced last.
+        """
+        return self.kind == "last" and len(trainer.checkpoint_callbacks) > 1
 
 
 def checkpoint_folder(trainer: Trainer, dirpath: str | Path | None) -> Path:

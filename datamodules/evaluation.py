@@ -10,13 +10,13 @@ from typing import Any, Literal
 import torch
 from gymnasium.vector import VectorEnv
 from lightning.pytorch import Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
 from lightning_ding.config import require
 from lightning_ding.datamodules.rng import Seeds
 from lightning_ding.ranks import sum_over_ranks
 from lightning_ding.worker import InteractionSerialEvaluator, create_serial_evaluator, get_serial_evaluator_cls
+from lightning_ding.worker.evaluator.rendering import LoggerMedia
 
 Stage = Literal["validate", "test"]
 
@@ -50,12 +50,11 @@ class Evaluation:
     def make_evaluator(self, env: VectorEnv, seed: int, stage: Stage) -> InteractionSerialEvaluator:
         """Make the evaluator from the vector env and the seed of the run. The policy must have the env's spaces."""
         loggers = self._trainer.loggers
-        video_logger = next((one for one in loggers if isinstance(one, TensorBoardLogger)), self._trainer.logger)
         self.evaluator: InteractionSerialEvaluator = create_serial_evaluator(  # type: ignore[assignment]
             self.config,
             env=env,
             policy=self._policy.eval_mode,
-            tb_logger=video_logger,
+            tb_logger=LoggerMedia(loggers) if loggers else None,
             seed=Seeds(seed).evaluation(stage),
             instance_name="test" if stage == "test" else "eval",
         )

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).with_name("api_snapshot.txt")
-MODULES = ("callbacks", "datamodules", "distributed", "envs", "model", "policy", "reward_model", "rl", "worker")
+MODULES = ("callbacks", "datamodules", "distributed", "envs", "model", "policy", "reward_model", "rl", "tune", "worker")
 UPDATE = "python -m tests.api_snapshot --update"
 LINE = re.compile(r"(?P<name>[\w.]+)(?:\((?P<parameters>.*)\))?")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +16,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.loggers import CSVLogger
 
-from lightning_ding.callbacks import BestCheckpoint, StopAtEnvStep
+from lightning_ding.callbacks import StopAtEnvStep
 from lightning_ding.datamodules import ReplayDataModule, RolloutDataModule
 from lightning_ding.policy import DQNPolicy, PPOPolicy
 from tests.toys.envs import CountingEnv
@@ -76,27 +75,6 @@ def test_epochs_that_the_user_sets_are_kept(make_trainer: MakeTrainer, small: Co
     trainer = make_trainer(max_epochs=epochs)
     trainer.fit(DQNPolicy(small), data())
     assert trainer.max_epochs == epochs
-
-
-def test_fit_ends_with_a_line_of_best_return_env_steps_and_checkpoint(
-    make_trainer: MakeTrainer, small: Config, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "lightning.pytorch")
-    trainer = make_trainer(enable_checkpointing=True)
-    with caplog.at_level(logging.INFO, logger="lightning.pytorch.utilities.rank_zero"):
-        trainer.fit(DQNPolicy(small), data())
-    (best,) = (one for one in trainer.checkpoint_callbacks if isinstance(one, BestCheckpoint))
-    assert caplog.messages[-1] == (
-        f"fit ended: 64 env steps, best return {best.best_model_score:.1f}, checkpoint {best.best_model_path}"
-    )
-
-
-def test_last_line_says_that_there_was_no_evaluation_and_no_checkpoint(
-    make_trainer: MakeTrainer, small: Config, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO, logger="lightning.pytorch.utilities.rank_zero"):
-        make_trainer(limit_val_batches=0).fit(DQNPolicy(small), data())
-    assert caplog.messages[-1] == "fit ended: 64 env steps, no evaluation, checkpoint none"
 
 
 @pytest.mark.parametrize("budget", [100, 400, 1000])

@@ -133,6 +133,7 @@ def as_before(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
     monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setenv("WANDB_DATA_DIR", str(folder / "wandb_data"))  # otherwise in the home folder
     environment, envs, threads = dict(os.environ), dict(gym.registry), torch.get_num_threads()
     main_module = sys.modules["__main__"]
     entries = [{name: table.get(name) for name in table} for table in TABLES]

@@ -26,6 +26,7 @@ PAGES = {
     "resume.md",
     "scaling.md",
     "speed.md",
+    "tracking.md",
     "tuning.md",
 }
 

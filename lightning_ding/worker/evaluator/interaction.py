@@ -23,7 +23,8 @@ from lightning_ding.worker.arguments import check_policy_kwargs, check_switches
 from lightning_ding.worker.evaluator.base import EpisodeEvaluator, SaveFunction
 from lightning_ding.worker.evaluator.config import INTERACTION_KEYS
 from lightning_ding.worker.evaluator.monitor import EpisodePlan, VectorEvalMonitor
-from lightning_ding.worker.evaluator.video import MAX_FRAMES, Rendering, check_can_render, frames_of
+from lightning_ding.worker.evaluator.rendering import Rendering
+from lightning_ding.worker.evaluator.video import MAX_FRAMES, check_can_render, frames_of
 
 
 @SERIAL_EVALUATOR_REGISTRY.register("interaction")
@@ -66,7 +67,7 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
         """Raise if a video could not be made or written.
 
         Raises:
-            ValueError: If the envs give no frames, or the logger takes no videos.
+            ValueError: If the envs give no frames, or no logger takes videos.
             ImportError: If the extra ``video`` is not installed.
         """
         self._rendering.check(self._parts()[0].env)
@@ -97,7 +98,7 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
             ``return_min``, ``return_max``, ``train_iter`` and ``envstep``.
 
         Raises:
-            ValueError: If a video is due and the envs give no frames, or the logger takes none.
+            ValueError: If a video is due and the envs give no frames, or no logger takes videos.
             ImportError: If a video is due and the extra ``video`` is not installed.
         """
         self._check_eval_arguments(save_ckpt_fn, train_iter, envstep, n_episode)

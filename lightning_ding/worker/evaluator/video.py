@@ -1,4 +1,4 @@
-"""Videos and figures of evaluations: when they are due, how they are made, and where they are written.
+"""Videos and figures of evaluations: their frames, and how animations and figures are made of them.
 
 Shapes: V videos, T frames, C channels, H height, W width.
 """
@@ -9,7 +9,6 @@ import importlib
 import io
 import zlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,79 +16,11 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from lightning_ding.config import require
-from lightning_ding.ranks import rank_and_world_size
-from lightning_ding.worker.evaluator.config import EvaluatorConfig
-from lightning_ding.worker.log import WorkerLog
 
 MAX_SIDE = 320
 """Pixels of a frame's longer side; larger frames are shrunk by a whole factor."""
 MAX_FRAMES = 300
 """Maximum number of frames of a video; of longer videos every n-th frame is kept, so they run faster."""
-
-
-class Rendering:
-    """Videos and figures of evaluations, which rank zero writes.
-
-    Args:
-        config: Config with ``render``, the times of videos, and ``figure_path``, the folder of figures.
-        log: Log to which videos and figures go; figures also go to files.
-
-    Raises:
-        ImportError: If there is a ``figure_path`` and the extra ``video`` is not installed.
-    """
-
-    def __init__(self, config: EvaluatorConfig, log: WorkerLog) -> None:
-        if config.figure_path is not None:
-            import_extra("matplotlib.figure")  # now, rather than after the first evaluation
-        self.config = config
-        self.log = log
-        self.last_video: int | None = None
-        """Value of the counter of ``render.mode`` when the last video was made."""
-
-    def is_video_due(self, env_step: int, train_iter: int) -> bool:
-        """Return whether ``render_freq`` has passed since the last video, or there was none."""
-        render = self.config.render
-        now = self._now(env_step, train_iter)
-        return render.render_freq > 0 and (self.last_video is None or now - self.last_video >= render.render_freq)
-
-    def check(self, env: VectorEnv) -> None:
-        """Raise before an evaluation whose video could not be made or written.
-
-        Raises:
-            ValueError: If the envs give no frames, or the logger takes no videos.
-            ImportError: If the extra ``video`` is not installed.
-        """
-        check_can_render(env)
-        import_extra("PIL.Image")
-        if rank_and_world_size()[0] == 0 and not hasattr(self.log.writer, "add_video"):
-            given = type(self.log.tb_logger).__name__
-            raise ValueError(
-                f"a video needs a SummaryWriter or Lightning's TensorBoardLogger as tb_logger, got {given}"
-            )
-
-    def write_video(self, video: NDArray[np.uint8] | None, env: VectorEnv, env_step: int, train_iter: int) -> None:
-        """Write videos, shape (V, T, C, H, W), if this rank has any, and store the time on all ranks."""
-        self.last_video = self._now(env_step, train_iter)
-        if video is None:
-            return
-        name, step = self.log.tag("video", train_iter, env_step)
-        fps = float((env.metadata or {}).get("render_fps", 30))
-        write_video(self.log.writer, name, video, step, fps)
-
-    def write_figure(self, returns: Sequence[float], env_step: int, train_iter: int) -> None:
-        """Write a figure of the returns into ``figure_path`` and to the logger, if there is a path."""
-        if self.config.figure_path is None or rank_and_world_size()[0] > 0:
-            return
-        folder = Path(self.config.figure_path)
-        folder.mkdir(parents=True, exist_ok=True)
-        figure = returns_figure(returns, f"{self.log.instance_name} at update {train_iter}, env step {env_step}")
-        figure.savefig(folder / f"{self.log.instance_name}_{train_iter}.png")
-        if hasattr(self.log.writer, "add_figure"):
-            name, step = self.log.tag("returns", train_iter, env_step)
-            self.log.writer.add_figure(name, figure, step, close=False)  # pyplot did not make it
-
-    def _now(self, env_step: int, train_iter: int) -> int:
-        return train_iter if self.config.render.mode == "train_iter" else env_step
 
 
 def check_can_render(env: VectorEnv) -> None:

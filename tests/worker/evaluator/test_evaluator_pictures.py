@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from matplotlib import image as matplotlib_image
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -21,6 +21,7 @@ from torch.utils.tensorboard import SummaryWriter
 from lightning_ding.envs import FaultBarrier
 from lightning_ding.modes import EvalMode
 from lightning_ding.worker import InteractionSerialEvaluator
+from lightning_ding.worker.evaluator.rendering import LoggerMedia
 from lightning_ding.worker.evaluator.video import MAX_FRAMES, MAX_SIDE, gif, returns_figure
 from tests.toys.envs import CountingEnv
 
@@ -309,12 +310,44 @@ def test_video_of_frames_that_are_not_images_raises(shape: tuple[int, int], monk
         evaluator_of(filmed_envs([(1,)])).run(range(1), video=True)
 
 
-@pytest.mark.parametrize("make", [lambda _: None, lambda folder: CSVLogger(folder)])
-def test_film_needs_a_logger_that_takes_films(make: Any, tmp_path: Path) -> None:
-    evaluator = evaluator_of(filmed_envs([(1,)]), make(tmp_path))
+class NumbersOnly(Logger):
+    """Takes numbers, and has no folder."""
 
-    with pytest.raises(ValueError, match="a video needs a SummaryWriter or Lightning's TensorBoardLogger as tb_logger"):
+    name, version = "numbers", 0
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None: ...
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None: ...
+
+
+@pytest.mark.parametrize("logger", [None, NumbersOnly(), LoggerMedia([NumbersOnly(), NumbersOnly()])])
+def test_film_needs_a_logger_that_takes_films(logger: Any) -> None:
+    evaluator = evaluator_of(filmed_envs([(1,)]), logger)
+
+    with pytest.raises(ValueError, match=r"a video needs a SummaryWriter, or a .*, got (NoneType|NumbersOnly)"):
         evaluator.eval(force_render=True)
+
+
+def test_logger_with_a_folder_gets_film_and_figure_as_files(tmp_path: Path) -> None:
+    logger = CSVLogger(tmp_path, "", "")
+    evaluator = evaluator_of(filmed_envs([(2,)]), logger, n_episode=1, figure_path=str(tmp_path / "figures"))
+    evaluator.eval(train_iter=7, envstep=400, force_render=True)
+
+    assert sorted(file.name for file in (tmp_path / "media").iterdir()) == [
+        "evaluator_returns_400.png",
+        "evaluator_video_400.gif",
+    ]
+
+
+def test_full_disk_of_a_logger_loses_the_film_and_not_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "media").write_text("not a folder")
+    loggers = LoggerMedia([CSVLogger(tmp_path, "", ""), TensorBoardLogger(tmp_path / "other", "", "")])
+    evaluator = evaluator_of(filmed_envs([(2,)]), loggers, n_episode=1)
+    evaluator.eval(train_iter=7, envstep=400, force_render=True)
+
+    assert "CSVLogger could not write evaluator/video at env step 400" in caplog.text
+    loggers.loggers[1].finalize("success")
+    assert list(images_in(tmp_path / "other")) == ["evaluator/video"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,103 @@
+"""The summary at the end of a fit: a line in the log, or a table on a terminal."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import time
+from typing import Any
+
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities import rank_zero_info
+from typing_extensions import override
+
+from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
+
+UNITS = {"env_step": "env steps", "train_iter": "updates"}
+"""What a run counts, by ``Progress.axis``."""
+
+
+class LastLine(Callback):
+    """Log one line at the end of a fit: env steps, the best mean return of an evaluation, and the checkpoint to use.
+
+    On a terminal, a table with the duration and the speed is printed instead of the line. The seconds are those of this
+    fit, with its evaluations and checkpoints.
+
+    Args:
+        table: Whether to print the table; None prints it if the standard output is a terminal and Lightning's log
+            level shows the line.
+    """
+
+    def __init__(self, table: bool | None = None) -> None:
+        self.table = table
+        self._best = -math.inf
+        self._began, self._start = 0.0, 0
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Start the clock."""
+        self._began, self._start = time.monotonic(), pl_module.progress.position
+
+    @override
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Update the best mean return."""
+        mean = trainer.callback_metrics.get("eval/return_mean")
+        if trainer.state.fn == "fit" and mean is not None and float(mean) > self._best:
+            self._best = float(mean)
+
+    @override
+    def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Log the line or print the table, on rank zero."""
+        progress, checkpoint = pl_module.progress, _checkpoint(trainer) or "none"
+        unit = UNITS[progress.axis]
+        best = f"{self._best:.1f}" if math.isfinite(self._best) else None
+        if not self._shows_table():
+            best_text = "no evaluation" if best is None else f"best return {best}"
+            rank_zero_info(f"fit ended: {progress.position} {unit}, {best_text}, checkpoint {checkpoint}")
+        elif trainer.is_global_zero:
+            seconds = time.monotonic() - self._began
+            speed = (progress.position - self._start) / max(seconds, 1e-9)
+            rows = {"best return": best or "no evaluation", unit: f"{progress.position:,}"}
+            rows |= {"seconds": f"{seconds:,.1f}", f"{unit} per second": f"{speed:,.0f}"}
+            _print_table(rows, checkpoint)
+
+    def _shows_table(self) -> bool:
+        if self.table is not None:
+            return self.table
+        return sys.stdout.isatty() and logging.getLogger("lightning.pytorch").isEnabledFor(logging.INFO)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best mean return."""
+        return {"best": self._best}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the best mean return, unless this run has a better one."""
+        self._best = max(self._best, state_dict["best"])
+
+
+def _checkpoint(trainer: Trainer) -> str:
+    """Return the path of the best checkpoint, or else of the last one; empty if there is none."""
+    saving = trainer.checkpoint_callbacks
+    best = [one.best_model_path for one in saving if isinstance(one, (BestCheckpoint, ModelCheckpoint))]
+    last = [one.last_model_path for one in saving if isinstance(one, ModelCheckpoint)]
+    return next((path for path in best + last if path), "")
+
+
+def _print_table(rows: dict[str, str], checkpoint: str) -> None:
+    """Print the rows as a table, and below it the path of the checkpoint in one line, so that it can be copied."""
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="fit ended", box=SIMPLE, show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, value in rows.items():
+        table.add_row(name, value)
+    console = Console(file=sys.stdout, highlight=False)
+    console.print(table)
+    console.print(f" checkpoint: {checkpoint}", soft_wrap=True, markup=False)

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightning import Trainer
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar import layout_pb2
+
+from lightning_ding.callbacks.tensorboard_returns import TensorBoardReturns
+from lightning_ding.datamodules import ReplayDataModule
+from lightning_ding.policy import DQNPolicy
+
+MakeTrainer = Callable[..., Trainer]
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> EventAccumulator:
+    """Return what TensorBoard has after two fits of one Trainer."""
+    folder = tmp_path_factory.mktemp("tensorboard")
+    flags: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    trainer = Trainer(accelerator="cpu", logger=TensorBoardLogger(folder, "", ""), **flags)
+    small: dict[str, Any] = {"random_collect_size": 16, "learn": {"batch_size": 4}}
+    policy = DQNPolicy({**small, "eval": {"evaluator": {"n_episode": 1}}})
+    for steps in (32, 64):
+        trainer.fit(policy, ReplayDataModule("CartPole-v1", num_envs=2, max_env_step=steps))
+    found = EventAccumulator(str(folder))
+    found.Reload()
+    return found
+
+
+def test_layout_begins_with_the_returns(events: EventAccumulator) -> None:
+    (written,) = events.Tensors("custom_scalars__config__")  # one for both fits
+    layout = layout_pb2.Layout.FromString(written.tensor_proto.string_val[0])
+    assert layout.category[0].title == "returns"
+    assert layout.category[0].chart[0].multiline.tag == ["(.*-)?eval/return_mean$"]
+
+
+def test_metric_of_hyper_parameters_is_the_return_of_the_last_evaluation(events: EventAccumulator) -> None:
+    metrics, returns = events.Scalars("hp_metric"), events.Scalars("eval/return_mean")
+    assert [(one.step, one.value) for one in metrics if one.value != -1] == [(one.step, one.value) for one in returns]
+    assert metrics[-1].value > 0
+
+
+def test_callback_is_added_only_for_tensorboard(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+    for logger, is_added in [(CSVLogger(tmp_path), False), (TensorBoardLogger(tmp_path), True)]:
+        trainer = make_trainer(logger=logger)
+        callbacks = ReplayDataModule("CartPole-v1").default_callbacks(trainer)
+        assert any(isinstance(one, TensorBoardReturns) for one in callbacks) == is_added
