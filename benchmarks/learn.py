@@ -37,6 +37,8 @@ N_EPISODE = 20  # episodes of an evaluation
 PEERS: dict[str, Any] = {"peer": zoo, "tianshou": tianshou_side}
 """Modules with ``has``, ``settings`` and ``train``; ``peer`` is Stable-Baselines3."""
 SIDES = ("ours", *PEERS)
+ARGUMENTS = ("ENV_KWARGS", "EVAL_ENV_KWARGS", "NORM_OBS", "WRAPPERS")
+"""Constants of recipes that are arguments of the datamodule."""
 
 
 def train(proof: Proof, seed: int) -> Run:
@@ -44,6 +46,7 @@ def train(proof: Proof, seed: int) -> Run:
     from lightning import Callback, Trainer, seed_everything
 
     from benchmarks import offline
+    from lightning_ding.callbacks import SelfPlay
 
     curve: list[tuple[int, float, float]] = []
 
@@ -65,8 +68,7 @@ def train(proof: Proof, seed: int) -> Run:
 
     module = proofs.load(proof.recipe)
     policy_class, datamodule_class = proofs.classes(module)
-    data: dict[str, Any] = {"norm_obs": getattr(module, "NORM_OBS", False)}
-    data["env_kwargs"] = getattr(module, "ENV_KWARGS", None)
+    data = {name.lower(): getattr(module, name) for name in ARGUMENTS if hasattr(module, name)}
     config = proof.config()
     if proof.demonstrations is not None:
         data["demonstrations"] = offline.make_data(proof.demonstrations, offline.FOLDER)
@@ -86,7 +88,8 @@ def train(proof: Proof, seed: int) -> Run:
     )
     with TemporaryDirectory() as folder:
         quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-        trainer = Trainer(accelerator="cpu", default_root_dir=folder, callbacks=[Curve()], **quiet)
+        callbacks = [Curve(), *([SelfPlay(**module.SELF_PLAY)] if hasattr(module, "SELF_PLAY") else [])]
+        trainer = Trainer(accelerator="cpu", default_root_dir=folder, callbacks=callbacks, **quiet)
         trainer.fit(policy, datamodule)
         best = getattr(trainer.checkpoint_callback, "best_model_path", None)
         (scores,) = trainer.test(policy, datamodule, ckpt_path=best, verbose=False)

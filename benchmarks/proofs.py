@@ -97,6 +97,7 @@ DQN_LANDER = {
 NO_HINDSIGHT = {"other": {"replay_buffer": {"type": "naive"}}}
 BIT_FLIP = "lightning_ding.envs.bit_flip.BitFlipEnv"
 NO_VELOCITY = "lightning_ding.envs.partly_observed:CartPoleNoVelocity-v1"
+CONTINUOUS_LANDER = "LunarLanderContinuous-v3"
 PROOFS = {
     "ppo_cartpole": Proof("ppo", "CartPole-v1", 100_000, 475),
     "dqn_cartpole": Proof("dqn", "CartPole-v1", 50_000, 475),
@@ -139,6 +140,15 @@ PROOFS = {
     "a2c_defaults_cartpole": Proof("a2c", "CartPole-v1", 300_000, 475, has_defaults=True, end_bar=450),
     "a2c_defaults_acrobot": Proof("a2c", "Acrobot-v1", 300_000, -100, has_defaults=True, end_bar=-120),
     "dqn_lunarlander": Proof("dqn", "LunarLander-v3", 300_000, 200, DQN_LANDER, seeds=(0,)),
+    "sac_lunarlander_continuous": Proof("sac_lunarlander_continuous", CONTINUOUS_LANDER, 200_000, 200, seeds=(0,)),
+    "tqc_lunarlander_continuous": Proof("tqc_lunarlander_continuous", CONTINUOUS_LANDER, 200_000, 200, seeds=(0,)),
+    "sac_bipedalwalker": Proof("sac_bipedalwalker", "BipedalWalker-v3", 500_000, 250, seeds=(0,)),
+    "sac_hopper": Proof("sac_hopper", "Hopper-v5", 300_000, 2000, seeds=(0,)),
+    "td3_halfcheetah": Proof("td3_halfcheetah", "HalfCheetah-v5", 100_000, 2500, seeds=(0,)),
+    "ppo_minigrid": Proof("ppo_minigrid", "minigrid:MiniGrid-DoorKey-5x5-v0", 100_000, 0.9),
+    "dqn_pong": Proof("dqn_pong", "lightning_ding.envs.make_atari", 1_000_000, 10, seeds=(0,)),
+    "dqn_tictactoe": Proof("dqn_tictactoe", "pettingzoo:tictactoe_v3", 60_000, 0.8),
+    "dqn_connect_four": Proof("dqn_connect_four", "pettingzoo:connect_four_v3", 100_000, 0.8),
 }
 
 

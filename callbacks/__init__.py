@@ -13,6 +13,7 @@ from lightning_ding.callbacks.progress_bar import EnvStepProgressBar
 from lightning_ding.callbacks.remote import LearningReporter, WeightPublisher
 from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
 from lightning_ding.callbacks.run_evaluator import RunEvaluator
+from lightning_ding.callbacks.self_play import SelfPlay
 from lightning_ding.callbacks.stop import FinalEvaluation, Limits, StopAtEnvStep, StopAtReturn, StopAtTrainIter
 from lightning_ding.callbacks.stop_on_signal import StopOnSignal
 from lightning_ding.callbacks.watchdog import Watchdog
@@ -29,6 +30,7 @@ __all__ = [
     "MetricsLogger",
     "RunCheckpoint",
     "RunEvaluator",
+    "SelfPlay",
     "StopAtEnvStep",
     "StopAtReturn",
     "StopAtTrainIter",

@@ -269,6 +269,11 @@ class CollectingDataModule(ResumableDataModule):
         collected = collector.envstep if collector is not None else 0
         return collected + (evaluator.steps_made if evaluator is not None else 0)
 
+    def training_envs(self) -> Sequence[Any]:
+        """Return the envs that are collected in; none with another ``mode`` than "sync"."""
+        core: Any = self._collector_env.unwrapped if self.collector is not None else None
+        return getattr(core, "envs", ())
+
     def request_cancel(self, is_requested: bool) -> None:
         """Make an evaluation end early, or withdraw that request."""
         if self.evaluator is not None:

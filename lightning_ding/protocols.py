@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -34,6 +35,10 @@ class RunData:
     def pop_metrics(self) -> dict[str, float]:
         """Return the metrics of the collection and of the buffer since the last call, by full name."""
         return {}
+
+    def training_envs(self) -> Sequence[Any]:
+        """Return the envs of this process that are collected in; none if they are in other processes."""
+        return ()
 
     def steps_made(self) -> int:
         """Return the env steps made on this rank so far, in training and in evaluations.

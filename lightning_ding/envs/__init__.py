@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lightning_ding.envs.base_env import make_base_env as make_base_env
     from lightning_ding.envs.checks import BrokenEnvError as BrokenEnvError
     from lightning_ding.envs.ding_env_wrapper import DingEnvWrapper as DingEnvWrapper
+    from lightning_ding.envs.game import GameEnv as GameEnv
     from lightning_ding.envs.normalise import NormaliseObservation as NormaliseObservation
     from lightning_ding.envs.normalise import NormaliseReward as NormaliseReward
     from lightning_ding.envs.normalise import RunningStatistics as RunningStatistics
@@ -40,6 +41,7 @@ _HOMES = {
     "EnvProcessError": "process",
     "EnvStepper": "stepper",
     "FaultBarrier": "wrappers",
+    "GameEnv": "game",
     "NormaliseObservation": "normalise",
     "NormaliseReward": "normalise",
     "NotPlainError": "state.memo",

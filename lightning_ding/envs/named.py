@@ -2,7 +2,8 @@
 
 An env is a registered id (``CartPole-v1``), an id with the module that registers it (``my_envs:MyEnv-v0``), the dotted
 path of a class or function (``my_envs.MyEnv`` or ``my_envs:MyEnv``), a mapping with ``class_path`` and ``init_args``,
-or a task of EnvPool (``envpool:Pong-v5``), for ``mode="native"``.
+a task of EnvPool (``envpool:Pong-v5``), for ``mode="native"``, or a turn-based game of PettingZoo
+(``pettingzoo:tictactoe_v3``), see :class:`~lightning_ding.envs.game.GameEnv`.
 
 A wrapper is a short name (``flatten``), a short name with arguments (``{frame_stack: {stack_size: 4}}``), a dotted path
 (``gymnasium.wrappers.FlattenObservation``), or a mapping with ``class_path`` and ``init_args``.
@@ -21,6 +22,8 @@ import gymnasium as gym
 from lightning_ding.config import closest
 from lightning_ding.envs.envpool import PREFIX as ENVPOOL
 from lightning_ding.envs.envpool import EnvPoolVectorEnv
+from lightning_ding.envs.game import PREFIX as PETTINGZOO
+from lightning_ding.envs.game import GameEnv, find_game
 from lightning_ding.envs.wrapper_names import BY_NAME, as_list, check_order, named_wrapper
 
 if TYPE_CHECKING:
@@ -55,6 +58,7 @@ def find_env(env: EnvLike, name: str = "env_id") -> str | Callable[..., Any]:
     Raises:
         ValueError: If there is no such env; the message names the nearest registered id.
         TypeError: If ``env`` is not a name, a mapping or a callable.
+        ImportError: If it is a game, and the extra ``pettingzoo`` is not installed.
 
     Example:
         >>> find_env("CartPole-v1")
@@ -64,6 +68,10 @@ def find_env(env: EnvLike, name: str = "env_id") -> str | Callable[..., Any]:
     """
     if not isinstance(env, str):
         return _find(env, name, AN_ENV, gym.registry)
+    prefix, _, game = env.partition(":")
+    if prefix == PETTINGZOO:
+        find_game(game)
+        return functools.partial(GameEnv, game)
     module, _, own = env.rpartition(":")
     if module == ENVPOOL:
         return functools.partial(EnvPoolVectorEnv, own)

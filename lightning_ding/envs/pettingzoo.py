@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.envs.checks import check_finite
+from lightning_ding.envs.game import spaces_of_players
 
 BoolArray = NDArray[np.bool_]
 Info = dict[str, Any]
@@ -161,17 +162,7 @@ class PettingZooVectorEnv(VectorEnv[Any, Any, Any]):
         """Names of the seats."""
         self.num_players = len(self.agents)
         """P."""
-        for kind, space_of in (("observation", env.observation_space), ("action", env.action_space)):
-            first = space_of(self.agents[0])
-            _check_space(kind, first, may_be_dict=kind == "observation")
-            for agent in self.agents[1:]:
-                if space_of(agent) != first:
-                    raise ValueError(
-                        f"all players must have equal {kind} spaces, got {self.agents[0]}: {first} and {agent}: "
-                        f"{space_of(agent)}; supersuit's wrappers can pad them"
-                    )
-        self.single_observation_space = env.observation_space(self.agents[0])
-        self.single_action_space = env.action_space(self.agents[0])
+        self.single_observation_space, self.single_action_space = spaces_of_players(env)
         players_obs = batch_space(self.single_observation_space, self.num_players)
         self.observation_space = batch_space(players_obs, self.num_envs)
         self.action_space = batch_space(batch_space(self.single_action_space, self.num_players), self.num_envs)
@@ -237,14 +228,6 @@ class PettingZooVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _info(self) -> Info:
         return {"active": self._active.copy(), "seat": self._seat.copy()}
-
-
-def _check_space(kind: str, space: spaces.Space[Any], may_be_dict: bool) -> None:
-    if may_be_dict and isinstance(space, spaces.Dict):
-        for below in space.spaces.values():
-            _check_space(kind, below, may_be_dict)
-    elif not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
-        raise TypeError(f"the {kind} space must be Box, Discrete, MultiDiscrete or MultiBinary, got {space}")
 
 
 def _put(arrays: Any, where: tuple[int, int], value: Any) -> None:

@@ -51,8 +51,19 @@ OFFLINE |= {name: f"{name}_cartpole.yaml" for name in ("discrete_cql", "dt")}
 REWARDED = {name: f"{name}_mountaincar.yaml" for name in ("rnd", "icm")}
 REWARDED |= {"gail": "gail_cartpole.yaml", "her": "her_bitflip.yaml"}
 """The recipes of reward models and of hindsight, see test_reward_recipes.py."""
-PACKAGED = {"ppo_lunarlander": "ppo_lunarlander.yaml"}
-"""The recipes for envs of optional packages, see test_packaged_recipes.py."""
+PACKAGES = {
+    "dqn_connect_four": "pettingzoo",
+    "dqn_pong": "ale_py",
+    "dqn_tictactoe": "pettingzoo",
+    "ppo_lunarlander": "Box2D",
+    "ppo_minigrid": "minigrid",
+    "sac_bipedalwalker": "Box2D",
+    "sac_hopper": "mujoco",
+    "sac_lunarlander_continuous": "Box2D",
+    "td3_halfcheetah": "mujoco",
+    "tqc_lunarlander_continuous": "Box2D",
+}
+"""The recipes for envs of optional packages, and the package that each needs, see test_packaged_recipes.py."""
 
 EVERY = pytest.mark.parametrize("name", TWINS)
 
@@ -97,13 +108,13 @@ def test_every_recipe_and_every_yaml_is_known_here() -> None:
     files = {file.name for file in RECIPES.rglob("*.*") if not file.name.startswith("parallel_")}
     assert {name for name in files if name.endswith(".py")} - {"__init__.py"} == {
         *TWINS,
-        *(f"{name}.py" for name in (*OFFLINE, *REWARDED, *PACKAGED)),
+        *(f"{name}.py" for name in (*OFFLINE, *REWARDED, *PACKAGES)),
     }
     assert {name for name in files if name.endswith(".yaml")} == {
         *TWINS.values(),
         *OFFLINE.values(),
         *REWARDED.values(),
-        *PACKAGED.values(),
+        *(f"{name}.yaml" for name in PACKAGES),
     }
 
 
