@@ -57,8 +57,8 @@ class GameEnv(gym.Env[Any, np.int64]):
     episode, whoever made the last move: if the agent loses by a move of its opponent, that step has the reward of -1.
 
     The seat of the agent and the seed of the game are drawn from the env's random numbers at each reset. The seat is in
-    the info of the reset. All players have the same space of observations, which include an ``action_mask`` in
-    PettingZoo's games. Illegal moves are handled by the game; PettingZoo's games end with a reward of -1.
+    the info of the reset. All players have the same space of observations. An ``action_mask`` in it, as PettingZoo's
+    games have one, marks the legal moves, and all other moves raise an error.
 
     A saved state holds the moves of the game, which are made again to restore it. A game may therefore only draw from
     random numbers that the seed of its reset determines.
@@ -107,6 +107,7 @@ class GameEnv(gym.Env[Any, np.int64]):
         self._fixed_seat = seat
         self._number: int | None = None  # of the opponent
         self._moves: list[int | None] = []  # of all players since the reset; None removes one that has left
+        self._obs: Any = None  # of the agent
 
     @property
     def seat(self) -> int:
@@ -127,20 +128,20 @@ class GameEnv(gym.Env[Any, np.int64]):
         self._number = None if self.opponents is None else self.opponents.draw(rng)
         self._moves = []
         self._game.reset(seed=self._seed)
-        obs, _, terminated, truncated = self._until_turn()
+        _, terminated, truncated = self._until_turn()
         if terminated or truncated:
             raise RuntimeError(f"the game ended before the first move of {self._players[self._seat]}")
-        return obs, {"seat": self._seat}
+        return self._obs, {"seat": self._seat}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
         """Make a move, and let the others move until it is the agent's turn again or the game is over for it.
 
         Raises:
-            ValueError: If an opponent makes an illegal move.
+            ValueError: If the agent or an opponent makes an illegal move.
         """
-        self._move(int(action))
-        obs, reward, terminated, truncated = self._until_turn()
-        return obs, reward, terminated, truncated and not terminated, {}
+        self._move(self._checked("action", action, legal_moves(self._obs, self.action_space)))
+        reward, terminated, truncated = self._until_turn()
+        return self._obs, reward, terminated, truncated, {}
 
     def render(self) -> Any:
         """Return the picture of the game, or show it, as ``render_mode`` says."""
@@ -165,17 +166,19 @@ class GameEnv(gym.Env[Any, np.int64]):
         self._game.reset(seed=self._seed)
         for move in state["moves"]:
             self._move(move)
+        self._obs = self._game.last()[0] if self._game.agents else None
 
     # ------------------------------------------------------------------ the game
 
-    def _until_turn(self) -> tuple[Any, float, bool, bool]:
-        """Let the others move until the agent is selected; return what the game shows and gives it."""
+    def _until_turn(self) -> tuple[float, bool, bool]:
+        """Let the others move until the agent is selected; return its reward, and how the game has ended for it."""
         game, own = self._game, self._players[self._seat]
         while game.agents:
             name = game.agent_selection
             obs, reward, terminated, truncated, _ = game.last()
             if name == own:
-                return obs, float(reward), bool(terminated), bool(truncated)
+                self._obs = obs
+                return float(reward), bool(terminated), bool(truncated)
             self._move(None if terminated or truncated else self._move_of_opponent(obs))
         raise RuntimeError(f"the game ended without a last observation and reward of {own}")
 
@@ -187,8 +190,10 @@ class GameEnv(gym.Env[Any, np.int64]):
             move = self._own_opponent(obs, self.np_random)
         else:
             return random_move(legal, self.np_random)
-        if move not in legal:
-            raise ValueError(f"an opponent must return one of the legal moves {legal.tolist()}, got {move!r}")
+        return self._checked("the opponent's move", move, legal)
+
+    def _checked(self, name: str, move: Any, legal: NDArray[np.int64]) -> int:
+        require(move in legal, name, f"one of the legal moves {legal.tolist()}", move)
         return int(move)
 
     def _move(self, move: int | None) -> None:
@@ -253,7 +258,7 @@ def find_game(name: str) -> Callable[..., Any]:
 
     Example:
         >>> find_game("connect_four_v3").__name__
-        'env'
+        'raw_env'
     """
     try:
         home = import_module(GAMES)
@@ -270,7 +275,8 @@ def find_game(name: str) -> Callable[..., Any]:
         raise ValueError(f"the name of a game must be {allowed}, got {name!r}{hint}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # PettingZoo 1.27 prefers its registry, older ones have none
-        return cast(Callable[..., Any], import_module(f"{GAMES}.{name}").env)
+        module = import_module(f"{GAMES}.{name}")
+    return cast(Callable[..., Any], module.raw_env)  # env checks moves too, which takes three times as long
 
 
 def _find_opponent(opponent: str | Opponent) -> Opponent | None:

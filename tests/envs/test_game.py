@@ -85,15 +85,12 @@ def test_results_of_tic_tac_toe(seat: int, others: tuple[int, ...], moves: tuple
     assert rewards == [(0, False, False)] * (len(moves) - 1) + [(reward, True, False)]
 
 
-def test_illegal_move_loses_the_game() -> None:
-    with pytest.warns(UserWarning, match="Illegal move"):
-        (step,) = play(GameEnv("tictactoe_v3", first, seat=1), 0)
-    assert step[1:4] == (-1, True, False)
-
-
-def test_illegal_move_of_an_opponent_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"one of the legal moves \[1, 2, 3, 4, 5, 6, 7, 8\], got 0"):
+def test_illegal_moves_are_refused() -> None:
+    message = r"must be one of the legal moves \[1, 2, 3, 4, 5, 6, 7, 8\], got 0"
+    with pytest.raises(ValueError, match=f"the opponent's move {message}"):
         play(GameEnv("tictactoe_v3", opponent=passes, seat=0), 0)
+    with pytest.raises(ValueError, match=f"action {message}"):
+        play(GameEnv("tictactoe_v3", opponent=first, seat=1), 0)
 
 
 def test_perfect_player_never_loses_and_beats_the_first_legal_move() -> None:
