@@ -5,7 +5,7 @@
 
 Trains for a million env steps, 4 million frames, and evaluates the best checkpoint on 20 complete games. The wrappers
 are those of Mnih et al. 2015, without sticky actions; the other settings are those of RL Baselines3 Zoo for Atari,
-except for a shorter run and shorter schedules: 10,000 random steps at the start, and exploration for 100,000 steps.
+except for double Q-learning and shorter schedules: 10,000 random steps at the start, and exploration for 100,000 steps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_ENV_STEP = 1_000_000
 CONFIG = {
     "random_collect_size": 10_000,
     "model": {"dueling": False},
-    "learn": {"update_per_collect": 8, "batch_size": 32, "learning_rate": 1e-4, "target_update_freq": 1000, "double_q": False},
+    "learn": {"update_per_collect": 8, "batch_size": 32, "learning_rate": 1e-4, "target_update_freq": 250},
     "collect": {"n_sample": 32},
     "other": {"eps": {"end": 0.01}, "replay_buffer": {"replay_buffer_size": 100_000, "frame_stack": 4}},
     "eval": {"evaluator": {"eval_freq": 12_500, "n_episode": 20}},

@@ -25,7 +25,7 @@ MAX_ENV_STEP = 60_000
 CONFIG = {
     "discount_factor": 0.95,  # an early win is worth more than a late one
     "model": {"encoder_hidden_size_list": [128, 128], "dueling": False},
-    "learn": {"update_per_collect": 16, "batch_size": 128, "target_update_freq": 100, "lr_scheduler": {"type": "linear"}},
+    "learn": {"update_per_collect": 16, "target_update_freq": 100, "lr_scheduler": {"type": "linear"}},
     "collect": {"n_sample": 128},
     "other": {"eps": {"end": 0.1, "decay": 20_000}, "replay_buffer": {"replay_buffer_size": 20_000}},
     "eval": {"evaluator": {"eval_freq": 1000, "n_episode": 200}},

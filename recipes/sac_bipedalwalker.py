@@ -21,13 +21,13 @@ ENV_ID = "BipedalWalker-v3"
 NUM_ENVS = 4
 MAX_ENV_STEP = 500_000
 CONFIG = {
+    "compile": "auto",
     "random_collect_size": 10_000,
     "discount_factor": 0.98,
     "learn": {
         "update_per_collect": 64,
         **dict.fromkeys(("learning_rate_q", "learning_rate_policy", "learning_rate_alpha"), 7.3e-4),
         "target_theta": 0.02,
-        "compile": "auto",
     },
     "collect": {"n_sample": 64},
     "other": {"replay_buffer": {"replay_buffer_size": 300_000}},

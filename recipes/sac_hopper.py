@@ -22,8 +22,9 @@ ENV_ID = "Hopper-v5"
 NUM_ENVS = 4
 MAX_ENV_STEP = 300_000
 CONFIG = {
+    "compile": "auto",
     "random_collect_size": 10_000,
-    "learn": {"update_per_collect": 4, "compile": "auto"},
+    "learn": {"update_per_collect": 4},
     "collect": {"n_sample": 4},
     "eval": {"evaluator": {"eval_freq": 10_000, "n_episode": 20}},
 }

@@ -22,8 +22,9 @@ ENV_ID = "HalfCheetah-v5"
 NUM_ENVS = 4
 MAX_ENV_STEP = 100_000
 CONFIG = {
+    "compile": "auto",
     "random_collect_size": 10_000,
-    "learn": {"update_per_collect": 4, "learning_rate_actor": 1e-3, "learning_rate_critic": 1e-3, "compile": "auto"},
+    "learn": {"update_per_collect": 4, "learning_rate_actor": 1e-3, "learning_rate_critic": 1e-3},
     "collect": {"n_sample": 4, "noise_sigma": 0.1},
     "eval": {"evaluator": {"eval_freq": 5000, "n_episode": 20}},
 }

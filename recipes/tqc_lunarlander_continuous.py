@@ -22,6 +22,7 @@ ENV_ID = "LunarLanderContinuous-v3"
 NUM_ENVS = 4
 MAX_ENV_STEP = 200_000
 CONFIG = {
+    "compile": "auto",
     "random_collect_size": 10_000,
     "model": {"ensemble_num": 2},
     "learn": {
@@ -29,7 +30,6 @@ CONFIG = {
         **dict.fromkeys(("learning_rate_q", "learning_rate_policy", "learning_rate_alpha"), 7.3e-4),
         "lr_scheduler": {"type": "linear"},
         "target_theta": 0.01,
-        "compile": "auto",
     },
     "collect": {"n_sample": 4},
     "eval": {"evaluator": {"eval_freq": 10_000, "n_episode": 20}},

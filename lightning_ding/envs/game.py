@@ -274,7 +274,7 @@ def find_game(name: str) -> Callable[..., Any]:
         allowed = f"one of {', '.join(known)}, or the dotted path of a function"
         raise ValueError(f"the name of a game must be {allowed}, got {name!r}{hint}")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # PettingZoo 1.27 prefers its registry, older ones have none
+        warnings.simplefilter("ignore", DeprecationWarning)  # PettingZoo 1.27 prefers its registry
         module = import_module(f"{GAMES}.{name}")
     return cast(Callable[..., Any], module.raw_env)  # env checks moves too, which takes three times as long
 
