@@ -10,6 +10,7 @@ games against a random player; a return is 1 for a win, 0 for a draw and -1 for 
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from lightning import Trainer, seed_everything
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -19,7 +20,7 @@ from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
 
 ENV_ID = "pettingzoo:connect_four_v3"
-SELF_PLAY = {"newest_share": 0.3, "past_share": 0.2, "snapshot_interval": 5_000}
+SELF_PLAY: dict[str, Any] = {"newest_share": 0.3, "past_share": 0.2, "snapshot_interval": 5_000}
 NUM_ENVS = 32
 MAX_ENV_STEP = 60_000
 CONFIG = {

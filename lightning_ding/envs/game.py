@@ -85,6 +85,8 @@ class GameEnv(gym.Env[Any, np.int64]):
         ((0.0, False), (-1.0, True))
     """
 
+    action_space: spaces.Discrete
+
     def __init__(
         self, game: str | Callable[..., Any], opponent: str | Opponent = RANDOM, seat: int | None = None, **kwargs: Any
     ) -> None:
@@ -93,9 +95,10 @@ class GameEnv(gym.Env[Any, np.int64]):
             given = f"{type(self._game).__name__}; PettingZooVectorEnv takes parallel games"
             raise TypeError(f"game must be a turn-based (AEC) env of PettingZoo, got {given}")
         self._players = list(self._game.possible_agents)
-        self.observation_space, self.action_space = spaces_of_players(self._game)
-        if not isinstance(self.action_space, spaces.Discrete):
-            raise TypeError(f"game must have Discrete actions, got {self.action_space}")
+        self.observation_space, action_space = spaces_of_players(self._game)
+        if not isinstance(action_space, spaces.Discrete):
+            raise TypeError(f"game must have Discrete actions, got {action_space}")
+        self.action_space = action_space
         seats = f"None, or in [0, {len(self._players)})"
         require(seat is None or 0 <= seat < len(self._players), "seat", seats, seat)
         self._own_opponent = _find_opponent(opponent)
