@@ -147,7 +147,7 @@ PROOFS = {
     "td3_halfcheetah": Proof("td3_halfcheetah", "HalfCheetah-v5", 100_000, 2500, seeds=(0,)),
     "ppo_minigrid": Proof("ppo_minigrid", "minigrid:MiniGrid-DoorKey-5x5-v0", 100_000, 0.9),
     "dqn_pong": Proof("dqn_pong", "lightning_ding.envs.make_atari", 1_000_000, 10, seeds=(0,)),
-    "dqn_tictactoe": Proof("dqn_tictactoe", "pettingzoo:tictactoe_v3", 60_000, 0.8),
+    "dqn_tictactoe": Proof("dqn_tictactoe", "pettingzoo:tictactoe_v3", 150_000, 0.8),
     "dqn_connect_four": Proof("dqn_connect_four", "pettingzoo:connect_four_v3", 100_000, 0.8),
 }
 

@@ -22,7 +22,7 @@ from lightning_ding.policy import DQNPolicy
 ENV_ID = "pettingzoo:tictactoe_v3"
 SELF_PLAY: dict[str, Any] = {"newest_share": 0.3, "past_share": 0.2, "snapshot_interval": 5_000}
 NUM_ENVS = 32
-MAX_ENV_STEP = 60_000
+MAX_ENV_STEP = 150_000
 CONFIG = {
     "discount_factor": 0.95,  # an early win is worth more than a late one
     "model": {"encoder_hidden_size_list": [128, 128], "dueling": False},
