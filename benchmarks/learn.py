@@ -1,8 +1,9 @@
-"""Learning benchmarks: curves of every recipe over three seeds, and of peers with settings from their projects.
+"""Learning benchmarks: curves of every recipe over five seeds, and of peers with settings from their projects.
 
     python -m benchmarks.learn                          # all of benchmarks/proofs.py, some hours on two cores
     python -m benchmarks.learn --only dqn_cartpole      # writes docs/results/learn/dqn_cartpole.json
     python -m benchmarks.learn --jobs 2                 # this project and Stable-Baselines3 at the same time
+    python -m benchmarks.learn --keep config            # only the runs that the files lack, or have with other settings
     python -m benchmarks.learn --sides tianshou         # all experiments for which Tianshou has an example
     python -m benchmarks.curves                         # draws docs/results/learning/*.png, and learning.md
 
@@ -39,6 +40,8 @@ PEERS: dict[str, Any] = {"peer": zoo, "tianshou": tianshou_side}
 SIDES = ("ours", *PEERS)
 ARGUMENTS = ("ENV_KWARGS", "EVAL_ENV_KWARGS", "NORM_OBS", "WRAPPERS")
 """Constants of recipes that are arguments of the datamodule."""
+KEEP = ("none", "config", "commit")
+"""Which runs in a file are not repeated: none, those with the same settings, or those of the same commit as well."""
 
 
 def train(proof: Proof, seed: int) -> Run:
@@ -116,8 +119,16 @@ def has_peer(proof: Proof, side: str) -> bool:
     return bool(PEERS[side].has(proof.recipe, proof.env_id)) and not proof.has_defaults
 
 
-def in_processes(name: str, sides: Sequence[str], seeds: Sequence[int], budget: int, jobs: int, folder: Path) -> None:
-    """Run all seeds of all sides, ``jobs`` at a time, and write each as soon as it ends."""
+def in_processes(name: str, tasks: Sequence[tuple[int, str]], budget: int, jobs: int, folder: Path) -> None:
+    """Run seeds of sides, ``jobs`` at a time, and write each as soon as it ends.
+
+    Args:
+        name: A key of ``PROOFS``.
+        tasks: Pairs of a seed and a side.
+        budget: Env steps of each run.
+        jobs: Processes at a time.
+        folder: Folder of the JSON files.
+    """
     lock = Lock()
 
     def start(task: tuple[int, str]) -> None:
@@ -134,14 +145,55 @@ def in_processes(name: str, sides: Sequence[str], seeds: Sequence[int], budget: 
             save(name, budget, side, run, folder)
 
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(start, [(seed, side) for seed in seeds for side in sides]))
+        list(pool.map(start, tasks))
+
+
+def missing(name: str, sides: Sequence[str], seeds: Sequence[int], keep: str, folder: Path) -> list[tuple[int, str]]:
+    """Return the seeds and sides that have to run.
+
+    Args:
+        name: A key of ``PROOFS``.
+        sides: Sides that are asked for.
+        seeds: Seeds that are asked for.
+        keep: One of ``KEEP``.
+        folder: Folder of the JSON files.
+    """
+    record, now = read(name, folder), commit()
+    known = set()
+    for side in sides if keep != "none" else ():
+        for run in kept_runs(record, name, side):
+            if keep == "config" or (run["commit"] == now and not now.endswith("+")):
+                known.add((run["seed"], side))
+    return [(seed, side) for seed in seeds for side in sides if (seed, side) not in known]
+
+
+def read(name: str, folder: Path) -> dict[str, Any]:
+    """Return what the JSON file of an experiment holds; nothing if there is none."""
+    file = folder / f"{name}.json"
+    record: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    return record
+
+
+def settings_of(name: str, side: str) -> dict[str, Any]:
+    """Return the settings of an experiment as JSON has them."""
+    proof = PROOFS[name]
+    config = proof.config() if side == "ours" else PEERS[side].settings(proof.recipe, proof.env_id)
+    settings: dict[str, Any] = json.loads(json.dumps(config))
+    return settings
+
+
+def kept_runs(record: dict[str, Any], name: str, side: str) -> list[Any]:
+    """Return the runs of a side that have the settings of today; none if any of these changed."""
+    made: dict[str, Any] = record.get(side, {})
+    return list(made["runs"]) if made.get("config") == settings_of(name, side) else []
 
 
 def save(name: str, budget: int, side: str, run: Run, folder: Path) -> None:
-    """Write a run and its commands to the file; runs of other sides and seeds in the file are kept."""
-    proof, file = PROOFS[name], folder / f"{name}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    record: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    """Write a run and its command to the file.
+
+    Runs of other sides in the file are kept, and those of other seeds if they have the same settings.
+    """
+    proof, record = PROOFS[name], read(name, folder)
     record |= {"recipe": proof.recipe, "env_id": proof.env_id, "budget": budget, "bar": proof.bar}
     if proof.end_bar is not None:
         record["end_bar"] = proof.end_bar
@@ -149,10 +201,10 @@ def save(name: str, budget: int, side: str, run: Run, folder: Path) -> None:
         record["is_ceiling"] = True
     how = {"command": " ".join(["python -m benchmarks.learn", *sys.argv[1:]]), "commit": commit()}
     how |= {"time": time.strftime("%Y-%m-%d %H:%M:%S"), "machine": machine()}
-    kept = {one["seed"]: one for one in record.get(side, {}).get("runs", [])} | {run["seed"]: {**run, **how}}
-    config = proof.config() if side == "ours" else PEERS[side].settings(proof.recipe, proof.env_id)
-    record[side] = {"config": config, "runs": [kept[seed] for seed in sorted(kept)]}
-    file.write_text(json.dumps(record) + "\n")
+    by_seed = {one["seed"]: one for one in [*kept_runs(record, name, side), {**run, **how}]}
+    record[side] = {"config": settings_of(name, side), "runs": [by_seed[seed] for seed in sorted(by_seed)]}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(record) + "\n")
 
 
 def commit() -> str:
@@ -161,7 +213,8 @@ def commit() -> str:
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=proofs.RECIPES).stdout.strip()
 
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", "../lightning_ding", "../datamodules", ".")
+    folders = ("../lightning_ding", "../callbacks", "../datamodules", ".")
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", *folders)
     return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
 
 
@@ -185,6 +238,9 @@ def main() -> None:
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--budget", type=int, help="number of env steps; by default that in benchmarks/proofs.py")
+    parser.add_argument(
+        "--keep", choices=KEEP, default="none", help="which runs in the files are not repeated (default: %(default)s)"
+    )
     parser.add_argument("--out", type=Path, default=Path("docs/results/learn"), help="folder of the JSON files")
     parser.add_argument("--run", choices=PROOFS, help="run one seed in this process and print JSON")
     parser.add_argument("--side", choices=SIDES, default="ours", help="implementation that --run runs")
@@ -199,10 +255,15 @@ def main() -> None:
         print(json.dumps(run_one(options.run, options.side, (options.seeds or (0,))[0], budget)))
         return
     for name in options.only:
+        made = read(name, options.out).get("budget")
+        if made not in (None, options.budget or PROOFS[name].budget):
+            parser.error(f"{options.out / name}.json has runs of {made} env steps: delete it, or choose another --out")
+    for name in options.only:
         proof = PROOFS[name]
         sides = [side for side in options.sides if side == "ours" or has_peer(proof, side)]
         budget = options.budget or proof.budget
-        in_processes(name, sides, options.seeds or proof.seeds, budget, options.jobs, options.out)
+        tasks = missing(name, sides, options.seeds or proof.seeds, options.keep, options.out)
+        in_processes(name, tasks, budget, options.jobs, options.out)
 
 
 if __name__ == "__main__":

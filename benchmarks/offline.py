@@ -1,7 +1,9 @@
 """Offline learning: data sets that our own commands make, and what each algorithm learns from them.
 
-    python -m benchmarks.offline --data runs/offline                    # makes the data sets
-    python -m benchmarks.offline --data runs/offline --only td3_bc iql  # these algorithms, three seeds each
+    python -m benchmarks.offline                                        # makes the data sets and trains on them
+    python -m benchmarks.offline --only_data                            # only makes the data sets
+    python -m benchmarks.offline --only td3_bc iql                      # these algorithms, five seeds each
+    python -m benchmarks.offline --keep config                          # what the file lacks
     python -m benchmarks.offline --side tianshou --only td3_bc cql      # Tianshou's, on the same data
     python -m benchmarks.offline --table                                # docs/results/offline.json as a table
 
@@ -25,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import proofs, tianshou_offline
-from benchmarks.learn import commit, machine
+from benchmarks.learn import KEEP, commit, machine
 from lightning_ding.config import deep_merge
 
 SETS = {
@@ -91,7 +93,8 @@ def train(name: str, file: Path, seed: int) -> dict[str, Any]:
     (scores,) = trainer.test(policy, datamodule, verbose=False)
     found = datamodule.statistics
     data = {"transitions": found.transitions, "mean": found.return_mean, "max": found.return_max}
-    return {"seed": seed, "seconds": seconds, "return": scores["test/return_mean"], "data": data}
+    result = {"seed": seed, "seconds": seconds, "return": scores["test/return_mean"], "data": data}
+    return {**result, "config": settings_of(name, "ours")}
 
 
 def train_peer(name: str, file: Path, seed: int) -> dict[str, Any]:
@@ -101,7 +104,33 @@ def train_peer(name: str, file: Path, seed: int) -> dict[str, Any]:
     recipe, found = proofs.load(name), load_dataset(file).statistics()
     run = tianshou_offline.train(name, file, recipe.ENV_ID, updates_of(name), N_EVALUATION, seed)
     data = {"transitions": found.transitions, "mean": found.return_mean, "max": found.return_max}
-    return {**run, "side": "tianshou", "config": tianshou_offline.SETTINGS[name], "data": data}
+    return {**run, "side": "tianshou", "config": settings_of(name, "tianshou"), "data": data}
+
+
+def settings_of(name: str, side: str) -> dict[str, Any]:
+    """Return the settings of an algorithm, with the number of updates of ours, as JSON has them."""
+    ours = {**proofs.load(name).CONFIG, "updates": updates_of(name)}
+    config = ours if side == "ours" else tianshou_offline.SETTINGS[name]
+    settings: dict[str, Any] = json.loads(json.dumps(config))
+    return settings
+
+
+def is_made(name: str, side: str, seed: int, keep: str, result: Path) -> bool:
+    """Return whether the result file has a run that does not have to be repeated.
+
+    Args:
+        name: A key of ``ALGORITHMS``.
+        side: A key of ``LABELS``.
+        seed: Seed of the run.
+        keep: One of ``benchmarks.learn.KEEP``.
+        result: JSON file of the results.
+    """
+    record = json.loads(result.read_text()) if result.is_file() else {}
+    runs = [run for run in record.get(name, ()) if (side_of(run), run["seed"]) == (side, seed)]
+    if keep == "none" or not runs or runs[0].get("config") != settings_of(name, side):
+        return False
+    now = commit()
+    return keep == "config" or (runs[0]["commit"] == now and not now.endswith("+"))
 
 
 def updates_of(name: str) -> int:
@@ -143,8 +172,12 @@ def main() -> None:
     """Make the data set and train what is asked for, or print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=FOLDER, help="folder of the data set")
-    parser.add_argument("--only", nargs="*", choices=ALGORITHMS, default=[], help="algorithms to train")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="seeds of each")
+    parser.add_argument("--only_data", action="store_true", help="make the data sets, and train nothing")
+    parser.add_argument("--only", nargs="+", choices=ALGORITHMS, help="algorithms to train; by default all")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4], help="seeds of each")
+    parser.add_argument(
+        "--keep", choices=KEEP, default="none", help="which runs in the file are not repeated (default: %(default)s)"
+    )
     parser.add_argument("--side", choices=LABELS, default="ours", help="implementation to run (default: ours)")
     parser.add_argument("--out", type=Path, default=RESULT, help="JSON file of the results")
     parser.add_argument("--table", action="store_true", help="print the results as a table")
@@ -152,7 +185,9 @@ def main() -> None:
     if options.table:
         print(table(options.out))
         return
-    unknown = [name for name in options.only if options.side != "ours" and name not in tianshou_offline.SETTINGS]
+    trainable = list(ALGORITHMS) if options.side == "ours" else list(tianshou_offline.SETTINGS)
+    wanted = options.only or trainable
+    unknown = [name for name in wanted if name not in trainable]
     if unknown:
         parser.error(f"--only must be of {', '.join(tianshou_offline.SETTINGS)} with --side tianshou, got {unknown}")
     import torch
@@ -160,13 +195,19 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.getLogger("lightning").setLevel(logging.ERROR)
-    wanted = options.only or ALGORITHMS
-    files = {name: make_data(name, options.data) for name in {ALGORITHMS[one] for one in wanted}}
-    for name in options.only:
-        for seed in options.seeds:
-            run = (train if options.side == "ours" else train_peer)(name, files[ALGORITHMS[name]], seed)
-            print(f"{name:>8} seed {seed}: {run['return']:8.1f}, data {run['data']['mean']:.1f}", flush=True)
-            save(name, run, options.out)
+    tasks = [
+        (name, seed)
+        for name in wanted
+        for seed in options.seeds
+        if options.only_data or not is_made(name, options.side, seed, options.keep, options.out)
+    ]
+    files = {name: make_data(name, options.data) for name in {ALGORITHMS[one] for one, _ in tasks}}
+    if options.only_data:
+        return
+    for name, seed in tasks:
+        run = (train if options.side == "ours" else train_peer)(name, files[ALGORITHMS[name]], seed)
+        print(f"{name:>8} seed {seed}: {run['return']:8.1f}, data {run['data']['mean']:.1f}", flush=True)
+        save(name, run, options.out)
 
 
 if __name__ == "__main__":

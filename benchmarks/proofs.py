@@ -38,7 +38,7 @@ class Proof:
     """Overrides of the recipe's CONFIG on this env."""
     num_envs: int | None = None
     """Envs; None means the recipe's ``NUM_ENVS``, or 8."""
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Seeds, if none are asked for."""
     evaluations: int = 25
     """Points of the curve."""
@@ -128,7 +128,7 @@ PROOFS = {
     "redq_pendulum": Proof("redq", "Pendulum-v1", 8_000, -200),
     "tqc_pendulum": Proof("tqc", "Pendulum-v1", 15_000, -200),
     "ppo_pendulum": Proof("ppo", "Pendulum-v1", 200_000, -250, PPO_PENDULUM),
-    "ppo_lunarlander": Proof("ppo", "LunarLander-v3", 1_000_000, 200, PPO_LANDER, num_envs=16, seeds=(0,)),
+    "ppo_lunarlander": Proof("ppo", "LunarLander-v3", 1_000_000, 200, PPO_LANDER, num_envs=16),
     "rnd_mountaincar": Proof("rnd", "MountainCar-v0", 150_000, -150),
     "icm_mountaincar": Proof("icm", "MountainCar-v0", 150_000, -150),
     "dqn_mountaincar": Proof("rnd", "MountainCar-v0", 150_000, -150, without=("reward_model",)),  # does not reach it
@@ -139,16 +139,16 @@ PROOFS = {
     "dqn_defaults_acrobot": Proof("dqn", "Acrobot-v1", 100_000, -100, has_defaults=True),
     "a2c_defaults_cartpole": Proof("a2c", "CartPole-v1", 300_000, 475, has_defaults=True, end_bar=450),
     "a2c_defaults_acrobot": Proof("a2c", "Acrobot-v1", 300_000, -100, has_defaults=True, end_bar=-120),
-    "dqn_lunarlander": Proof("dqn", "LunarLander-v3", 300_000, 200, DQN_LANDER, seeds=(0,)),
-    "sac_lunarlander_continuous": Proof("sac_lunarlander_continuous", CONTINUOUS_LANDER, 200_000, 200, seeds=(0,)),
-    "tqc_lunarlander_continuous": Proof("tqc_lunarlander_continuous", CONTINUOUS_LANDER, 200_000, 200, seeds=(0,)),
-    "sac_bipedalwalker": Proof("sac_bipedalwalker", "BipedalWalker-v3", 500_000, 250, seeds=(0,)),
-    "sac_hopper": Proof("sac_hopper", "Hopper-v5", 300_000, 2000, seeds=(0,)),
-    "td3_halfcheetah": Proof("td3_halfcheetah", "HalfCheetah-v5", 100_000, 2500, seeds=(0,)),
+    "dqn_lunarlander": Proof("dqn", "LunarLander-v3", 300_000, 200, DQN_LANDER),
+    "sac_lunarlander_continuous": Proof("sac_lunarlander_continuous", CONTINUOUS_LANDER, 200_000, 200),
+    "tqc_lunarlander_continuous": Proof("tqc_lunarlander_continuous", CONTINUOUS_LANDER, 200_000, 200),
+    "sac_bipedalwalker": Proof("sac_bipedalwalker", "BipedalWalker-v3", 500_000, 250),
+    "sac_hopper": Proof("sac_hopper", "Hopper-v5", 300_000, 2000),
+    "td3_halfcheetah": Proof("td3_halfcheetah", "HalfCheetah-v5", 100_000, 2500),
     "ppo_minigrid": Proof("ppo_minigrid", "minigrid:MiniGrid-DoorKey-5x5-v0", 100_000, 0.9),
-    "dqn_pong": Proof("dqn_pong", "lightning_ding.envs.make_atari", 1_000_000, 10, seeds=(0,)),
+    "dqn_pong": Proof("dqn_pong", "lightning_ding.envs.make_atari", 1_000_000, 10),
     "dqn_tictactoe": Proof("dqn_tictactoe", "pettingzoo:tictactoe_v3", 150_000, 0.8),
-    "dqn_connect_four": Proof("dqn_connect_four", "pettingzoo:connect_four_v3", 100_000, 0.8),
+    "dqn_connect_four": Proof("dqn_connect_four", "pettingzoo:connect_four_v3", 60_000, 0.8),
 }
 
 

@@ -65,6 +65,56 @@ def test_implementations_and_seeds_that_are_not_run_again_keep_their_results(tmp
     assert record["ours"]["config"]["nstep"] == 3  # the recipe's
 
 
+def test_runs_with_other_settings_leave_the_file(tmp_path: Path) -> None:
+    run: proofs.Run = {"seed": 0, "seconds": 1.0, "final": 9.0, "curve": [(10, 1.0, 9.0)]}
+    learn.save("dqn_cartpole", 10, "ours", run, tmp_path)
+    record = learn.read("dqn_cartpole", tmp_path)
+    record["ours"]["config"]["nstep"] = 7  # what the recipe had before
+    (tmp_path / "dqn_cartpole.json").write_text(json.dumps(record))
+    learn.save("dqn_cartpole", 10, "ours", {**run, "seed": 1}, tmp_path)
+    assert [one["seed"] for one in learn.read("dqn_cartpole", tmp_path)["ours"]["runs"]] == [1]
+
+
+def test_runs_that_are_kept_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(keep: str) -> list[tuple[int, str]]:
+        return learn.missing("dqn_cartpole", ["ours"], [0, 1], keep, tmp_path)
+
+    monkeypatch.setattr(learn, "commit", lambda: "aaaaaaa")
+    run: proofs.Run = {"seed": 0, "seconds": 1.0, "final": 9.0, "curve": [(10, 1.0, 9.0)]}
+    learn.save("dqn_cartpole", 10, "ours", run, tmp_path)
+    assert [missing(keep) for keep in learn.KEEP] == [[(0, "ours"), (1, "ours")], [(1, "ours")], [(1, "ours")]]
+    monkeypatch.setattr(learn, "commit", lambda: "bbbbbbb")
+    assert missing("commit") == missing("none") == [(0, "ours"), (1, "ours")]
+    monkeypatch.setattr(learn, "commit", lambda: "aaaaaaa+")  # with changes that no commit has
+    assert missing("commit") == missing("none")
+
+
+def test_another_number_of_env_steps_needs_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run: proofs.Run = {"seed": 0, "seconds": 1.0, "final": 9.0, "curve": [(10, 1.0, 9.0)]}
+    learn.save("dqn_cartpole", 10, "ours", run, tmp_path)
+    monkeypatch.setattr(sys, "argv", ["learn", "--only", "dqn_cartpole", "--budget", "20", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        learn.main()
+    assert "dqn_cartpole.json has runs of 10 env steps: delete it, or choose another --out" in capsys.readouterr().err
+
+
+def test_axis_of_returns_of_every_env_is_within_what_is_possible() -> None:
+    possible = {
+        "CartPole-v1": (0, 500),
+        "CartPoleNoVelocity-v1": (0, 500),
+        "BitFlipEnv": (0, 1),
+        "Acrobot-v1": (-500, 0),
+        "MountainCar-v0": (-200, 0),
+        "Pendulum-v1": (-3_300, 0),  # 200 steps, each at least -(pi^2 + 0.1 * 8^2 + 0.001 * 2^2) = -16.3
+        "LunarLander-v3": (-math.inf, 325),
+    }
+    assert {curves.short_name(proof.env_id) for proof in PROOFS.values()} == set(curves.RETURNS) == set(possible)
+    for env, (low, high) in possible.items():
+        assert low <= curves.RETURNS[env][0] < curves.RETURNS[env][1] <= high
+
+
 @pytest.mark.slow
 def test_peer_evaluates_at_regular_steps_and_at_the_end() -> None:
     pytest.importorskip("stable_baselines3")  # of the extra `bench`

@@ -1,0 +1,47 @@
+"""Which runs on data sets are repeated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import offline
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> Path:
+    """Return a result file with seed 0 of ``bc``, made now."""
+    file = tmp_path / "offline.json"
+    offline.save("bc", {"seed": 0, "return": 1.0, "config": offline.settings_of("bc", "ours")}, file)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("seed", "side", "keep", "expected"),
+    [
+        (0, "ours", "none", False),
+        (0, "ours", "config", True),
+        (0, "ours", "commit", True),
+        (1, "ours", "config", False),
+    ],
+)
+def test_run_with_the_same_settings_is_kept_if_asked_for(
+    seed: int, side: str, keep: str, expected: bool, result: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = offline.json.loads(result.read_text())["bc"][0]["commit"].rstrip("+")
+    result.write_text(result.read_text().replace("+", ""))
+    monkeypatch.setattr(offline, "commit", lambda: made)
+    assert offline.is_made("bc", side, seed, keep, result) is expected
+
+
+def test_run_of_another_commit_or_of_changed_files_is_repeated(result: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for commit in ("0000000", "0000000+"):
+        monkeypatch.setattr(offline, "commit", lambda commit=commit: commit)
+        assert offline.is_made("bc", "ours", 0, "commit", result) is False
+
+
+def test_run_with_other_settings_is_repeated(tmp_path: Path) -> None:
+    file = tmp_path / "offline.json"
+    offline.save("bc", {"seed": 0, "return": 1.0, "config": {"updates": 1}}, file)
+    assert offline.is_made("bc", "ours", 0, "config", file) is False
