@@ -1,0 +1,166 @@
+"""The zoo: the tuned settings in recipes/configs, and the returns of the policies that they train.
+
+make zoo                        # trains what has not been measured, draws the curves and writes this page; many hours
+python -m benchmarks.zoo_page   # writes docs/zoo.md from the results of benchmarks.learn and benchmarks.offline
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks import learn, offline
+from benchmarks.curves import short_name
+from benchmarks.intervals import text
+from benchmarks.proofs import PROOFS, RECIPES
+
+RESULTS = Path("docs/results")
+PROOF_OF = {"r2d2_cartpole": "r2d2_no_velocity", "recurrent_ppo_cartpole": "recurrent_ppo_no_velocity"}
+"""Experiments of ``benchmarks/proofs.py`` that do not have the name of their YAML file."""
+HEAD = """# Zoo
+
+An entry is a YAML file with tuned settings, and the return of the policies that they train. `make zoo` reproduces this
+page. It trains five seeds of every entry, leaves out those that [the results](results/learning.md) have with the same
+settings, draws the curves and writes the tables. `make zoo KEEP=commit` repeats the runs of other commits too.
+
+The command of an entry trains seed 0. Add `--seed_everything 1 --data.seed 1` for another seed. `lightning-ding test`
+with the same options and `--ckpt_path PATH` evaluates a checkpoint.
+"""
+ENVS = """
+## Envs
+
+Each run chooses its best policy by its evaluations. The return is the mean of 20 other greedy episodes of that policy;
+the table has the interquartile mean over seeds and its 95 % interval by the bootstrap. These runs do not end early at a
+`stop_value`. `python -m benchmarks.offline --only_data` makes the data sets that some commands name.
+
+| entry | algorithm | env | return | seeds | env steps | command |
+|---|---|---|--:|--:|--:|---|
+"""
+DATA_SETS = """
+## Data sets
+
+The return is the mean of 100 greedy episodes of the last policy of a run; nothing is chosen with the env. The page
+[Results](results.md#data-sets) says how the data were made, and what return they have.
+
+| entry | algorithm | env | return | seeds | updates | command |
+|---|---|---|--:|--:|--:|---|
+"""
+DISTRIBUTED = """
+## Distributed runs
+
+The entries `parallel_*.yaml` are configs of `lightning-ding parallel`. Their returns are on the page
+[Distributed](distributed.md#measurements).
+"""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A YAML file and the returns of the policies that it trains."""
+
+    name: str
+    """Name of the file, without its ending."""
+    algorithm: str
+    env_id: str
+    length: int
+    """Env steps of the run, or updates of a run on a data set."""
+    returns: list[float]
+    """Return of each seed that was run with these settings."""
+    is_offline: bool
+    data: str = ""
+    """Option of the command that names the data set."""
+
+    def row(self) -> str:
+        """Return the line of the table."""
+        file = f"recipes/configs/{self.name}.yaml"
+        cells = [f"[{self.name}](../{file})", f"[{self.algorithm}](algorithms/{self.algorithm}.md)"]
+        cells += [short_name(self.env_id), text(self.returns) if self.returns else "not yet", str(len(self.returns))]
+        cells += [f"{self.length:,}", f"`lightning-ding fit --config {file}{self.data}`"]
+        return f"| {' | '.join(cells)} |"
+
+
+def entries(results: Path) -> Iterator[Entry]:
+    """Yield every entry of the zoo.
+
+    Args:
+        results: Folder of the JSON files of results.
+    """
+    of_data_sets = json.loads((results / "offline.json").read_text())
+    for file in sorted((RECIPES / "configs").glob("*.yaml")):
+        if file.stem.startswith("parallel_"):
+            continue
+        run = yaml.safe_load(file.read_text())
+        algorithm, is_offline = file.stem.rpartition("_")[0], "max_train_iter" in run["data"]
+        found = offline_returns(algorithm, of_data_sets) if is_offline else returns(file.stem, results / "learn")
+        length = run["data"]["max_train_iter" if is_offline else "max_env_step"]
+        option = data_option(file.stem, algorithm)
+        yield Entry(file.stem, algorithm, run["data"]["env_id"], length, found, is_offline, option)
+
+
+def data_option(name: str, algorithm: str) -> str:
+    """Return the option of the command that names the data set of an entry; an empty string if it has none.
+
+    Args:
+        name: Name of the YAML file, without its ending.
+        algorithm: Name of its recipe.
+    """
+    if algorithm in offline.ALGORITHMS:
+        return f" --data.dataset {offline.FOLDER / offline.ALGORITHMS[algorithm]}.npz"
+    proof = PROOFS[PROOF_OF.get(name, name)]
+    if proof.expert is not None:
+        return f" --model.cfg.reward_model.data_path {offline.FOLDER / proof.expert}.npz"
+    return "" if proof.demonstrations is None else f" --data.demonstrations {offline.FOLDER / proof.demonstrations}.npz"
+
+
+def returns(name: str, folder: Path) -> list[float]:
+    """Return the return of each seed that was run with the settings of today.
+
+    Args:
+        name: Name of the YAML file, without its ending.
+        folder: Folder of the JSON files that ``benchmarks.learn`` writes.
+    """
+    proof = PROOF_OF.get(name, name)
+    record = learn.read(proof, folder)
+    is_same = record.get("budget") == PROOFS[proof].budget
+    return [run["final"] for run in learn.kept_runs(record, proof, "ours")] if is_same else []
+
+
+def offline_returns(algorithm: str, record: dict[str, Any]) -> list[float]:
+    """Return the return of each seed of an algorithm for data sets.
+
+    Args:
+        algorithm: A key of ``benchmarks.offline.ALGORITHMS``.
+        record: Results of all algorithms.
+    """
+    ours = [run for run in record.get(algorithm, ()) if offline.side_of(run) == "ours"]
+    settings = offline.settings_of(algorithm, "ours")
+    return [run["return"] for run in ours if run.get("config", settings) == settings]
+
+
+def page(results: Path) -> str:
+    """Return the page.
+
+    Args:
+        results: Folder of the JSON files of results.
+    """
+    found = list(entries(results))
+    tables = ["\n".join(one.row() for one in found if one.is_offline is offline_ones) for offline_ones in (False, True)]
+    return HEAD + ENVS + tables[0] + "\n" + DATA_SETS + tables[1] + "\n" + DISTRIBUTED
+
+
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON files")
+    parser.add_argument("--out", type=Path, default=Path("docs/zoo.md"), help="file of the page")
+    options = parser.parse_args()
+    options.out.write_text(page(options.results))
+
+
+if __name__ == "__main__":
+    main()
