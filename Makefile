@@ -1,12 +1,15 @@
-# make package | train | test | test-failed | test-slow | learning-seeds | same-weights | check | bench | soak | learn | docs | coverage | clean
+# make package | train | test | test-failed | test-slow | pythons | learning-seeds | same-weights | check | bench | soak | learn | zoo | docs | coverage | clean
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+KEEP ?= config
+SIDES ?= ours peer
+JOBS ?= 1
 UV := $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -c constraints.txt
 
-.PHONY: package train test test-failed test-slow learning-seeds same-weights check format bench soak learn docs coverage clean
+.PHONY: package train test test-failed test-slow pythons learning-seeds same-weights check format bench soak learn zoo docs coverage clean
 
 train: $(READY)  ## train DQN on CartPole-v1
 	$(BIN)/python recipes/dqn.py
@@ -19,6 +22,9 @@ test-failed: $(READY)  ## what failed in the last run, once more and alone
 
 test-slow: $(READY)  ## what learns or measures; by hand
 	$(BIN)/python -m pytest -m slow
+
+pythons: $(READY)  ## a choice of the fast tests on Python 3.10 to 3.13, those that are installed
+	$(BIN)/python -m nox
 
 learning-seeds: $(READY)  ## whether the learning tests pass for 20 seeds, with and without AVX2; hours
 	$(BIN)/python -m tests.learning_seeds --seeds 20 --capability default avx2
@@ -51,6 +57,13 @@ learn: $(READY)  ## measure how every algorithm learns, compared with Stable-Bas
 	$(PIP) -e '.[bench,box2d]'
 	$(BIN)/python -m benchmarks.learn
 	$(BIN)/python -m benchmarks.curves
+
+zoo: $(READY)  ## train what the results lack, five seeds of everything, and draw docs/zoo.md and all curves; takes a day
+	$(PIP) -e '.[bench,box2d]'
+	$(BIN)/python -m benchmarks.learn --sides $(SIDES) --keep $(KEEP) --jobs $(JOBS)
+	$(BIN)/python -m benchmarks.offline --keep $(KEEP)
+	$(BIN)/python -m benchmarks.curves
+	$(BIN)/python -m benchmarks.zoo_page
 
 docs: $(READY)  ## the pages of docs/, with the API, into build/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

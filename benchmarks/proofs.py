@@ -84,6 +84,7 @@ PPO_LANDER = {
         "lr_scheduler": {"type": "constant"},
     },
     "collect": {"n_sample": 16_384, "gae_lambda": 0.98},
+    "eval": {"evaluator": {"eval_freq": 400}},
 }
 DQN_ACROBOT = {  # the goal is found by chance, which takes many random actions
     "nstep": 5,

@@ -32,7 +32,7 @@ def test_page_is_what_the_script_writes() -> None:
 def test_every_yaml_of_one_process_is_an_entry() -> None:
     files = {file.stem for file in (ROOT / "recipes" / "configs").glob("*.yaml")}
     assert set(ENTRIES) == {name for name in files if not name.startswith("parallel_")}
-    assert len(ENTRIES) >= 39
+    assert len(ENTRIES) >= 37
 
 
 @pytest.mark.parametrize("name", TRAINED)
