@@ -34,8 +34,13 @@ RETURNS = {
     "MountainCar-v0": (-200, -90),
     "Pendulum-v1": (-1_700, 0),
     "LunarLander-v3": (-400, 320),
+    "LunarLanderContinuous-v3": (-400, 320),
+    "MiniGrid-DoorKey-5x5-v0": (0, 1),
+    "make_atari": (-21, 21),  # Pong
+    "tictactoe_v3": (-1, 1),
+    "connect_four_v3": (-1, 1),
 }
-"""Limits of the axis of returns, within what is possible in the env."""
+"""Limits of the axis of returns, within what is possible in the env; others follow the curves."""
 HEAD = (
     "| experiment | required return | env steps | implementation | best policy, all seeds | best policy, by seed "
     "| seeds that passed | env steps to the return | seconds to the return | total seconds |\n"

@@ -21,6 +21,7 @@ from benchmarks.intervals import text
 from benchmarks.proofs import PROOFS, RECIPES
 
 RESULTS = Path("docs/results")
+ALGORITHMS = RECIPES.parent / "docs" / "algorithms"
 PROOF_OF = {"r2d2_cartpole": "r2d2_no_velocity", "recurrent_ppo_cartpole": "recurrent_ppo_no_velocity"}
 """Experiments of ``benchmarks/proofs.py`` that do not have the name of their YAML file."""
 HEAD = """# Zoo
@@ -95,11 +96,21 @@ def entries(results: Path) -> Iterator[Entry]:
         if file.stem.startswith("parallel_"):
             continue
         run = yaml.safe_load(file.read_text())
-        algorithm, is_offline = file.stem.rpartition("_")[0], "max_train_iter" in run["data"]
+        algorithm, is_offline = algorithm_of(file.stem), "max_train_iter" in run["data"]
         found = offline_returns(algorithm, of_data_sets) if is_offline else returns(file.stem, results / "learn")
         length = run["data"]["max_train_iter" if is_offline else "max_env_step"]
         option = data_option(file.stem, algorithm)
         yield Entry(file.stem, algorithm, run["data"]["env_id"], length, found, is_offline, option)
+
+
+def algorithm_of(name: str) -> str:
+    """Return the algorithm of an entry: the longest start of its name that has a page in docs/algorithms.
+
+    Args:
+        name: Name of the YAML file, without its ending.
+    """
+    pages = {page.stem for page in ALGORITHMS.glob("*.md")}
+    return max((page for page in pages if name.startswith(f"{page}_")), key=len)
 
 
 def data_option(name: str, algorithm: str) -> str:

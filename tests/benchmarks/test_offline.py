@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def result(tmp_path: Path) -> Path:
 def test_run_with_the_same_settings_is_kept_if_asked_for(
     seed: int, side: str, keep: str, expected: bool, result: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = offline.json.loads(result.read_text())["bc"][0]["commit"].rstrip("+")
+    made = json.loads(result.read_text())["bc"][0]["commit"].rstrip("+")
     result.write_text(result.read_text().replace("+", ""))
     monkeypatch.setattr(offline, "commit", lambda: made)
     assert offline.is_made("bc", side, seed, keep, result) is expected

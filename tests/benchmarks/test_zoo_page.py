@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from benchmarks import learn, offline, zoo_page
-from benchmarks.proofs import PROOFS
+from benchmarks.proofs import PROOFS, Run
 from lightning_ding.config import deep_merge, resolve
 from lightning_ding.registry import POLICY_REGISTRY
 
@@ -32,7 +32,12 @@ def test_page_is_what_the_script_writes() -> None:
 def test_every_yaml_of_one_process_is_an_entry() -> None:
     files = {file.stem for file in (ROOT / "recipes" / "configs").glob("*.yaml")}
     assert set(ENTRIES) == {name for name in files if not name.startswith("parallel_")}
-    assert len(ENTRIES) >= 37
+    assert len(ENTRIES) >= 46
+
+
+def test_algorithm_of_an_entry_is_the_longest_one_that_its_name_starts_with() -> None:
+    names = ["ppo_cartpole", "ppo_offpolicy_cartpole", "sac_lunarlander_continuous", "dqn_connect_four"]
+    assert [zoo_page.algorithm_of(name) for name in names] == ["ppo", "ppo_offpolicy", "sac", "dqn"]
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -55,7 +60,7 @@ def test_row_has_the_interquartile_mean_its_interval_and_the_number_of_seeds() -
 
 
 def test_runs_with_other_settings_are_left_out(tmp_path: Path) -> None:
-    run: learn.Run = {"seed": 0, "seconds": 1.0, "final": 9.0, "curve": [(10, 1.0, 9.0)]}
+    run: Run = {"seed": 0, "seconds": 1.0, "final": 9.0, "curve": [(10, 1.0, 9.0)]}
     learn.save("dqn_cartpole", 50_000, "ours", run, tmp_path)
     assert zoo_page.returns("dqn_cartpole", tmp_path) == [9.0]
     file = tmp_path / "dqn_cartpole.json"
