@@ -246,7 +246,7 @@ TASKS = {
     "wandb": Task("log to Weights & Biases, offline", "lightning.md", text=WANDB, package="wandb"),
     "mlflow": Task("log to MLflow", "lightning.md", text=MLFLOW, package="mlflow"),
     "pixels": Task("learn from images", "guides/pixels.md", ("An env with images", "A run")),
-    "game": Task("a game of two players", "guides/games.md", ("Self-play", "Evaluate")),
+    "game": Task("a game of two players", "guides/games.md", ("Self-play with a Trainer",)),
     "from_sb3": Task("come from Stable-Baselines3", "guides/from_sb3.md", ("A run",)),
     "from_cleanrl": Task("come from CleanRL", "guides/from_cleanrl.md", ("A run with the same hyper-parameters",)),
     "from_di_engine": Task("run a config of DI-engine", "from_di_engine.md", text=di_engine_config()),
