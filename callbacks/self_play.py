@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from lightning_ding import nested
 from lightning_ding.config import require
+from lightning_ding.moves import legal_moves, random_move
 from lightning_ding.protocols import run_data
 
 NEWEST = -1
@@ -89,11 +90,8 @@ class SelfPlay(Callback):
             obs: Observation of the player that it plays.
             rng: Random number generator of the env.
         """
-        mask = obs.get("action_mask") if isinstance(obs, Mapping) else None
         if rng.random() < self.random_move:
-            space = self._learner.env_spaces[1]
-            legal = np.arange(space.n) if mask is None else np.flatnonzero(mask)
-            return int(space.start + legal[rng.integers(len(legal))])
+            return random_move(legal_moves(obs, self._learner.env_spaces[1]), rng)
         kept = self._snapshots
         player = self._learner if number == NEWEST else kept[max(number, next(iter(kept)))]
         batch = nested.apply(lambda leaf: np.asarray(leaf)[np.newaxis], obs)

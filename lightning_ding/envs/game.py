@@ -20,6 +20,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from lightning_ding.config import closest, require
+from lightning_ding.moves import legal_moves, random_move
 
 PREFIX = "pettingzoo"
 """Prefix of the names of games in ``env_id``."""
@@ -230,23 +231,6 @@ def _check_space(kind: str, space: spaces.Space[Any], may_be_dict: bool) -> None
             _check_space(kind, below, may_be_dict)
     elif not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
         raise TypeError(f"the {kind} space must be Box, Discrete, MultiDiscrete or MultiBinary, got {space}")
-
-
-def legal_moves(obs: Any, space: spaces.Discrete) -> NDArray[np.int64]:
-    """Return the legal moves: those of the ``action_mask`` of an observation, or all without one.
-
-    Example:
-        >>> legal_moves({"action_mask": np.array([0, 1, 1])}, spaces.Discrete(3)).tolist()
-        [1, 2]
-    """
-    mask = obs.get("action_mask") if isinstance(obs, Mapping) else None
-    chosen = np.arange(space.n) if mask is None else np.flatnonzero(mask)
-    return chosen + space.start
-
-
-def random_move(legal: NDArray[np.int64], rng: np.random.Generator) -> int:
-    """Return one of the legal moves, all with the same probability."""
-    return int(legal[rng.integers(len(legal))])
 
 
 def find_game(name: str) -> Callable[..., Any]:
