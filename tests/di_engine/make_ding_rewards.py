@@ -19,24 +19,12 @@ from unittest import mock
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from tests.di_engine.stored import Values, normal, randomise, store_cases
 from tests.di_engine.tiny_networks import ACTIONS, DIMENSIONS, OBS, body
 
 ROWS, FEATURES, WEIGHT, LARGEST, CLAMP, REVERSE = 6, 5, 0.25, 2.0, 1.0, 0.75
-Values = dict[str, Tensor]
-
-
-def normal(rng: np.random.Generator, *shape: int) -> Tensor:
-    return torch.from_numpy(rng.standard_normal(shape))
-
-
-def randomise(network: nn.Module, rng: np.random.Generator) -> None:
-    """Draw all parameters."""
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.copy_(torch.from_numpy(rng.uniform(-1, 1, tuple(parameter.shape))))
 
 
 def make(kind: Any, network: nn.Module | None, rng: np.random.Generator, **changes: Any) -> tuple[Any, Values]:
@@ -159,16 +147,5 @@ def icm(rng: np.random.Generator) -> Values:
 CASES: dict[str, Callable[[np.random.Generator], Values]] = {"gail": gail, "rnd": rnd, "icm": icm}
 
 
-def main(path: str) -> None:
-    """Compute all cases and write them to a file."""
-    torch.set_default_dtype(torch.float64)
-    values: Values = {}
-    for number, (name, case) in enumerate(CASES.items()):
-        values |= {f"{name}/{key}": one for key, one in case(np.random.default_rng(number)).items()}
-    stored = {key: one.detach().clone().contiguous() for key, one in values.items()}
-    save_file(stored, path, metadata={"DI-engine": "0.5.3"})
-    print(f"{len(stored)} tensors of {len(CASES)} cases in {path}")
-
-
 if __name__ == "__main__":
-    main(sys.argv[1])
+    store_cases(CASES, sys.argv[1])
