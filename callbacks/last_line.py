@@ -16,7 +16,7 @@ from typing_extensions import override
 from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
 
 UNITS = {"env_step": "env steps", "train_iter": "updates"}
-"""What a run counts, by ``Progress.axis``."""
+"""Unit of each counter that ``Progress.axis`` can name."""
 
 
 class LastLine(Callback):

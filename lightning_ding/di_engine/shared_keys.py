@@ -148,11 +148,11 @@ def check_data_set(name: str, path: Any, hint: str) -> str:
 
     Args:
         name: Name of the key, for the error.
-        path: Its value.
-        hint: What to do with DI-engine's data, which are pickled.
+        path: Path of a file, or id of a Minari data set.
+        hint: Advice for the error: how to convert DI-engine's data, which are pickled.
 
     Raises:
-        ValueError: If it is another kind of file.
+        ValueError: If ``path`` has another ending and is no id of Minari.
     """
     allowed = f"an .npz or .safetensors file, or the id of a Minari data set; {hint}"
     require(DATA_SET.search(str(path)) is not None, name, allowed, path)
@@ -166,7 +166,7 @@ EVAL_FREQ = "eval.evaluator.eval_freq"
 
 
 def per_round(cfg: Cfg, family: str) -> tuple[int, int]:
-    """Return what a round adds to ``train_iter`` in DI-engine, and here.
+    """Return the increase of ``train_iter`` in one round: the one in DI-engine, and the one in this package.
 
     With whole episodes, whose length is not known, a round counts as one pass over one minibatch.
     """

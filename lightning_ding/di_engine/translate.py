@@ -253,11 +253,11 @@ def _triple(env_setting: Sequence[Any] | None) -> tuple[Any, Any, Any] | None:
 
 
 def _updates(value: int, theirs: int, here: int) -> int | None:
-    """Return a limit of DI-engine's updates in ours; None for no limit.
+    """Return the limit of updates that corresponds to one of DI-engine; None for no limit.
 
     Args:
-        value: The limit, >= 1.
-        theirs: What a round adds to ``train_iter`` in DI-engine.
-        here: The same here.
+        value: Limit of ``train_iter`` in DI-engine, >= 1.
+        theirs: Increase of ``train_iter`` in one round in DI-engine.
+        here: Increase of ``train_iter`` in one round in this package.
     """
     return limit(value) if value >= UNLIMITED or theirs == here else -(-value // theirs) * here

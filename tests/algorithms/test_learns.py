@@ -117,9 +117,9 @@ def train(
     data: Config | None = None,
     **env_kwargs: Any,
 ) -> tuple[float, Policy[Any]]:
-    """Return the mean greedy return after training, and the policy.
+    """Return the mean return of greedy episodes after training, and the policy.
 
-    What it was before says little: an untrained network of few units is right by chance for some seeds.
+    The return before training is not compared with it: for some seeds, an untrained small network acts well by chance.
     """
     seed = learning_seed()
     torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""What the loggers of Lightning contain after a run, read back from their files."""
+"""Each logger of Lightning has the metrics, settings and checkpoints of a run: the tests read its files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIRST_EVALUATION = 32  # the only one with a video
 
 
 class Written:
-    """What each logger has after a run of 64 env steps."""
+    """A run of 64 env steps with four loggers, and the files that these wrote."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

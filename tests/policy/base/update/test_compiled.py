@@ -1,7 +1,7 @@
-"""Compiled updates do what eager ones do.
+"""Compiled updates give the same numbers as eager ones.
 
-What ``CompiledGradient`` does around the compiler is tested with code that is not compiled, which is fast; that the
-compiler itself changes no number is tested for one algorithm, and for the others in the slow tests.
+Most tests of ``CompiledGradient`` replace the compiler by a function that compiles nothing, which is fast. One test
+compiles the update of one algorithm; the slow tests compile those of all others.
 """
 
 from __future__ import annotations
