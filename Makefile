@@ -57,12 +57,14 @@ learn: $(READY)  ## measure how every algorithm learns, compared with Stable-Bas
 	$(PIP) -e '.[bench,box2d]'
 	$(BIN)/python -m benchmarks.learn
 	$(BIN)/python -m benchmarks.curves
+	$(BIN)/python -m benchmarks.versus
 
 zoo: $(READY)  ## train what the results lack, five seeds of everything, and draw docs/zoo.md and all curves; takes a day
 	$(PIP) -e '.[bench,box2d]'
 	$(BIN)/python -m benchmarks.learn --sides $(SIDES) --keep $(KEEP) --jobs $(JOBS)
 	$(BIN)/python -m benchmarks.offline --keep $(KEEP)
 	$(BIN)/python -m benchmarks.curves
+	$(BIN)/python -m benchmarks.versus
 	$(BIN)/python -m benchmarks.zoo_page
 
 docs: $(READY)  ## the pages of docs/, with the API, into build/docs

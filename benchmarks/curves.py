@@ -1,9 +1,10 @@
-"""Draws the learning curves: a figure for each env in docs/results/learning, home.png, and the page learning.md.
+"""Draws the learning curves: figures for each env in docs/results/learning, home.svg, and the page learning.md.
 
     python -m benchmarks.curves
 
 Reads what ``python -m benchmarks.learn`` wrote. Lines are interquartile means over seeds, bands are 95 % intervals by
-the bootstrap, the dashed line is the required return. Each env has one figure over env steps, and one over seconds.
+the bootstrap, the dashed line is the required return. Each env has one figure over env steps, and one over seconds of
+training, with a panel for each experiment and all implementations in it.
 """
 
 from __future__ import annotations
@@ -18,44 +19,53 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.intervals import Array, interquartile_mean, interval, number, text
+from benchmarks.intervals import Array, interquartile_mean, interval, text
 
 LABELS = {"ours": "lightning_ding", "peer": "Stable-Baselines3, zoo", "tianshou": "Tianshou, examples"}
 COLOURS = {"ours": "tab:blue", "peer": "tab:orange", "tianshou": "tab:green"}
 POINTS = 100  # number of points of a curve
 AXES = ("env steps", "seconds of training")
 HOME = ("dqn_cartpole", "td3_pendulum")  # experiments of the figure on the home page
-COLUMNS = 4  # panels in a row
+COLUMNS = 3  # panels in a row
+NAMES = {"make_atari": "Pong"}
+"""Names of envs that their ids do not say."""
 RETURNS = {
     "CartPole-v1": (0, 500),
     "CartPoleNoVelocity-v1": (0, 500),
     "BitFlipEnv": (0, 1),
     "Acrobot-v1": (-500, 0),
     "MountainCar-v0": (-200, -90),
-    "Pendulum-v1": (-1_700, 0),
+    "Pendulum-v1": (-1_900, 0),
     "LunarLander-v3": (-400, 320),
     "LunarLanderContinuous-v3": (-400, 320),
     "MiniGrid-DoorKey-5x5-v0": (0, 1),
-    "make_atari": (-21, 21),  # Pong
+    "Pong": (-21, 21),
     "tictactoe_v3": (-1, 1),
     "connect_four_v3": (-1, 1),
 }
 """Limits of the axis of returns, within what is possible in the env; others follow the curves."""
 HEAD = (
-    "| experiment | required return | env steps | implementation | best policy, all seeds | best policy, by seed "
-    "| seeds that passed | env steps to the return | seconds to the return | total seconds |\n"
-    "|---|--:|--:|---|--:|---|--:|--:|--:|--:|"
+    "| experiment | implementation | return | required | seeds that passed | env steps | env steps to the return "
+    "| seconds to the return | seconds |\n"
+    "|---|---|--:|--:|--:|--:|--:|--:|--:|"
 )
-NOTES = (
-    "Best policy: mean return of the best policy over 20 greedy episodes that were not used to choose it; of all "
-    "seeds, the interquartile mean and its 95 % interval by the bootstrap. Seeds that passed: seeds whose best policy "
-    "has at least the required return; with A2C's defaults, the last evaluation must also reach `end_bar` of "
-    "`benchmarks/proofs.py`; where the required return is below a number, those whose best policy has less, because "
-    "the algorithm has no memory and the env needs one. Env steps and seconds to the return: median over the seeds, "
-    "up to the first evaluation, of 20 greedy episodes, that has at least the required return; the time of evaluations "
-    "is not counted. Lines of the curves: interquartile means over seeds; bands: their 95 % intervals. A dash: at "
-    "least half of the seeds never had the required return. A `+` after a commit: the tree had uncommitted changes."
-)
+START = "---\nhide: [toc]\n---\n\n# Learning\n"
+NOTES = """## How to read the tables
+
+* Experiment: an algorithm on an env, with the settings of `benchmarks/proofs.py`. Peers have the tuned settings that
+  their project publishes.
+* Return: each run keeps its best policy. The return is the mean of 20 greedy episodes of that policy, which were not
+  used to choose it; of all seeds, the interquartile mean and its 95 % interval by the bootstrap. The JSON files in
+  `docs/results/learn` have the return of each seed.
+* Seeds that passed: seeds whose return is at least the required one. If the required return is "below" a number, seeds
+  whose return is less: the env needs a memory, which the algorithm does not have. `a2c_defaults_*` and
+  `impala_cartpole` must also have `end_bar` of `benchmarks/proofs.py` at their last evaluation. `dqn_bitflip` and
+  `dqn_mountaincar` leave out hindsight and the reward model, and show that the env cannot be learned without them.
+* Env steps and seconds to the return: median over the seeds, up to the first evaluation, of 20 greedy episodes, that
+  has at least the required return. A dash: at least half of the seeds never had it.
+* Seconds: median of the whole run. The time of evaluations is not counted.
+* Figures: lines are interquartile means over seeds, bands their 95 % intervals, the dashed line is the required return.
+* A `+` after a commit: the tree had uncommitted changes."""
 
 
 def band(runs: Sequence[Any], axis: int) -> tuple[Array, Array, Array, Array]:
@@ -74,7 +84,8 @@ def band(runs: Sequence[Any], axis: int) -> tuple[Array, Array, Array, Array]:
 
 def short_name(env_id: str) -> str:
     """Return the name of an env without the module that registers it."""
-    return env_id.rpartition(":")[2].rpartition(".")[2]
+    name = env_id.rpartition(":")[2].rpartition(".")[2]
+    return NAMES.get(name, name)
 
 
 def by_env(records: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -85,12 +96,29 @@ def by_env(records: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return dict(sorted(groups.items()))
 
 
-def draw(panels: Sequence[tuple[str, Any, int]], file: Path) -> None:
+def limits(env: str, bands: Sequence[tuple[Array, Array, Array, Array]]) -> tuple[float, float] | None:
+    """Return the limits of the axis of returns: those of ``RETURNS``, extended to the lowest return that is drawn.
+
+    Args:
+        env: Short name of the env.
+        bands: What ``band`` returned for each line of the figure.
+
+    Returns:
+        The lowest and the highest return of the axis; None for an env without limits.
+    """
+    if env not in RETURNS:
+        return None
+    low, high = RETURNS[env]
+    return min([low, *(float(one[2].min()) for one in bands)]), high
+
+
+def draw(panels: Sequence[tuple[str, Any]], axis: int, file: Path) -> None:
     """Draw experiments with the peers in them.
 
     Args:
-        panels: Name and record of the experiment of each panel, and the axis of ``band``.
-        file: File of the figure.
+        panels: Name and record of the experiment of each panel.
+        axis: 0 for env steps, 1 for seconds.
+        file: File of the figure, with the ending .svg.
     """
     import matplotlib
 
@@ -100,25 +128,27 @@ def draw(panels: Sequence[tuple[str, Any, int]], file: Path) -> None:
 
     columns = min(COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
-    size = (1 + 3.4 * columns, 0.6 + 2.6 * rows)
-    figure, places = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    size = (1 + 3.4 * columns, 0.6 + 2.3 * rows)
     lines: dict[str, Any] = {}
-    for panel, (name, record, axis) in zip(places.flat, panels, strict=False):
-        for side in sides_of(record):
-            at, centre, low, high = band(record[side]["runs"], axis)
-            (lines[LABELS[side]],) = panel.plot(at, centre, color=COLOURS[side], clip_on=False)
-            panel.fill_between(at, low, high, color=COLOURS[side], alpha=0.2, linewidth=0)
-        panel.axhline(record["bar"], color="black", linestyle="--", linewidth=0.8)
-        panel.set(title=name, xlabel=AXES[axis], xlim=(0, None), ylim=RETURNS.get(short_name(record["env_id"])))
-        panel.xaxis.set_major_formatter(EngFormatter(sep=""))
-    for panel in places.flat[len(panels) :]:
-        panel.set_axis_off()
-    for row_of_panels in places:
-        row_of_panels[0].set_ylabel("return of greedy episodes")
-    figure.legend(lines.values(), lines.keys(), loc="outside upper center", ncols=len(lines))
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=80, metadata={"Software": None})
-    plt.close(figure)
+    with plt.rc_context({"svg.hashsalt": "0", "svg.fonttype": "none"}):  # the same file each time; text is text
+        figure, places = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+        for panel, (name, record) in zip(places.flat, panels, strict=False):
+            bands = {side: band(record[side]["runs"], axis) for side in sides_of(record)}
+            for side, (at, centre, low, high) in bands.items():
+                (lines[LABELS[side]],) = panel.plot(at, centre, color=COLOURS[side], clip_on=False)
+                panel.fill_between(at, low, high, color=COLOURS[side], alpha=0.2, linewidth=0)
+            panel.axhline(record["bar"], color="black", linestyle="--", linewidth=0.8)
+            returns = limits(short_name(record["env_id"]), list(bands.values()))
+            panel.set(title=name, xlabel=AXES[axis], xlim=(0, None), ylim=returns)
+            panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+        for panel in places.flat[len(panels) :]:
+            panel.set_axis_off()
+        for row_of_panels in places:
+            row_of_panels[0].set_ylabel("return of greedy episodes")
+        figure.legend(lines.values(), lines.keys(), loc="outside upper center", ncols=len(lines))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(file, metadata={"Date": None})
+        plt.close(figure)
 
 
 def sides_of(record: dict[str, Any]) -> list[str]:
@@ -131,43 +161,68 @@ def time_to(bar: float, curve: Sequence[Sequence[float]]) -> tuple[float, float]
     return next(((step, seconds) for step, seconds, score in curve if score >= bar), (math.inf, math.inf))
 
 
-def table(records: Mapping[str, Any]) -> str:
-    """Return the page with the figures and tables of all envs."""
-    lines = ["# Learning", "", NOTES]
+def passed(record: dict[str, Any], side: str) -> int:
+    """Return the number of seeds that passed."""
+    bar, is_ceiling = record["bar"], record.get("is_ceiling", False)
+    end_bar = record.get("end_bar", -math.inf)
+    runs = record[side]["runs"]
+    return sum((run["final"] >= bar) != is_ceiling and run["curve"][-1][2] >= end_bar for run in runs)
+
+
+def page(records: Mapping[str, Any]) -> str:
+    """Return the page: how many experiments passed, the figures and tables of all envs, and the commands."""
+    parts = [START, summary(records)]
     for env, group in by_env(records).items():
-        lines += ["", f"## {env}", "", f"![returns over env steps](learning/{env}.png)", "", HEAD]
-        lines += [row(name, record, side) for name, record in group.items() for side in sides_of(record)]
-        lines += ["", f"Over seconds of training: [{env}-seconds.png](learning/{env}-seconds.png)."]
-    return "\n".join([*lines, "", "## Commands", "", *commands(records)]) + "\n"
+        rows = [row(name, record, side) for name, record in group.items() for side in sides_of(record)]
+        more = f"Over seconds of training: [{env}-seconds.svg](learning/{env}-seconds.svg)."
+        figure = f"![returns over env steps](learning/{env}.svg)"
+        parts += [f"\n## {env}\n\n{figure}\n", "\n".join([HEAD, *rows]), f"\n{more}"]
+    return "\n".join([*parts, f"\n{NOTES}\n\n## Commands\n", *commands(records)]) + "\n"
+
+
+def summary(records: Mapping[str, Any]) -> str:
+    """Return in how many experiments all seeds of this project passed, with a table by env."""
+    rows, whole, number_of_runs = [], 0, 0
+    for env, group in by_env(records).items():
+        ours = {name: record for name, record in group.items() if "ours" in record}
+        seeds = {name: (passed(record, "ours"), len(record["ours"]["runs"])) for name, record in ours.items()}
+        short = [f"{name} ({some} of {every})" for name, (some, every) in seeds.items() if some < every]
+        rows.append(f"| [{env}](#{env.lower()}) | {len(ours)} | {len(ours) - len(short)} | {', '.join(short)} |")
+        whole += len(ours) - len(short)
+        number_of_runs += sum(every for _, every in seeds.values())
+    count = sum("ours" in record for record in records.values())
+    first = (
+        f"In {whole} of {count} experiments, every seed passed: its best policy has the required return. "
+        f"These are {number_of_runs} runs of this project. [Against peers](versus.md) compares them with those "
+        "of other libraries."
+    )
+    head = "| env | experiments | every seed passed | not every seed |\n|---|--:|--:|---|"
+    return "\n".join([first, "", head, *rows])
 
 
 def row(name: str, record: dict[str, Any], side: str) -> str:
     """Return one line of the table."""
     runs, bar, is_ceiling = record[side]["runs"], record["bar"], record.get("is_ceiling", False)
-    finals = [run["final"] for run in runs]
     steps, seconds = (
         statistics.median(values) for values in zip(*(time_to(bar, r["curve"]) for r in runs), strict=True)
     )
-    cells = [name, f"{'below ' if is_ceiling else ''}{bar:g}", f"{record['budget']:,}", LABELS[side]]
-    cells += [text(finals), ", ".join(map(number, finals))]
-    end_bar = record.get("end_bar", -math.inf)
-    reached = sum((run["final"] >= bar) != is_ceiling and run["curve"][-1][2] >= end_bar for run in runs)
-    cells += [f"{reached} of {len(finals)}"]
+    cells = [name, LABELS[side], text([run["final"] for run in runs]), f"{'below ' if is_ceiling else ''}{bar:g}"]
+    cells += [f"{passed(record, side)} of {len(runs)}", f"{record['budget']:,}"]
     cells += [f"{steps:,.0f}" if math.isfinite(steps) else "-", f"{seconds:,.1f}" if math.isfinite(seconds) else "-"]
     cells += [f"{statistics.median(run['seconds'] for run in runs):,.1f}"]
     return f"| {' | '.join(cells)} |"
 
 
 def commands(records: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the command of each run."""
+    """Yield the command of each run; the JSON files have the time of each."""
     for name, record in records.items():
         for side in sides_of(record):
             hows: dict[str, list[str]] = {}
             for run in record[side]["runs"]:
-                how = f"`{run['command']}`, commit {run['commit']}, {run['machine']}, {run['time']}"
+                how = f"`{run['command']}`, commit {run['commit']}, {run['machine']}"
                 hows.setdefault(how, []).append(str(run["seed"]))
             for how, seeds in hows.items():
-                yield f"* {name}, {LABELS[side]}, seed {' and '.join(seeds)}: {how}"
+                yield f"* {name}, {LABELS[side]}, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}: {how}"
 
 
 def main() -> None:
@@ -182,10 +237,10 @@ def main() -> None:
     records = {file.stem: json.loads(file.read_text()) for file in files}
     for env, group in by_env(records).items():
         for axis, ending in enumerate(("", "-seconds")):
-            draw([(name, one, axis) for name, one in group.items()], options.out / "learning" / f"{env}{ending}.png")
+            draw(list(group.items()), axis, options.out / "learning" / f"{env}{ending}.svg")
     if set(HOME) <= set(records):
-        draw([(name, records[name], axis) for name in HOME for axis in (0, 1)], options.out / "home.png")
-    (options.out / "learning.md").write_text(table(records))
+        draw([(name, records[name]) for name in HOME], 0, options.out / "home.svg")
+    (options.out / "learning.md").write_text(page(records))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
     python -m benchmarks.learn --jobs 2                 # this project and Stable-Baselines3 at the same time
     python -m benchmarks.learn --keep config            # only the runs that the files lack, or have with other settings
     python -m benchmarks.learn --sides tianshou         # all experiments for which Tianshou has an example
-    python -m benchmarks.curves                         # draws docs/results/learning/*.png, and learning.md
+    python -m benchmarks.curves                         # draws docs/results/learning/*.svg, and writes learning.md
 
 Each run is a separate process with one torch thread. Evaluations are 20 greedy episodes at regular env steps, and
 their time is not counted. A run's result is its best policy's mean over 20 other greedy episodes.

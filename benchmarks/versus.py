@@ -104,7 +104,11 @@ def row(name: str, ours: Side, peer: Side) -> str:
 
 def page(pairs: Sequence[tuple[str, Side, Side]]) -> str:
     """Return the page with the table of all pairs."""
-    lines = ["# Against peers", "", "`python -m benchmarks.versus` makes this page from the results of "]
+    lines = [
+        "---\nhide: [toc]\n---\n\n# Against peers",
+        "",
+        "`python -m benchmarks.versus` makes this page from the results of ",
+    ]
     lines[-1] += "`benchmarks/learn.py` and `benchmarks/offline.py`."
     lines += ["", HEAD, "|---|---|--:|--:|--:|---|--:|--:|--:|", *(row(*pair) for pair in pairs), "", NOTES]
     return "\n".join(lines) + "\n"

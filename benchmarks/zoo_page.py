@@ -24,24 +24,30 @@ RESULTS = Path("docs/results")
 ALGORITHMS = RECIPES.parent / "docs" / "algorithms"
 PROOF_OF = {"r2d2_cartpole": "r2d2_no_velocity", "recurrent_ppo_cartpole": "recurrent_ppo_no_velocity"}
 """Experiments of ``benchmarks/proofs.py`` that do not have the name of their YAML file."""
-HEAD = """# Zoo
+HEAD = """---
+hide: [toc]
+---
+
+# Zoo
 
 An entry is a YAML file with tuned settings, and the return of the policies that they train. `make zoo` reproduces this
 page. It trains five seeds of every entry, leaves out those that [the results](results/learning.md) have with the same
 settings, draws the curves and writes the tables. `make zoo KEEP=commit` repeats the runs of other commits too.
 
-The command of an entry trains seed 0. Add `--seed_everything 1 --data.seed 1` for another seed. `lightning-ding test`
-with the same options and `--ckpt_path PATH` evaluates a checkpoint.
+`lightning-ding fit --config recipes/configs/ENTRY.yaml` trains seed 0 of an entry. Add `--seed_everything 1
+--data.seed 1` for another seed. `lightning-ding test` with the same options and `--ckpt_path PATH` evaluates a
+checkpoint. `python -m benchmarks.offline --only_data` makes the data sets that some entries need; the option that names
+them is below the tables.
 """
 ENVS = """
 ## Envs
 
 Each run chooses its best policy by its evaluations. The return is the mean of 20 other greedy episodes of that policy;
 the table has the interquartile mean over seeds and its 95 % interval by the bootstrap. These runs do not end early at a
-`stop_value`. `python -m benchmarks.offline --only_data` makes the data sets that some commands name.
+`stop_value`.
 
-| entry | algorithm | env | return | seeds | env steps | command |
-|---|---|---|--:|--:|--:|---|
+| entry | algorithm | env | return | seeds | env steps |
+|---|---|---|--:|--:|--:|
 """
 DATA_SETS = """
 ## Data sets
@@ -49,8 +55,8 @@ DATA_SETS = """
 The return is the mean of 100 greedy episodes of the last policy of a run; nothing is chosen with the env. The page
 [Results](results.md#data-sets) says how the data were made, and what return they have.
 
-| entry | algorithm | env | return | seeds | updates | command |
-|---|---|---|--:|--:|--:|---|
+| entry | algorithm | env | return | seeds | updates |
+|---|---|---|--:|--:|--:|
 """
 DISTRIBUTED = """
 ## Distributed runs
@@ -81,7 +87,7 @@ class Entry:
         file = f"recipes/configs/{self.name}.yaml"
         cells = [f"[{self.name}](../{file})", f"[{self.algorithm}](algorithms/{self.algorithm}.md)"]
         cells += [short_name(self.env_id), text(self.returns) if self.returns else "not yet", str(len(self.returns))]
-        cells += [f"{self.length:,}", f"`lightning-ding fit --config {file}{self.data}`"]
+        cells += [f"{self.length:,}"]
         return f"| {' | '.join(cells)} |"
 
 
@@ -121,11 +127,11 @@ def data_option(name: str, algorithm: str) -> str:
         algorithm: Name of its recipe.
     """
     if algorithm in offline.ALGORITHMS:
-        return f" --data.dataset {offline.FOLDER / offline.ALGORITHMS[algorithm]}.npz"
+        return f"--data.dataset {offline.FOLDER / offline.ALGORITHMS[algorithm]}.npz"
     proof = PROOFS[PROOF_OF.get(name, name)]
     if proof.expert is not None:
-        return f" --model.cfg.reward_model.data_path {offline.FOLDER / proof.expert}.npz"
-    return "" if proof.demonstrations is None else f" --data.demonstrations {offline.FOLDER / proof.demonstrations}.npz"
+        return f"--model.cfg.reward_model.data_path {offline.FOLDER / proof.expert}.npz"
+    return "" if proof.demonstrations is None else f"--data.demonstrations {offline.FOLDER / proof.demonstrations}.npz"
 
 
 def returns(name: str, folder: Path) -> list[float]:
@@ -159,9 +165,12 @@ def page(results: Path) -> str:
     Args:
         results: Folder of the JSON files of results.
     """
-    found = list(entries(results))
-    tables = ["\n".join(one.row() for one in found if one.is_offline is offline_ones) for offline_ones in (False, True)]
-    return HEAD + ENVS + tables[0] + "\n" + DATA_SETS + tables[1] + "\n" + DISTRIBUTED
+    parts = [HEAD]
+    for is_offline, start in enumerate((ENVS, DATA_SETS)):
+        found = [one for one in entries(results) if one.is_offline is bool(is_offline)]
+        options = "\n".join(f"* {one.name}: `{one.data}`" for one in found if one.data)
+        parts += [start, "\n".join(one.row() for one in found), f"\n\nOptions for data sets:\n\n{options}\n"]
+    return "".join([*parts, DISTRIBUTED])
 
 
 def main() -> None:

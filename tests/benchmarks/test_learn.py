@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import sys
 import time
 from pathlib import Path
@@ -35,9 +36,14 @@ def test_proof_of_a_tiny_budget_is_recorded_drawn_and_listed(tmp_path: Path, mon
 
     monkeypatch.setattr(sys, "argv", ["curves", "--results", str(tmp_path), "--out", str(tmp_path)])
     curves.main()
-    for figure in ("CartPole-v1.png", "CartPole-v1-seconds.png"):
-        assert (tmp_path / "learning" / figure).read_bytes()[:4] == b"\x89PNG"
-    assert "| dqn_cartpole | 475 | 640 | lightning_ding |" in (tmp_path / "learning.md").read_text()
+    for figure, axis in (("CartPole-v1.svg", "env steps"), ("CartPole-v1-seconds.svg", "seconds of training")):
+        drawn = (tmp_path / "learning" / figure).read_text()
+        assert all(f">{words}</text>" in drawn for words in ("dqn_cartpole", axis, "lightning_ding"))
+    page = (tmp_path / "learning.md").read_text()
+    assert re.search(
+        r"^\| dqn_cartpole \| lightning_ding \| [\d.]+ \| 475 \| 0 of 1 \| 640 \| - \| - \|", page, re.MULTILINE
+    )
+    assert "\nIn 0 of 1 experiments, every seed passed" in page
 
 
 def test_evaluations_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +117,7 @@ def test_axis_of_returns_of_every_env_with_limits_is_within_what_is_possible() -
         "LunarLander-v3": (-math.inf, 325),
         "LunarLanderContinuous-v3": (-math.inf, 325),
         "MiniGrid-DoorKey-5x5-v0": (0, 1),
-        "make_atari": (-21, 21),  # Pong
+        "Pong": (-21, 21),
         "tictactoe_v3": (-1, 1),
         "connect_four_v3": (-1, 1),
     }
@@ -139,9 +145,31 @@ def test_band_is_the_interquartile_mean_and_its_interval_over_seeds() -> None:
 
 
 def test_panels_are_grouped_by_env_without_the_module_that_registers_it() -> None:
-    envs = {"a": "CartPole-v1", "b": "package.envs:CartPole-v1", "c": "package.flip.BitFlipEnv"}
+    envs = {"a": "CartPole-v1", "b": "package.envs:CartPole-v1", "c": "package.flip.BitFlipEnv", "d": "x.make_atari"}
     groups = curves.by_env({name: {"env_id": env_id} for name, env_id in envs.items()})
-    assert {env: list(group) for env, group in groups.items()} == {"BitFlipEnv": ["c"], "CartPole-v1": ["a", "b"]}
+    expected = {"BitFlipEnv": ["c"], "CartPole-v1": ["a", "b"], "Pong": ["d"]}
+    assert {env: list(group) for env, group in groups.items()} == expected
+
+
+def test_axis_of_returns_is_extended_to_the_lowest_return_that_is_drawn() -> None:
+    def drawn(*returns: float) -> list[Any]:
+        return [curves.band([{"curve": [(0, 0.0, one), (10, 1.0, -200.0)]}], 0) for one in returns]
+
+    assert curves.limits("Pendulum-v1", drawn(-1_700.0, -900.0)) == (-1_900, 0)
+    assert curves.limits("Pendulum-v1", drawn(-1_950.0, -900.0)) == (-1_950, 0)
+    assert curves.limits("Hopper-v5", drawn(5.0)) is None
+
+
+def test_summary_names_the_experiments_in_which_a_seed_did_not_pass() -> None:
+    def record(env_id: str, *finals: float) -> dict[str, Any]:
+        runs = [{"seed": seed, "final": final, "curve": [(10, 1.0, final)]} for seed, final in enumerate(finals)]
+        return {"env_id": env_id, "bar": 475, "ours": {"runs": runs}}
+
+    text = curves.summary({"a": record("CartPole-v1", 500, 475), "b": record("CartPole-v1", 500, 474)})
+    assert text.startswith(
+        "In 1 of 2 experiments, every seed passed: its best policy has the required return. These are 4 runs"
+    )
+    assert "| [CartPole-v1](#cartpole-v1) | 2 | 1 | b (1 of 2) |" in text
 
 
 def test_band_ends_where_the_first_run_ends() -> None:
@@ -165,25 +193,21 @@ def test_row_counts_the_seeds_at_the_bar_and_leaves_out_times_that_most_did_not_
     ]
     record: dict[str, Any] = {"bar": 475, "budget": 1000, "ours": {"runs": runs}}
     row = curves.row("x", record, "ours")
-    assert (
-        row == "| x | 475 | 1,000 | lightning_ding | 323.0 [20.0, 475.0] | 475.0, 474.0, 20.0 | 1 of 3 | - | - | 4.0 |"
-    )
+    assert row == "| x | lightning_ding | 323.0 [20.0, 475.0] | 475 | 1 of 3 | 1,000 | - | - | 4.0 |"
 
 
 def test_row_counts_no_seed_whose_policy_has_collapsed_at_the_end() -> None:
     curve = [(10, 1.0, 500.0), (20, 2.0, 30.0)]
     runs = [{"seed": 0, "seconds": 3.0, "final": 500.0, "curve": curve}]
     record: dict[str, Any] = {"bar": 475, "end_bar": 450, "budget": 1000, "ours": {"runs": runs}}
-    assert "| 500.0 | 500.0 | 0 of 1 |" in curves.row("x", record, "ours")
+    assert "| 500.0 | 475 | 0 of 1 |" in curves.row("x", record, "ours")
 
 
 def test_row_of_a_task_that_cannot_be_learned_counts_the_seeds_below_the_bar() -> None:
     curve = [(10, 3.0, 60.0)]
     runs = [{"seed": seed, "seconds": 3.0, "final": 60.0 + 90 * seed, "curve": curve} for seed in (0, 1)]
     record: dict[str, Any] = {"bar": 150, "is_ceiling": True, "budget": 1000, "ours": {"runs": runs}}
-    assert "| below 150 | 1,000 | lightning_ding | 105.0 [60.0, 150.0] | 60.0, 150.0 | 1 of 2 |" in curves.row(
-        "x", record, "ours"
-    )
+    assert "| 105.0 [60.0, 150.0] | below 150 | 1 of 2 |" in curves.row("x", record, "ours")
 
 
 @pytest.mark.parametrize("name", [name for name, proof in PROOFS.items() if proof.has_defaults])

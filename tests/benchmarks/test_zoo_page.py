@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def test_row_has_the_interquartile_mean_its_interval_and_the_number_of_seeds() -
     entry = zoo_page.Entry("dqn_cartpole", "dqn", "CartPole-v1", 50_000, [10.0, 20.0, 60.0], False)
     assert entry.row() == (
         "| [dqn_cartpole](../recipes/configs/dqn_cartpole.yaml) | [dqn](algorithms/dqn.md) | CartPole-v1 "
-        "| 30.0 [10.0, 60.0] | 3 | 50,000 | `lightning-ding fit --config recipes/configs/dqn_cartpole.yaml` |"
+        "| 30.0 [10.0, 60.0] | 3 | 50,000 |"
     )
     assert "| not yet | 0 |" in zoo_page.Entry("x", "dqn", "CartPole-v1", 1, [], False).row()
 
@@ -79,9 +80,11 @@ def test_runs_on_data_sets_with_other_settings_are_left_out() -> None:
     assert zoo_page.offline_returns("dt", {}) == []
 
 
-def test_commands_name_the_data_sets_that_entries_need() -> None:
+def test_options_name_the_data_sets_that_entries_need() -> None:
     options = {name: entry.data for name, entry in ENTRIES.items() if entry.data}
-    assert options["bc_pendulum"] == " --data.dataset runs/offline/pendulum.npz"
-    assert options["dqfd_cartpole"] == " --data.demonstrations runs/offline/cartpole_best.npz"
-    assert options["gail_cartpole"] == " --model.cfg.reward_model.data_path runs/offline/cartpole_expert.npz"
+    assert options["bc_pendulum"] == "--data.dataset runs/offline/pendulum.npz"
+    assert options["dqfd_cartpole"] == "--data.demonstrations runs/offline/cartpole_best.npz"
+    assert options["gail_cartpole"] == "--model.cfg.reward_model.data_path runs/offline/cartpole_expert.npz"
     assert len(options) == 10
+    listed = re.findall(r"^\* (\w+): `(\S+ \S+)`$", zoo_page.page(RESULTS), flags=re.MULTILINE)
+    assert dict(listed) == options

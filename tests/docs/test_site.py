@@ -36,10 +36,21 @@ OPTIONS = [
 ]
 WIDTHS = (1300, 800, 400)
 SOURCE = "source/recipes/dqn.py/"  # the pages of files have one template: the browser opens this one
-CHOSEN = ["", "guides/own_env/", "results/", "results/learning/", "algorithms/", "algorithms/dqn/", "api/policies/"]
+CHOSEN = [
+    "",
+    "guides/own_env/",
+    "results/",
+    "results/learning/",
+    "zoo/",
+    "algorithms/",
+    "algorithms/dqn/",
+    "api/policies/",
+]
 """Pages that the fast test opens, one of each kind; `-m slow` opens all."""
 EMPTY_INDEX = {"config": {"lang": ["en"], "separator": r"[\s\-]+", "pipeline": [], "fields": {}}, "docs": []}
 WIDTH = "() => [document.scrollingElement.scrollWidth, document.scrollingElement.clientWidth]"
+CUT = """() => [...document.querySelectorAll('.md-typeset__scrollwrap')]
+    .filter(one => one.scrollWidth > one.clientWidth).map(one => one.innerText.slice(0, 60))"""
 LINK = re.compile(r"""<(?:a|img|link|script)\b[^>]*?\b(?:href|src)=["']?([^"'\s>]+)""")
 ID = re.compile(r"""\b(?:id|name)=["']?([^"'\s>]+)""")
 
@@ -166,6 +177,31 @@ def test_pages_open_in_a_browser_without_errors_and_fit_their_width(
                 problems.append(f"{name} is {scroll} px wide in a window of {width} px")
     tab.unroute("**/search_index.json")
     assert problems == []
+
+
+@pytest.mark.parametrize("name", ["results/learning/", "results/versus/", "zoo/"])
+def test_tables_of_results_fit_a_window_of_1300_px(name: str, base: str, tab: Any) -> None:
+    tab.set_viewport_size({"width": 1300, "height": 900})
+    tab.goto(base + name)
+    tab.wait_for_selector(".md-typeset__scrollwrap")
+    assert tab.evaluate(CUT) == []
+
+
+def test_button_that_copies_is_hidden_where_it_would_cover_code(base: str, tab: Any) -> None:
+    for width, is_visible in ((1300, True), (400, False)):
+        tab.set_viewport_size({"width": width, "height": 900})
+        tab.goto(base + "guides/own_env/")
+        button = tab.wait_for_selector(".md-code__button", state="attached")
+        assert button.is_visible() is is_visible
+
+
+def test_figures_are_inverted_in_the_dark_theme(base: str, tab: Any) -> None:
+    tab.set_viewport_size({"width": 1300, "height": 900})
+    tab.goto(base + "results/learning/")
+    for scheme, is_inverted in (("default", False), ("slate", True)):
+        tab.evaluate(f"document.body.dataset.mdColorScheme = '{scheme}'")
+        found = tab.evaluate("getComputedStyle(document.querySelector('.md-typeset p > img')).filter")
+        assert ("invert(1)" in found) is is_inverted
 
 
 def test_search_finds_rainbow(base: str, tab: Any) -> None:
