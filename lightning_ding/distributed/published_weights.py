@@ -21,7 +21,8 @@ logger = logging.getLogger(__name__)
 
 FIRST_WEIGHTS = 600.0  # seconds to wait for the first weights, while the learner starts
 LONG = 10.0  # seconds of waiting after which a warning is logged
-PAUSE = 0.1  # seconds between two requests for the first weights
+PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds between two requests for the first weights
+GROWTH = 0.1  # pause as a share of the time waited so far, so that many collectors do not ask too often
 FetchWeights = Callable[[str, int], Mapping[str, Any] | None]
 """A function of a policy id and a serial number that returns a result like :func:`fetch_weights`."""
 
@@ -118,7 +119,7 @@ class PolicyWeights:
             if waited > LONG and not has_warned:
                 has_warned = True
                 logger.warning("no weights of %r were published in %g s: is a learner running?", self.path, LONG)
-            time.sleep(PAUSE)
+            time.sleep(min(max(PAUSE, GROWTH * waited), LONGEST_PAUSE))
 
     def renew(self, serials: Mapping[str, int]) -> None:
         """Load newer weights, if there are any and the last update is long enough ago.

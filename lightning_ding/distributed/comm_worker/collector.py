@@ -22,7 +22,8 @@ from lightning_ding.distributed.transport import DISK_WAIT, Channel, Message, Re
 
 logger = logging.getLogger(__name__)
 
-LONGEST_WAIT = 1.0  # seconds between two attempts to send data, short enough to renew the lease
+LONGEST_WAIT = 10.0  # seconds between two attempts to send data
+TICK = 1.0  # seconds between two checks of the lease during a wait
 
 
 @dataclass
@@ -192,10 +193,12 @@ class BaseCommCollector(BaseCommRole):
         return answer
 
     def _wait(self, seconds: float) -> None:
-        pause = min(max(seconds, 0.001), LONGEST_WAIT)
-        self._connected().tick()
-        time.sleep(pause)
-        self._waited += pause
+        left = min(max(seconds, 0.001), LONGEST_WAIT)
+        while left > 0:
+            self._connected().tick()
+            time.sleep(min(left, TICK))
+            self._waited += min(left, TICK)
+            left -= TICK
 
     def _delete(self, handle: Any) -> None:
         if handle is not None:

@@ -58,8 +58,8 @@ class AssignedTask(NamedTuple):
 class CommWorker:
     """A worker's connection to the coordinator, and the task that it owns.
 
-    All messages go through :meth:`call`. A daemon thread renews the lease as long as :meth:`tick` is called or answers
-    arrive. A worker that hangs therefore loses its task to another one.
+    All messages go through :meth:`call`, and each renews the lease. A daemon thread renews it in between, as long as
+    :meth:`tick` is called or answers arrive. A worker that hangs therefore loses its task to another one.
 
     Args:
         channel: Channel to the coordinator, used by several threads; the caller closes it.
@@ -91,7 +91,7 @@ class CommWorker:
         self._is_leaving = False
         self._exit_code = 0
         self._lost: AssignedTask | None = None
-        self._last_tick = time.monotonic()
+        self._last_tick = self._renewed_at = time.monotonic()
         self._stopping = threading.Event()
         self._heart: threading.Thread | None = None
 
@@ -125,14 +125,14 @@ class CommWorker:
             Refusal: If the coordinator refuses the message.
             CoordinatorGoneError: If the coordinator could not be reached for too long.
         """
-        task = self.task
+        task, sent_at = self.task, time.monotonic()
         try:
             answer = self.channel.call(name, {**self._about(task), **fields})
         except LeaseLostError:
             if task is self.task:  # a late answer to another thread must not drop the next task
                 self._drop()
             raise
-        self._last_tick = time.monotonic()
+        self._last_tick, self._renewed_at = time.monotonic(), sent_at
         return answer
 
     def tick(self) -> None:
@@ -252,7 +252,10 @@ class CommWorker:
     # ------------------------------------------------------------------ heartbeats
 
     def _beat(self) -> None:
-        while not self._stopping.wait(self._lease / BEATS):
+        while not self._stopping.wait(max(0.0, self._renewed_at + self._lease / BEATS - time.monotonic())):
+            if self._renewed_at + self._lease / BEATS > time.monotonic():
+                continue  # an answer has renewed the lease meanwhile
+            self._renewed_at = time.monotonic()
             silence = time.monotonic() - self._last_tick
             if self._stall_timeout is None or silence <= self._stall_timeout:
                 self._beat_once(self.task)

@@ -96,7 +96,9 @@ class Coordinator(WorkerEndpoint, DirectCalls):
             raise Refusal(404, f"there is no message {name[:100]!r}; known: {', '.join(self._methods)}")
         if not isinstance(message, Mapping):
             raise Refusal(400, f"a message must be an object, got {type(message).__name__}")
-        return method(message)
+        answer = method(message)
+        self.run.commit()
+        return answer
 
     # ------------------------------------------------------------------ start and end
 
@@ -180,6 +182,7 @@ class Coordinator(WorkerEndpoint, DirectCalls):
             self.scheduler.sweep()
             if self._owners() != before:
                 self.run.changed()
+        self.run.commit()
 
     def save(self) -> None:
         """Write buffers and tasks to the disk."""
@@ -190,6 +193,7 @@ class Coordinator(WorkerEndpoint, DirectCalls):
         with self.run.lock:
             self.scheduler.give_up(why)
             self.run.changed()
+        self.run.commit()
 
     def status(self) -> dict[str, Any]:
         """Return the progress of the run."""

@@ -76,6 +76,7 @@ class DirectCalls(CollectorEndpoint, LearnerEndpoint):
                 raise ValueError(refusal.reason) from refusal
         with self.run.lock:
             self._note_data(task, is_progress=True)
+        self.run.commit()
 
     def deal_with_collector_judge_finish(self, task_id: str, data: Mapping[str, Any]) -> bool:
         """Return whether the info of a collector marks its task as done; False for an unknown task."""
@@ -106,6 +107,7 @@ class DirectCalls(CollectorEndpoint, LearnerEndpoint):
             if task.is_evaluation:
                 self.run.results.note_evaluation(info, self.run.env_step())
             self.run.changed()
+        self.run.commit()
 
     # ------------------------------------------------------------------ learners
 
@@ -187,6 +189,7 @@ class DirectCalls(CollectorEndpoint, LearnerEndpoint):
             self.run.results.note_learner(info)
             self.scheduler.finish(task, info)
             self.run.changed()
+        self.run.commit()
 
     # ------------------------------------------------------------------ the number of collectors
 
@@ -205,6 +208,7 @@ class DirectCalls(CollectorEndpoint, LearnerEndpoint):
                 raise Refusal(400, f"at most {MAX_TASKS} collecting tasks are allowed, got {space} + {amount}")
             space = self.scheduler.change_space(amount)
             self.run.changed()
+        self.run.commit()
         return {"collector_task_space": space}
 
     # ------------------------------------------------------------------ helpers

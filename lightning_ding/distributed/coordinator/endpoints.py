@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 TASK_WAIT = 1.0  # seconds that the answer to a request for a task is delayed until there is one
 MAX_WAITING = 8  # requests for a task that may be delayed at a time
+REPEATS = 200.0  # requests per second with which all waiting workers together ask again
 KEPT_ROUNDS = 64  # rounds that learners have requested and may not have read yet
 LARGEST_ROUND = 64  # largest size of a round, in rounds of the policy
 GONE = 404  # status of a block that has already been read and deleted
@@ -50,6 +51,10 @@ class Endpoint:
         if role is not None and task.role != role:
             raise Refusal(400, f"this message is for a {role}'s task, got {task.task_id}, which is a {task.role}'s")
         return task
+
+    def _pause(self) -> float:
+        """Return the seconds after which a waiting worker may ask again, so that many of them do not ask too often."""
+        return len(self.scheduler.book.workers) / REPEATS
 
     def _is_over(self, message: Message) -> bool:
         """Return whether the attempt that a message ends has already ended, because an answer was lost."""
@@ -109,7 +114,7 @@ class WorkerEndpoint(Endpoint):
                 self._num_waiting -= 1
             if is_over or self._owners() != before:
                 self.run.changed()
-            wait = 0.0 if may_wait or task is not None else TASK_WAIT
+            wait = 0.0 if may_wait or task is not None else max(TASK_WAIT, self._pause())
             return {"task": None if task is None else _about(task), "shutdown": is_over, "wait": wait}
 
     def answer_fail(self, message: Message) -> Message:
@@ -172,7 +177,8 @@ class CollectorEndpoint(Endpoint):
             replay = self.run.replay(task.buffer_id)
             policy_version, forced = self.run.policy_version(task.buffer_id), self.scheduler.is_over
             sender = Sender(str(task.run_id), task.slot, task.run_number)
-        wait, data_id = replay.collector_wait(), messages.handle(message, "data_id", "data")
+            pause = self._pause()
+        wait, data_id = max(replay.collector_wait(), pause), messages.handle(message, "data_id", "data")
         try:
             verdict = replay.accept(sender, seq, data_id, metadata, policy_version, forced)
         except OSError as error:
@@ -296,8 +302,10 @@ class LearnerEndpoint(Endpoint):
                 snapshot = commander.wants_snapshot(policy_id, policy_version)
                 weights.publish(policy_id, policy_version, handle, snapshot)
                 if snapshot is not None:
-                    self.run.changed()  # before weights are deleted that this snapshot may replace
-                weights.keep_only(commander.needed_policies())
+                    self.run.changed()
+        self.run.commit()  # before weights are deleted that this snapshot may replace
+        with self.run.lock:
+            weights.keep_only(commander.needed_policies())
             return {"serial": weights.serials()[policy_id]}
 
     def answer_learner_close_task(self, message: Message) -> Message:

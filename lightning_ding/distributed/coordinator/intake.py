@@ -85,7 +85,7 @@ class Intake:
         counts.episode += len(about["returns"])
         counts.collector_wait += about["wait_time"]
         self._episodes.extend(zip(about["returns"], about["lengths"], strict=True))
-        counts.accepted = entry.number
+        counts.accepted = max(counts.accepted, entry.number)  # entries are written in parallel
         counts.next_seq[entry.run_id] = entry.seq + 1
 
     def lacks_data(self, policy_version: int, batch_size: int) -> bool:

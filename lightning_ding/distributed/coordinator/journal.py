@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -60,11 +61,12 @@ class Journal:
         self._snapshots = snapshots
         self.depth = 0
         """Number of entries that are not in a snapshot yet."""
+        self._lock = threading.Lock()
         for folder in (entries, snapshots):
             folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, entry: Entry, take_data: Callable[[Path], None]) -> None:
-        """Write an entry.
+        """Write an entry; several threads may write different entries.
 
         Args:
             entry: The entry.
@@ -81,7 +83,8 @@ class Journal:
         except BaseException:
             self.discard(entry)
             raise
-        self.depth += 1
+        with self._lock:
+            self.depth += 1
 
     def discard(self, entry: Entry) -> None:
         """Delete an entry, its data first, because the entry is not valid without them."""

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import Tensor
+
 from lightning_ding.distributed.block_files import read_block
 from lightning_ding.distributed.coordinator.intake import Counts, Intake, ReplaySettings, Sender
 from lightning_ding.distributed.coordinator.journal import Entry, Journal
@@ -45,12 +47,15 @@ class Replay:
         self.ratio = self.intake.ratio
         self.journal = Journal(folder / "journal" / buffer_id, folder / "snapshots" / buffer_id)
         self._store = store
-        self._lock = threading.RLock()
+        self._lock = threading.Condition(threading.RLock())
+        self._in_flight: dict[str, int] = {}  # transitions of the entry that is being written, by attempt
+        self._is_saving = False
         self._batch_size = settings.batch_size
         self._waits_since: float | None = None
         self._blocks, self._rounds = PollInterval(), PollInterval()
         self._saved_at = (0, 0)
         self._restore()
+        self._number = self.counts.accepted  # of the newest entry, also of those that are being written
 
     # ------------------------------------------------------------------ collectors
 
@@ -69,6 +74,8 @@ class Replay:
         forced: bool = False,
     ) -> Verdict:
         """Accept a message of a collector and write it to the journal, or return why it is not accepted.
+
+        Entries of different attempts are checked and written in parallel, because a shared folder may answer slowly.
 
         Args:
             sender: The attempt that sent the message.
@@ -89,24 +96,34 @@ class Replay:
             return verdict
         data, problem = self._fetch(data_id)  # without the lock, because it may take long
         with self._lock:
-            verdict = self._judge(sender, seq, policy_version, is_free)  # the same message may have arrived twice
+            # the same message may have arrived twice, and a snapshot contains all entries with smaller numbers
+            self._lock.wait_for(lambda: not self._is_saving and sender.run_id not in self._in_flight)
+            verdict = self._judge(sender, seq, policy_version, is_free)
             if verdict is not None:
                 return verdict
-            counted = (self.counts.accepted + 1, *sender[:1], seq, *sender[1:], policy_version, self.ratio.sampled)
-            entry = Entry(*counted, has_data=data_id is not None, metadata=metadata)
-            try:
-                if problem is not None:
-                    raise problem
-                rows = None if data is None else self.intake.read(data.tensors, entry)
-                self.journal.write(entry, lambda file: self._store.move(data_id, file))
+            self._number += 1
+            counted = (self._number, *sender[:1], seq, *sender[1:], policy_version, self.ratio.sampled)
+            self._in_flight[sender.run_id] = 0 if data is None else _length(data.tensors)
+        entry = Entry(*counted, has_data=data_id is not None, metadata=metadata)
+        try:
+            if problem is not None:
+                raise problem
+            rows = None if data is None else self.intake.read(data.tensors, entry)
+            self.journal.write(entry, lambda file: self._store.move(data_id, file))
+            with self._lock:
                 self._apply_or_discard(entry, rows)
-            except Refusal:
+                self._blocks.note()
+        except Refusal:
+            with self._lock:
                 self.counts.refused += 1
-                if data_id is not None:
-                    self._store.delete(data_id)
-                raise
-            self._blocks.note()
-            return "accepted"
+            if data_id is not None:
+                self._store.delete(data_id)
+            raise
+        finally:
+            with self._lock:
+                del self._in_flight[sender.run_id]
+                self._lock.notify_all()
+        return "accepted"
 
     def collector_wait(self) -> float:
         """Return the seconds after which a waiting collector should send its message again."""
@@ -187,12 +204,19 @@ class Replay:
             OSError: If a file cannot be written.
         """
         with self._lock:
-            now = (self.counts.accepted, self.ratio.sampled)
-            if now == self._saved_at:
-                return
-            self.counts.next_seq = {run: seq for run, seq in self.counts.next_seq.items() if run not in over}
-            self.journal.snapshot(self.counts.accepted, self.intake.state_dict(), self.intake.save_buffer)
-            self._saved_at = now
+            self._lock.wait_for(lambda: not self._is_saving)
+            self._is_saving = True
+            try:
+                self._lock.wait_for(lambda: not self._in_flight)
+                now = (self.counts.accepted, self.ratio.sampled)
+                if now == self._saved_at:
+                    return
+                self.counts.next_seq = {run: seq for run, seq in self.counts.next_seq.items() if run not in over}
+                self.journal.snapshot(self.counts.accepted, self.intake.state_dict(), self.intake.save_buffer)
+                self._saved_at = now
+            finally:
+                self._is_saving = False
+                self._lock.notify_all()
 
     def close(self) -> None:
         """Close what the buffer uses."""
@@ -222,7 +246,8 @@ class Replay:
         if seq > expected:
             raise Refusal(400, f"seq must be {expected}, the next one of this attempt, got {seq}")
         waits = self.intake.lacks_data(policy_version, self._batch_size)
-        return None if is_free or self.ratio.may_insert(learner_waits=waits) else "wait"
+        pending = sum(self._in_flight.values())
+        return None if is_free or self.ratio.may_insert(learner_waits=waits, pending=pending) else "wait"
 
     def _fetch(self, data_id: Any) -> tuple[Block | None, Refusal | None]:
         """Return the transitions of a message, or the refusal of the store."""
@@ -259,3 +284,9 @@ class Replay:
         elif not waits and self._waits_since is not None:
             self.counts.learner_wait += now - self._waits_since
             self._waits_since = None
+
+
+def _length(tensors: Mapping[str, Any]) -> int:
+    """Return the number of transitions of a block that was not checked yet; 0 if it cannot be counted."""
+    reward = tensors.get("reward")
+    return len(reward) if isinstance(reward, Tensor) and reward.ndim else 0

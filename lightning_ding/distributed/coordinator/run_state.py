@@ -1,7 +1,8 @@
 """The state of a run in the coordinator, and its files.
 
 Data are in journals and snapshots, see :mod:`lightning_ding.distributed.coordinator.journal`. Tasks and owners are in
-``state.json``, which is written before a worker is informed of a change. Published weights are in ``policies.json``.
+``state.json``, which is written before a worker is informed of a change. Changes that are made while it is being
+written share the next write. Published weights are in ``policies.json``.
 """
 
 from __future__ import annotations
@@ -74,6 +75,9 @@ class RunState:
         self._buffers: dict[str, dict[str, Any]] = {}
         self._fixed = fixed_part(config)
         self._is_removed = False
+        self._writing = threading.Lock()  # must not be acquired while holding ``lock``
+        self._version = self._written = self._owed = 0
+        self._of_thread = _OfThread()
         if not state_file.exists():
             shutil.rmtree(self.files, ignore_errors=True)
         self.files.mkdir(parents=True, exist_ok=True)
@@ -105,16 +109,41 @@ class RunState:
     # ------------------------------------------------------------------ state
 
     def changed(self) -> None:
-        """Write the state after a change of tasks or policies, make new buffers, and wake requests for a task."""
+        """Note a change of tasks or policies, make new buffers, and wake requests for a task.
+
+        :meth:`commit` writes the change; it must be called without the lock, before anybody is informed of the change.
+        """
         with self.lock:
             for task in self.scheduler.book.tasks.values():
                 if task.role == "learner":
                     cfg = task.info.get("replay_buffer_cfg") or {}
                     self._buffers.setdefault(task.buffer_id, {"policy_id": task.info["policy_id"], "cfg": cfg})
             self._make_buffers()
-            if not self._is_removed:
-                replace_text(self.files / STATE_FILE, json.dumps(self.state_dict()))
+            self._version += 1
+            self._of_thread.version = self._version
             self.lock.notify_all()
+
+    def commit(self) -> None:
+        """Wait until the changes that this thread has noted are on the disk.
+
+        A write contains all changes up to its beginning, so threads that wait at the same time share the next one.
+        After a failed write, every call writes until one succeeds.
+
+        Raises:
+            OSError: If the state cannot be written.
+        """
+        if self._written >= max(self._of_thread.version, self._owed):
+            return
+        with self._writing:
+            if self._written >= max(self._of_thread.version, self._owed):
+                return
+            with self.lock:
+                version, text = self._version, json.dumps(self.state_dict())
+                is_removed = self._is_removed
+            self._owed = version
+            if not is_removed:
+                replace_text(self.files / STATE_FILE, text)
+            self._written = version
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything but data and weights as builtins."""
@@ -147,6 +176,7 @@ class RunState:
         for replay in replays:
             replay.snapshot(over)
         self.changed()
+        self.commit()
 
     def status(self) -> dict[str, Any]:
         """Return the progress of the run as builtins."""
@@ -176,7 +206,7 @@ class RunState:
 
     def remove(self) -> None:
         """Delete the files that are not needed after the run."""
-        with self.lock:
+        with self._writing, self.lock:
             self._is_removed = True
             shutil.rmtree(self.files, ignore_errors=True)
             if isinstance(self.store, FileStore):
@@ -189,6 +219,11 @@ class RunState:
             if buffer_id not in self.replays:
                 made = (known["cfg"], self.settings, self.files, self.store)
                 self.replays[buffer_id] = Replay(buffer_id, *made)
+
+
+class _OfThread(threading.local):
+    version = 0
+    """Number of the newest change that this thread has noted."""
 
 
 EVALUATION_KEYS = ("train_iter", "reward_mean", "reward_std", "reward_raw", "real_episode_count", "opponent", "result")

@@ -55,13 +55,15 @@ class SampleRatio:
         within = self.round_size - self.balance <= self.tolerance * self.round_size
         return self.inserted >= self.warm_up and within
 
-    def may_insert(self, learner_waits: bool) -> bool:
+    def may_insert(self, learner_waits: bool, pending: int = 0) -> bool:
         """Return whether learning is not too far behind, or is waiting itself.
 
         Args:
             learner_waits: Whether the learner waits for more or newer data, regardless of the ratio.
+            pending: Transitions that will be inserted first.
         """
-        return learner_waits or not self.may_sample() or self.balance <= self.tolerance * self.round_size
+        balance = self.balance + self.samples_per_insert * pending
+        return learner_waits or not self.may_sample() or balance <= self.tolerance * self.round_size
 
     def insert(self, amount: int) -> None:
         """Count inserted transitions."""

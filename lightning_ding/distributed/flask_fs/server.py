@@ -5,7 +5,6 @@ It takes ``POST /<name>`` with a JSON object from a sender that has the token, a
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 import json
 import logging
@@ -20,12 +19,18 @@ from typing_extensions import override
 from lightning_ding.config import require
 from lightning_ding.distributed.flask_fs import CHANNEL_HEADER, MARK_HEADER, NEEDS_FLASK
 from lightning_ding.distributed.flask_fs.auth import callable_name
+from lightning_ding.distributed.flask_fs.connections import (
+    EventLoop,
+    SparseLog,
+    allowed_connections,
+    connection_class,
+    is_authorised,
+)
 from lightning_ding.distributed.transport import Handler, Message, Refusal, Server
 
 try:
     from flask import Flask, Response, request
     from waitress import wasyncore
-    from waitress.channel import HTTPChannel
     from waitress.server import create_server
     from waitress.task import ErrorTask
     from werkzeug.exceptions import HTTPException
@@ -34,13 +39,16 @@ except ModuleNotFoundError as error:
 
 THREADS = 32
 """Messages that are answered at a time; a request for a task can occupy one thread for up to a second."""
-CONNECTIONS = 1000
+BACKLOG = 4096
+"""Connections that the kernel accepts before the server does."""
 HEADER_BYTES = 16_384
 NAME = re.compile(r"[a-z_]{1,64}")
 MAX_DEPTH = 32
 """Largest depth of nested lists and objects in a message."""
 
 logger = logging.getLogger(__name__)
+_refusals = SparseLog(logger)
+_overload = SparseLog(logger, seconds=10.0)
 
 
 class FlaskServer(Server):
@@ -83,14 +91,16 @@ class FlaskServer(Server):
             make_app(handler, token, channel, max_message, mark),
             sockets=[listener],
             threads=THREADS,
-            connection_limit=CONNECTIONS,
+            connection_limit=allowed_connections(),
+            backlog=BACKLOG,
             max_request_header_size=HEADER_BYTES,
             max_request_body_size=max_message + 1,  # waitress also refuses a message of exactly this size
-            asyncore_use_poll=True,  # select() accepts no file descriptors above 1023
             ident=None,
         )
-        self._server.channel_class = _Connection
-        self._thread = threading.Thread(target=self._server.run, name="flask_fs server", daemon=True)
+        self._server.channel_class = connection_class(token, _ErrorAsJson)
+        self._server.task_dispatcher.queue_logger = _overload
+        loop = EventLoop(self._server)
+        self._thread = threading.Thread(target=loop.run, name="flask_fs server", daemon=True)
         self.host = host
         self.port: int = listener.getsockname()[1]
 
@@ -132,16 +142,14 @@ class _ErrorAsJson(ErrorTask):  # type: ignore[misc]
     @override
     def execute(self) -> None:
         error = self.request.error
+        sender = self.channel.addr[0]
+        _refusals.log(_level(error.code), str(error.code), "refused a request of %s: %s", sender, error.body)
         body = answer(error.code, f"{error.reason}: {error.body}")
         self.status = f"{error.code} {error.reason}"
         self.response_headers.append(("Content-Type", "application/json"))
         self.set_close_on_finish()
         self.content_length = len(body)
         self.write(body)
-
-
-class _Connection(HTTPChannel):  # type: ignore[misc]
-    error_task_class = _ErrorAsJson
 
 
 def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
@@ -236,10 +244,8 @@ def parse_message(body: bytes) -> Message:
 
 
 def _check_sender(token: str | None, channel: int) -> None:
-    if token is not None:
-        given = request.headers.get("Authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
-            raise Refusal(401, "missing or wrong token")
+    if not is_authorised(request.headers.get("Authorization"), token):
+        raise Refusal(401, "missing or wrong token")
     if "Origin" in request.headers:
         raise Refusal(403, "messages from web pages are refused")
     given = request.headers.get(CHANNEL_HEADER, "")
@@ -252,9 +258,13 @@ def _response(status: int, reason: str, data: Message | None = None) -> Response
 
 
 def _refused(refusal: Refusal) -> Response:
-    level = logging.WARNING if refusal.status in (401, 403) else logging.INFO
-    logger.log(level, "refused %r of %s: %s", request.path[:100], request.remote_addr, refusal)
+    about = (request.path[:100], request.remote_addr, refusal)
+    _refusals.log(_level(refusal.status), str(refusal.status), "refused %r of %s: %s", *about)
     return _response(refusal.status, refusal.reason)
+
+
+def _level(status: int) -> int:
+    return logging.WARNING if status in (401, 403) else logging.INFO
 
 
 def _failed(error: Exception) -> Response:

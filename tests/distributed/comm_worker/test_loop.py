@@ -199,6 +199,17 @@ def test_heartbeats_come_while_the_worker_ticks_or_gets_answers_and_stop_when_it
         wait_for(lambda: len(coordinator.said("heartbeat")) > hung)
 
 
+def test_messages_take_the_place_of_heartbeats() -> None:
+    coordinator = FakeCoordinator(TASKS, lease=4.0)
+    with connected(coordinator) as worker:
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            worker.call("hello")
+            time.sleep(0.05)
+        assert coordinator.said("heartbeat") == []
+        wait_for(lambda: coordinator.said("heartbeat"))
+
+
 def test_worker_without_a_stall_timeout_keeps_sending_heartbeats() -> None:
     coordinator = FakeCoordinator(TASKS, lease=0.04)
     with connected(coordinator):

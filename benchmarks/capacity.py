@@ -1,0 +1,276 @@
+"""How many collectors a coordinator serves: simulated collectors send real messages and real blocks, without envs.
+
+    python -m benchmarks.capacity                          # every load; writes docs/results/capacity.json
+    python -m benchmarks.capacity --only soak              # 1,000 collectors for 20 minutes
+    python -m benchmarks.capacity --only load --transports flask_fs --collectors 1000 --periods 10
+
+    load     1, 10, 100 and 1,000 collectors, each with a separate connection, heartbeats and a block of 64 transitions
+             every 10 s, or as fast as possible, while a learner draws rounds and publishes weights
+    waiting  1,000 collectors that are held back because they are ahead of the learner
+    soak     1,000 collectors for ``--minutes``; exits with 1 if memory, disk, files or threads grow
+
+The coordinator runs in a separate process. All collectors are threads of one process, which shares the CPU with the
+coordinator; the CPU time of the coordinator alone depends less on the machine's other work than times do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+
+from benchmarks.compare import provenance
+from benchmarks.measured_coordinator import Coordinating, Sample, coordinating, end_with, serve
+from benchmarks.simulated import DATA, ENVS, ROWS, Record, Simulated, SimulatedCollector, SimulatedLearner
+
+COUNTS = (1, 10, 100, 1000)
+PERIODS = (10.0, 0.0)  # seconds between two blocks of a collector; 0: as fast as possible
+TRANSPORTS = ("flask_fs", "ray")
+PARTS = ("load", "waiting", "soak")
+START_TIMEOUT = 300.0
+WEIGHTS = 20_000  # numbers
+PUBLISH_EVERY = 10.0
+ROUND_EVERY = 0.1
+UNLIMITED = 1e12
+STACK = 512 * 1024  # bytes of a simulated worker's thread
+SETTLED = 0.25  # first share of a soak, which does not count
+BOUND_MIB = 8.0
+BOUND_DISK_MIB = 64.0
+
+
+def config_of(transport: str, collectors: int, folder: str, tolerance: float = UNLIMITED) -> dict[str, Any]:
+    """Return the config of a run without a limit."""
+    policy = {
+        "type": "dqn",
+        "random_collect_size": 0,
+        "model": {"encoder_hidden_size_list": [64, 64]},
+        "learn": {"update_per_collect": 4, "batch_size": 64},
+        "collect": {"n_sample": ROWS},
+        "other": {"replay_buffer": {"replay_buffer_size": 100_000}},
+    }
+    commander = {"collector_task_space": collectors, "eval_interval": None}
+    return {
+        "main": {"exp_name": folder, "policy": policy, "env": {"env_id": "CartPole-v1", "collector_env_num": ENVS}},
+        "system": {
+            "transport": transport,
+            "coordinator": {"tolerance": tolerance, "commander": commander},
+            "collector": {"num": collectors},
+        },
+    }
+
+
+class Fleet:
+    """Simulated workers of a run.
+
+    Args:
+        running: The coordinator.
+        collectors: Number of collectors.
+        period: Seconds between two blocks of a collector.
+        round_every: Seconds between two rounds of the learner.
+    """
+
+    def __init__(self, running: Coordinating, collectors: int, period: float, round_every: float) -> None:
+        self.record = Record()
+        generator = random.Random(0)
+        make = running.make_channel
+        self._learner = SimulatedLearner(make, self.record, WEIGHTS, PUBLISH_EVERY, round_every)
+        self._collectors = [SimulatedCollector(make, self.record, period, generator) for _ in range(collectors)]
+
+    def start(self) -> float:
+        """Start all workers, and return the seconds until each collector has a task."""
+        start = time.perf_counter()
+        workers: list[Simulated] = [self._learner, *self._collectors]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            if not worker.has_task.wait(max(0.0, start + START_TIMEOUT - time.perf_counter())):
+                missing = sum(not one.has_task.is_set() for one in workers)
+                raise RuntimeError(f"{missing} workers got no task within {START_TIMEOUT} s: {self.record.events}")
+        return time.perf_counter() - start
+
+    def stop(self) -> None:
+        """Stop all workers, without waiting for their ends."""
+        for worker in [self._learner, *self._collectors]:
+            worker.stop()
+
+
+def measure(transport: str, collectors: int, period: float, seconds: float, tolerance: float) -> dict[str, Any]:
+    """Return what a run in full swing needs.
+
+    Args:
+        transport: Name of the transport.
+        collectors: Number of collectors.
+        period: Seconds between two blocks of a collector.
+        seconds: Seconds to measure.
+        tolerance: Rounds by which the collectors may be ahead of the learner.
+    """
+    folder = mkdtemp(prefix="capacity")
+    config = config_of(transport, collectors, folder, tolerance)
+    try:
+        with coordinating(config) as running:
+            fleet = Fleet(running, collectors, period, ROUND_EVERY if tolerance == UNLIMITED else 1.0)
+            began = fleet.start()
+            time.sleep(period + 5.0)
+            start = time.perf_counter()
+            time.sleep(seconds)
+            end = time.perf_counter()
+            samples = [one for one in running.samples() if start - 1 <= one["time"] <= end + 1]
+            fleet.stop()
+            return {"start_seconds": began, **summary(fleet.record.between(start, end), samples, end - start)}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def summary(record: Record, samples: Sequence[Sample], seconds: float) -> dict[str, Any]:
+    """Return the figures of an interval.
+
+    Args:
+        record: Messages of the interval, and all events.
+        samples: Samples of the coordinator, the first and the last at the ends of the interval.
+        seconds: Length of the interval.
+    """
+    first, last = samples[0], samples[-1]
+    passed = last["time"] - first["time"]
+    blocks = (last["env_step"] - first["env_step"]) / ROWS
+    cpu = last["cpu"] - first["cpu"]
+    return {
+        "requests_per_second": len(record.messages) / seconds,
+        "blocks_per_second": blocks / passed,
+        "block_ms": quantiles([one[2] for one in record.messages if one[1] == DATA]),
+        "request_ms": quantiles([one[2] for one in record.messages]),
+        "cpu_cores": cpu / passed,
+        "cpu_ms_per_block": 1000 * cpu / max(blocks, 1e-9),
+        "cpu_ms_per_request": 1000 * cpu / passed / max(len(record.messages) / seconds, 1e-9),
+        "memory_mib": last["memory_mib"],
+        **{f"{name}_max": max(one[name] for one in samples) for name in ("threads", "files", "queue", "journal_bytes")},
+        "disk_bytes_max": max(one["disk_bytes"] for one in samples),
+        "events": dict(record.events),
+    }
+
+
+def quantiles(seconds: Sequence[float]) -> dict[str, float]:
+    """Return the median, the 99th percentile and the maximum in milliseconds, and the number of values."""
+    if not seconds:
+        return {"p50": 0.0, "p99": 0.0, "max": 0.0, "number": 0}
+    half, most = np.percentile(seconds, [50, 99])
+    return {"p50": 1e3 * float(half), "p99": 1e3 * float(most), "max": 1e3 * max(seconds), "number": len(seconds)}
+
+
+def soak(transport: str, collectors: int, period: float, seconds: float) -> dict[str, Any]:
+    """Return what grows in a long run, with a sample every few seconds."""
+    folder = mkdtemp(prefix="capacity")
+    try:
+        with coordinating(config_of(transport, collectors, folder)) as running:
+            fleet = Fleet(running, collectors, period, ROUND_EVERY)
+            fleet.start()
+            began, start = len(running.samples()), time.perf_counter()
+            time.sleep(seconds)
+            end = time.perf_counter()
+            samples = running.samples()[began:]
+            fleet.stop()
+            figures = summary(fleet.record.between(start, end), samples, end - start)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return {**figures, **growth(samples), "samples": samples[:: max(1, len(samples) // 120)]}
+
+
+def growth(samples: Sequence[Sample]) -> dict[str, Any]:
+    """Return the growth between the two halves of a soak after its first quarter: of medians, and whether it is flat.
+
+    The disk holds a journal that grows until each snapshot, so the median of many samples counts.
+    """
+    settled = samples[int(len(samples) * SETTLED) :]
+    halves = settled[: len(settled) // 2], settled[len(settled) // 2 :]
+    grown = {
+        name: median(one[name] for one in halves[1]) - median(one[name] for one in halves[0])
+        for name in ("memory_mib", "disk_bytes", "threads", "files")
+    }
+    flat = grown["memory_mib"] <= BOUND_MIB and grown["disk_bytes"] / 2**20 <= BOUND_DISK_MIB
+    return {"growth": grown, "is_flat": bool(flat and grown["threads"] <= 0 and abs(grown["files"]) <= 4)}
+
+
+def show(name: str, row: dict[str, Any]) -> str:
+    """Return a line of the table."""
+    block = row["block_ms"]
+    return (
+        f"{name:>26}: {row['blocks_per_second']:8.1f} blocks/s {row['requests_per_second']:8.1f} requests/s  "
+        f"p50 {block['p50']:8.1f} ms p99 {block['p99']:8.1f} ms  {row['cpu_cores']:5.2f} cores "
+        f"{row['cpu_ms_per_block']:7.2f} ms CPU/block {row['memory_mib']:6.0f} MiB  queue {row['queue_max']:.0f}  "
+        f"{row['events']}"
+    )
+
+
+def jobs(options: argparse.Namespace) -> list[tuple[str, dict[str, Any]]]:
+    """Return the name and the arguments of everything to measure."""
+    loads = [
+        (f"load {transport} {count} {period:g}", {"transport": transport, "collectors": count, "period": period})
+        for transport in options.transports
+        for period in options.periods
+        for count in options.collectors
+    ]
+    most = {"collectors": max(options.collectors), "period": 10.0}
+    waits = [
+        (f"waiting {one}", {"transport": one, "collectors": most["collectors"], "period": 0.0})
+        for one in options.transports
+    ]
+    soaks = [(f"soak {one}", {"transport": one, **most}) for one in options.transports]
+    return [
+        job for part, found in zip(PARTS, (loads, waits, soaks), strict=True) if part in options.only for job in found
+    ]
+
+
+def run(name: str, arguments: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Measure one job."""
+    if name.startswith("soak"):
+        return soak(**arguments, seconds=60 * options.minutes)
+    tolerance = 4.0 if name.startswith("waiting") else UNLIMITED
+    return measure(**arguments, seconds=options.seconds, tolerance=tolerance)
+
+
+def main() -> None:
+    """Measure everything, or be the coordinator."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=["load", "waiting"], help="parts to run")
+    parser.add_argument("--transports", nargs="+", choices=TRANSPORTS, default=list(TRANSPORTS))
+    parser.add_argument("--collectors", nargs="+", type=int, default=list(COUNTS), help="numbers of collectors")
+    parser.add_argument("--periods", nargs="+", type=float, default=list(PERIODS), help="seconds between two blocks")
+    parser.add_argument("--seconds", type=float, default=30.0, help="seconds to measure each load")
+    parser.add_argument("--minutes", type=float, default=20.0, help="minutes of the soak")
+    parser.add_argument(
+        "--out", type=Path, default=Path("docs/results/capacity.json"), help="JSON file, which keeps other rows"
+    )
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--lifeline", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        end_with(options.lifeline)
+        serve(options.serve)
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    threading.stack_size(STACK)
+    rows = json.loads(options.out.read_text())["rows"] if options.out.exists() else {}
+    for name, arguments in jobs(options):
+        rows[name] = {**provenance(), **run(name, arguments, options)}
+        print(show(name, rows[name]), flush=True)
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps({"rows": rows}, indent=1))
+    print(f"\nwritten to {options.out}")
+    sys.exit(0 if all(row.get("is_flat", True) for row in rows.values()) else 1)
+
+
+if __name__ == "__main__":
+    main()

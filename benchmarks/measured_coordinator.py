@@ -1,0 +1,211 @@
+"""A coordinator that measures its process once a second, over HTTP in a separate process or as Ray's actor.
+
+Used by ``benchmarks.capacity``. The coordinator and its server are those of the product.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.simulated import MakeChannel
+from lightning_ding.config import resolve
+from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.coordinator.coordinator import Coordinator
+from lightning_ding.distributed.transport import get_transport
+from lightning_ding.envs.process.lifeline import die_with, lifeline
+
+START_TIMEOUT = 120.0
+NAMESPACE = "capacity"
+OBJECT_STORE = 512 * 1024**2
+Sample = dict[str, float]
+
+
+class Meter:
+    """Takes a sample of this process and of the coordinator's folder every second, in a thread.
+
+    Args:
+        coordinator: The coordinator in this process.
+        take: Receives each sample.
+    """
+
+    def __init__(self, coordinator: Coordinator, take: Callable[[Sample], None]) -> None:
+        self._coordinator = coordinator
+        self._take = take
+        self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
+        self._thread.start()
+
+    def sample(self) -> Sample:
+        """Return what this process and its folder hold now."""
+        files = self._coordinator.run.files
+        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        counters = self._coordinator.status()
+        return {
+            "time": time.perf_counter(),
+            "cpu": sum(resource.getrusage(resource.RUSAGE_SELF)[:2]),
+            "memory_mib": int(status["VmRSS"].split()[0]) / 1024,
+            "threads": float(status["Threads"]),
+            "files": float(len(os.listdir("/proc/self/fd"))),
+            "queue": float(self._queue()),
+            "journal_bytes": float(_bytes_of(files / "journal")),
+            "disk_bytes": float(_bytes_of(files.parent)),
+            "collectors": float(counters["collector_tasks"]["running"]),
+            "env_step": float(counters["env_step"]),
+            "refused": float(counters["refused"]),
+            "journal_depth": counters.get("journal_depth", 0.0),
+        }
+
+    def _run(self) -> None:
+        while True:
+            self._take(self.sample())
+            time.sleep(1.0)
+
+    def _queue(self) -> int:
+        """Return the number of received requests that no thread answers yet; 0 over Ray, which does not report it."""
+        server = getattr(self._coordinator._server, "_server", None)
+        return 0 if server is None else len(server.task_dispatcher.queue)
+
+
+def _bytes_of(folder: Path) -> int:
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
+            except OSError:  # it has just been deleted
+                continue
+    return total
+
+
+def serve(file: Path) -> None:
+    """Run a coordinator over HTTP and print samples as lines of JSON, until the standard input ends.
+
+    Args:
+        file: JSON file with the config of the run.
+    """
+    torch.set_num_threads(1)
+    coordinator = Coordinator(json.loads(file.read_text()))
+    coordinator.start()
+    Meter(coordinator, lambda sample: print(json.dumps(sample), flush=True))
+    sys.stdin.read()
+    os._exit(0)
+
+
+class MeasuredActor:
+    """The product's actor of a coordinator, with its samples.
+
+    Args:
+        config: Config of the run.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        from lightning_ding.distributed.ray.workers import CoordinatorActor
+
+        torch.set_num_threads(1)
+        self._actor = CoordinatorActor(resolve(ParallelConfig, config))
+        if self._actor.mistake() is not None:
+            raise RuntimeError(str(self._actor.mistake()))
+        self._samples: list[Sample] = []
+        Meter(self._actor._coordinator, self._samples.append)
+
+    def handle(self, name: str, message: Any, parcel: Any) -> Any:
+        """Answer a call of ``RayChannel``."""
+        return self._actor.handle(name, message, parcel)
+
+    def pid(self) -> int:
+        """Return the id of this process."""
+        return os.getpid()
+
+    def samples(self) -> list[Sample]:
+        """Return all samples."""
+        return list(self._samples)
+
+
+class Coordinating:
+    """A running coordinator.
+
+    Args:
+        make_channel: Makes a connection to it.
+        samples: Returns all samples so far.
+        pid: Id of its process.
+    """
+
+    def __init__(self, make_channel: MakeChannel, samples: Callable[[], list[Sample]], pid: int) -> None:
+        self.make_channel = make_channel
+        self.samples = samples
+        self.pid = pid
+
+
+@contextmanager
+def coordinating(config: dict[str, Any]) -> Iterator[Coordinating]:
+    """Run a coordinator in a separate process, which ends with this one."""
+    over = _over_ray if config["system"]["transport"] == "ray" else _over_http
+    with over(config) as running:
+        yield running
+
+
+@contextmanager
+def _over_http(config: dict[str, Any]) -> Iterator[Coordinating]:
+    folder = Path(config["main"]["exp_name"])
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "capacity.json"
+    file.write_text(json.dumps(config))
+    end = lifeline().fileno()
+    command = [sys.executable, "-m", "benchmarks.capacity", "--serve", str(file), "--lifeline", str(end)]
+    log = (folder / "coordinator.log").open("w")
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log, "pass_fds": (end,)}
+    with log, subprocess.Popen(command, text=True, **pipes) as process:
+        assert process.stdout is not None
+        samples: list[Sample] = []
+        try:
+            if not select.select([process.stdout], [], [], START_TIMEOUT)[0] or not (line := process.stdout.readline()):
+                raise RuntimeError(f"the coordinator does not start:\n{(folder / 'coordinator.log').read_text()}")
+            samples.append(json.loads(line))
+            lines = process.stdout
+            threading.Thread(target=lambda: samples.extend(map(json.loads, lines)), daemon=True).start()
+            resolved = resolve(ParallelConfig, config)
+            transport = get_transport("flask_fs")
+            yield Coordinating(lambda: transport.connect(resolved), lambda: list(samples), process.pid)
+        finally:
+            process.kill()
+
+
+@contextmanager
+def _over_ray(config: dict[str, Any]) -> Iterator[Coordinating]:
+    import ray
+
+    from lightning_ding.distributed.ray import COORDINATOR
+    from lightning_ding.distributed.ray.channel import RayChannel
+
+    calls = max(64, 4 * config["system"]["collector"]["num"])  # as the product has
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=OBJECT_STORE)
+    try:
+        options = {"name": COORDINATOR, "namespace": NAMESPACE, "max_concurrency": calls}
+        actor: Any = ray.remote(MeasuredActor).options(**options).remote(config)
+        pid = ray.get(actor.pid.remote(), timeout=START_TIMEOUT)
+        yield Coordinating(lambda: RayChannel(NAMESPACE, 60.0), lambda: ray.get(actor.samples.remote()), pid)
+    finally:
+        ray.shutdown()
+
+
+def end_with(number: int) -> None:
+    """End this process when the process that holds the other end of a lifeline ends."""
+    from multiprocessing.connection import Connection
+
+    _kept.append(Connection(number, writable=False))
+    die_with(_kept[0])
+
+
+_kept: list[Any] = []  # references, without which the descriptor would be closed

@@ -1,0 +1,223 @@
+"""Simulated workers of a distributed run: they send real messages and real blocks, but step no envs.
+
+Used by ``benchmarks.capacity``. Every simulated collector is a thread with a separate connection, and the product's
+``CommWorker`` with its heartbeats. Messages go through a channel that records how long each answer takes.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from typing_extensions import override
+
+from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker
+from lightning_ding.distributed.config import LearningTask
+from lightning_ding.distributed.published_weights import fetch_weights, publish_weights
+from lightning_ding.distributed.transport import Channel, CoordinatorGoneError, LeaseLostError, Message, Refusal
+
+ROWS = 64
+ENVS = 4
+DATA = "collector_data_task"
+MakeChannel = Callable[[], Channel]
+
+
+@dataclass
+class Record:
+    """What all simulated workers of a process have measured."""
+
+    messages: list[tuple[float, str, float]] = field(default_factory=list)
+    """Time of each answer, name of the message, and seconds from the request to the answer."""
+    events: Counter[str] = field(default_factory=Counter)
+    """Numbers of lost leases, refusals, blocks that had to wait, and downloads of weights."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, name: str) -> None:
+        """Count an event."""
+        with self.lock:
+            self.events[name] += 1
+
+    def between(self, start: float, end: float) -> Record:
+        """Return the messages that were answered in an interval, with all events."""
+        kept = [one for one in list(self.messages) if start <= one[0] < end]
+        return Record(kept, Counter(self.events))
+
+
+class TimedChannel(Channel):
+    """Records the duration of every message of another channel."""
+
+    def __init__(self, channel: Channel, record: Record) -> None:
+        self._channel = channel
+        self._record = record
+        self.store = channel.store
+
+    @override
+    def call(self, name: str, message: Message | None = None) -> Message:
+        start = time.perf_counter()
+        try:
+            return self._channel.call(name, message)
+        finally:
+            end = time.perf_counter()
+            self._record.messages.append((end, name, end - start))
+
+    @override
+    def close(self) -> None:
+        self._channel.close()
+
+
+def block_of(rows: int = ROWS) -> dict[str, Any]:
+    """Return a block of transitions as CartPole-v1 gives them."""
+    obs = np.random.default_rng(0).normal(size=(rows + 1, 4)).astype(np.float32)
+    ends = {name: torch.zeros(rows, dtype=torch.bool) for name in ("terminated", "truncated")}
+    return {
+        "obs": torch.from_numpy(obs[:-1].copy()),
+        "next_obs": torch.from_numpy(obs[1:].copy()),
+        "action": torch.zeros(rows, dtype=torch.int64),
+        "reward": torch.ones(rows),
+        "env_id": torch.arange(rows) % ENVS,
+        "episode_id": torch.arange(rows) % ENVS,
+        **ends,
+    }
+
+
+class Simulated(threading.Thread):
+    """A worker in a thread that does tasks until it is stopped.
+
+    Args:
+        make_channel: Makes a connection of this worker alone.
+        record: Record of all workers.
+    """
+
+    role: Any
+
+    def __init__(self, make_channel: MakeChannel, record: Record) -> None:
+        super().__init__(daemon=True)
+        self._make_channel = make_channel
+        self._record = record
+        self._stopping = threading.Event()
+        self.has_task = threading.Event()
+
+    def stop(self) -> None:
+        """End the current task soon."""
+        self._stopping.set()
+
+    @override
+    def run(self) -> None:
+        channel = TimedChannel(self._make_channel(), self._record)
+        worker = CommWorker(channel, self.role)
+        try:
+            while not self._stopping.is_set() and (task := worker.next_task()) is not None:
+                self.has_task.set()
+                try:
+                    self.work(worker, task)
+                except LeaseLostError:
+                    self._record.note("lost leases")
+                except Refusal as refusal:
+                    self._record.note(f"refusals with status {refusal.status}")
+        except CoordinatorGoneError:
+            self._record.note("lost coordinators")
+        finally:
+            worker.close()
+            channel.close()
+
+    def work(self, worker: CommWorker, task: AssignedTask) -> None:
+        """Do a task until this worker is stopped."""
+        raise NotImplementedError
+
+
+class SimulatedCollector(Simulated):
+    """Sends a block every ``period`` seconds, and downloads each new publication of the weights.
+
+    Args:
+        make_channel: Makes a connection of this worker alone.
+        record: Record of all workers.
+        period: Seconds from one block to the next; 0 sends as fast as possible.
+        generator: Random numbers for the time of the first block.
+    """
+
+    role = "collector"
+
+    def __init__(self, make_channel: MakeChannel, record: Record, period: float, generator: random.Random) -> None:
+        super().__init__(make_channel, record)
+        self._period = period
+        self._first = generator.random() * period
+        self._block = block_of()
+
+    @override
+    def work(self, worker: CommWorker, task: AssignedTask) -> None:
+        policy_id, serial, version = task.task_info["collector_cfg"]["policy_update_path"][0], -1, 0
+        while (weights := fetch_weights(worker, policy_id, serial)) is None:
+            if self._stopping.wait(0.5):
+                return
+        serial, version = weights["serial"], weights["iter"]
+        answer = self._send(worker, 0, None)  # the first message of a task has no data
+        due, seq = time.perf_counter() + self._first, 1
+        while not answer["close"]:
+            if self._stopping.wait(max(0.0, due - time.perf_counter())):
+                return
+            worker.tick()
+            due = max(due + self._period, time.perf_counter() - self._period)
+            block = {**self._block, "policy_version": torch.full((ROWS,), version)}
+            handle = worker.channel.store.put("data", block)
+            while not (answer := self._send(worker, seq, handle))["accepted"]:
+                self._record.note("blocks that waited")
+                if answer["close"] or self._stopping.wait(answer["wait"]):
+                    return
+            seq += 1
+            if answer["policy"].get(policy_id, -1) > serial:
+                weights = fetch_weights(worker, policy_id, serial)
+                if weights is not None:
+                    self._record.note("weights downloads")
+                    serial, version = weights["serial"], weights["iter"]
+
+    @staticmethod
+    def _send(worker: CommWorker, seq: int, handle: Any) -> Message:
+        about = {"env_step": 0 if handle is None else ROWS, "returns": [], "lengths": [], "dropped_episodes": []}
+        return worker.call(DATA, seq=seq, data_id=handle, metadata=about)
+
+
+class SimulatedLearner(Simulated):
+    """Draws rounds and publishes weights at fixed intervals, without learning.
+
+    Args:
+        make_channel: Makes a connection of this worker alone.
+        record: Record of all workers.
+        weights: Size of the published weights, in numbers.
+        publish_every: Seconds from one publication to the next.
+        round_every: Seconds from one round to the next.
+    """
+
+    role = "learner"
+
+    def __init__(
+        self, make_channel: MakeChannel, record: Record, weights: int, publish_every: float, round_every: float
+    ) -> None:
+        super().__init__(make_channel, record)
+        self._model = {"weight": torch.zeros(weights)}
+        self._publish_every = publish_every
+        self._round_every = round_every
+
+    @override
+    def work(self, worker: CommWorker, task: AssignedTask) -> None:
+        learning, train_iter, number, due = LearningTask.read(task.task_info), 0, 0, 0.0
+        while not self._stopping.wait(self._round_every):
+            worker.tick()
+            if time.perf_counter() >= due:
+                publish_weights(worker, learning, {"model": self._model, "iter": train_iter})
+                due = time.perf_counter() + self._publish_every
+            said = {"batch_size": 64, "num_batches": 4, "cur_learner_iter": train_iter, "rank": 0, "number": number}
+            answer = worker.call("learner_get_data_task", **said, options={})
+            number += 1
+            if answer["data"] is not None:
+                worker.channel.store.get(answer["data"])
+                worker.channel.store.delete(answer["data"])
+                train_iter += 4
+            if answer["stop"]:
+                return

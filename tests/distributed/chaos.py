@@ -1,0 +1,244 @@
+"""Faults at random in a distributed run: processes that die or stop, a slow network, and a full disk.
+
+    python -m tests.distributed.chaos FOLDER --transport flask_fs --seed 0 --minutes 10
+
+The env writes each step that it really takes into a file. At the end, the run must have kept each acknowledged step
+exactly once, as it was taken; it is then resumed without faults, must reach its return, and leave no process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from lightning_ding.checkpoints.files import replace_text
+from lightning_ding.distributed.coordinator.coordinator import Coordinator
+from lightning_ding.distributed.file_store import FileStore
+from lightning_ding.entry.config_file import read_config
+from tests.distributed.recorded_cartpole import ENV, recorded
+from tests.entry import runs
+
+ROLES = ("coordinator", "learner", "collector")
+PAUSES = (1.0, 6.0)  # seconds between two faults
+STOPS = (0.5, 8.0)  # seconds for which a process is stopped; leases are shorter
+FULL = (1.0, 5.0)  # seconds for which no process can write files
+DELAYS = (0.01, 0.3)  # seconds by which the network delays all that is sent
+SLOW = (2.0, 6.0)  # seconds for which the network is slow
+SETTLING = 10.0  # seconds without faults before the end, in which every role starts again
+ACTORS = {"coordinator": "ray::CoordinatorActor", "learner": "ray::WorkerActor", "collector": "ray::WorkerActor"}
+POLICY: dict[str, Any] = {
+    "type": "dqn",
+    "nstep": 3,
+    "learn": {"update_per_collect": 16, "batch_size": 128},
+    "collect": {"n_sample": 64},
+    "eval": {"evaluator": {"eval_freq": 500, "n_episode": 20}},
+    "other": {"replay_buffer": {"replay_buffer_size": 1_000_000}},  # keeps every step
+}
+
+
+def write_config(folder: Path, transport: str, seed: int) -> Path:
+    """Write the config of a run, and return its file."""
+    imports = ["tests.distributed.recorded_cartpole"]
+    env = {"env_id": ENV, "env_kwargs": {"file": str(folder / "steps")}, "import_names": imports}
+    counts = {"collector_env_num": 2, "evaluator_env_num": 8, "n_evaluator_episode": 20}
+    main = {"exp_name": str(folder / "run"), "seed": seed, "policy": POLICY, "env": {**env, **counts}}
+    coordinator = {"lease": 5.0, "snapshot_interval": 10.0, "max_failures": 1000, "commander": {"eval_interval": None}}
+    system = {"transport": transport, "restarts": 10_000, "coordinator": coordinator}
+    file = folder / "run.yaml"
+    file.write_text(yaml.safe_dump({"main": main, "system": system}))
+    return file
+
+
+class SlowNetwork(threading.Thread):
+    """Stands between the workers and the coordinator over HTTP, and delays what they send.
+
+    Args:
+        address: File with the address of the coordinator, in which this takes its place.
+    """
+
+    def __init__(self, address: Path) -> None:
+        super().__init__(daemon=True)
+        self.delay = 0.0
+        self._address = address
+        self._target: tuple[str, int] | None = None
+        self._port = 0
+
+    def run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        self._port = server.sockets[0].getsockname()[1]
+        while True:
+            with suppress(OSError, ValueError, KeyError):
+                found = json.loads(self._address.read_text())
+                if found["port"] != self._port:
+                    self._target = found["host"], found["port"]
+                    replace_text(self._address, json.dumps({**found, "port": self._port}), is_synced=False)
+            await asyncio.sleep(0.02)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            assert self._target is not None
+            theirs, ours = await asyncio.open_connection(*self._target)
+            await asyncio.gather(self._pass(reader, ours), self._pass(theirs, writer), return_exceptions=True)
+        writer.close()
+
+    async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(65536):
+                await asyncio.sleep(self.delay)
+                target.write(data)
+                await target.drain()
+        finally:
+            target.close()
+
+
+class Chaos:
+    """A run and its faults.
+
+    Args:
+        folder: Folder of everything.
+        transport: Name of the transport.
+        seed: Seed of the run and of the faults.
+    """
+
+    def __init__(self, folder: Path, transport: str, seed: int) -> None:
+        self.folder = folder
+        self.transport = transport
+        self.done: Counter[str] = Counter()
+        self._random = random.Random(seed)
+        self._file = write_config(folder, transport, seed)
+        self._network = SlowNetwork(folder / "run" / "coordinator.json")
+        self._faults: list[Callable[[], None]] = [self._kill, self._kill, self._stop, self._fill_disk]
+        if transport == "flask_fs":
+            self._network.start()
+            self._faults.append(self._slow_down)
+
+    def run(self, seconds: float) -> dict[str, Any]:
+        """Run with faults for some time, check what was kept, and finish the run without faults."""
+        with runs.start(self._file) as process:
+            self._wait_for_steps(2000, process)
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                assert process.poll() is None, process.stdout and process.stdout.read()
+                self._random.choice(self._faults)()
+                time.sleep(self._random.uniform(*PAUSES))
+            time.sleep(SETTLING)
+            process.send_signal(signal.SIGTERM)
+            output, _ = process.communicate(timeout=180)
+        assert process.returncode == 143, output[-5000:]
+        assert self.pids() == {}, self.pids()
+        kept = check_rows(self.folder)
+        goal = [f"main.max_env_step={kept['acknowledged'] + 60_000}", "main.env.stop_value=490"]
+        with runs.start(self._file, "--resume", "--set", goal[0], "--set", goal[1]) as process:
+            output, _ = process.communicate(timeout=600)
+        assert process.returncode == 0, output[-5000:]
+        result = runs.result_of(self.folder)
+        assert result["env_step"] == result["counters"]["env_step"] == result["counters"]["sample"]
+        assert result["results"]["test/return_mean"] >= 475, result["results"]
+        assert self.pids() == {}, self.pids()
+        return {**kept, "faults": dict(self.done), "return": result["results"]["test/return_mean"]}
+
+    def pids(self) -> dict[int, str]:
+        """Return the processes of the run by id, with their role."""
+        if self.transport == "flask_fs":
+            return runs.processes_of(self.folder)
+        found = {}
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                name = (entry / "cmdline").read_bytes().decode().strip("\0")
+                if name.startswith("ray::") and f"CHAOS={self.folder}" in (entry / "environ").read_text():
+                    found[int(entry.name)] = "coordinator" if "CoordinatorActor" in name else "worker"
+        return found
+
+    def _one(self) -> int | None:
+        """Return a random process of a random role."""
+        pids = self.pids()
+        if not pids:
+            return None
+        role = self._random.choice(sorted(set(pids.values())))
+        return self._random.choice(sorted(pid for pid, found in pids.items() if found == role))
+
+    def _kill(self) -> None:
+        if (pid := self._one()) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                self.done["SIGKILL"] += 1
+
+    def _stop(self) -> None:
+        if (pid := self._one()) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                self.done["SIGSTOP"] += 1
+                time.sleep(self._random.uniform(*STOPS))
+                os.kill(pid, signal.SIGCONT)
+
+    def _fill_disk(self) -> None:
+        """Let no process of the run write files, as on a full disk: each write fails with an ``OSError``."""
+        for limit in (0, resource.RLIM_INFINITY):
+            for pid in self.pids():
+                with suppress(ProcessLookupError):
+                    resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+            if limit == 0:
+                self.done["full disk"] += 1
+                time.sleep(self._random.uniform(*FULL))
+
+    def _slow_down(self) -> None:
+        self._network.delay = self._random.uniform(*DELAYS)
+        self.done["slow network"] += 1
+        time.sleep(self._random.uniform(*SLOW))
+        self._network.delay = 0.0
+
+    def _wait_for_steps(self, steps: int, process: subprocess.Popen[str]) -> None:
+        runs.wait_until(lambda: len(recorded(self.folder / "steps")) >= steps, process)
+
+
+def check_rows(folder: Path) -> dict[str, int]:
+    """See that a stopped run has kept exactly what it acknowledged: steps that were taken, each once."""
+    run = folder / "run"
+    coordinator = Coordinator(read_config(run / "config.json"), FileStore(run / "data"), resume=True)
+    (replay,) = coordinator.run.replays.values()
+    storage = replay.buffer._storage  # type: ignore[attr-defined]
+    rows = storage.gather(np.arange(storage.count), 1, 1.0)
+    kept = [np.asarray(rows[name], np.float32).reshape(storage.count, -1) for name in ("obs", "action", "next_obs")]
+    found = [row.tobytes() for row in np.concatenate(kept, axis=1)]
+    steps = {row.tobytes() for row in recorded(folder / "steps")}
+    assert len(found) == replay.counts.env_step == replay.counts.sample
+    assert len(set(found)) == len(found)
+    assert steps.issuperset(found)
+    return {"acknowledged": len(found), "taken": len(steps)}
+
+
+def main() -> None:
+    """Run with faults, and print what happened as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="new folder")
+    parser.add_argument("--transport", choices=("flask_fs", "ray"), default="flask_fs")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True)
+    os.environ["CHAOS"] = str(options.folder)
+    chaos = Chaos(options.folder, options.transport, options.seed)
+    print(json.dumps({**vars(options), "folder": "", **chaos.run(60 * options.minutes)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Many workers at a time: what they share, what happens in parallel, and how often they ask again."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_ding.distributed.coordinator import run_state
+from lightning_ding.distributed.coordinator.sample_ratio import SampleRatio
+from tests.distributed.coordinator.coordinating import Run, Worker, both, config, transitions
+
+WORKERS = 16
+
+
+def at_the_same_time(calls: list[Callable[[], Any]]) -> list[Any]:
+    """Return the results of functions that run in one thread each."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result(timeout=30) for future in [pool.submit(call) for call in calls]]
+
+
+def test_tasks_that_are_requested_at_the_same_time_share_writes_to_a_slow_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(config(tmp_path / "run", commander={"collector_task_space": WORKERS}))
+    workers = [Worker(run, "collector") for _ in range(WORKERS)]
+    replace_text, writes = run_state.replace_text, []
+
+    def write_slowly(file: Path, text: str) -> None:
+        time.sleep(0.05)
+        writes.append(text)
+        replace_text(file, text)
+
+    monkeypatch.setattr(run_state, "replace_text", write_slowly)
+    known = []
+
+    def take(worker: Worker) -> None:
+        worker.take()
+        written = json.loads((run.coordinator.run.files / "state.json").read_text())
+        known.append(worker.name in {task["owner"] for task in written["scheduler"]["book"]["tasks"]})
+
+    at_the_same_time([lambda worker=worker: take(worker) for worker in workers])
+    assert known == [True] * WORKERS  # each answer came after the write with its task
+    assert len(writes) <= 4
+
+
+def test_change_whose_write_failed_is_written_before_the_next_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(config(tmp_path / "run"))
+    worker = Worker(run, "learner")
+
+    def fail(file: Path, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_state, "replace_text", fail)
+        with pytest.raises(OSError, match="No space"):
+            worker.take()
+    worker.take()  # the same task again, which changes nothing
+    run.restart()
+    (task,) = run.coordinator.run.scheduler.book.running("learner")
+    assert task.owner == worker.name
+
+
+def test_entries_of_two_collectors_are_written_at_the_same_time_and_kept_in_both_orders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(config(tmp_path / "run", commander={"collector_task_space": 2}))
+    Worker(run, "learner").take()
+    first, second = Worker(run, "collector"), Worker(run, "collector")
+    first.take(), second.take()
+    move, both_write, second_is_in = run.store.move, threading.Barrier(2, timeout=20), threading.Event()
+
+    def move_slowly(handle: Any, file: Path) -> None:
+        both_write.wait()  # breaks unless both threads come here
+        if file.name.startswith("000000000001"):
+            assert second_is_in.wait(20)
+        move(handle, file)
+
+    monkeypatch.setattr(run.store, "move", move_slowly)
+
+    def send_second() -> None:
+        while not run.replay._in_flight:  # the first has its number
+            time.sleep(0.001)
+        second.send(transitions(first=100))
+        second_is_in.set()
+
+    at_the_same_time([lambda: first.send(transitions()), send_second])
+    assert sorted(run.rows()["reward"]) == [0, 1, 2, 3, 100, 101, 102, 103]
+    monkeypatch.undo()
+    for collector, number in ((first, 4), (second, 104)):
+        assert collector.send(transitions(first=number), seq=1)["accepted"]
+    run.restart()
+    assert sorted(run.rows()["reward"]) == [*range(8), *range(100, 108)]
+    assert (run.counts.env_step, run.counts.accepted) == (16, 4)
+
+
+def test_snapshot_waits_for_entries_that_are_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(config(tmp_path / "run"))
+    _, collector = both(run)
+    collector.send(transitions())
+    move, began, may_move = run.store.move, threading.Event(), threading.Event()
+
+    def move_late(handle: Any, file: Path) -> None:
+        began.set()
+        assert may_move.wait(20)
+        move(handle, file)
+
+    monkeypatch.setattr(run.store, "move", move_late)
+    sender = threading.Thread(target=lambda: collector.send(transitions(first=4)), daemon=True)
+    sender.start()
+    assert began.wait(20)
+    saver = threading.Thread(target=run.coordinator.save, daemon=True)
+    saver.start()
+    saver.join(0.1)
+    assert saver.is_alive()
+    may_move.set()
+    saver.join(20)
+    sender.join(20)
+    assert run.replay.journal.depth == 0
+    run.restart()
+    assert run.rows()["reward"] == list(range(8))
+
+
+def test_blocks_that_are_being_written_count_for_the_ratio() -> None:
+    ratio = SampleRatio(samples_per_insert=2.0, warm_up=0, tolerance=1.0, round_size=8)
+    ratio.insert(4)  # a balance of 8, which is one round
+    assert ratio.may_insert(learner_waits=False)
+    assert not ratio.may_insert(learner_waits=False, pending=1)
+    assert ratio.may_insert(learner_waits=True, pending=1)
+
+
+def test_the_more_workers_there_are_the_longer_waiting_collectors_pause(tmp_path: Path) -> None:
+    run = Run(config(tmp_path / "run", tolerance=0.5, samples_per_insert=2.0))
+    _, collector = both(run)
+    seq = 0
+    while (answer := collector.send(transitions(first=4 * seq)))["accepted"]:
+        seq += 1
+    assert answer["wait"] == 0.01
+    for _ in range(98):
+        Worker(run, "collector")
+    assert collector.send(transitions())["wait"] == 0.5  # 100 workers ask 200 times a second

@@ -1,0 +1,128 @@
+"""The connections of the server: their cost, what ends them, and what is refused before it is read."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+import requests
+
+from lightning_ding.distributed.flask_fs import connections
+from lightning_ding.distributed.flask_fs.connections import Connection, SparseLog
+from lightning_ding.distributed.flask_fs.server import FlaskServer
+from lightning_ding.distributed.transport import Message
+
+TOKEN = "0123456789abcdef"
+HEADERS = {"Authorization": f"Bearer {TOKEN}", "X-Lightning-Ding-Channel": "0"}
+HALF = b"POST /echo HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + TOKEN.encode() + b"\r\nContent-Length: 10\r\n\r\n{"
+
+
+@contextmanager
+def serving() -> Iterator[FlaskServer]:
+    def echo(name: str, message: Message) -> Message:
+        return message
+
+    server = FlaskServer(echo, token=TOKEN)
+    server.start()
+    yield server
+    server.close()
+
+
+def ask(server: FlaskServer, session: Any = requests, token: str = TOKEN) -> int:
+    headers = {**HEADERS, "Authorization": f"Bearer {token}"}
+    return int(session.post(f"http://127.0.0.1:{server.port}/echo", json={}, headers=headers, timeout=10).status_code)
+
+
+def connect(server: FlaskServer, content: bytes = b"") -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+    connection.sendall(content)
+    return connection
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Return whether the server closes a connection, after waiting for that."""
+    with suppress(ConnectionResetError):
+        return connection.recv(1000) == b""
+    return True
+
+
+def test_requests_do_not_look_at_idle_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: Counter[Any] = Counter()
+
+    def count(channel: Any) -> bool:
+        looks[channel] += 1
+        return bool(super(Connection, channel).readable())
+
+    monkeypatch.setattr(Connection, "readable", count, raising=False)
+    monkeypatch.setattr(connections, "CHECK", 60.0)
+    with serving() as server, requests.Session() as session:
+        idle = [connect(server) for _ in range(50)]
+        assert ask(server, session) == 200
+        before = sum(looks.values())
+        for _ in range(20):
+            assert ask(server, session) == 200
+        assert sum(looks.values()) - before <= 20 * 4
+        for connection in idle:
+            connection.close()
+
+
+def test_request_that_never_ends_and_silent_connections_are_closed_and_workers_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "REQUEST_TIMEOUT", 0.2)
+    monkeypatch.setattr(connections, "CHECK", 0.05)
+    with serving() as server, requests.Session() as session:
+        assert ask(server, session) == 200
+        (worker,) = server._server.active_channels
+        assert is_closed(connect(server, HALF))
+        assert is_closed(connect(server))
+        assert list(server._server.active_channels) == [worker]
+        assert ask(server, session) == 200
+
+
+def test_silent_connections_make_room_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "allowed_connections", lambda: 20)
+    monkeypatch.setattr("lightning_ding.distributed.flask_fs.server.allowed_connections", lambda: 20)
+    monkeypatch.setattr(connections, "CHECK", 0.05)
+    with serving() as server, requests.Session() as session:
+        assert ask(server, session) == 200
+        silent = [connect(server) for _ in range(40)]
+        assert ask(server) == 200
+        assert ask(server, session) == 200
+        for connection in silent:
+            connection.close()
+
+
+def test_request_without_the_token_is_refused_before_its_body_arrives() -> None:
+    with serving() as server:
+        head = b"POST /echo HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer x\r\nContent-Length: 900000\r\n\r\n"
+        connection = connect(server, head)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 401")
+
+
+def test_flood_of_wrong_tokens_writes_few_lines_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO), serving() as server:
+        start = time.monotonic()
+        assert {ask(server, token="x" * 16) for _ in range(50)} == {401}
+        lines = [one for one in caplog.records if "wrong token" in one.getMessage()]
+        assert len(lines) <= 1 + time.monotonic() - start
+
+
+def test_sparse_log_counts_the_lines_that_it_leaves_out(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    log = SparseLog(logging.getLogger("sparse"), seconds=5.0)
+    for second in (0.0, 1.0, 4.0, 6.0, 7.0, 12.0):
+        now[0] = second
+        log.warning("at %d", second)
+    log.log(logging.WARNING, "other", "another kind")
+    expected = ["at 0", "at 6 (and 2 similar ones before)", "at 12 (and 1 similar ones before)", "another kind"]
+    assert [one.getMessage() for one in caplog.records] == expected
