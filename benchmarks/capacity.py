@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import random
 import resource
@@ -262,6 +263,7 @@ def main() -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     threading.stack_size(STACK)
+    logging.disable(logging.WARNING)  # workers that are stopped have no coordinator
     rows = json.loads(options.out.read_text())["rows"] if options.out.exists() else {}
     for name, arguments in jobs(options):
         rows[name] = {**provenance(), **run(name, arguments, options)}

@@ -90,9 +90,8 @@ class Watched:
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 arguments = (entry / "cmdline").read_bytes().decode().split("\0")
-                if "lightning_ding.entry.roles" in arguments and role in arguments:
-                    if str(self._folder / "config.json") in arguments:
-                        found.append(int(entry.name))
+                if {"lightning_ding.entry.roles", role, str(self._folder / "config.json")} <= set(arguments):
+                    found.append(int(entry.name))
         return found
 
 

@@ -77,7 +77,7 @@ class SparseLog:
         self.log(logging.WARNING, text, text, *arguments)
 
 
-class Unauthorised(Error):  # type: ignore[misc]
+class UnauthorisedError(Error):  # type: ignore[misc]
     """The answer to a request without the token."""
 
     code = 401
@@ -210,12 +210,9 @@ def connection_class(token: str | None, error_task: type[ErrorTask]) -> type[Con
             consumed: int = super().received(data)
             if self.headers_finished and not self.is_checked:
                 self.is_checked = True
-                if (
-                    self.error is None
-                    and not self.empty
-                    and not is_authorised(self.headers.get("AUTHORIZATION"), token)
-                ):
-                    self.error, self.completed = Unauthorised("missing or wrong token"), True
+                given = self.headers.get("AUTHORIZATION")
+                if self.error is None and not self.empty and not is_authorised(given, token):
+                    self.error, self.completed = UnauthorisedError("missing or wrong token"), True
                     self.expect_continue = False
             return consumed
 
