@@ -20,11 +20,12 @@ from typing import Any
 
 import torch
 
-from benchmarks.simulated import MakeChannel
+from benchmarks.simulated import MakeChannel, PlainChannel
 from lightning_ding.config import resolve
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
-from lightning_ding.distributed.transport import get_transport
+from lightning_ding.distributed.file_store import FileStore
+from lightning_ding.distributed.flask_fs.auth import read_token
 from lightning_ding.envs.process.lifeline import die_with, lifeline
 
 START_TIMEOUT = 120.0
@@ -176,8 +177,9 @@ def _over_http(config: dict[str, Any]) -> Iterator[Coordinating]:
             lines = process.stdout
             threading.Thread(target=lambda: samples.extend(map(json.loads, lines)), daemon=True).start()
             resolved = resolve(ParallelConfig, config)
-            transport = get_transport("flask_fs")
-            yield Coordinating(lambda: transport.connect(resolved), lambda: list(samples), process.pid)
+            address = json.loads((folder / "coordinator.json").read_text())
+            token, store = read_token(None, folder), FileStore.of(resolved)
+            yield Coordinating(lambda: PlainChannel(address, token, store), lambda: list(samples), process.pid)
         finally:
             process.kill()
 

@@ -6,11 +6,13 @@ Used by ``benchmarks.capacity``. Every simulated collector is a thread with a se
 
 from __future__ import annotations
 
+import http.client
+import json
 import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,11 +22,14 @@ from typing_extensions import override
 
 from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker
 from lightning_ding.distributed.config import LearningTask
+from lightning_ding.distributed.file_store import FileStore
+from lightning_ding.distributed.flask_fs import CHANNEL_HEADER
 from lightning_ding.distributed.published_weights import fetch_weights, publish_weights
 from lightning_ding.distributed.transport import Channel, CoordinatorGoneError, LeaseLostError, Message, Refusal
 
 ROWS = 64
 ENVS = 4
+TIMEOUT = 60.0  # seconds for an answer
 DATA = "collector_data_task"
 MakeChannel = Callable[[], Channel]
 
@@ -48,6 +53,46 @@ class Record:
         """Return the messages that were answered in an interval, with all events."""
         kept = [one for one in list(self.messages) if start <= one[0] < end]
         return Record(kept, Counter(self.events))
+
+
+class PlainChannel(Channel):
+    """Sends the messages of a ``FlaskChannel`` with the standard library, which takes a quarter of the CPU time.
+
+    Args:
+        address: Host and port of the coordinator.
+        token: Token of the run.
+        store: Store of the run, shared by all workers.
+    """
+
+    def __init__(self, address: Mapping[str, Any], token: str | None, store: FileStore) -> None:
+        self._address = address
+        self._headers = {"Content-Type": "application/json", CHANNEL_HEADER: "0", "Authorization": f"Bearer {token}"}
+        self.store = store
+        self._of_thread = threading.local()
+
+    @override
+    def call(self, name: str, message: Message | None = None) -> Message:
+        connection = getattr(self._of_thread, "connection", None)
+        if connection is None:
+            options = {"host": self._address["host"], "port": self._address["port"], "timeout": TIMEOUT}
+            connection = self._of_thread.connection = http.client.HTTPConnection(**options)
+        try:
+            connection.request("POST", f"/{name}", json.dumps(message or {}), self._headers)
+            response = connection.getresponse()
+            content = json.loads(response.read())
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise CoordinatorGoneError(str(error)) from error
+        if response.status == 200:
+            return dict(content["data"])
+        reason = str(content["message"])
+        raise LeaseLostError(reason) if response.status == 409 else Refusal(response.status, reason)
+
+    @override
+    def close(self) -> None:
+        connection = getattr(self._of_thread, "connection", None)
+        if connection is not None:
+            connection.close()
 
 
 class TimedChannel(Channel):

@@ -97,7 +97,7 @@ class EventLoop:
 
     def __init__(self, server: Any) -> None:
         self._server = server
-        self._map: dict[int, Any] = server._map
+        self._map: Any = server._map  # channels by descriptor
         self._selector = selectors.DefaultSelector()
         self._registered: dict[int, tuple[Any, int]] = {}  # channel and events of each descriptor in the selector
         self._active: set[int] = set()  # descriptors whose events may have changed
@@ -204,6 +204,7 @@ def connection_class(token: str | None, error_task: type[ErrorTask]) -> type[Con
 
     class Parser(HTTPRequestParser):  # type: ignore[misc]
         is_checked = False
+        error: Error | None
 
         @override
         def received(self, data: bytes) -> int:

@@ -7,16 +7,18 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lightning_ding.distributed.coordinator import run_state
+from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.distributed.coordinator.sample_ratio import SampleRatio
 from tests.distributed.coordinator.coordinating import Run, Worker, both, config, transitions
 
 WORKERS = 16
+REPLACE_TEXT = "lightning_ding.distributed.coordinator.run_state.replace_text"
 
 
 def at_the_same_time(calls: list[Callable[[], Any]]) -> list[Any]:
@@ -30,14 +32,14 @@ def test_tasks_that_are_requested_at_the_same_time_share_writes_to_a_slow_disk(
 ) -> None:
     run = Run(config(tmp_path / "run", commander={"collector_task_space": WORKERS}))
     workers = [Worker(run, "collector") for _ in range(WORKERS)]
-    replace_text, writes = run_state.replace_text, []
+    writes = []
 
     def write_slowly(file: Path, text: str) -> None:
         time.sleep(0.05)
         writes.append(text)
         replace_text(file, text)
 
-    monkeypatch.setattr(run_state, "replace_text", write_slowly)
+    monkeypatch.setattr(REPLACE_TEXT, write_slowly)
     known = []
 
     def take(worker: Worker) -> None:
@@ -45,7 +47,7 @@ def test_tasks_that_are_requested_at_the_same_time_share_writes_to_a_slow_disk(
         written = json.loads((run.coordinator.run.files / "state.json").read_text())
         known.append(worker.name in {task["owner"] for task in written["scheduler"]["book"]["tasks"]})
 
-    at_the_same_time([lambda worker=worker: take(worker) for worker in workers])
+    at_the_same_time([partial(take, worker) for worker in workers])
     assert known == [True] * WORKERS  # each answer came after the write with its task
     assert len(writes) <= 4
 
@@ -60,7 +62,7 @@ def test_change_whose_write_failed_is_written_before_the_next_answer(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_state, "replace_text", fail)
+        patch.setattr(REPLACE_TEXT, fail)
         with pytest.raises(OSError, match="No space"):
             worker.take()
     worker.take()  # the same task again, which changes nothing
