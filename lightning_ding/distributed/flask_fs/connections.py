@@ -46,13 +46,13 @@ class SparseLog:
     """
 
     def __init__(self, log: logging.Logger, seconds: float = 1.0) -> None:
-        self._log = log
+        self._logger = log
         self._seconds = seconds
         self._lock = threading.Lock()
         self._next: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
 
-    def log(self, level: int, kind: str, text: str, *arguments: Any) -> None:
+    def write(self, level: int, kind: str, text: str, *arguments: Any) -> None:
         """Log a line, unless there was one of the same kind in this interval.
 
         Args:
@@ -70,11 +70,12 @@ class SparseLog:
             left_out = self._left_out.pop(kind, 0)
         if left_out:
             text, arguments = f"{text} (and %d similar ones before)", (*arguments, left_out)
-        self._log.log(level, text, *arguments)
+        logger = self._logger
+        logger.log(level, text, *arguments)
 
     def warning(self, text: str, *arguments: Any) -> None:
         """Log a warning, unless there was one in this interval."""
-        self.log(logging.WARNING, text, text, *arguments)
+        self.write(logging.WARNING, text, text, *arguments)
 
 
 class UnauthorisedError(Error):  # type: ignore[misc]

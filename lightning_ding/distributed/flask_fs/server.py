@@ -143,7 +143,7 @@ class _ErrorAsJson(ErrorTask):  # type: ignore[misc]
     def execute(self) -> None:
         error = self.request.error
         sender = self.channel.addr[0]
-        _refusals.log(_level(error.code), str(error.code), "refused a request of %s: %s", sender, error.body)
+        _refusals.write(_level(error.code), str(error.code), "refused a request of %s: %s", sender, error.body)
         body = answer(error.code, f"{error.reason}: {error.body}")
         self.status = f"{error.code} {error.reason}"
         self.response_headers.append(("Content-Type", "application/json"))
@@ -259,7 +259,7 @@ def _response(status: int, reason: str, data: Message | None = None) -> Response
 
 def _refused(refusal: Refusal) -> Response:
     about = (request.path[:100], request.remote_addr, refusal)
-    _refusals.log(_level(refusal.status), str(refusal.status), "refused %r of %s: %s", *about)
+    _refusals.write(_level(refusal.status), str(refusal.status), "refused %r of %s: %s", *about)
     return _response(refusal.status, refusal.reason)
 
 

@@ -123,6 +123,6 @@ def test_sparse_log_counts_the_lines_that_it_leaves_out(
     for second in (0.0, 1.0, 4.0, 6.0, 7.0, 12.0):
         now[0] = second
         log.warning("at %d", second)
-    log.log(logging.WARNING, "other", "another kind")
+    log.write(logging.WARNING, "other", "another kind")
     expected = ["at 0", "at 6 (and 2 similar ones before)", "at 12 (and 1 similar ones before)", "another kind"]
     assert [one.getMessage() for one in caplog.records] == expected
