@@ -76,7 +76,7 @@ class RunState:
         self._fixed = fixed_part(config)
         self._is_removed = False
         self._writing = threading.Lock()  # must not be acquired while holding ``lock``
-        self._version = self._written = self._owed = 0
+        self._noted = self._written = self._owed = 0
         self._of_thread = _OfThread()
         if not state_file.exists():
             shutil.rmtree(self.files, ignore_errors=True)
@@ -119,8 +119,8 @@ class RunState:
                     cfg = task.info.get("replay_buffer_cfg") or {}
                     self._buffers.setdefault(task.buffer_id, {"policy_id": task.info["policy_id"], "cfg": cfg})
             self._make_buffers()
-            self._version += 1
-            self._of_thread.version = self._version
+            self._noted += 1
+            self._of_thread.noted = self._noted
             self.lock.notify_all()
 
     def commit(self) -> None:
@@ -132,18 +132,18 @@ class RunState:
         Raises:
             OSError: If the state cannot be written.
         """
-        if self._written >= max(self._of_thread.version, self._owed):
+        if self._written >= max(self._of_thread.noted, self._owed):
             return
         with self._writing:
-            if self._written >= max(self._of_thread.version, self._owed):
+            if self._written >= max(self._of_thread.noted, self._owed):
                 return
             with self.lock:
-                version, text = self._version, json.dumps(self.state_dict())
+                number, text = self._noted, json.dumps(self.state_dict())
                 is_removed = self._is_removed
-            self._owed = version
+            self._owed = number
             if not is_removed:
                 replace_text(self.files / STATE_FILE, text)
-            self._written = version
+            self._written = number
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything but data and weights as builtins."""
@@ -222,7 +222,7 @@ class RunState:
 
 
 class _OfThread(threading.local):
-    version = 0
+    noted = 0
     """Number of the newest change that this thread has noted."""
 
 
