@@ -50,6 +50,11 @@ HEAD = (
     "|---|---|--:|--:|--:|--:|--:|--:|--:|"
 )
 START = "---\nhide: [toc]\n---\n\n# Learning\n"
+COMMANDS = """`python -m benchmarks.learn --only EXPERIMENT --sides SIDE` makes a row; the side is `ours`, `peer` for
+Stable-Baselines3 or `tianshou`. `python -m benchmarks.curves` makes this page.
+
+| experiment | implementation | commits |
+|---|---|---|"""
 NOTES = """## How to read the tables
 
 * Experiment: an algorithm on an env, with the settings of `benchmarks/proofs.py`. Peers have the tuned settings that
@@ -58,9 +63,9 @@ NOTES = """## How to read the tables
   used to choose it; of all seeds, the interquartile mean and its 95 % interval by the bootstrap. The JSON files in
   `docs/results/learn` have the return of each seed.
 * Seeds that passed: seeds whose return is at least the required one. If the required return is "below" a number, seeds
-  whose return is less: the env needs a memory, which the algorithm does not have. `a2c_defaults_*` and
-  `impala_cartpole` must also have `end_bar` of `benchmarks/proofs.py` at their last evaluation. `dqn_bitflip` and
-  `dqn_mountaincar` leave out hindsight and the reward model, and show that the env cannot be learned without them.
+  whose return is less: these experiments leave out what the env needs, which is a memory, or hindsight
+  (`dqn_bitflip`), or a reward model (`dqn_mountaincar`). `a2c_defaults_*` and `impala_cartpole` must also have
+  `end_bar` of `benchmarks/proofs.py` at their last evaluation.
 * Env steps and seconds to the return: median over the seeds, up to the first evaluation, of 20 greedy episodes, that
   has at least the required return. A dash: at least half of the seeds never had it.
 * Seconds: median of the whole run. The time of evaluations is not counted.
@@ -170,14 +175,14 @@ def passed(record: dict[str, Any], side: str) -> int:
 
 
 def page(records: Mapping[str, Any]) -> str:
-    """Return the page: how many experiments passed, the figures and tables of all envs, and the commands."""
+    """Return the page: how many experiments passed, the figures and tables of all envs, and the commits."""
     parts = [START, summary(records)]
     for env, group in by_env(records).items():
         rows = [row(name, record, side) for name, record in group.items() for side in sides_of(record)]
         more = f"Over seconds of training: [{env}-seconds.svg](learning/{env}-seconds.svg)."
         figure = f"![returns over env steps](learning/{env}.svg)"
         parts += [f"\n## {env}\n\n{figure}\n", "\n".join([HEAD, *rows]), f"\n{more}"]
-    return "\n".join([*parts, f"\n{NOTES}\n\n## Commands\n", *commands(records)]) + "\n"
+    return "\n".join([*parts, f"\n{NOTES}\n\n## Commands\n\n{COMMANDS}", *commits(records)]) + "\n"
 
 
 def summary(records: Mapping[str, Any]) -> str:
@@ -213,16 +218,16 @@ def row(name: str, record: dict[str, Any], side: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def commands(records: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the command of each run; the JSON files have the time of each."""
+def commits(records: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the commits of each row of the tables; the JSON files have the command, time and machine of each run."""
     for name, record in records.items():
         for side in sides_of(record):
-            hows: dict[str, list[str]] = {}
+            made: dict[str, list[str]] = {}
             for run in record[side]["runs"]:
-                how = f"`{run['command']}`, commit {run['commit']}, {run['machine']}"
-                hows.setdefault(how, []).append(str(run["seed"]))
-            for how, seeds in hows.items():
-                yield f"* {name}, {LABELS[side]}, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}: {how}"
+                made.setdefault(run["commit"], []).append(str(run["seed"]))
+            parts = [f"{commit} (seed{'s' * (len(seeds) > 1)} {', '.join(seeds)})" for commit, seeds in made.items()]
+            shown = "; ".join(parts) if len(made) > 1 else next(iter(made))
+            yield f"| {name} | {LABELS[side]} | {shown} |"
 
 
 def main() -> None:

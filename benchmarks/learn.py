@@ -199,7 +199,10 @@ def save(name: str, budget: int, side: str, run: Run, folder: Path) -> None:
         record["end_bar"] = proof.end_bar
     if proof.is_ceiling:
         record["is_ceiling"] = True
-    how = {"command": " ".join(["python -m benchmarks.learn", *sys.argv[1:]]), "commit": commit()}
+    command = f"python -m benchmarks.learn --only {name} --sides {side}"
+    if budget != proof.budget:
+        command += f" --budget {budget}"
+    how = {"command": command, "commit": commit()}
     how |= {"time": time.strftime("%Y-%m-%d %H:%M:%S"), "machine": machine()}
     by_seed = {one["seed"]: one for one in [*kept_runs(record, name, side), {**run, **how}]}
     record[side] = {"config": settings_of(name, side), "runs": [by_seed[seed] for seed in sorted(by_seed)]}
