@@ -230,8 +230,9 @@ class ParallelCollectorConfig:
     """``"zergling"`` collects with one policy, ``"marine"`` in games of two players."""
     import_names: tuple[str, ...] = ()
     """Modules that register collectors, imported first."""
-    num: int = 2
-    """Number of collectors that ``lightning-ding parallel`` starts."""
+    num: int | Literal["auto"] = 2
+    """Number of collectors that ``lightning-ding parallel`` starts; with the transport ``ray`` also ``"auto"``: one for
+    each CPU of the cluster that coordinator and learner leave, as the cluster grows and shrinks."""
     n_sample: int | None = None
     """Transitions in a message; None means the policy's ``collect.n_sample``."""
     update_policy_second: float = 0.0
@@ -248,8 +249,21 @@ class ParallelCollectorConfig:
 
     def __post_init__(self) -> None:
         _require_least(self, "collector", 0, "update_policy_second")
-        _require_least(self, "collector", 1, "num", "n_sample", "print_freq", "num_threads")
+        _require_least(self, "collector", 1, "n_sample", "print_freq", "num_threads")
+        good = self.num == "auto" if isinstance(self.num, str) else self.num >= 1
+        require(good, "collector.num", '>= 1 or "auto"', self.num)
         require(self.stall_timeout > 0, "collector.stall_timeout", "> 0 seconds", self.stall_timeout)
+
+    @property
+    def number(self) -> int:
+        """Number of collectors.
+
+        Raises:
+            ValueError: If ``num`` is ``"auto"``, which only a run over Ray replaces by a number.
+        """
+        if isinstance(self.num, str):
+            raise ValueError("system.collector.num must be a number where no Ray cluster decides it, got 'auto'")
+        return self.num
 
 
 @dataclass(frozen=True)
@@ -287,6 +301,11 @@ class SystemConfig:
             value = getattr(self, name)
             allowed = f'None with the transport {self.transport!r}; "flask_fs" has such folders'
             require(value is None or self.transport == "flask_fs", f"system.{name}", allowed, value)
+        if self.collector.num == "auto":
+            allowed = f'a number with the transport {self.transport!r}; "auto" follows the size of a Ray cluster'
+            require(self.transport == "ray", "system.collector.num", allowed, "auto")
+            space, allowed = self.coordinator.commander.collector_task_space, 'None with system.collector.num "auto"'
+            require(space is None, "system.coordinator.commander.collector_task_space", allowed, space)
 
 
 @dataclass(frozen=True)

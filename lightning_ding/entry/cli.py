@@ -29,7 +29,7 @@ COMMANDS = {
     "collector": ("a collector of a distributed run", DISTRIBUTED),
     "serial": ("train or evaluate with a config file of DI-engine", DI_ENGINE),
     "convert": ("write a config file of DI-engine as YAML and as a recipe", DI_ENGINE),
-    "ask": ("send a message to a coordinator: status, increase_collector, decrease_collector, shutdown", DISTRIBUTED),
+    "ask": ("send a message to a coordinator: status, shutdown, or a new number of collectors", DISTRIBUTED),
 }
 """Meaning of each command, and the module whose ``main`` gets the whole command line."""
 

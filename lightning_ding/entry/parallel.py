@@ -113,7 +113,7 @@ The exit code is 0 after an answer, 1 after a refusal or none, 2 for an invalid 
 """
 
 
-MESSAGES = ("status", "increase_collector", "decrease_collector", "shutdown")
+MESSAGES = ("status", "increase_collector", "decrease_collector", "set_collectors", "shutdown")
 PATIENCE = 10.0  # seconds for an answer
 
 

@@ -70,7 +70,7 @@ class RunSupervisor:
 
         self.coordinator = child("coordinator", 0)
         self.coordinator.arguments += ["--resume"] * resume
-        self.workers = [child("learner", 0), *(child("collector", n) for n in range(cfg.system.collector.num))]
+        self.workers = [child("learner", 0), *(child("collector", n) for n in range(cfg.system.collector.number))]
         self._received: list[int] = []
 
     def run(self) -> dict[str, Any]:

@@ -30,6 +30,12 @@ MISTAKES = {
     "system: {learner: {trainer: {callbacks: []}}}": "'system.learner.trainer.callbacks' must be left out",
     "system: {learner: {trainer: {default_root_dir: x}}}": "'system.learner.trainer.default_root_dir' must be left out",
     "system: {coordinator: {lease: 0}}": "coordinator.lease must be > 0, got 0",
+    "system: {collector: {num: 0}}": 'collector.num must be >= 1 or "auto", got 0',
+    "system: {collector: {num: many}}": "config key 'system.collector.num' must be",
+    "system: {collector: {num: auto}}": "system.collector.num must be a number with the transport 'flask_fs'; ",
+    "system: {transport: ray, collector: {num: auto}, coordinator: {commander: {collector_task_space: 3}}}": (
+        'collector_task_space must be None with system.collector.num "auto", got 3'
+    ),
     "[1, 2]": "must hold a mapping with the keys main and system",
     "main: {": "is not valid YAML",
 }

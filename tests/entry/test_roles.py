@@ -91,6 +91,7 @@ def test_coordinator_answers_what_it_is_asked(folder: Path, capsys: pytest.Captu
     assert (status["env_step"], status["is_over"]) == (0, False)
     assert ask(capsys, "increase_collector", '{"n": 2}', *config, *address(folder)) == {"collector_task_space": 4}
     assert ask(capsys, "decrease_collector", *config) == {"collector_task_space": 3}
+    assert ask(capsys, "set_collectors", '{"n": 2}', *config) == {"collector_task_space": 2}
 
 
 @pytest.mark.parametrize(

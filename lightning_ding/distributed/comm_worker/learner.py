@@ -37,6 +37,7 @@ from lightning_ding.worker.players import attribute
 logger = logging.getLogger(__name__)
 
 RELEASE_TIMEOUT = 3.0  # seconds for the message that releases the task when a signal ends the process
+FAILED = 1  # exit code of rank zero after a failure, for which torchrun or Ray restarts all ranks
 GONE = (404, 422)  # status of a round that was deleted or is truncated; the next one replaces it
 
 
@@ -97,7 +98,11 @@ class BaseCommLearner(BaseCommRole):
             self.learner.close()
 
     def _work(self, task: AssignedTask) -> None:
-        """Do a task and report its end."""
+        """Do a task and report its end.
+
+        After a failure, rank zero leaves if torchrun or Ray has started the others, which wait for it in a collective
+        operation and cannot do another task.
+        """
         learner = self.learner = self._create_learner(task.task_info)
         worker = self._connected()
         if self._overrides("get_data"):  # whose answers do not end the run
@@ -114,6 +119,8 @@ class BaseCommLearner(BaseCommRole):
             self.learner = None
             if isinstance(learner, RemoteLearner):
                 self._ranks.end_task(learner.trainer, has_failed)
+            if has_failed and self._ranks.are_started_elsewhere:
+                worker.leave(FAILED)
         if self._end_flag:  # closed by its owner, so another learner continues
             self._release_task(learner.train_iter)
             return

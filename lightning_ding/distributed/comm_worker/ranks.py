@@ -1,7 +1,8 @@
 """Sharing the task of rank zero with the other ranks of a learner.
 
 Only rank zero is a worker of the coordinator; the other ranks use its worker id. Ranks that Lightning starts find the
-task in their environment. Ranks that torchrun has started get it through torchrun's store.
+task in their environment. Ranks that torchrun has started get it through torchrun's store, and ranks that Ray has
+started through a store in rank zero.
 """
 
 from __future__ import annotations
@@ -27,6 +28,37 @@ EXIT_TIMEOUT = 30.0  # seconds for another rank to end after the task
 POLL = 0.5  # seconds between two looks for a task
 STORE_TIMEOUT = timedelta(seconds=60)
 
+
+def open_store(host: str) -> Any:
+    """Return a store in this process, which takes the place of torchrun's; its attribute ``port`` is where it listens.
+
+    Args:
+        host: Address of this machine that the other ranks can reach.
+    """
+    return dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=STORE_TIMEOUT)  # type: ignore[attr-defined]
+
+
+def environment_of_rank(rank: int, ranks: int, host: str, port: int) -> dict[str, str]:
+    """Return the environment in which torchrun would start a rank that is the only one on its machine.
+
+    Args:
+        rank: Index of the rank, in [0, ranks).
+        ranks: Number of ranks.
+        host: Address of the store of :func:`open_store`.
+        port: Its port.
+
+    Example:
+        >>> found = environment_of_rank(1, 2, "10.0.0.1", 29500)
+        >>> found["RANK"], found["LOCAL_RANK"], found["WORLD_SIZE"], found["MASTER_ADDR"]
+        ('1', '0', '2', '10.0.0.1')
+    """
+    numbers = {"RANK": rank, "GROUP_RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+    numbers |= {"WORLD_SIZE": ranks, "GROUP_WORLD_SIZE": ranks, "ROLE_WORLD_SIZE": ranks, "MASTER_PORT": port}
+    numbers |= {"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0}
+    texts = {"MASTER_ADDR": host, "TORCHELASTIC_RUN_ID": "ray", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    return {name: str(value) for name, value in {**numbers, **texts}.items()}
+
+
 OwnedTask = tuple[str, AssignedTask]
 """Id of the worker that owns a task, and the task."""
 
@@ -47,6 +79,11 @@ class RankZero:
     def __init__(self) -> None:
         self._store: Any = None
         self._tasks = 0
+
+    @property
+    def are_started_elsewhere(self) -> bool:
+        """Whether torchrun or Ray has started the other ranks."""
+        return self._store is not None
 
     def open(self) -> None:
         """Connect to torchrun's store, if torchrun has started this process."""

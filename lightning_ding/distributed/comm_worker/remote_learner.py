@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.plugins.environments import LightningEnvironment
 from typing_extensions import override
 
 from lightning_ding.callbacks import BestCheckpoint
@@ -138,7 +139,8 @@ class RemoteLearner(BaseLearner):
         """Return the Trainer of the config; by default it runs until the coordinator ends the run."""
         learner, asked = self.task.learner, dict(self.task.learner.trainer)
         defaults = {**QUIET, "max_epochs": -1, "default_root_dir": self.folder}
-        defaults |= {"strategy": "ddp"} if learner.multi_gpu else {"devices": 1}
+        alone = {"devices": 1, "plugins": [LightningEnvironment()]}  # not Slurm's, which describes the whole job
+        defaults |= {"strategy": "ddp"} if learner.multi_gpu else alone
         if "logger" not in asked:
             defaults["logger"] = TensorBoardLogger(self.folder.parent, name=FOLDER, version="")
         if not learner.validate:

@@ -35,7 +35,7 @@ class BaseParallelCommander(ABC):
         self.config: ParallelConfig = read_run(cfg)
         commander = self.config.system.coordinator.commander
         space = commander.collector_task_space
-        self.collector_task_space = TaskSpace(self.config.system.collector.num if space is None else space)
+        self.collector_task_space = TaskSpace(self.config.system.collector.number if space is None else space)
         self.learner_task_space = TaskSpace(commander.learner_task_space)
         self._policy: Any = create_policy(self.config.main.policy, enable_field=["command"])
         self._policy.progress.budget = self.config.main.max_env_step

@@ -37,7 +37,7 @@ MESSAGES = (
     *("connect", "heartbeat", "task", "fail", "disconnect", "get_policy"),
     *("collector_data_task", "collector_close_task"),
     *("learner_get_data_task", "learner_learn_task", "learner_send_policy", "learner_close_task"),
-    *("status", "increase_collector", "decrease_collector", "shutdown"),
+    *("status", "increase_collector", "decrease_collector", "set_collectors", "shutdown"),
 )
 """Names of the messages; the method ``answer_<name>`` answers each."""
 
@@ -220,6 +220,12 @@ class Coordinator(WorkerEndpoint, DirectCalls):
     def answer_decrease_collector(self, message: Message) -> Message:
         """Allow ``n`` fewer concurrent collecting tasks, and close the surplus."""
         return self._change_space(-messages.whole({"n": 1, **message}, "n", least=1))
+
+    def answer_set_collectors(self, message: Message) -> Message:
+        """Allow ``n`` concurrent collecting tasks, and close the surplus; the same message again changes nothing."""
+        number = messages.whole(message, "n")
+        with self.run.lock:
+            return self._change_space(number - self.scheduler.commander.collector_task_space.size)
 
     def answer_shutdown(self, message: Message) -> Message:
         """End the run."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from typing_extensions import override
 
+from lightning_ding.distributed.comm_worker.ranks import environment_of_rank, open_store
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.ray import import_ray
 from lightning_ding.distributed.ray.store import RayStore
@@ -119,7 +121,7 @@ class CoordinatorActor:
 
 
 class WorkerActor:
-    """A learner or a collector.
+    """A learner, a rank of a learner, or a collector.
 
     Args:
         cfg: Config of the run, with an absolute ``exp_name`` and ``system.transport`` ``"ray"``.
@@ -129,6 +131,31 @@ class WorkerActor:
     def __init__(self, cfg: ParallelConfig, role: str) -> None:
         self._cfg = cfg
         self._role = role
+        self._store: Any = None
+
+    def node(self) -> str:
+        """Return the id of the node on which this actor runs."""
+        return str(import_ray().get_runtime_context().get_node_id())
+
+    def open_store(self) -> tuple[str, int]:
+        """Open the store through which the ranks of a learner meet, in rank zero, and return its host and port."""
+        host = str(import_ray().util.get_node_ip_address())
+        self._store = open_store(host)  # lives as long as this process
+        return host, int(self._store.port)
+
+    def run_rank(self, rank: int, ranks: int, address: tuple[str, int]) -> int | Exception:
+        """Do tasks as one of several ranks.
+
+        Args:
+            rank: Index of the rank.
+            ranks: Number of ranks.
+            address: Host and port of the store of rank zero.
+
+        Returns:
+            As :meth:`run`.
+        """
+        os.environ.update(environment_of_rank(rank, ranks, *address))
+        return self.run()
 
     def run(self) -> int | Exception:
         """Do tasks until the run is over; called again after Ray has restarted this actor.

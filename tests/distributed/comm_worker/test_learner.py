@@ -39,6 +39,17 @@ def test_a_task_is_learned_published_reported_evaluated_and_closed(tmp_path: Pat
     assert coordinator.messages[-1][0] == "disconnect"
 
 
+def test_learner_of_one_rank_is_not_taken_for_the_tasks_of_a_job_of_slurm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = {"SLURM_JOB_NAME": "dqn", "SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "1", "SLURM_NNODES": "4"}
+    for name, value in {**job, "SLURM_LOCALID": "0", "SLURM_PROCID": "2", "SLURM_NODEID": "2"}.items():
+        monkeypatch.setenv(name, value)
+    coordinator = LearningCoordinator(tmp_path, rounds=1, learner=LEARNER)
+    assert Learner(channel=coordinator.channel).start() == 0
+    assert steps_of(coordinator) == [2]
+
+
 def test_rounds_are_deleted_from_the_store_when_they_are_read(tmp_path: Path) -> None:
     coordinator = LearningCoordinator(tmp_path, rounds=4, learner={"validate": False})
     Learner(channel=coordinator.channel).start()

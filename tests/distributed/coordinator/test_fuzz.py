@@ -59,6 +59,7 @@ def good_messages(run: Run, learner: Worker, collector: Worker) -> dict[str, dic
         "status": {},
         "increase_collector": {"n": 1},
         "decrease_collector": {"n": 1},
+        "set_collectors": {"n": 2},
     }
 
 

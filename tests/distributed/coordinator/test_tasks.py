@@ -70,6 +70,9 @@ def test_a_worker_of_another_version_is_refused(run: Run, changed: dict[str, Any
         ("task", {"worker_id": 3}, 400),
         ("increase_collector", {"n": 0}, 400),
         ("increase_collector", {"n": 2**40}, 400),
+        ("set_collectors", {}, 400),
+        ("set_collectors", {"n": -1}, 400),
+        ("set_collectors", {"n": 1001}, 400),
     ],
 )
 def test_a_message_that_makes_no_sense_is_refused(run: Run, name: str, said: dict[str, Any], status: int) -> None:
@@ -266,6 +269,16 @@ def test_task_spaces_grow_and_shrink_while_collectors_work(run: Run) -> None:
         collector.call("collector_close_task", info={"eval_flag": False, "collector_done": True})
         assert collector.take()["task"] is None
     assert run.coordinator.status()["collector_tasks"] == {"running": 1, "waiting": 0}
+
+
+def test_number_of_tasks_is_set_and_the_same_message_again_changes_nothing(run: Run) -> None:
+    collectors = [Worker(run, "collector") for _ in range(3)]
+    for _ in range(2):
+        assert run.coordinator.handle("set_collectors", {"n": 3}) == {"collector_task_space": 3}
+    assert [collector.take()["task"] is not None for collector in collectors] == [True, True, True]
+    for _ in range(2):
+        assert run.coordinator.handle("set_collectors", {"n": 1}) == {"collector_task_space": 1}
+    assert [collector.call("heartbeat")["close"] for collector in collectors] == [True, True, False]
 
 
 def test_unassigned_tasks_are_removed_when_the_space_shrinks(run: Run) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lightning_ding.distributed.ray import pipeline as pending
-from lightning_ding.distributed.ray.pipeline import Pending
+from lightning_ding.distributed.ray import pending
+from lightning_ding.distributed.ray.pending import Pending
 
 
 class Nothing:

@@ -16,7 +16,8 @@ from lightning_ding.config import resolve
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.ray import namespace_of
 from lightning_ding.distributed.ray.channel import RayChannel
-from lightning_ding.distributed.ray.pipeline import _Run, run_on_ray
+from lightning_ding.distributed.ray.pipeline import run_on_ray
+from lightning_ding.distributed.ray.worker_set import why_ended
 from lightning_ding.distributed.ray.workers import WorkerActor
 from lightning_ding.registry import COMM_COLLECTOR_REGISTRY, COMM_LEARNER_REGISTRY
 
@@ -72,11 +73,6 @@ def test_runs_of_two_folders_have_two_namespaces(tmp_path: Path, monkeypatch: py
     assert namespace_of("a") != namespace_of("b")
 
 
-def test_several_ranks_in_an_actor_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"system\.learner\.multi_gpu must be False in an actor"):
-        run_on_ray(tiny(tmp_path, learner={"multi_gpu": True}))
-
-
 def test_folder_that_does_not_take_the_run_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "result.json").write_text("{}")
@@ -95,14 +91,11 @@ def test_worker_that_cannot_be_made_says_why_and_is_not_started_again(
     def refuse(*args: Any) -> None:
         raise ValueError("system.learner.trainer is wrong")
 
-    cfg = resolve(ParallelConfig, tiny(tmp_path))
     monkeypatch.setattr("lightning_ding.distributed.comm_worker.learner.BaseCommLearner", refuse)
-    answer = WorkerActor(cfg, "learner").run()
-    run = _Run.__new__(_Run)
-    run._ray, run._cfg = ray, cfg
+    answer = WorkerActor(resolve(ParallelConfig, tiny(tmp_path)), "learner").run()
 
     with pytest.raises(ValueError, match=r"^system\.learner\.trainer is wrong$"):
-        run._why(ray.put(answer))
+        why_ended(ray.put(answer))
 
 
 @pytest.mark.slow
