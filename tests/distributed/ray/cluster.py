@@ -113,7 +113,7 @@ class ParallelRun:
         """Return the counters of the coordinator."""
         return self.channel.call("status")
 
-    def wait_for(self, condition: Callable[[dict[str, Any]], Any], seconds: float = 300.0) -> dict[str, Any]:
+    def wait_for(self, condition: Callable[[dict[str, Any]], Any], seconds: float = 600.0) -> dict[str, Any]:
         """Wait until the counters meet a condition, and return them."""
         end = time.monotonic() + seconds
         while True:

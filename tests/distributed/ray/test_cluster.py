@@ -19,11 +19,7 @@ def play(scenario: str, folder: Path) -> None:
 
 
 def test_collectors_are_spread_and_a_killed_node_costs_no_acknowledged_transition(tmp_path: Path) -> None:
-    play("spread_and_killed", tmp_path)
-
-
-def test_run_continues_when_the_nodes_of_coordinator_and_learner_are_killed(tmp_path: Path) -> None:
-    play("every_role", tmp_path)
+    play("killed_nodes", tmp_path)
 
 
 def test_auto_number_of_collectors_follows_the_cluster_up_and_down(tmp_path: Path) -> None:
