@@ -28,7 +28,7 @@ SLURM = {
     "SLURM_NTASKS": "32",
 }
 STAND_INS = {
-    "lightning-ding": 'printf "%s\\0" "$@" | tr "\\n" " " >> $CALLS; echo >> $CALLS',
+    "lightning-ding": 'echo "$(printf "%s|" "$@")" >> $CALLS',  # in one piece, because several run at a time
     "scontrol": 'test "$*" = "show hostnames node[1-4]" && printf "node%d\\n" 1 2 3 4',
     "srun": 'while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"',
     "openssl": "echo 0123456789abcdef0123456789abcdef",
@@ -57,7 +57,7 @@ def calls_of(command: list[str], calls: Path) -> list[list[str]]:
     """Return the arguments of each call of ``lightning-ding`` by a command, sorted."""
     calls.unlink(missing_ok=True)
     subprocess.run(command, check=True, timeout=60)
-    return sorted(line.split("\0")[:-1] for line in calls.read_text().splitlines())
+    return sorted(line.split("|")[:-1] for line in calls.read_text().splitlines())
 
 
 def parsed(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[ParallelConfig, bool]:

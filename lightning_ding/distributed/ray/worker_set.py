@@ -106,8 +106,8 @@ class WorkerSet:
             is_needed: Whether the run fails if Ray cannot start the actor.
             options: Further options of an actor of Ray.
         """
-        restarts = self._cfg.system.restarts
-        options |= {"max_restarts": restarts, "max_task_retries": restarts}  # Ray calls run() again in the new process
+        options |= {"max_restarts": self._cfg.system.restarts}
+        options |= {"max_task_retries": -1}  # Ray calls run() in the new process, and several times until it is there
         actor = self._actors[name] = make_worker(self._cfg, role, name, needs, **options)
         if is_needed:
             self._pending.add(name, actor, needs)

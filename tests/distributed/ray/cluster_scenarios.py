@@ -56,12 +56,12 @@ def killed_nodes(folder: Path) -> None:
             gone = sorted(name for name, about in actors().items() if about["node"] == node)
             kill_node(cluster, node)
             say("killed a node with", gone)
+            wait_until(lambda gone=node: gone not in {about["node"] for about in actors().values()})  # type: ignore[misc]
+            add_node(cluster, 3)
+            wait_until(lambda: len(actors("collector")) == 3)
             run.wait_beyond("env_step", before["env_step"] + 300)
             run.wait_beyond("train_iter", before["train_iter"] + 1)
             before = run.wait_for(lambda now: now["collector_tasks"]["running"] == now["collectors"] == 3)
-            assert len(actors("collector")) == 3
-            assert node not in {about["node"] for about in actors().values()}
-            add_node(cluster, 3)
         say(before)
         run.stop()
     check_rows(folder, witness)
