@@ -61,6 +61,7 @@ def config_of(folder: str) -> dict[str, Any]:
         "system": {
             "transport": "ray",
             "restarts": 1000,
+            "reconnect_timeout": 600.0,  # actors start slowly on a busy machine
             "coordinator": {"commander": {"eval_interval": None}},
             "learner": {"validate": False, "rounds_per_epoch": 20},
             "collector": {"num": 1},
@@ -75,7 +76,8 @@ def running_cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
-    head = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False}
+    usual = {"worker_niceness": 0}  # by default actors have a lower priority than everything else on the machine
+    head = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False, "_system_config": usual}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         for _ in range(3):
@@ -84,7 +86,7 @@ def running_cluster() -> Iterator[Any]:
         yield cluster
     finally:
         ray.shutdown()
-        cluster.shutdown()
+        cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
 class ObservedRun:

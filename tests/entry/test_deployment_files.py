@@ -63,9 +63,10 @@ def calls_of(command: list[str], calls: Path) -> list[list[str]]:
 def parsed(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[ParallelConfig, bool]:
     """Return the config that ``lightning-ding parallel`` gets from arguments, and whether it resumes."""
     found: list[Any] = []
-    monkeypatch.setattr(parallel, "parallel_pipeline", lambda *given: found.extend(given) or {})
+    monkeypatch.setattr(parallel, "parallel_pipeline", lambda cfg, resume: found.append((cfg, resume)))
     parallel.main(arguments)
-    return found[0], found[1]
+    ((cfg, resumes),) = found
+    return cfg, resumes
 
 
 def test_job_of_kuberay_has_the_parts_of_one() -> None:

@@ -24,8 +24,12 @@ from lightning_ding.distributed.ray.channel import RayChannel
 from tests.processes import start
 
 MEMORY = 80 * 1024**2  # bytes of each object store
-FAST = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 500, "health_check_failure_threshold": 10}
-"""Settings with which Ray notices the death of a node after 5 s instead of 15 s."""
+SETTINGS = {
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 500,  # the death of a node is noticed after 5 s instead of 15 s
+    "health_check_failure_threshold": 10,
+    "worker_niceness": 0,  # by default actors have a lower priority than everything else on the machine
+}
 MARK = "LIGHTNING_DING_TEST_CLUSTER"
 PROGRAM = ["-c", "from lightning_ding.entry.cli import main; main()", "parallel"]
 
@@ -39,7 +43,12 @@ def running_cluster(head: int, *nodes: int) -> Iterator[Cluster]:
         nodes: CPUs of each other node.
     """
     os.environ.update({MARK: uuid.uuid4().hex, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"})
-    about_head = {"num_cpus": head, "object_store_memory": MEMORY, "include_dashboard": False, "_system_config": FAST}
+    about_head = {
+        "num_cpus": head,
+        "object_store_memory": MEMORY,
+        "include_dashboard": False,
+        "_system_config": SETTINGS,
+    }
     cluster = Cluster(initialize_head=True, head_node_args=about_head)
     try:
         for cpus in nodes:
@@ -48,7 +57,7 @@ def running_cluster(head: int, *nodes: int) -> Iterator[Cluster]:
         yield cluster
     finally:
         ray.shutdown()
-        cluster.shutdown()
+        cluster.shutdown()  # type: ignore[no-untyped-call]
     wait_until(lambda: not marked_processes(), 30.0)
 
 
@@ -143,7 +152,7 @@ class ParallelRun:
         return result
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 180.0) -> Any:
+def wait_until(condition: Callable[[], Any], seconds: float = 600.0) -> Any:
     """Wait until a condition is true, and return its value."""
     end = time.monotonic() + seconds
     while not (value := condition()):

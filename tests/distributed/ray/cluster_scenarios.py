@@ -37,6 +37,7 @@ def config_of(witness: Path, collectors: Any, **main: Any) -> dict[str, Any]:
         "main": {"policy": POLICY, "env": env, **main},
         "system": {
             "restarts": 1000,
+            "reconnect_timeout": 600.0,  # actors start slowly on a busy machine
             "coordinator": {"lease": 5.0, "commander": {"eval_interval": None}},
             "collector": {"num": collectors, "import_names": IMPORTS},
         },
@@ -131,12 +132,12 @@ def weights(folder: Path) -> None:
 
     with running_cluster(2, 3, 3) as cluster:
         nodes = {node.node_id: node for node in cluster.worker_nodes}
-        home = NodeAffinitySchedulingStrategy(cluster.head_node.node_id, soft=False)
+        home = NodeAffinitySchedulingStrategy(head_of(cluster).node_id, soft=False)
         options: Any = {"name": "coordinator", "namespace": "weights", "scheduling_strategy": home}
         options["max_concurrency"] = 8
-        coordinator = ray.remote(StandIn).options(**options).remote(folder)
+        coordinator: Any = ray.remote(StandIn).options(**options).remote(folder)
         ray.get(coordinator.__ray_ready__.remote())
-        readers = [
+        readers: list[Any] = [
             ray.remote(Reader).options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote()
             for node in nodes
             for _ in range(3)
@@ -155,9 +156,14 @@ def weights(folder: Path) -> None:
             assert 4 * SIZE <= after[node] - before[node] < 1.1 * 4 * SIZE  # one copy for three readers
 
 
+def head_of(cluster: Any) -> Any:
+    """Return the node of the head."""
+    return cluster.head_node
+
+
 def created(node: Any) -> int:
     """Return the bytes of all objects that were ever made in the object store of a node."""
-    stats = node_stats(node.node_ip_address, node.node_manager_port, include_memory_info=False)
+    stats: Any = node_stats(node.node_ip_address, node.node_manager_port, include_memory_info=False)  # type: ignore[no-untyped-call]
     return int(stats.store_stats.cumulative_created_bytes)
 
 
@@ -167,7 +173,7 @@ def head_restarted(folder: Path) -> None:
     with running_cluster(1, 2) as cluster:
         run = ParallelRun(cluster, folder, config_of(witness, 1))
         before = run.wait_for(lambda status: status["env_step"] >= 200 and status["train_iter"] > 0)
-        cluster.head_node.kill_gcs_server(check_alive=False)
+        head_of(cluster).kill_gcs_server(check_alive=False)
         _, error = run.process.communicate(timeout=300), run.process.returncode
         say("exit code after the death of the head:", error)
         assert error != 0
