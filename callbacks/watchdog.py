@@ -37,7 +37,8 @@ ORPHAN_LEAVES = 5.0  # seconds from the exit of the rank that started this rank 
 class Watchdog(Callback):
     """End the process if there was no env step and no update for a long time.
 
-    The stacks of all threads of this process and of its env processes are first written to stderr; the exit code is
+    The last message names the env that was in a step or reset, if there is one. The stacks of all threads of this
+    process and of its env processes are written to stderr; the exit code is
     :data:`~lightning_ding.exit_codes.STALLED`. A thread reads the counters once a second, so the run is not slowed
     down. If that thread cannot run, because other code holds the interpreter lock, ``faulthandler`` writes the stacks
     and ends the process with exit code 1. Other code must therefore not call ``faulthandler.dump_traceback_later``
@@ -111,10 +112,12 @@ class Watchdog(Callback):
         started = started_here(trainer)
         leave_within(BACKSTOP + waits, STALLED, started)
         _arm(2 * BACKSTOP + waits)
+        busy = run_data(trainer).env_in_progress()
         logger.error(
-            "no env step and no update for %g s, so the process ends. If a step, an update, a checkpoint or a callback "
-            "takes longer, pass Watchdog(seconds=...). Stacks of all threads:",
+            "no env step and no update for %g s%s, so the process ends. If a step, an update, a checkpoint or a "
+            "callback takes longer, pass Watchdog(seconds=...). Stacks of all threads:",
             seconds,
+            f" while waiting for {busy}" if busy else "",
         )
         show_stacks()
         time.sleep(waits)

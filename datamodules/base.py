@@ -14,6 +14,7 @@ from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
 from lightning_ding.callbacks import Limits, default_callbacks
+from lightning_ding.checkpoints.reading import check_loading
 from lightning_ding.config import require
 from lightning_ding.datamodules.epoch import Stream
 from lightning_ding.datamodules.evaluation import Evaluation
@@ -26,6 +27,7 @@ from lightning_ding.envs.vector import (
     SEPARATE_MODES,
     AutoresetName,
     EnvTimeout,
+    SaysProgress,
     VectorMode,
     differ_in_bounds_only,
     find_mode,
@@ -152,6 +154,7 @@ class CollectingDataModule(ResumableDataModule):
         self.stop_value, self.rounds_per_epoch = stop_value, rounds_per_epoch
         self.evaluator_env_num, self.n_evaluator_episode = evaluator_env_num, n_evaluator_episode
         self._envs: list[VectorEnv] = []
+        self._restore_io: Callable[[], None] = _do_nothing
         self._collect_kwargs: Mapping[str, Any] = {}
         self._dropped_episodes: list[int] = []
         self.norm_obs, self.norm_reward = norm_obs, norm_reward
@@ -206,6 +209,7 @@ class CollectingDataModule(ResumableDataModule):
         """
         self.close()
         trainer = cast(Trainer, self.trainer)
+        self._restore_io = check_loading(trainer)
         self._policy = trainer.lightning_module
         trainer.callbacks = sort_callbacks(trainer.callbacks)  # type: ignore[attr-defined]
         self._policy.progress.axis = self.axis
@@ -247,6 +251,8 @@ class CollectingDataModule(ResumableDataModule):
         """Close the envs. Collected data are kept, so that a later ``fit`` can use them."""
         gc.unfreeze()
         self._loader_warnings.restore()
+        self._restore_io()
+        self._restore_io = _do_nothing
         envs, self._envs = self._envs, []
         for env in envs:
             env.close()
@@ -273,6 +279,12 @@ class CollectingDataModule(ResumableDataModule):
         """Return the envs that are collected in; none with another ``mode`` than "sync"."""
         core: Any = self._collector_env.unwrapped if self.collector is not None else None
         return getattr(core, "envs", ())
+
+    def env_in_progress(self) -> str | None:
+        """Return which env is in which step or reset now, or None; native vector envs do not say it."""
+        cores = [env.unwrapped for env in self._envs]
+        found = (core.in_progress() for core in cores if isinstance(core, SaysProgress))
+        return next((text for text in found if text is not None), None)
 
     def request_cancel(self, is_requested: bool) -> None:
         """Make an evaluation end early, or withdraw that request."""
@@ -402,6 +414,10 @@ class CollectingDataModule(ResumableDataModule):
         env = make_vector_env(env_id, num_envs, self.mode, None, wrappers, env_kwargs, autoreset, **made)
         self._envs.append(env)
         return env
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def _check_ranges(arguments: Mapping[str, Any]) -> None:

@@ -47,6 +47,13 @@ class RunData:
         """
         return 0
 
+    def env_in_progress(self) -> str | None:
+        """Return which env is in which step or reset now, or None if no env is or it is unknown.
+
+        May be called from any thread.
+        """
+        return None
+
     def request_cancel(self, is_requested: bool) -> None:
         """Request that an evaluation or a wait for data ends early, or withdraw that request.
 

@@ -21,7 +21,7 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -191,8 +191,7 @@ def last_checkpoint(folder: str | Path) -> Path | None:
         >>> last_checkpoint("nowhere") is None
         True
     """
-    candidates = sorted(((_written_at(one), one) for one in _candidates(Path(folder))), reverse=True)
-    for _, candidate in candidates:
+    for candidate in _newest_first(Path(folder)):
         try:
             verify(candidate)
         except (TornCheckpointError, OSError) as error:
@@ -200,6 +199,28 @@ def last_checkpoint(folder: str | Path) -> Path | None:
             continue
         return candidate / RUN_FILE
     return None
+
+
+def other_checkpoint(folder: Path, than: Path, fits: Callable[[Path], bool] = Path.exists) -> Path | None:
+    """Return ``run.ckpt`` of the newest complete checkpoint in a folder other than one, or None if there is none.
+
+    Args:
+        folder: Folder with checkpoints.
+        than: Folder of the checkpoint to leave out.
+        fits: Function that returns whether a complete checkpoint, given by its ``run.ckpt``, will do.
+    """
+    for candidate in _newest_first(folder):
+        try:
+            if candidate != than and verify(candidate) and fits(candidate / RUN_FILE):
+                return candidate / RUN_FILE
+        except (TornCheckpointError, OSError):
+            continue
+    return None
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    found = sorted(((_written_at(one), one) for one in _candidates(folder)), reverse=True)
+    return [candidate for _, candidate in found]
 
 
 def _candidates(folder: Path) -> set[Path]:

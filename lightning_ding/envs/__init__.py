@@ -7,12 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lightning_ding.envs.answers import BrokenEnvError as BrokenEnvError
     from lightning_ding.envs.atari import make_atari as make_atari
     from lightning_ding.envs.base_env import BaseEnv as BaseEnv
     from lightning_ding.envs.base_env import BaseEnvAdapter as BaseEnvAdapter
     from lightning_ding.envs.base_env import BaseEnvTimestep as BaseEnvTimestep
     from lightning_ding.envs.base_env import make_base_env as make_base_env
-    from lightning_ding.envs.checks import BrokenEnvError as BrokenEnvError
     from lightning_ding.envs.ding_env_wrapper import DingEnvWrapper as DingEnvWrapper
     from lightning_ding.envs.game import GameEnv as GameEnv
     from lightning_ding.envs.normalise import NormaliseObservation as NormaliseObservation
@@ -36,7 +36,7 @@ _HOMES = {
     "BaseEnv": "base_env",
     "BaseEnvAdapter": "base_env",
     "BaseEnvTimestep": "base_env",
-    "BrokenEnvError": "checks",
+    "BrokenEnvError": "answers",
     "DingEnvWrapper": "ding_env_wrapper",
     "EnvProcessError": "process",
     "EnvStepper": "stepper",

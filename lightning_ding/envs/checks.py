@@ -14,14 +14,18 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from lightning_ding.envs.process.shared_memory import layout_of
+from lightning_ding.envs.answers import (
+    GUIDE,
+    BrokenEnvError,
+    InvalidAnswerError,
+    name_of,
+    observation_check,
+    require_answer,
+    reset_values,
+    step_values,
+)
 
-GUIDE = "see https://gymnasium.farama.org/introduction/migration_guide/"
 SEED = 0
-
-
-class BrokenEnvError(ValueError):
-    """An env violates gymnasium's API; the message names the env, the method and the returned value."""
 
 
 def check_contract(make: Callable[[], gym.Env[Any, Any]]) -> None:
@@ -38,32 +42,34 @@ def check_contract(make: Callable[[], gym.Env[Any, Any]]) -> None:
         env = make()
         try:
             for layer in (env.unwrapped, env):
-                _check_layer(layer, _name_of(env))
+                _check_layer(layer)
+        except InvalidAnswerError as error:
+            raise BrokenEnvError(f"the env {name_of(env)} violates gymnasium's API: {error}") from None
         finally:
             env.close()
 
 
-def _check_layer(env: Any, name: str) -> None:
+def _check_layer(env: Any) -> None:
     for kind in ("observation_space", "action_space"):
         space = getattr(env, kind, None)
-        _require(isinstance(space, gym.Space), name, f"{kind} must be a gymnasium.Space, got {space!r}")
+        require_answer(isinstance(space, gym.Space), f"{kind} must be a gymnasium.Space, got {space!r}")
+    check = observation_check(env.observation_space)
     try:
         answer = env.reset(seed=SEED)
     except TypeError as error:
-        _require("seed" not in str(error), name, f"reset() must take seed and options, got {error}; {GUIDE}")
+        require_answer("seed" not in str(error), f"reset() must take seed and options, got {error}; {GUIDE}")
         return
     except Exception:
         return
-    good = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)
-    _require(good, name, f"reset() must return (observation, info), got {_describe(answer)}; {GUIDE}")
-    _check_observation(env, answer[0], "reset()", name)
+    obs, _ = reset_values(answer)
+    check(obs, "reset()")
     action_space = copy.deepcopy(env.action_space)  # the space may be shared by several envs
     action_space.seed(SEED)
     try:
-        answer = env.step(_legal_action(action_space, answer[0]))
+        answer = env.step(_legal_action(action_space, obs))
     except Exception:
         return
-    _check_step(env, answer, name)
+    check(step_values(answer)[0], "step()")
 
 
 def _legal_action(space: Any, obs: Any) -> Any:
@@ -78,70 +84,6 @@ def _legal_action(space: Any, obs: Any) -> Any:
     first = [np.argmax(part) for part in np.split(np.asarray(mask), np.cumsum(sizes)[:-1])]
     legal = np.asarray(first, dtype=space.dtype) + getattr(space, "start", 0)
     return legal[0] if is_single else legal
-
-
-def _check_step(env: Any, answer: Any, name: str) -> None:
-    wanted = "step() must return (observation, reward, terminated, truncated, info)"
-    good = isinstance(answer, tuple) and len(answer) == 5
-    old = "; a single `done` is the old API" if isinstance(answer, tuple) and len(answer) == 4 else ""
-    _require(good, name, f"{wanted}, got {_describe(answer)}{old}; {GUIDE}")
-    obs, reward, terminated, truncated, info = answer
-    _check_observation(env, obs, "step()", name)
-    _require(_is_number(reward), name, f"the reward of step() must be a number, got {_describe(reward)}")
-    for what, value in (("terminated", terminated), ("truncated", truncated)):
-        is_flag = isinstance(value, (bool, np.bool_, int, np.integer)) or getattr(value, "shape", None) == ()
-        _require(is_flag, name, f"{what} of step() must be a bool, got {_describe(value)}")
-    _require(isinstance(info, dict), name, f"the info of step() must be a dict, got {_describe(info)}")
-
-
-def _check_observation(env: Any, obs: Any, method: str, name: str) -> None:
-    """Raise if an observation does not fit into an array of the space; bounds are not checked."""
-    layout = layout_of(env.observation_space)
-    if layout is None:  # elements without a fixed size
-        return
-    try:
-        leaves = layout.split(obs)
-    except (KeyError, IndexError, TypeError) as error:
-        message = f"the observation of {method} must be in {env.observation_space}, got {_describe(obs)}"
-        raise BrokenEnvError(f"{_beginning(name)}: {message}") from error
-    for leaf, space in zip(leaves, layout.leaves, strict=True):
-        try:
-            array = np.asarray(leaf)
-        except ValueError:  # lists of different lengths
-            array = np.empty((), dtype=object)
-        fits = array.shape == (space.shape or ()) and np.can_cast(array.dtype, space.dtype, "same_kind")
-        message = f"the observation of {method} must have shape {space.shape} and dtype {space.dtype}"
-        _require(fits, name, f"{message} for the space {space}, got {_describe(leaf)}")
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        return np.ndim(value) == 0 and float(value) is not None
-    except (TypeError, ValueError):
-        return False
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, tuple):
-        return f"a tuple of {len(value)}"
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"shape {tuple(value.shape)} and dtype {value.dtype}"
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
-
-
-def _name_of(env: gym.Env[Any, Any]) -> str:
-    name = type(env.unwrapped).__name__
-    return f"{name} ({env.spec.id})" if env.spec is not None else name
-
-
-def _beginning(name: str) -> str:
-    return f"the env {name} violates gymnasium's API"
-
-
-def _require(condition: bool, name: str, message: str) -> None:
-    if not condition:
-        raise BrokenEnvError(f"{_beginning(name)}: {message}")
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from lightning_ding import nested
+from lightning_ding.envs.bounds import BoundsCheck
 from lightning_ding.envs.checks import all_fit_float32, fits_float32, what_is_wrong
 from lightning_ding.envs.tuple_observations import without_tuples
 from lightning_ding.envs.vector import SEPARATE_ENVS, reset_envs
@@ -95,6 +96,8 @@ class EnvStepper:
         self._resets_rows = env is not env.unwrapped or isinstance(env, SEPARATE_ENVS)
         """Whether a reset is known to leave the envs alone that are not in its mask; wrappers may change their rows."""
         self._is_float = _has_floats(env.single_observation_space)
+        name = getattr(env.unwrapped, "env_name", type(env.unwrapped).__name__)
+        self._bounds = BoundsCheck(env.single_observation_space, name)
 
     def reset(self, seed: list[int | None] | None = None) -> Any:
         """Start a new episode in every env, also in paused ones, and return the first observations."""
@@ -248,6 +251,8 @@ class EnvStepper:
             self._check_obs(obs, None)
 
     def _check_obs(self, obs: Any, action: Any) -> None:
+        if self._bounds.left:
+            self._bounds.check(obs)
         if not self._is_float:
             return
         for leaf in nested.leaves(obs):

@@ -2,52 +2,107 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, NoReturn
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from typing_extensions import override
 
+from lightning_ding.envs.answers import (
+    InvalidAnswerError,
+    has_indices,
+    name_of,
+    named_error,
+    observation_check,
+    place_of,
+    reset_values,
+    step_values,
+)
+from lightning_ding.envs.process.vector_env import seeds_of, without_mask
+
 JOINED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 """Spaces whose elements are joined in one array."""
 
 
 class _SyncVectorEnv(SyncVectorEnv):
-    """A SyncVectorEnv whose steps give the same results in less time.
+    """A SyncVectorEnv whose steps give the same results in less time, and which checks what its envs return.
 
     Observations are joined in a new array for each step, instead of in one that is copied then. Final observations are
-    copied, because an env may reuse the memory of its observations. With the autoreset mode NEXT_STEP, and where
-    observations cannot be joined in arrays, the steps are those of SyncVectorEnv. Checkpoints contain the name and the
-    attributes of this class, so it adds none.
+    copied, because an env may reuse the memory of its observations. Checkpoints contain the name of this class and its
+    attributes, apart from the check.
+
+    Args:
+        env_fns: Functions that create the envs.
+        autoreset_mode: Gymnasium's autoreset mode, which defines when an env is reset after the end of an episode.
     """
+
+    def __init__(self, env_fns: Sequence[Callable[[], gym.Env[Any, Any]]], autoreset_mode: AutoresetMode) -> None:
+        super().__init__(env_fns, autoreset_mode=autoreset_mode)
+        self.env_name = name_of(self.envs[0])
+        self._count = 0  # steps of the vector env
+        self._begun = [0] * self.num_envs  # their number at the last reset of each env
+        self._current, self._is_busy, self._resets = 0, False, False  # the env that is stepped or reset
+        self._check = observation_check(self.single_observation_space)
+        self._has_indices = has_indices(self.single_observation_space)
+
+    def in_progress(self) -> str | None:
+        """Return which env is in which step or reset now, or None. Any thread may call this."""
+        return f"env {self._current}, {self.env_name}, in {self._place()}" if self._is_busy else None
+
+    @override
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset all envs, or those where ``options["reset_mask"]`` is true; return observations and info."""
+        seeds = seeds_of(seed, self.num_envs)
+        options, mask = without_mask(options, self.num_envs)
+        self._terminations[mask] = self._truncations[mask] = self._autoreset_envs[mask] = False
+        infos: dict[str, Any] = {}
+        self._is_busy = True
+        try:
+            for number in np.flatnonzero(mask).tolist():
+                self._env_obs[number], info = self._reset_one(number, seeds[number], options)
+                infos = self._add_info(infos, info, number)
+        except BaseException as error:
+            self._fail(error)
+        self._is_busy = False
+        return self._batch(), infos
 
     @override
     def step(self, actions: Any) -> Any:
         """Step every env; return observations, rewards, ends by termination and by truncation, and the info."""
-        resets = self.autoreset_mode is AutoresetMode.SAME_STEP
-        is_refused = not resets and self._autoreset_envs.any()
-        if (
-            self.autoreset_mode is AutoresetMode.NEXT_STEP
-            or is_refused
-            or not _is_joined(self.single_observation_space)
-        ):
+        mode, due = self.autoreset_mode, self._autoreset_envs
+        if mode is AutoresetMode.DISABLED and due.any():
             return super().step(actions)  # which refuses to step an env that has to be reset
+        resets, is_late = mode is AutoresetMode.SAME_STEP, mode is AutoresetMode.NEXT_STEP
         rewards, terminations, truncations = self._rewards, self._terminations, self._truncations
         infos: dict[str, Any] = {}
-        for number, (env, action) in enumerate(zip(self.envs, iterate(self.action_space, actions), strict=True)):
-            obs, reward, terminated, truncated, info = env.step(action)
-            rewards[number], terminations[number], truncations[number] = reward, terminated, truncated
-            if resets and (terminated or truncated):
-                infos = self._add_info(infos, {"final_obs": obs, "final_info": info}, number)
-                obs, info = env.reset()
-            if info:
-                infos = self._add_info(infos, info, number)
-            self._env_obs[number] = obs
+        self._count, self._is_busy = self._count + 1, True
+        try:
+            for number, (env, action) in enumerate(zip(self.envs, iterate(self.action_space, actions), strict=True)):
+                if is_late and due[number]:
+                    self._env_obs[number], info = self._reset_one(number)
+                    rewards[number], terminations[number], truncations[number] = 0.0, False, False
+                    infos = self._add_info(infos, info, number)
+                    continue
+                self._current = number
+                obs, reward, terminated, truncated, info = step_values(env.step(action))
+                rewards[number], terminations[number], truncations[number] = reward, terminated, truncated
+                if resets and (terminated or truncated):
+                    self._check(obs, "step()")
+                    infos = self._add_info(infos, {"final_obs": obs, "final_info": info}, number)
+                    obs, info = self._reset_one(number)
+                if info:
+                    infos = self._add_info(infos, info, number)
+                self._env_obs[number] = obs
+        except BaseException as error:
+            self._fail(error)
+        self._is_busy = False
         self._autoreset_envs = terminations | truncations
-        return self._joined(), rewards.copy(), terminations.copy(), truncations.copy(), infos
+        return self._batch(), rewards.copy(), terminations.copy(), truncations.copy(), infos
 
     @override
     def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
@@ -55,14 +110,53 @@ class _SyncVectorEnv(SyncVectorEnv):
             env_info = {**env_info, "final_obs": deepcopy(env_info["final_obs"])}
         return super()._add_info(vector_infos, env_info, env_num)
 
+    def _reset_one(self, number: int, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self._current, self._resets = number, True
+        answer = reset_values(self.envs[number].reset(seed=seed, options=options))
+        self._begun[number], self._resets = self._count, False
+        return answer
+
+    def _batch(self) -> Any:
+        """Return the observations of all envs in new arrays, or raise an error that names the env that is at fault."""
+        try:
+            if _is_joined(self.single_observation_space):
+                return self._joined()
+            self._observations = concatenate(self.single_observation_space, self._env_obs, self._observations)
+            return deepcopy(self._observations)
+        except (KeyError, IndexError, TypeError, ValueError):
+            self._check_all()
+            raise
+
     def _joined(self) -> Any:
-        """Return the observations of all envs in new arrays."""
         space, items = self.single_observation_space, self._env_obs
         new: Any = create_empty_array(space, self.num_envs, fn=np.empty)
-        if isinstance(space, spaces.Box) and space.shape and {len(one) for one in items} == {space.shape[0]}:  # type: ignore[arg-type]
-            np.concatenate(items, out=new.reshape(-1, *space.shape[1:]))  # type: ignore[arg-type]
-            return new
+        if isinstance(space, spaces.Box):
+            if space.shape and {len(one) for one in items} == {space.shape[0]}:  # type: ignore[arg-type]
+                np.concatenate(items, out=new.reshape(-1, *space.shape[1:]))  # type: ignore[arg-type]
+                return new
+        elif self._has_indices:
+            self._check_all()
         return concatenate(space, items, new)
+
+    def _check_all(self) -> None:
+        for number, obs in enumerate(self._env_obs):
+            self._current = number
+            try:
+                self._check(obs, "step()" if self._count > self._begun[number] else "reset()")
+            except InvalidAnswerError as error:
+                self._fail(error)
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        """Raise the exception of the current env, or one that names the env."""
+        number, place = self._current, self._place()
+        self._is_busy = self._resets = False
+        named = named_error(error, self.envs[number], number, place)
+        if named is error:
+            raise error
+        raise named from None if isinstance(error, InvalidAnswerError) else error
+
+    def _place(self) -> str:
+        return place_of(self._count - self._begun[self._current], self._resets)
 
 
 def _is_joined(space: spaces.Space[Any]) -> bool:

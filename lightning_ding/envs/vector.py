@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
@@ -265,6 +265,15 @@ def _takes_number(make: Callable[..., Any]) -> bool:
     """Return whether a function that creates a vector env has an argument ``num_envs`` that is not yet given."""
     is_given = isinstance(make, functools.partial) and "num_envs" in make.keywords
     return not is_given and "num_envs" in inspect.signature(make).parameters
+
+
+@runtime_checkable
+class SaysProgress(Protocol):
+    """A vector env that can say what it does now."""
+
+    def in_progress(self) -> str | None:
+        """Return which env is in which step or reset now, or None. Any thread may call this."""
+        ...
 
 
 class Mode(NamedTuple):

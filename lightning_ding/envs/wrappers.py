@@ -12,6 +12,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from lightning_ding.config import require
+from lightning_ding.envs.answers import is_of_env, observation_check, reset_values, step_values
 from lightning_ding.envs.checks import check_finite
 from lightning_ding.envs.vector import SEPARATE_ENVS
 
@@ -21,10 +22,10 @@ Info = dict[str, Any]
 class FaultBarrier(gym.Wrapper[Any, Any, Any, Any]):
     """Ends the episode when a fault occurs in an env, instead of raising.
 
-    A fault is an exception, or an observation or reward that is not finite or too large for float32. A step with a
-    fault returns the last valid observation, reward 0, ``truncated`` and the info ``{"abnormal": True, "fault":
-    "<ExceptionType>: <message>"}``. A reset with a fault is repeated. Exceptions that end a process, such as
-    KeyboardInterrupt, are no faults.
+    A fault is an exception, a returned value that violates gymnasium's API, or an observation or reward that is not
+    finite or too large for float32. A step with a fault returns the last valid observation, reward 0, ``truncated`` and
+    the info ``{"abnormal": True, "fault": "<ExceptionType>: <message>"}``. A reset with a fault is repeated.
+    ``SystemExit`` and ``KeyboardInterrupt`` are faults if the env raised them, but not if a signal caused them.
 
     Args:
         env: Any env.
@@ -48,14 +49,18 @@ class FaultBarrier(gym.Wrapper[Any, Any, Any, Any]):
         self.max_faults = max_faults
         self._faults = 0
         self._obs: Any = None
+        self._check = observation_check(env.observation_space)
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         """Start a new episode, if necessary with several attempts."""
         while True:
             try:
-                obs, info = self.env.reset(seed=seed, options=options)
+                obs, info = reset_values(self.env.reset(seed=seed, options=options))
+                self._check(obs, "reset()")
                 check_finite("observation", obs)
-            except Exception as error:
+            except BaseException as error:
+                if not is_of_env(error):
+                    raise
                 self._handle_fault(error)
                 seed = None if seed is None else seed + 1  # the same seed would probably fail again
             else:
@@ -65,11 +70,12 @@ class FaultBarrier(gym.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, Info]:
         """Step the env, or end its episode after a fault."""
         try:
-            obs, reward, terminated, truncated, info = self.env.step(action)
+            obs, reward, terminated, truncated, info = step_values(self.env.step(action))
+            self._check(obs, "step()")
             check_finite("observation", obs)
             check_finite("reward", reward)
-        except Exception as error:
-            if self._obs is None:  # before the first reset
+        except BaseException as error:
+            if self._obs is None or not is_of_env(error):  # before the first reset, or the end of this process
                 raise
             self._handle_fault(error)
             fault = f"{type(error).__name__}: {error}"
@@ -78,7 +84,15 @@ class FaultBarrier(gym.Wrapper[Any, Any, Any, Any]):
         self._obs = copy.deepcopy(obs)  # the env may overwrite this memory with an invalid observation
         return obs, reward, terminated, truncated, info
 
-    def _handle_fault(self, error: Exception) -> None:
+    def state_dict(self) -> Info:
+        """Return the number of faults and the last valid observation."""
+        return {"faults": self._faults, "obs": self._obs}
+
+    def load_state_dict(self, state: Info) -> None:
+        """Restore the state that ``state_dict`` returned."""
+        self._faults, self._obs = state["faults"], state["obs"]
+
+    def _handle_fault(self, error: BaseException) -> None:
         self._faults += 1
         if self._faults > self.max_faults:
             raise RuntimeError(

@@ -143,7 +143,8 @@ def test_fault_barrier_returns_a_good_observation_of_an_env_that_writes_into_its
 
 
 def test_fault_barrier_looks_into_nested_observations() -> None:
-    space = gym.spaces.Dict({"a": gym.spaces.Dict({"b": gym.spaces.Box(0, 9, (3,))}), "n": gym.spaces.Discrete(9)})
+    pair = gym.spaces.Tuple([gym.spaces.Dict({"b": gym.spaces.Box(0, 9, (3,))}), gym.spaces.Discrete(9)])
+    space = gym.spaces.Dict({"a": pair, "n": gym.spaces.Discrete(9)})
     inner = FaultyEnv(places=[(0, 1)], kind="obs")
     env = FaultBarrier(gym.wrappers.TransformObservation(inner, lambda obs: {"a": ({"b": obs}, 1), "n": 3}, space))
     env.reset()
@@ -151,12 +152,11 @@ def test_fault_barrier_looks_into_nested_observations() -> None:
     assert env.step(0)[4]["abnormal"]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_fault_barrier_stops_no_one_from_ending_the_process(error: type[BaseException]) -> None:
-    env = barrier([(0, 1)], error)
+def test_fault_barrier_stops_no_one_from_ending_the_process() -> None:
+    env = barrier([(0, 1)], KeyboardInterrupt)  # with Python's handler of Ctrl-C it may come from the keyboard
     env.reset()
 
-    with pytest.raises(error):
+    with pytest.raises(KeyboardInterrupt):
         env.step(0)
 
 

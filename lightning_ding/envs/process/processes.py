@@ -15,17 +15,18 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import CloudpickleWrapper
 
+from lightning_ding.envs.layout import layout_of
 from lightning_ding.envs.process.env_process import EnvProcess, Limits, gather
 from lightning_ding.envs.process.errors import EnvProcessError
-from lightning_ding.envs.process.shared_memory import SharedArrays, layout_of
+from lightning_ding.envs.process.shared_memory import SharedArrays
 
 START_SECONDS = 120.0  # until a new process answers; it mostly imports gymnasium and numpy
 FATAL = ("died", "hung")
 ANYTHING = ("raised", "died", "hung")
 MAKING = "the function that makes it"
 log = logging.getLogger(__name__)
-EnvDescription = tuple[Any, Any, "dict[str, Any]", "str | None"]
-"""Observation space, action space, metadata and render mode of an env."""
+EnvDescription = tuple[Any, Any, "dict[str, Any]", "str | None", str]
+"""Observation space, action space, metadata, render mode and name of an env."""
 
 
 class EnvProcesses:
@@ -187,7 +188,7 @@ def _working(processes: Sequence[EnvProcess]) -> list[EnvProcess]:
 def _pickle_makers(makers: Sequence[Callable[[], Any]], group: range, mode: AutoresetMode) -> Any:
     chosen: Any = [makers[env_id] for env_id in group]
     try:
-        return ForkingPickler.dumps(("make", CloudpickleWrapper(chosen), mode))
+        return ForkingPickler.dumps(("make", CloudpickleWrapper(chosen), mode, group.start))
     except Exception as error:  # pickling a user's function may raise any exception
         raise EnvProcessError(
             f"the functions that make the envs {list(group)} cannot be sent to another process: "

@@ -13,8 +13,8 @@ import numpy as np
 from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
+from lightning_ding.envs.layout import layout_of
 from lightning_ding.envs.process.env_process import EnvProcess
-from lightning_ding.envs.process.shared_memory import layout_of
 
 
 class Observations:

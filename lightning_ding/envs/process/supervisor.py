@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_ding.envs.answers import BrokenEnvError
 from lightning_ding.envs.process.env_process import EnvProcess, Limits
 from lightning_ding.envs.process.errors import OnEnvError
 from lightning_ding.envs.process.processes import FATAL, EnvProcesses, error_of
@@ -142,11 +143,15 @@ class ProcessSupervisor:
         """Raise the failures, and end all processes if a process is lost and not replaced."""
         error = error_of(failed, self._details(failed))
         kinds = [process.failure.kind for process in failed if process.failure is not None]
+        is_lost = any(kind in FATAL for kind in kinds)
         is_exhausted = bool((self.faults.in_a_row > self.faults.budget).any())
         if is_exhausted:
             error.args = (f"more than {self.faults.budget} faults without a complete episode in between: {error}",)
-        if is_exhausted or (not self._restarts and any(kind in FATAL for kind in kinds)):
+        if is_exhausted or (not self._restarts and is_lost):
             self._processes.kill()
+        first = next((process.failure for process in failed if process.failure is not None), None)
+        if first is not None and isinstance(first.refusal, BrokenEnvError) and not (is_exhausted or is_lost):
+            raise first.refusal from None  # as without processes: the remote traceback only shows the check
         raise error
 
     def _details(self, failed: Sequence[EnvProcess]) -> dict[int, str]:

@@ -18,12 +18,12 @@ from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
 from lightning_ding.config import require
+from lightning_ding.envs.layout import layout_of
 from lightning_ding.envs.process.env_process import EnvProcess
 from lightning_ding.envs.process.errors import OnEnvError
 from lightning_ding.envs.process.lifeline import close_at_exit
 from lightning_ding.envs.process.processes import EnvProcesses
 from lightning_ding.envs.process.results import Observations, outcomes, put_actions
-from lightning_ding.envs.process.shared_memory import layout_of
 from lightning_ding.envs.process.supervisor import ProcessSupervisor
 from lightning_ding.posix import require_posix
 
@@ -99,7 +99,8 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         self._reset_timeout, self._step_timeout, self._close_timeout = reset_timeout, step_timeout, close_timeout
         self._owner = os.getpid()
         self._processes = EnvProcesses(env_fns, envs_per_process, self.autoreset_mode, method, reset_timeout)
-        self.single_observation_space, self.single_action_space, metadata, self.render_mode = self._processes.start()
+        first = self._processes.start()
+        self.single_observation_space, self.single_action_space, metadata, self.render_mode, self.env_name = first
         self.closed = False
         close_at_exit(self)
         self.metadata = {**metadata, "autoreset_mode": self.autoreset_mode}
@@ -127,6 +128,11 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
     def np_random(self) -> Any:
         """Copies of the random generators of the envs, a tuple."""
         return self.get_attr("np_random")
+
+    def in_progress(self) -> str | None:
+        """Return which envs have not answered a request yet, or None. Any thread may call this."""
+        pending = [env_id for process in self._processes.all if process.is_pending for env_id in process.env_ids]
+        return f"envs {pending}, {self.env_name}, in their processes" if pending else None
 
     def reset(self, *, seed: Any = None, options: Info | None = None) -> tuple[Any, Info]:
         """Reset all envs, or those where ``options["reset_mask"]``, a boolean array of shape (N,), is true."""

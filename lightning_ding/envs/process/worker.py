@@ -21,10 +21,22 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import CloudpickleWrapper
 
+from lightning_ding.envs.answers import (
+    BrokenEnvError,
+    has_indices,
+    is_of_env,
+    name_of,
+    named_error,
+    observation_check,
+    place_of,
+    reset_values,
+    step_values,
+)
+from lightning_ding.envs.layout import Layout, layout_of
 from lightning_ding.envs.process.errors import is_check_error
 from lightning_ding.envs.process.lifeline import prepare_child
 from lightning_ding.envs.process.main_module import dumps_for_parent
-from lightning_ding.envs.process.shared_memory import RESETTING, STEPPING, Layout, SharedArrays, layout_of
+from lightning_ding.envs.process.shared_memory import RESETTING, STEPPING, SharedArrays
 
 STEP, MORE, DONE, ERROR = b"s", b"+", b".", b"!"
 Info = dict[str, Any]
@@ -53,7 +65,9 @@ def _answer(pipe: Connection, worker: EnvWorker, code: bytes) -> bool:
         name, *arguments = ForkingPickler.loads(request) if request else ("step", None)
         message = getattr(worker, name)(*arguments)
         code, data = MORE, None if message is None else dumps_for_parent(message)
-    except Exception as error:
+    except BaseException as error:
+        if not is_of_env(error):
+            raise
         code, data = ERROR, ForkingPickler.dumps(worker.describe_error(error))
     if data is None:
         os.write(pipe.fileno(), DONE)
@@ -71,6 +85,9 @@ class EnvWorker:
         self._envs: list[gym.Env[Any, Any]] = []
         self._mode = AutoresetMode.DISABLED
         self._ended: list[bool] = []
+        self._steps: list[int] = []
+        self._first_id = 0
+        self._check: Callable[[Any, str], None]
         self._fallback_seeds: list[int | None] = []
         self._position: list[int] | Any = [0, 0]
         self._observations: Layout | None = None
@@ -78,15 +95,20 @@ class EnvWorker:
         self._block: SharedArrays
         self._outcomes: list[Outcome] = []
 
-    def make(self, makers: CloudpickleWrapper[Any], mode: AutoresetMode) -> CloudpickleWrapper[Any]:
-        """Create the envs, and return their spaces, metadata and render modes."""
-        self._mode = mode
+    def make(self, makers: CloudpickleWrapper[Any], mode: AutoresetMode, first_id: int) -> CloudpickleWrapper[Any]:
+        """Create the envs, of which the first has the number ``first_id``, and return their descriptions."""
+        self._mode, self._first_id = mode, first_id
         functions: Sequence[Callable[[], gym.Env[Any, Any]]] = makers.fn  # type: ignore[assignment]
         for number, function in enumerate(functions):
             self._position[0] = number
             self._envs.append(function())
         self._ended, self._fallback_seeds = [False] * len(self._envs), [None] * len(self._envs)
-        descriptions = [(env.observation_space, env.action_space, env.metadata, env.render_mode) for env in self._envs]
+        self._steps = [0] * len(self._envs)
+        space = self._envs[0].observation_space
+        self._check, self._has_indices = observation_check(space), has_indices(space)
+        descriptions = [
+            (env.observation_space, env.action_space, env.metadata, env.render_mode, name_of(env)) for env in self._envs
+        ]
         return CloudpickleWrapper(descriptions)  # type: ignore[arg-type]
 
     def share(self) -> None:
@@ -150,10 +172,14 @@ class EnvWorker:
         if first is not None:
             raise first
 
-    def describe_error(self, error: Exception) -> tuple[int, str, str, Exception | None]:
+    def describe_error(self, error: BaseException) -> tuple[int, str, str, Exception | None]:
         """Return the env's number, the error in one line, its traceback, and the error itself if a check raised it."""
-        trace, summary = "".join(traceback.format_exception(error)), f"{type(error).__name__}: {error}"
-        return int(self._position[0]), summary, trace, error if is_check_error(error) else None
+        number, trace = int(self._position[0]), "".join(traceback.format_exception(error))
+        if number < len(self._envs):
+            place = place_of(self._steps[number], self._position[1] == RESETTING)
+            error = named_error(error, self._envs[number], self._first_id + number, place)
+        is_check = isinstance(error, BrokenEnvError) or is_check_error(error)
+        return number, f"{type(error).__name__}: {error}", trace, error if is_check else None
 
     def _step_one(self, number: int, action: Any) -> None:
         block, final = self._block, None
@@ -162,10 +188,12 @@ class EnvWorker:
             block.reward[number], block.terminated[number], block.truncated[number] = 0.0, False, False
         else:
             self._position[0], self._position[1] = number, STEPPING
-            obs, reward, terminated, truncated, info = self._envs[number].step(action)
+            self._steps[number] += 1
+            obs, reward, terminated, truncated, info = step_values(self._envs[number].step(action))
             block.reward[number], block.terminated[number], block.truncated[number] = reward, terminated, truncated
             self._ended[number] = bool(terminated or truncated)
             if self._ended[number] and self._mode == AutoresetMode.SAME_STEP:
+                self._check(obs, "step()")
                 final = (deepcopy(obs), info)  # the env may overwrite this memory with its next observation
                 obs, info = self._reset_one(number, None)
         self._write_outcome(number, obs, info, final)
@@ -174,19 +202,32 @@ class EnvWorker:
         self._position[0], self._position[1] = number, RESETTING
         fresh, self._fallback_seeds[number] = self._fallback_seeds[number], None
         self._ended[number] = False
-        return self._envs[number].reset(seed=fresh if seed is None else seed, options=options)
+        answer = reset_values(self._envs[number].reset(seed=fresh if seed is None else seed, options=options))
+        self._steps[number] = 0
+        return answer
 
     def _write_outcome(self, number: int, obs: Any, info: Info, final: tuple[Any, Info] | None) -> None:
         if self._observations is not None:
-            for column, leaf in zip(self._block.obs, self._observations.split(obs), strict=True):
+            self._copy(number, obs, self._observations)
+        if info or final is not None or self._observations is None:
+            self._outcomes.append((number, obs if self._observations is None else None, info, final))
+
+    def _copy(self, number: int, obs: Any, layout: Layout) -> None:
+        """Copy an observation into the shared memory, or raise an error that describes why it does not fit."""
+        method = "step()" if self._steps[number] else "reset()"
+        try:
+            for column, leaf in zip(self._block.obs, layout.split(obs), strict=True):
                 if np.shape(leaf) != column.shape[1:]:
-                    raise ValueError(f"an observation must be in {self._observations.space}, got {obs!r}")
+                    raise ValueError(f"an observation must be in {layout.space}, got {obs!r}")
                 if getattr(leaf, "dtype", None) == column.dtype:
                     column[number] = leaf
                 else:
                     np.copyto(column[number, ...], leaf, casting="same_kind")
-        if info or final is not None or self._observations is None:
-            self._outcomes.append((number, obs if self._observations is None else None, info, final))
+        except (KeyError, IndexError, TypeError, ValueError):
+            self._check(obs, method)
+            raise
+        if self._has_indices:
+            self._check(obs, method)
 
     def _shared_action(self, number: int) -> Any:
         assert self._actions is not None

@@ -1,7 +1,9 @@
 """Encoding of plain data as tensors and builtins, which ``torch.load(weights_only=True)`` can read.
 
-Constants such as functions and classes are not saved. When a state is restored, they are taken from the existing
-objects. The state of random number generators and spaces is saved, and set in the existing objects.
+The content of arrays is in tensors, or in arrays of bytes in a process that has not imported torch, such as an env
+process: see :mod:`lightning_ding.envs.state.process_state`. Constants such as functions and classes are not saved.
+When a state is restored, they are taken from the existing objects. The state of random number generators and spaces
+is saved, and set in the existing objects.
 """
 
 from __future__ import annotations
@@ -18,21 +20,20 @@ from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from gymnasium import Space
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers.utils import RunningMeanStd
 
-from lightning_ding.envs.state.memo import Coded, Memo, NotPlainError
+from lightning_ding.envs.state.memo import Coded, Memo, NotPlainError, is_tensor
 
-MUTABLE = (list, dict, set, deque, np.ndarray, torch.Tensor, np.random.Generator, np.random.RandomState, random.Random)
+MUTABLE = (list, dict, set, deque, np.ndarray, np.random.Generator, np.random.RandomState, random.Random)
 BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 DEPTH = 50
 CONSTANT: tuple[type, ...] = (type, EnvSpec, logging.Logger, functools.partial, types.ModuleType, np.ufunc)
-CONSTANT += (types.FunctionType, types.MethodType, types.BuiltinFunctionType, np.dtype, torch.dtype, torch.device)
+CONSTANT += (types.FunctionType, types.MethodType, types.BuiltinFunctionType, np.dtype)
 IMMUTABLE = (type(None), bool, int, float, complex, str, bytes, np.generic, logging.Logger, types.ModuleType, type)
-CHANGEABLE: tuple[type, ...] = (list, dict, set, deque, bytearray, torch.Tensor)
+CHANGEABLE: tuple[type, ...] = (list, dict, set, deque, bytearray)
 CHANGEABLE += (np.random.Generator, np.random.RandomState, random.Random)
 CONSTANT_DEPTH = 10
 
@@ -54,7 +55,7 @@ def to_plain(value: Any, path: str = "value", memo: Memo | None = None, depth: i
         raise NotPlainError(f"{path} is nested deeper than {DEPTH} levels")
     if value is None or type(value) in (bool, int, float, str):
         return value
-    if memo is not None and (isinstance(value, MUTABLE) or _has_parts(type(value))):
+    if memo is not None and (isinstance(value, MUTABLE) or is_tensor(value) or _has_parts(type(value))):
         return memo.once(value, path, lambda: _to_plain(value, path, memo, depth))
     return _to_plain(value, path, memo, depth)
 
@@ -62,16 +63,15 @@ def to_plain(value: Any, path: str = "value", memo: Memo | None = None, depth: i
 def _to_plain(value: Any, path: str, memo: Memo | None, depth: int) -> Coded:
     if isinstance(value, (np.ndarray, np.generic)):
         return _array_to_plain(value, path, memo, depth)
-    if isinstance(value, torch.Tensor) and not value.requires_grad:
+    if is_tensor(value) and not value.requires_grad:
         return {"kind": "tensor", "data": value.detach().clone()}
     if type(value) is complex:
         return {"kind": "complex", "data": [value.real, value.imag]}
     if type(value) is bytes:
-        data = torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.empty(0, dtype=torch.uint8)
-        return {"kind": "bytes", "data": data}
+        return {"kind": "bytes", "data": _stored(value)}
     if isinstance(value, Space):
         return _space_to_plain(value, path)
-    if isinstance(value, CONSTANT):
+    if _is_constant(value):
         held = state_within(value, () if memo is None else memo.layers)
         if held is not None:
             raise NotPlainError(f"{path} {held}")
@@ -112,9 +112,9 @@ def _from_plain(coded: Coded, existing: Any, path: str, decoded: dict[int, Any])
     if kind == "tensor":
         return coded["data"].clone()
     if kind in ("bytes", "complex"):
-        return complex(*coded["data"]) if kind == "complex" else coded["data"].numpy().tobytes()
+        return complex(*coded["data"]) if kind == "complex" else np.asarray(coded["data"]).tobytes()
     if kind == "constant":
-        if not isinstance(existing, CONSTANT):
+        if not _is_constant(existing):
             raise NotPlainError(f"{path} was a constant when saved, got {type(existing).__name__}")
         return existing
     if kind == "space":
@@ -133,9 +133,21 @@ def _array_to_plain(value: Any, path: str, memo: Memo | None, depth: int) -> Cod
         return {"kind": "array", "dtype": "object", "shape": list(array.shape), "items": items}
     if array.dtype.names is not None:
         raise NotPlainError(f"{path} is an array of records")
-    data = torch.from_numpy(np.frombuffer(array.tobytes() or b"\0", dtype=np.uint8).copy())
     coded = {"kind": "array", "dtype": array.dtype.str, "shape": list(array.shape)}
-    return {**coded, "data": data, "is_scalar": is_scalar}
+    return {**coded, "data": _stored(array.tobytes() or b"\0"), "is_scalar": is_scalar}
+
+
+def _stored(data: bytes) -> Any:
+    """Return bytes in new memory: a tensor, or an array in a process without torch."""
+    array, torch = np.frombuffer(data, dtype=np.uint8).copy(), sys.modules.get("torch")
+    return array if torch is None else torch.from_numpy(array)
+
+
+def _is_constant(value: Any) -> bool:
+    if isinstance(value, CONSTANT):
+        return True
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, (torch.dtype, torch.device))
 
 
 def _array_from_plain(coded: Coded, path: str, decoded: dict[int, Any]) -> Any:
@@ -145,7 +157,7 @@ def _array_from_plain(coded: Coded, path: str, decoded: dict[int, Any]) -> Any:
         for place, item in enumerate(coded["items"]):
             array[place] = from_plain(item, None, f"{path}[{place}]", decoded)
         return array.reshape(coded["shape"])
-    array = np.frombuffer(coded["data"].numpy().tobytes(), dtype=coded["dtype"], count=size)
+    array = np.frombuffer(np.asarray(coded["data"]).tobytes(), dtype=coded["dtype"], count=size)
     array = array.reshape(coded["shape"]).copy()
     return array[()] if coded["is_scalar"] else array
 
@@ -293,7 +305,7 @@ def _bound_to(owner: Any, layers: Sequence[Any]) -> str | None:
 
 def _first_held(held: Sequence[Any], layers: Sequence[Any], depth: int, words: str) -> str | None:
     for one in held:
-        if isinstance(one, CHANGEABLE) or (isinstance(one, np.ndarray) and one.flags.writeable):
+        if isinstance(one, CHANGEABLE) or is_tensor(one) or (isinstance(one, np.ndarray) and one.flags.writeable):
             return f"{words} {_a(one)}"
         below = state_within(one, layers, depth + 1)
         if below is not None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 Coded = Any
 """None, a bool, a number, a string, or a dict with ``kind``; only tensors and builtins."""
 TRIES = 10_000
+
+
+def is_tensor(value: Any) -> bool:
+    """Return whether a value is a tensor, without importing torch, which env processes do not need."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 class NotPlainError(TypeError):
@@ -50,7 +56,7 @@ class Memo:
             self._coded[id(value)] = (value, None)
             coded = read()
             self._coded[id(value)] = (value, coded)
-            if isinstance(value, (np.ndarray, torch.Tensor)):
+            if isinstance(value, np.ndarray) or is_tensor(value):
                 self._memory.append(_memory_of(value, path))
             return coded
         coded = self._coded[id(value)][1]
@@ -80,7 +86,7 @@ class Memo:
 
 
 def _memory_of(value: Any, path: str) -> MemoryRange:
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         size, start = value.element_size(), value.data_ptr()
         strides = [step * size for step in value.stride()]
     else:

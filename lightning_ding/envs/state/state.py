@@ -20,7 +20,7 @@ from lightning_ding.envs.state.memo import Memo, NotPlainError
 
 State = dict[str, Any]
 ARGUMENTS = frozenset({"_saved_kwargs", "render_mode"})
-READ_SEPARATELY = frozenset({"env_fns", "envs"})  # attributes of a SyncVectorEnv
+NOT_READ = frozenset({"env_fns", "envs", "_check"})  # attributes of a SyncVectorEnv; its envs are read one by one
 
 
 def env_state(env: VectorEnv) -> State:
@@ -115,7 +115,7 @@ def _read(layer: Any, name: str, memo: Memo) -> State:
     state: State = {"class": type(layer).__name__}
     if _has_state_dict(layer):
         return {**state, "asked": to_plain(layer.state_dict(), f"{path}.state_dict()")}
-    excluded = ARGUMENTS | (READ_SEPARATELY if isinstance(layer, SyncVectorEnv) else frozenset())
+    excluded = ARGUMENTS | (NOT_READ if isinstance(layer, SyncVectorEnv) else frozenset())
     below = list(_chain(layer))
     own = {key: value for key, value in vars(layer).items() if key not in excluded}
     own = {key: value for key, value in own.items() if not any(value is one for one in below)}

@@ -1,0 +1,144 @@
+"""Read a checkpoint only if it is whole, safe and of the same algorithm, and otherwise say so in one line.
+
+The message names the file, what is wrong with it, and the newest other checkpoint that is whole, if there is one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+from typing_extensions import override
+
+from lightning_ding.checkpoints.folder import RUN_FILE, find_rank_folder, other_checkpoint
+from lightning_ding.checkpoints.manifest import MANIFEST, TornCheckpointError, verify
+from lightning_ding.config import MARK
+from lightning_ding.registry import POLICY_REGISTRY
+
+UNSAFE = re.compile(r"Unsupported (?:global|class|operand)[^\n]*?(?:GLOBAL|class) ([\w.]+)")
+"""The name of the object in torch's message about a file that would run code."""
+
+
+def check_loading(trainer: Trainer) -> Callable[[], None]:
+    """Make a Trainer check the checkpoints that it loads, and return a function that ends this.
+
+    A ``CheckpointIO`` of the user is kept, and checks itself what it loads.
+    """
+    strategy = trainer.strategy
+    before = strategy.checkpoint_io
+    if type(before) is TorchCheckpointIO:
+        strategy.checkpoint_io = CheckedIO(trainer)
+
+    def restore() -> None:
+        strategy.checkpoint_io = before
+
+    return restore
+
+
+class CheckedIO(TorchCheckpointIO):
+    """Lightning's reader of checkpoints, which checks a local checkpoint before it is used.
+
+    Rank zero reads every file of the checkpoint's folder and compares it with the manifest. The objects in a checkpoint
+    are read with ``weights_only=True`` unless ``fit(weights_only=False)`` asks for the opposite.
+
+    Args:
+        trainer: The Trainer of the run.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+
+    @override
+    def load_checkpoint(
+        self,
+        path: Any,
+        map_location: Callable[..., Any] | None = lambda storage, location: storage,
+        weights_only: bool | None = None,
+    ) -> dict[str, Any]:
+        """Return the content of a checkpoint. All ranks must call it.
+
+        Raises:
+            TornCheckpointError: On all ranks, if a file is missing, has changed or cannot be read, or contains objects
+                other than tensors and builtins, which are then not created.
+            ValueError: If the checkpoint is of another algorithm.
+        """
+        is_safe = True if weights_only is None else weights_only
+        file = Path(str(path))
+        if "://" in str(path) or file.is_dir():
+            return super().load_checkpoint(path, map_location, is_safe)
+        if file.name == RUN_FILE and file.is_file():
+            self._verify(file, file.parent)
+        try:
+            content: dict[str, Any] = super().load_checkpoint(path, map_location, is_safe)
+        except Exception as error:  # a damaged file may make torch raise anything
+            raise TornCheckpointError(f"{file} {_what_is_wrong(error)}; {_instead(file)}") from None
+        if not isinstance(content, dict) or "state_dict" not in content:
+            raise TornCheckpointError(f"{file} is no checkpoint of a run; {_instead(file)}")
+        if file.name != RUN_FILE and (folder := _rank_folder(file, content)) is not None:
+            self._verify(file, folder)
+        _check_algorithm(file, content, type(self.trainer.lightning_module))
+        return content
+
+    def _verify(self, file: Path, folder: Path) -> None:
+        """Compare a folder with its manifest in rank zero, and raise on all ranks if it differs."""
+        text = None
+        if self.trainer.is_global_zero:
+            try:
+                verify(folder)
+            except (TornCheckpointError, OSError) as error:
+                text = f"{file} cannot be used: {error}; {_instead(file)}"
+        text = self.trainer.strategy.broadcast(text)
+        if text is not None:
+            raise TornCheckpointError(text)
+
+
+def _check_algorithm(file: Path, content: Mapping[str, Any], policy_class: type) -> None:
+    """Raise if another algorithm wrote a checkpoint, unless its class is not registered, or not in the file."""
+    written_by = _class_of(content)
+    if written_by is None or issubclass(policy_class, written_by) or issubclass(written_by, policy_class):
+        return
+
+    def fits(other: Path) -> bool:
+        found = _class_of(torch.load(other, map_location="cpu", weights_only=True))
+        return found is not None and issubclass(policy_class, found)
+
+    names = f"{policy_class.__name__}, got one of {written_by.__name__}"
+    raise ValueError(f"{file} must be a checkpoint of {names}; {_instead(file, fits)}")
+
+
+def _class_of(content: Mapping[str, Any]) -> type | None:
+    mark = str(content.get("hyper_parameters", {}).get("cfg", {}).get(MARK, ""))
+    known = {f"{POLICY_REGISTRY.get(name).__name__}Dict": POLICY_REGISTRY.get(name) for name in POLICY_REGISTRY}
+    return known.get(mark)
+
+
+def _rank_folder(file: Path, content: Mapping[str, Any]) -> Path | None:
+    """Return the folder that belongs to a second name of ``run.ckpt``, such as ``last.ckpt``, if it is there."""
+    names = [value.get("rank_folder") for value in content.values() if isinstance(value, dict)]
+    name = next((name for name in names if isinstance(name, str)), None)
+    if name is None:
+        return None
+    beside = file.parent / name
+    return beside if (beside / MANIFEST).is_file() else find_rank_folder(file, name)
+
+
+def _instead(file: Path, fits: Callable[[Path], bool] = Path.exists) -> str:
+    """Return the end of a message, which names another checkpoint."""
+    parent = file.parent.parent if file.name == RUN_FILE else file.parent
+    found = other_checkpoint(parent, file.parent, fits)
+    return f"there is no other whole checkpoint in {parent}" if found is None else f"{found} is whole"
+
+
+def _what_is_wrong(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "is missing"
+    unsafe = UNSAFE.search(str(error))
+    if unsafe is not None:
+        return f"is refused, because it contains {unsafe[1]}, which may run code"
+    first = next(iter(str(error).strip().splitlines()), "")
+    return f"cannot be read: {type(error).__name__}: {first}"

@@ -1,0 +1,204 @@
+"""Checks of the values that an env returns, which are the same in this process and in env processes.
+
+The types of each answer are checked in every step. Whether an observation has the shape and dtype of its space is only
+looked at in detail after it could not be copied, so a good observation costs nothing.
+"""
+
+from __future__ import annotations
+
+import signal
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from lightning_ding.envs.layout import layout_of
+
+GUIDE = "see https://gymnasium.farama.org/introduction/migration_guide/"
+NUMBERS = frozenset({float, int, np.float64, np.float32, np.int64})
+"""The usual types of rewards; other numbers are converted."""
+FLAGS = frozenset({bool, np.bool_})
+"""The usual types of ``terminated`` and ``truncated``; the numbers 0 and 1 are converted."""
+INDICES = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+"""Spaces whose values networks use as indices, so that a value outside them cannot be used."""
+StepValues = tuple[Any, Any, Any, Any, dict[str, Any]]
+
+
+class BrokenEnvError(ValueError):
+    """An env violates gymnasium's API; the message names the env, the method and the returned value."""
+
+
+class InvalidAnswerError(BrokenEnvError):
+    """An env returned a value that violates gymnasium's API; the message does not name the env."""
+
+
+def step_values(answer: Any) -> StepValues:
+    """Return observation, reward, terminated, truncated and info from the answer of ``step``.
+
+    Raises:
+        InvalidAnswerError: If the answer is no tuple of 5, the reward is no number, ``terminated`` or ``truncated`` is
+            neither a bool nor 0 or 1, or the info is no dict.
+
+    Example:
+        >>> step_values((7, 1.5, np.float32(0), False, {}))
+        (7, 1.5, False, False, {})
+    """
+    if type(answer) is tuple and len(answer) == 5:
+        _, reward, terminated, truncated, info = answer
+        usual = type(reward) in NUMBERS and type(terminated) in FLAGS and type(truncated) in FLAGS
+        if usual and type(info) is dict:
+            return answer
+    return _converted(answer)
+
+
+def _converted(answer: Any) -> StepValues:
+    wanted = "step() must return (observation, reward, terminated, truncated, info)"
+    good = isinstance(answer, tuple) and len(answer) == 5
+    old = "; a single `done` is the old API" if isinstance(answer, tuple) and len(answer) == 4 else ""
+    require_answer(good, f"{wanted}, got {describe(answer)}{old}; {GUIDE}")
+    obs, reward, terminated, truncated, info = answer
+    require_answer(_is_number(reward), f"the reward of step() must be a number, got {describe(reward)}")
+    for what, value in (("terminated", terminated), ("truncated", truncated)):
+        require_answer(_is_flag(value), f"{what} of step() must be a bool, got {describe(value)}")
+    require_answer(isinstance(info, dict), f"the info of step() must be a dict, got {describe(info)}")
+    return obs, float(reward), bool(terminated), bool(truncated), info
+
+
+def reset_values(answer: Any) -> tuple[Any, dict[str, Any]]:
+    """Return observation and info from the answer of ``reset``.
+
+    Raises:
+        InvalidAnswerError: If the answer is no tuple of 2, or the info is no dict.
+    """
+    good = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)
+    require_answer(good, f"reset() must return (observation, info), got {describe(answer)}; {GUIDE}")
+    return answer
+
+
+def observation_check(space: spaces.Space[Any]) -> Callable[[Any, str], None]:
+    """Return a function that raises if an observation cannot be used as one of this space.
+
+    The function takes an observation and the name of the method that returned it. The bounds of a Box are not checked:
+    see :mod:`lightning_ding.envs.bounds`. Observations without a fixed size, such as texts, are not checked at all.
+
+    Raises:
+        InvalidAnswerError: From the function, if the shape or the kind of numbers of a leaf differs from its space, or
+            an index is outside of its space.
+    """
+    layout = layout_of(space)
+
+    def check(obs: Any, method: str) -> None:
+        if layout is None:
+            return
+        try:
+            leaves = layout.split(obs)
+        except (KeyError, IndexError, TypeError) as error:
+            message = f"the observation of {method} must be in {space}, got {describe(obs)}"
+            raise InvalidAnswerError(message) from error
+        for leaf, below in zip(leaves, layout.leaves, strict=True):
+            _check_leaf(leaf, below, method)
+
+    return check
+
+
+def has_indices(space: spaces.Space[Any]) -> bool:
+    """Return whether a space, or a space in it, is one of ``INDICES``."""
+    layout = layout_of(space)
+    return layout is not None and any(isinstance(leaf, INDICES) for leaf in layout.leaves)
+
+
+def _check_leaf(leaf: Any, space: Any, method: str) -> None:
+    if getattr(leaf, "dtype", None) == space.dtype and leaf.shape == space.shape:
+        array = leaf
+    else:
+        try:
+            array = np.asarray(leaf)
+        except ValueError:  # lists of different lengths
+            array = np.empty((), dtype=object)
+        fits = array.shape == (space.shape or ()) and np.can_cast(array.dtype, space.dtype, "same_kind")
+        message = f"the observation of {method} must have shape {space.shape} and dtype {space.dtype}"
+        require_answer(fits, f"{message} for the space {space}, got {describe(leaf)}")
+    if isinstance(space, INDICES) and not space.contains(array.astype(space.dtype)):
+        raise InvalidAnswerError(f"the observation of {method} must be in {space}, got {leaf}")
+
+
+def is_of_env(error: BaseException) -> bool:
+    """Return whether an exception in a step or reset is a fault of the env, and not the end of this process.
+
+    ``SystemExit`` and ``KeyboardInterrupt`` are faults too, unless a signal caused them: then the traceback contains a
+    signal handler, or Ctrl-C has Python's default handler, which has no traceback.
+    """
+    if isinstance(error, Exception):
+        return True
+    if not isinstance(error, (SystemExit, KeyboardInterrupt)):
+        return False
+    if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        return False
+    handlers = [getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()]
+    return all(frame.f_code not in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def named_error(error: BaseException, env: gym.Env[Any, Any], env_id: int, place: str) -> BaseException:
+    """Return the error to raise for an exception in a step or reset: one that names the env if the API was violated.
+
+    Args:
+        error: The exception.
+        env: The env.
+        env_id: Index of the env in its vector env.
+        place: What the env did, as returned by :func:`place_of`.
+    """
+    who = f"env {env_id}, {name_of(env)},"
+    if type(error) is InvalidAnswerError:
+        return BrokenEnvError(f"{who} violates gymnasium's API in {place}: {error}")
+    if isinstance(error, (SystemExit, KeyboardInterrupt)) and is_of_env(error):
+        return BrokenEnvError(f"{who} must not end its process, raised {error!r} in {place}")
+    return error
+
+
+def place_of(step: int, resets: bool) -> str:
+    """Return a description of what an env does: a step, counted from 1 in its episode, or a reset.
+
+    Example:
+        >>> place_of(3, resets=False), place_of(3, resets=True), place_of(0, resets=True)
+        ('step 3 of its episode', 'reset() after step 3 of its episode', 'reset()')
+    """
+    step_text = f"step {step} of its episode"
+    if not resets:
+        return step_text
+    return f"reset() after {step_text}" if step else "reset()"
+
+
+def name_of(env: gym.Env[Any, Any]) -> str:
+    """Return the class of an env, and its id if it has one."""
+    name = type(env.unwrapped).__name__
+    return f"{name} ({env.spec.id})" if env.spec is not None else name
+
+
+def describe(value: Any) -> str:
+    """Return a short description of a returned value: its size, its shape and dtype, or its type and beginning."""
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)}"
+    if hasattr(value, "shape") and hasattr(value, "dtype") and value.shape != ():
+        return f"shape {tuple(value.shape)} and dtype {value.dtype}"
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+
+
+def require_answer(condition: bool, message: str) -> None:
+    """Raise ``InvalidAnswerError`` with a message unless a condition holds."""
+    if not condition:
+        raise InvalidAnswerError(message)
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return not isinstance(value, (str, bytes)) and np.ndim(value) == 0 and float(value) is not None
+    except (TypeError, ValueError):
+        return False
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, (bool, np.bool_)) or (_is_number(value) and float(value) in (0.0, 1.0))

@@ -1,0 +1,207 @@
+"""What an env returns is checked alike in this process and in env processes."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from lightning_ding.envs import BrokenEnvError, EnvStepper, FaultBarrier, ProcessVectorEnv
+from lightning_ding.envs.answers import is_of_env
+from lightning_ding.envs.bounds import CHECKED_BATCHES, BoundsCheck, _reported
+from lightning_ding.envs.sync import _SyncVectorEnv
+from tests.envs.attacking import STEPS, AttackingEnv, IndexEnv, OutsideEnv
+
+SAME, NEXT, DISABLED = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED
+WHO = r"^env 1, AttackingEnv, violates gymnasium's API in step 3 of its episode: "
+END = r"^env 1, AttackingEnv, must not end its process, raised "
+FIVE = r"step\(\) must return \(observation, reward, terminated, truncated, info\), got "
+OBS = r"the observation of step\(\) must have shape \(3,\) and dtype float32 .*, got "
+SAID = {
+    "none": WHO + FIVE + "NoneType None",
+    "4-tuple": WHO + FIVE + "a tuple of 4; a single `done` is the old API",
+    "6-tuple": WHO + FIVE + "a tuple of 6",
+    "list": WHO + FIVE + "list ",
+    "no info": WHO + r"the info of step\(\) must be a dict, got NoneType None",
+    "array as reward": WHO + r"the reward of step\(\) must be a number, got shape \(1,\) and dtype float64",
+    "text as reward": WHO + r"the reward of step\(\) must be a number, got str '1.5'",
+    "no reward": WHO + r"the reward of step\(\) must be a number, got NoneType None",
+    "nan as terminated": WHO + r"terminated of step\(\) must be a bool, got float nan",
+    "text as truncated": WHO + r"truncated of step\(\) must be a bool, got str 'False'",
+    "no observation": WHO + OBS + "NoneType None",
+    "other shape": WHO + OBS + r"shape \(4,\)",
+    "other last shape": WHO + OBS + r"shape \(4,\)",
+    "more axes": WHO + OBS + r"shape \(3, 1\)",
+    "text as observation": WHO + OBS + r"shape \(3,\) and dtype <U1",
+    "exit": END + r"SystemExit\(0\) in step 3 of its episode$",
+    "interrupt": END + r"KeyboardInterrupt\(\) in step 3 of its episode$",
+}
+NOT_FROM_THE_KEYBOARD = ("interrupt",)
+
+
+def pair(make: Any = AttackingEnv, mode: AutoresetMode = SAME) -> tuple[VectorEnv, VectorEnv]:
+    """Return two envs in this process and two in one other process."""
+    return _SyncVectorEnv([make] * 2, mode), ProcessVectorEnv([make] * 2, mode, envs_per_process=2)
+
+
+@pytest.fixture(scope="module")
+def both() -> Iterator[tuple[VectorEnv, VectorEnv]]:
+    envs = pair()
+    yield envs
+    for env in envs:
+        env.close()
+
+
+@pytest.fixture
+def no_keyboard() -> Iterator[None]:
+    """Handle SIGINT as a run does, so that an env's KeyboardInterrupt cannot come from the keyboard."""
+    before = signal.signal(signal.SIGINT, lambda number, frame: None)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def zeros(env: Any) -> Any:
+    return np.zeros(env.num_envs, dtype=np.int64)
+
+
+def error_of(env: Any, steps: int = 3) -> str:
+    stepper = EnvStepper(env)
+    stepper.reset()
+    with pytest.raises(BrokenEnvError) as caught:
+        for _ in range(steps):
+            stepper.step(zeros(env))
+    return str(caught.value)
+
+
+@pytest.mark.usefixtures("no_keyboard")
+@pytest.mark.parametrize("attack", STEPS)
+def test_wrong_answer_of_a_step_names_env_and_step_in_both_modes(both: Any, attack: str) -> None:
+    for env in both:
+        env.set_attr("attack", ["", attack])
+
+    here, there = (error_of(env) for env in both)
+
+    assert here == there
+    pytest.raises(ValueError, _raise, here).match(SAID[attack])
+
+
+def _raise(text: str) -> None:
+    raise ValueError(text)
+
+
+def test_wrong_answer_of_a_reset_names_the_env_in_both_modes(both: Any) -> None:
+    texts = []
+    for env in both:
+        env.set_attr("attack", ["", "none in reset"])
+        with pytest.raises(BrokenEnvError, match=r"^env 1, AttackingEnv, violates gymnasium's API in reset\(\)") as caught:
+            env.reset()
+        texts.append(str(caught.value).partition(" in ")[2].partition(": ")[2])
+        env.set_attr("attack", "")
+
+    assert texts[0] == texts[1]
+    assert texts[0].startswith("reset() must return (observation, info), got NoneType None")
+
+
+@pytest.mark.parametrize("mode", [NEXT, DISABLED])
+def test_wrong_answer_is_found_in_every_autoreset_mode(mode: AutoresetMode) -> None:
+    env = _SyncVectorEnv([AttackingEnv, lambda: AttackingEnv("no info")], mode)
+
+    assert error_of(env).startswith("env 1, AttackingEnv, violates gymnasium's API in step 3 of its episode: the info")
+
+
+def test_index_outside_of_its_space_is_refused_in_both_modes() -> None:
+    envs = pair(IndexEnv)
+
+    here, there = (error_of(env) for env in envs)
+
+    assert here == there
+    assert here.endswith("in step 3 of its episode: the observation of step() must be in Discrete(4), got 7")
+    envs[1].close()
+
+
+@pytest.mark.usefixtures("no_keyboard")
+def test_wrong_answers_drop_the_episode_in_both_modes() -> None:
+    def make(attack: str) -> Any:
+        return lambda: FaultBarrier(AttackingEnv(attack))
+
+    makers = [make(attack) for attack in STEPS]
+    process = ProcessVectorEnv(makers, DISABLED, envs_per_process=len(makers), on_env_error="restart")
+    faults = []
+    for env in (_SyncVectorEnv(makers, DISABLED), process):
+        stepper = EnvStepper(env)
+        stepper.reset()
+        steps = [stepper.step(zeros(env)) for _ in range(7)]
+        assert [step.abnormal.tolist() for step in steps] == [[place in (2, 5)] * len(makers) for place in range(7)]
+        faults.append([steps[2].fault(number) for number in range(len(makers))])
+        env.close()
+
+    assert faults[0] == faults[1]
+    assert faults[0][0].startswith("InvalidAnswerError: step() must return")
+    assert faults[0][-2:] == ["SystemExit: 0", "KeyboardInterrupt: "]
+
+
+def test_exit_in_a_signal_handler_is_not_taken_for_a_fault_of_the_env() -> None:
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(3)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    env = FaultBarrier(AttackingEnv())
+    env.reset()
+    env.unwrapped.step = lambda action: signal.raise_signal(signal.SIGTERM)  # type: ignore[method-assign]
+    try:
+        with pytest.raises(SystemExit):
+            env.step(0)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_ctrl_c_is_not_taken_for_a_fault_of_the_env() -> None:
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert not is_of_env(KeyboardInterrupt())
+    assert is_of_env(SystemExit(0))
+    assert not is_of_env(GeneratorExit())
+
+
+def test_numbers_are_converted() -> None:
+    class Numbers(AttackingEnv):
+        def step(self, action: Any) -> Any:
+            self.steps += 1
+            return [0, 0.0, 0], np.array(2, np.int32), np.float64(self.steps == 2), 0, {}
+
+    env = _SyncVectorEnv([Numbers], SAME)
+    env.reset()
+
+    assert [part.tolist() for part in env.step(zeros(env))[:4]] == [[[0.0, 0.0, 0.0]], [2.0], [False], [False]]
+    assert env.step(zeros(env))[2].tolist() == [True]
+
+
+def test_observation_outside_its_space_is_used_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    _reported.clear()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            stepper = EnvStepper(_SyncVectorEnv([OutsideEnv] * 2, SAME))
+            stepper.reset()
+            steps = [stepper.step(zeros(stepper.env)) for _ in range(3)]
+
+    assert steps[0].next_obs.tolist() == [[2.5] * 3] * 2
+    (record,) = caplog.records
+    said = "env 0, OutsideEnv, returned an observation at index (0,) outside its space: 2.5, allowed: -1.0 to 1.0"
+    assert record.getMessage().startswith(said)
+
+
+def test_bounds_are_only_compared_at_the_beginning() -> None:
+    stepper = EnvStepper(_SyncVectorEnv([AttackingEnv], SAME))
+    stepper.reset()
+    assert stepper._bounds.left == CHECKED_BATCHES - 1
+
+    for _ in range(2 * CHECKED_BATCHES):
+        stepper.step(zeros(stepper.env))
+
+    assert stepper._bounds.left == 0
+    assert BoundsCheck(IndexEnv().observation_space, "Index").left == 0
