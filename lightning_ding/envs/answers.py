@@ -165,10 +165,9 @@ def place_of(step: int, resets: bool) -> str:
         >>> place_of(3, resets=False), place_of(3, resets=True), place_of(0, resets=True)
         ('step 3 of its episode', 'reset() after step 3 of its episode', 'reset()')
     """
-    step_text = f"step {step} of its episode"
-    if not resets:
-        return step_text
-    return f"reset() after {step_text}" if step else "reset()"
+    if not step:
+        return "reset()"
+    return f"reset() after step {step} of its episode" if resets else f"step {step} of its episode"
 
 
 def name_of(env: gym.Env[Any, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import signal
 from collections.abc import Iterator
 from types import FrameType
@@ -73,9 +74,10 @@ def zeros(env: Any) -> Any:
 def error_of(env: Any, steps: int = 3) -> str:
     stepper = EnvStepper(env)
     stepper.reset()
+    for _ in range(steps - 1):
+        stepper.step(zeros(env))
     with pytest.raises(BrokenEnvError) as caught:
-        for _ in range(steps):
-            stepper.step(zeros(env))
+        stepper.step(zeros(env))
     return str(caught.value)
 
 
@@ -88,18 +90,14 @@ def test_wrong_answer_of_a_step_names_env_and_step_in_both_modes(both: Any, atta
     here, there = (error_of(env) for env in both)
 
     assert here == there
-    pytest.raises(ValueError, _raise, here).match(SAID[attack])
-
-
-def _raise(text: str) -> None:
-    raise ValueError(text)
+    assert re.search(SAID[attack], here)
 
 
 def test_wrong_answer_of_a_reset_names_the_env_in_both_modes(both: Any) -> None:
     texts = []
     for env in both:
         env.set_attr("attack", ["", "none in reset"])
-        with pytest.raises(BrokenEnvError, match=r"^env 1, AttackingEnv, violates gymnasium's API in reset\(\)") as caught:
+        with pytest.raises(BrokenEnvError, match=r"^env 1, AttackingEnv, violates .* API in reset\(\)") as caught:
             env.reset()
         texts.append(str(caught.value).partition(" in ")[2].partition(": ")[2])
         env.set_attr("attack", "")
