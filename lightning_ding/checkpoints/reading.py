@@ -5,6 +5,7 @@ The message names the file, what is wrong with it, and the newest other checkpoi
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,8 +21,8 @@ from lightning_ding.checkpoints.manifest import MANIFEST, TornCheckpointError, v
 from lightning_ding.config import MARK
 from lightning_ding.registry import POLICY_REGISTRY
 
-UNSAFE = re.compile(r"Unsupported (?:global|class|operand)[^\n]*?(?:GLOBAL|class) ([\w.]+)")
-"""The name of the object in torch's message about a file that would run code."""
+GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
+"""The name of the object in torch's message about a file that could run code."""
 
 
 def check_loading(trainer: Trainer) -> Callable[[], None]:
@@ -137,8 +138,9 @@ def _instead(file: Path, fits: Callable[[Path], bool] = Path.exists) -> str:
 def _what_is_wrong(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return "is missing"
-    unsafe = UNSAFE.search(str(error))
-    if unsafe is not None:
-        return f"is refused, because it contains {unsafe[1]}, which may run code"
+    if isinstance(error, pickle.UnpicklingError):  # torch's message recommends to read the file without protection
+        found = GLOBAL.search(str(error))
+        what = f"{found[1]}, which may run code" if found else "other objects than tensors and builtins"
+        return f"is refused, because it contains {what}"
     first = next(iter(str(error).strip().splitlines()), "")
     return f"cannot be read: {type(error).__name__}: {first}"

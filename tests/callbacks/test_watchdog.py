@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -51,6 +53,7 @@ def test_rank_that_waits_for_another_in_a_collective_shows_its_stacks_too(tmp_pa
 def test_env_that_hangs_while_it_is_collected_from_ends_the_run(tmp_path: Path) -> None:
     with Run(tmp_path, fault="env_hangs", seconds=4.0) as run:
         assert run.code() == STALLED, run.output
+        assert re.search(r"while waiting for env \d, CartPoleEnv \(CartPole-v1\), in step \d+ of its episode", run.output)
         assert "in step" in run.output
 
 
@@ -93,3 +96,21 @@ def test_no_time_means_no_watch(make_trainer: MakeTrainer, small: dict[str, Any]
     datamodule = ReplayDataModule("CartPole-v1", num_envs=2, max_env_step=40)
     make_trainer(callbacks=[watchdog]).fit(DQNPolicy(small), datamodule)
     assert watchdog._thread is None
+
+
+def test_last_message_names_the_env_and_its_step(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Data(RunData):
+        def env_in_progress(self) -> str | None:
+            return "env 1, SlowEnv, in step 3 of its episode"
+
+    for name in ("leave", "leave_within", "show_stacks", "_arm"):
+        monkeypatch.setattr(f"lightning_ding.callbacks.watchdog.{name}", lambda *_: None)
+    trainer: Any = SimpleNamespace(datamodule=Data(), world_size=1, strategy=SimpleNamespace(launcher=None))
+    watchdog = Watchdog()
+    watchdog._is_started = False
+    with caplog.at_level(logging.ERROR):
+        watchdog._leave(trainer, 4.0)
+    said = "no env step and no update for 4 s while waiting for env 1, SlowEnv, in step 3 of its episode, so the "
+    assert caplog.messages[0].startswith(said)

@@ -13,6 +13,8 @@ from lightning import Trainer
 from lightning.pytorch import Callback
 
 from lightning_ding.callbacks import BestCheckpoint, RunCheckpoint
+from lightning_ding.checkpoints.folder import BUFFER_FILES
+from lightning_ding.checkpoints.manifest import forget_files
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
@@ -141,7 +143,7 @@ def test_run_resumed_from_ranks_without_a_buffer_starts_with_an_empty_one(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     policy, _ = first_half(make_trainer, small, tmp_path)
-    (tmp_path / "last-200" / "rank_0" / "buffer.safetensors").unlink()
+    forget_files(tmp_path / "last-200", BUFFER_FILES)
     start, resumed, _ = go_on(make_trainer, small, tmp_path / "last.ckpt", max_env_step=300)
     assert "contains no replay data" in caplog.text
     assert start.buffer["counters"]["count"] == 0

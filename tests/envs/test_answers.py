@@ -123,6 +123,27 @@ def test_index_outside_of_its_space_is_refused_in_both_modes() -> None:
     envs[1].close()
 
 
+def test_env_in_progress_is_named_with_its_step(both: Any) -> None:
+    seen: list[str | None] = []
+
+    class Asks(AttackingEnv):
+        def step(self, action: Any) -> Any:
+            seen.append(env.in_progress())
+            return super().step(action)
+
+    env = _SyncVectorEnv([Asks] * 2, SAME)
+    env.reset()
+    for _ in range(2):
+        env.step(zeros(env))
+    assert seen == [f"env {number}, Asks, in step {step} of its episode" for step in (1, 2) for number in (0, 1)]
+    assert env.in_progress() is None
+    processes = both[1]._processes
+    processes.all[0].ask("call()", ("call", "attack", (), {}))
+    assert both[1].in_progress() == "envs [0, 1], AttackingEnv, in their processes"
+    processes.gather(processes.all, (10.0, None))
+    assert both[1].in_progress() is None
+
+
 @pytest.mark.usefixtures("no_keyboard")
 def test_wrong_answers_drop_the_episode_in_both_modes() -> None:
     def make(attack: str) -> Any:

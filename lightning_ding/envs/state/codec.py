@@ -1,9 +1,8 @@
 """Encoding of plain data as tensors and builtins, which ``torch.load(weights_only=True)`` can read.
 
 The content of arrays is in tensors, or in arrays of bytes in a process that has not imported torch, such as an env
-process: see :mod:`lightning_ding.envs.state.process_state`. Constants such as functions and classes are not saved.
-When a state is restored, they are taken from the existing objects. The state of random number generators and spaces
-is saved, and set in the existing objects.
+process. Constants such as functions and classes are not saved. When a state is restored, they are taken from the
+existing objects. The state of random number generators and spaces is saved, and set in the existing objects.
 """
 
 from __future__ import annotations

@@ -1,0 +1,104 @@
+"""A damaged checkpoint ends a run in one line that names the file and another checkpoint that is whole."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning import Trainer
+
+from lightning_ding.callbacks import RunCheckpoint
+from lightning_ding.checkpoints import TornCheckpointError
+from lightning_ding.datamodules import ReplayDataModule
+from lightning_ding.policy import C51Policy, DQNPolicy
+
+MARKER = "code_was_run"
+
+
+class Bomb:
+    """Makes a file when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {MARKER}",)
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "missing run.ckpt": (lambda folder: (folder / "run.ckpt").unlink(), "run.ckpt is missing"),
+    "missing rng": (lambda folder: (folder / "rank_0/rng.pt").unlink(), "rank_0/rng.pt is missing"),
+    "missing manifest": (lambda folder: (folder / "manifest.json").unlink(), "has no manifest.json"),
+    "truncated": (lambda folder: os.truncate(folder / "rank_0/buffer.safetensors", 100), "has 100 bytes, and had"),
+    "flipped byte": (lambda folder: flip(folder / "rank_0/buffer.safetensors"), "has changed since it was written"),
+    "pickle": (lambda folder: (folder / "run.ckpt").write_bytes(pickle.dumps(Bomb())), "bytes, and had"),
+}
+
+
+def fit(make_trainer: Any, small: Any, folder: Path, file: Any, budget: int, policy: Any = DQNPolicy) -> Trainer:
+    datamodule = ReplayDataModule("CartPole-v1", num_envs=2, seed=3, max_env_step=budget, rounds_per_epoch=3)
+    trainer: Trainer = make_trainer(enable_checkpointing=True, callbacks=[RunCheckpoint(folder, keep_last=2)])
+    trainer.fit(policy(small), datamodule, ckpt_path=file)
+    return trainer
+
+
+@pytest.fixture
+def saved(make_trainer: Any, small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the newer of two checkpoints of a run."""
+    monkeypatch.chdir(tmp_path)
+    fit(make_trainer, small, tmp_path / "run", None, 100)
+    return max((tmp_path / "run").glob("last-*"), key=lambda one: int(one.name.split("-")[1]))
+
+
+def test_every_damage_ends_in_one_line_that_names_the_file_and_a_whole_checkpoint(
+    make_trainer: Any, small: Any, saved: Path
+) -> None:
+    older = min(saved.parent.glob("last-*"), key=lambda one: int(one.name.split("-")[1]))
+    for damage, said in DAMAGES.values():
+        copied = saved.parents[1] / "copied"
+        shutil.rmtree(copied, ignore_errors=True)
+        shutil.copytree(saved.parent, copied)
+        damage(copied / saved.name)
+        with pytest.raises(TornCheckpointError) as caught:
+            fit(make_trainer, small, copied, copied / saved.name / "run.ckpt", 110)
+        text = str(caught.value)
+        assert said in text
+        assert text.endswith(f"; {copied / older.name / 'run.ckpt'} is whole")
+        assert "\n" not in text
+    assert not Path(MARKER).exists()
+
+
+@pytest.mark.parametrize("is_torch", [True, False])
+def test_pickle_that_could_run_code_is_refused_without_torch_s_advice(
+    make_trainer: Any, small: Any, saved: Path, is_torch: bool
+) -> None:
+    file = saved.parent / "best.ckpt"
+    if is_torch:
+        torch.save({"state_dict": {}, "bomb": Bomb()}, file)
+    else:
+        file.write_bytes(pickle.dumps(Bomb()))
+
+    with pytest.raises(TornCheckpointError, match=r"best.ckpt is refused, because it contains .*run.ckpt is whole$"):
+        fit(make_trainer, small, saved.parent, file, 110)
+    assert not Path(MARKER).exists()
+
+
+def test_checkpoint_of_another_algorithm_is_refused(make_trainer: Any, small: Any, saved: Path) -> None:
+    said = r"run.ckpt must be a checkpoint of C51Policy, got one of DQNPolicy; there is no other whole checkpoint in"
+    with pytest.raises(ValueError, match=said):
+        fit(make_trainer, small, saved.parent, saved / "run.ckpt", 110, C51Policy)
+
+
+def test_newest_whole_checkpoint_is_found_after_damage(make_trainer: Any, small: Any, saved: Path) -> None:
+    flip(saved / "run.ckpt")
+    trainer = fit(make_trainer, small, saved.parent, "last", 110)
+    assert saved.name not in str(trainer.ckpt_path)
