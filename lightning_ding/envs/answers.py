@@ -75,7 +75,8 @@ def reset_values(answer: Any) -> tuple[Any, dict[str, Any]]:
     """
     good = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)
     require_answer(good, f"reset() must return (observation, info), got {describe(answer)}; {GUIDE}")
-    return answer
+    obs, info = answer
+    return obs, info
 
 
 def observation_check(space: spaces.Space[Any]) -> Callable[[Any, str], None]:

@@ -83,7 +83,7 @@ def _bounded(space: spaces.Space[Any], path: tuple[str, ...]) -> Iterator[tuple[
         for key, below in space.spaces.items():
             yield from _bounded(below, (*path, key))
     elif isinstance(space, spaces.Box):
-        limits = np.iinfo(space.dtype) if space.dtype.kind in "iu" else None  # type: ignore[type-var]
+        limits = np.iinfo(space.dtype) if space.dtype.kind in "iu" else None
         lowest, highest = (-np.inf, np.inf) if limits is None else (limits.min, limits.max)
         if (space.low > lowest).any() or (space.high < highest).any():
             yield path, space

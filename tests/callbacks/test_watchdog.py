@@ -53,7 +53,8 @@ def test_rank_that_waits_for_another_in_a_collective_shows_its_stacks_too(tmp_pa
 def test_env_that_hangs_while_it_is_collected_from_ends_the_run(tmp_path: Path) -> None:
     with Run(tmp_path, fault="env_hangs", seconds=4.0) as run:
         assert run.code() == STALLED, run.output
-        assert re.search(r"while waiting for env \d, CartPoleEnv \(CartPole-v1\), in step \d+ of its episode", run.output)
+        said = r"while waiting for env \d, CartPoleEnv \(CartPole-v1\), in step \d+ of its episode"
+        assert re.search(said, run.output)
         assert "in step" in run.output
 
 

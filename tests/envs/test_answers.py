@@ -170,9 +170,13 @@ def test_exit_in_a_signal_handler_is_not_taken_for_a_fault_of_the_env() -> None:
         raise SystemExit(3)
 
     before = signal.signal(signal.SIGTERM, leave)
-    env = FaultBarrier(AttackingEnv())
+
+    class Signals(AttackingEnv):
+        def step(self, action: Any) -> Any:
+            signal.raise_signal(signal.SIGTERM)
+
+    env = FaultBarrier(Signals())
     env.reset()
-    env.unwrapped.step = lambda action: signal.raise_signal(signal.SIGTERM)  # type: ignore[method-assign]
     try:
         with pytest.raises(SystemExit):
             env.step(0)

@@ -179,7 +179,8 @@ class EnvWorker:
             place = place_of(self._steps[number], self._position[1] == RESETTING)
             error = named_error(error, self._envs[number], self._first_id + number, place)
         is_check = isinstance(error, BrokenEnvError) or is_check_error(error)
-        return number, f"{type(error).__name__}: {error}", trace, error if is_check else None
+        refusal = error if is_check and isinstance(error, Exception) else None
+        return number, f"{type(error).__name__}: {error}", trace, refusal
 
     def _step_one(self, number: int, action: Any) -> None:
         block, final = self._block, None
