@@ -14,6 +14,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from lightning_ding.checkpoints.files import replace_text, sync, sync_tree
 logger = logging.getLogger(__name__)
 
 STATE_FILE = "state.json"
+DIGITS = 12
+"""Digits of an entry's number in the names of its files."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Entry:
     @property
     def name(self) -> str:
         """Name of its files without the suffix."""
-        return f"{self.number:012d}_{self.run_id}_{self.seq}"
+        return f"{self.number:0{DIGITS}d}_{self.run_id}_{self.seq}"
 
 
 class Journal:
@@ -62,6 +65,8 @@ class Journal:
         self.depth = 0
         """Number of entries that are not in a snapshot yet."""
         self._lock = threading.Lock()
+        self._hidden = snapshots / ".new"
+        self._depth_of_snapshot = 0
         for folder in (entries, snapshots):
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -105,32 +110,48 @@ class Journal:
                 self.depth += 1
                 yield entry
 
-    def snapshot(self, number: int, state: dict[str, Any], save: Callable[[Path], None]) -> None:
-        """Write a snapshot of the state up to an entry, and delete older snapshots and the entries in it.
+    def write_snapshot(self, state: dict[str, Any], save: Callable[[Path], None]) -> None:
+        """Write the state up to the newest entry, which becomes a snapshot with :meth:`publish_snapshot`.
 
         Args:
-            number: Number of the newest entry in the snapshot.
             state: State as builtins.
             save: Writes the remaining files into a folder.
 
         Raises:
             OSError: If a file cannot be written; then nothing has changed.
         """
-        hidden = self._snapshots / ".new"
-        shutil.rmtree(hidden, ignore_errors=True)
-        hidden.mkdir()
-        save(hidden)
-        (hidden / STATE_FILE).write_text(json.dumps(state))
-        sync_tree(hidden)
+        shutil.rmtree(self._hidden, ignore_errors=True)
+        self._hidden.mkdir()
+        save(self._hidden)
+        (self._hidden / STATE_FILE).write_text(json.dumps(state))
+        self._depth_of_snapshot = self.depth
+
+    def publish_snapshot(self) -> None:
+        """Wait until the written snapshot is on the disk, and delete older ones; entries may be written meanwhile.
+
+        Raises:
+            OSError: If a file cannot be written; then nothing has changed.
+        """
+        sync_tree(self._hidden)
         older = list(self._whole())
-        os.replace(hidden, self._snapshots / f"{max(map(_number, older), default=0) + 1:012d}")
+        os.replace(self._hidden, self._snapshots / f"{max(map(_number, older), default=0) + 1:012d}")
         sync(self._snapshots)
         for folder in older:
             shutil.rmtree(folder, ignore_errors=True)
-        for entry in self._all():
-            if entry.number <= number:
-                self.discard(entry)
-        self.depth = 0
+        with self._lock:
+            self.depth -= self._depth_of_snapshot
+
+    def delete_until(self, number: int) -> None:
+        """Delete the entries up to a number, without reading them.
+
+        Args:
+            number: Number of the newest entry in a snapshot.
+        """
+        names = sorted(os.listdir(self._entries), reverse=True)  # the data of an entry first
+        for name in names:
+            if name[:DIGITS].isdigit() and int(name[:DIGITS]) <= number:
+                with suppress(FileNotFoundError):
+                    os.unlink(self._entries / name)
 
     def newest_snapshot(self) -> Path | None:
         """Return the folder of the newest snapshot; None if there is none."""

@@ -50,6 +50,7 @@ class Replay:
         self._lock = threading.Condition(threading.RLock())
         self._in_flight: dict[str, int] = {}  # transitions of the entry that is being written, by attempt
         self._is_saving = False
+        self._snapshot_lock = threading.Lock()  # acquired before ``_lock``
         self._batch_size = settings.batch_size
         self._waits_since: float | None = None
         self._blocks, self._rounds = PollInterval(), PollInterval()
@@ -203,20 +204,22 @@ class Replay:
         Raises:
             OSError: If a file cannot be written.
         """
-        with self._lock:
-            self._lock.wait_for(lambda: not self._is_saving)
-            self._is_saving = True
-            try:
-                self._lock.wait_for(lambda: not self._in_flight)
-                now = (self.counts.accepted, self.ratio.sampled)
-                if now == self._saved_at:
-                    return
-                self.counts.next_seq = {run: seq for run, seq in self.counts.next_seq.items() if run not in over}
-                self.journal.snapshot(self.counts.accepted, self.intake.state_dict(), self.intake.save_buffer)
-                self._saved_at = now
-            finally:
-                self._is_saving = False
-                self._lock.notify_all()
+        with self._snapshot_lock:
+            with self._lock:
+                self._is_saving = True
+                try:
+                    self._lock.wait_for(lambda: not self._in_flight)
+                    now = (self.counts.accepted, self.ratio.sampled)
+                    if now == self._saved_at:
+                        return
+                    self.counts.next_seq = {run: seq for run, seq in self.counts.next_seq.items() if run not in over}
+                    self.journal.write_snapshot(self.intake.state_dict(), self.intake.save_buffer)
+                finally:
+                    self._is_saving = False
+                    self._lock.notify_all()
+            self.journal.publish_snapshot()  # messages are accepted while the disk takes its time
+            self._saved_at = now
+            self.journal.delete_until(now[0])
 
     def close(self) -> None:
         """Close what the buffer uses."""

@@ -131,6 +131,37 @@ def test_snapshot_waits_for_entries_that_are_being_written(tmp_path: Path, monke
     assert run.rows()["reward"] == list(range(8))
 
 
+def test_data_are_accepted_while_a_slow_disk_syncs_a_snapshot_and_deletes_its_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(config(tmp_path / "run"))
+    _, collector = both(run)
+    collector.send(transitions())
+    sent = 0
+
+    def send_meanwhile(*_: Any) -> None:
+        nonlocal sent
+        sent += 1
+        thread = threading.Thread(target=lambda: collector.send(transitions(first=4 * sent)), daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()
+
+    delete_until = run.replay.journal.delete_until
+
+    def delete_slowly(number: int) -> None:
+        send_meanwhile()
+        delete_until(number)
+
+    monkeypatch.setattr("lightning_ding.distributed.coordinator.journal.sync_tree", send_meanwhile)
+    monkeypatch.setattr(run.replay.journal, "delete_until", delete_slowly)
+    run.replay.snapshot(set())
+    assert (sent, run.replay.journal.depth) == (2, 2)
+    run.restart()
+    assert sorted(run.rows()["reward"]) == list(range(12))
+    assert len(list((run.coordinator.run.files / "journal").rglob("*.json"))) == 2
+
+
 def test_blocks_that_are_being_written_count_for_the_ratio() -> None:
     ratio = SampleRatio(samples_per_insert=2.0, warm_up=0, tolerance=1.0, round_size=8)
     ratio.insert(4)  # a balance of 8, which is one round
