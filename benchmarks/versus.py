@@ -105,7 +105,7 @@ def row(name: str, ours: Side, peer: Side) -> str:
 def page(pairs: Sequence[tuple[str, Side, Side]]) -> str:
     """Return the page with the table of all pairs."""
     lines = [
-        "---\nhide: [toc]\n---\n\n# Against peers",
+        "---\nhide: [navigation, toc]\n---\n\n# Against peers",
         "",
         "`python -m benchmarks.versus` makes this page from the results of ",
     ]
