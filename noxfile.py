@@ -36,7 +36,7 @@ nox.options.default_venv_backend = "virtualenv"
 def tests(session: nox.Session) -> None:
     """Install the package, and run a choice of the fast tests."""
     session.install("-c", "constraints.txt", "torch")
-    session.install("-c", "constraints.txt", "-e", ".[atari,onnx,test]")
+    session.install("-c", "constraints.txt", "-e", ".[atari,onnx,pettingzoo,test]")
     session.run("lightning-ding", "--version")
     session.run("python", "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", *CHOICE, *session.posargs)
 
