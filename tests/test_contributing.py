@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
+import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests.processes import run
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "contributing"
@@ -59,7 +59,7 @@ def test_the_steps_of_a_page_add_what_it_promises(name: str, tmp_path: Path) -> 
     for step in steps_of(page):
         carry_out(step, root)
     (command,) = COMMAND.findall(page.read_text())
-    program = command.strip().replace("python", sys.executable, 1)
-    environment = {**os.environ, "PYTHONPATH": str(root), "PYTEST_ADDOPTS": "-p no:cacheprovider -q"}
-    done = subprocess.run(["bash", "-c", program], cwd=root, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    python, *arguments = shlex.split(command)
+    assert python == "python"
+    environment = {"PYTHONPATH": str(root), "PYTEST_ADDOPTS": "-p no:cacheprovider -q"}
+    run(*arguments, folder=root, environment=environment, timeout=250)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from lightning_ding.entry.config_file import read_config
 from lightning_ding.entry.roles import Parser
 from lightning_ding.registry import POLICY_REGISTRY
 from tests.docs.pages import code_of
+from tests.processes import run
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -39,8 +39,7 @@ def test_readme_has_as_many_examples_as_are_run_here() -> None:
 def test_python_example_of_the_readme_runs(number: int, tmp_path: Path) -> None:
     script = tmp_path / "example.py"
     script.write_text(blocks("python")[number].replace("50_000", "1_000"))
-    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run(script, folder=tmp_path)
 
 
 @pytest.mark.parametrize("command", commands("lightning-ding parallel"))
@@ -56,9 +55,8 @@ def test_distributed_command_of_the_readme_has_a_config(command: str, monkeypatc
 def test_command_line_of_the_readme_runs(command: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
     short = [] if "--help" in command else ["--data.max_env_step=1000"]
-    program = [sys.executable, "-c", "from lightning_ding.entry.lightning_cli import main; main()"]
-    done = subprocess.run([*program, *command.split()[1:], *short], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    program = ["-c", "from lightning_ding.entry.lightning_cli import main; main()"]
+    run(*program, *command.split()[1:], *short, folder=tmp_path)
 
 
 @pytest.mark.parametrize("command", commands("make"))

@@ -43,36 +43,51 @@ def test_a_name_that_the_envs_do_not_have_raises() -> None:
         _ = lightning_ding.envs.make_vectr_env  # type: ignore[attr-defined]
 
 
-def packages_loaded_by(statement: str) -> set[str]:
-    """Return the top-level modules that a statement loads in a new process, without the standard library."""
-    code = f"import sys; {statement}; print(*{{name.partition('.')[0] for name in sys.modules}})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return set(done.stdout.splitlines()[-1].split()) - sys.stdlib_module_names
+AFTER_LIGHTNING = """
+import os, sys
+import lightning
+before = set(sys.modules)
+for statement in sys.argv[1:]:
+    if os.fork() == 0:
+        exec(statement)
+        packages = {name.partition('.')[0] for name in set(sys.modules) - before}
+        print(*(packages - {name.partition('.')[0] for name in before}), flush=True)
+        os._exit(0)
+    assert os.wait()[1] == 0, statement
+    print("end of statement", flush=True)
+"""
 
 
 @pytest.fixture(scope="module")
-def packages_of_lightning() -> set[str]:
-    """Return what ``import lightning`` loads."""
-    return packages_loaded_by("import lightning")
+def packages() -> dict[str, set[str]]:
+    """Return the top-level modules, without the standard library, that each statement loads after Lightning.
+
+    Each statement runs in a fork of a process that has imported Lightning, which takes seconds.
+    """
+    command = [sys.executable, "-c", AFTER_LIGHTNING, *ALLOWED]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    *outputs, rest = done.stdout.split("end of statement\n")
+    assert not rest
+    loaded = (set(output.splitlines()[-1].split()) - sys.stdlib_module_names for output in outputs)
+    return dict(zip(ALLOWED, loaded, strict=True))
 
 
 GYMNASIUM = {"cloudpickle", "farama_notifications", "gymnasium"}
 COMMAND_LINE = {"docstring_parser", "jsonargparse", "ruamel", "typeshed_client"}  # ruamel only where it is installed
 
 
-@pytest.mark.parametrize(
-    ("statement", "allowed"),
-    [
-        ("import lightning_ding", set()),
-        ("from lightning_ding.entry.cli import main; main(['--help'])", {"easydict"}),
-        ("import lightning_ding.policy", {"easydict", "safetensors", *GYMNASIUM}),
-        ("import lightning_ding.datamodules, lightning_ding.callbacks", {"easydict", "safetensors", *GYMNASIUM}),
-        ("import lightning_ding.distributed", {"easydict", "safetensors", *GYMNASIUM}),
-        ("import lightning_ding.di_engine", {"easydict", "safetensors", *GYMNASIUM}),
-        ("import lightning_ding.entry.lightning_cli", {"easydict", "safetensors", *GYMNASIUM, *COMMAND_LINE}),
-    ],
-)
-def test_import_loads_few_packages_more_than_lightning(
-    statement: str, allowed: set[str], packages_of_lightning: set[str]
-) -> None:
-    assert packages_loaded_by(statement) - packages_of_lightning <= {"lightning_ding", *allowed}
+ALLOWED: dict[str, set[str]] = {
+    "import lightning_ding": set(),
+    "from lightning_ding.entry.cli import main; main(['--help'])": {"easydict"},
+    "import lightning_ding.policy": {"easydict", "safetensors", *GYMNASIUM},
+    "import lightning_ding.datamodules, lightning_ding.callbacks": {"easydict", "safetensors", *GYMNASIUM},
+    "import lightning_ding.distributed": {"easydict", "safetensors", *GYMNASIUM},
+    "import lightning_ding.di_engine": {"easydict", "safetensors", *GYMNASIUM},
+    "import lightning_ding.entry.lightning_cli": {"easydict", "safetensors", *GYMNASIUM, *COMMAND_LINE},
+}
+
+
+@pytest.mark.parametrize("statement", ALLOWED)
+def test_import_loads_few_packages_more_than_lightning(statement: str, packages: dict[str, set[str]]) -> None:
+    assert packages[statement] <= {"lightning_ding", *ALLOWED[statement]}
+    assert "lightning_ding" in packages[statement]

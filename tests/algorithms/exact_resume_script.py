@@ -7,6 +7,7 @@ what it ended with to FOLDER/NAME/RUN_R.pt.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import random
@@ -160,6 +161,7 @@ def run(kind: str, name: str, folder: Path, ranks: int) -> None:
 if __name__ == "__main__":
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.set_num_threads(1)
+    gc.freeze()  # forks copy the memory that a collection touches
     place, number = Path(sys.argv[1]), int(sys.argv[2])
     for algorithm in sys.argv[3:] or ALGORITHMS:
         (place / algorithm).mkdir()

@@ -9,7 +9,7 @@ import torch
 
 from tests.algorithms.table import ALGORITHMS
 from tests.algorithms.two_ranks_script import NORMALISED, ROUNDS
-from tests.processes import run
+from tests.processes import run_ranks_of_lightning
 
 Reports = list[dict[str, Any]]
 
@@ -20,7 +20,7 @@ EVERY = pytest.mark.parametrize("name", ALGORITHMS)
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     """Run the script to its end, once for all algorithms, and return what each rank wrote."""
     folder = tmp_path_factory.mktemp("two_ranks")
-    run("-m", "tests.algorithms.two_ranks_script", folder, timeout=280)
+    run_ranks_of_lightning("-m", "tests.algorithms.two_ranks_script", folder, timeout=280)
     return [torch.load(folder / f"rank_{rank}.pt", weights_only=True) for rank in range(2)]
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from tests.processes import start
+
 PATIENCE = 100.0  # seconds, on a busy machine
 
 
@@ -25,13 +24,11 @@ class Run:
         for old in folder.glob("rank_?.*"):
             old.unlink()
         with (folder / "output.txt").open("w") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.callbacks.ending_script", str(folder), json.dumps(options)],
-                cwd=ROOT,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": ""},
+            self.process = start(
+                ["-m", "tests.callbacks.ending_script", folder, json.dumps(options)],
+                {"PYTHONFAULTHANDLER": ""},
                 start_new_session=True,
                 stdout=output,
-                stderr=subprocess.STDOUT,
             )
 
     def __enter__(self) -> Run:

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.processes import run
 
 SCRIPT = Path(__file__).with_name("killed_script.py")
 
 
 def seen_after_kills(folder: Path, kills: int, seconds: int) -> list[dict[str, Any]]:
     """Kill runs that resume each other, and return what was found after each kill and at the end."""
-    command = [sys.executable, str(SCRIPT), str(folder / "here"), str(kills), "0"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "skipping" not in done.stderr  # it never has to skip one
-    seen: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    output = run(SCRIPT, folder / "here", kills, 0, timeout=seconds)
+    assert "skipping" not in output  # it never has to skip one
+    seen: list[dict[str, Any]] = json.loads(output.splitlines()[-1])
     return seen
 
 

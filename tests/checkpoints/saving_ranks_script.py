@@ -54,9 +54,9 @@ def train(folder: Path) -> None:
     """Fit with the settings of Lightning."""
     torch.set_num_threads(1)
     callback = FullDisk(folder / "here")
-    trainer = Trainer(
-        strategy="ddp", accelerator="cpu", devices=2, default_root_dir=folder, callbacks=[callback], max_epochs=4
-    )
+    flags: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": False, "callbacks": [callback]}
+    flags["logger"] = False  # which could not write either
+    trainer = Trainer(strategy="ddp", accelerator="cpu", devices=2, default_root_dir=folder, max_epochs=4, **flags)
     trainer.fit(DQNPolicy(CONFIG), ReplayDataModule("CartPole-v1", num_envs=2, rounds_per_epoch=2))
 
 

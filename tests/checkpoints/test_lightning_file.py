@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 from lightning_ding.checkpoints import verify
-from tests.processes import run
+from tests.processes import run_ranks_of_lightning
 
 SCRIPT = Path(__file__).with_name("saving_ranks_script.py")
 
 
 def test_disk_of_one_rank_that_is_full_stops_no_rank_and_leaves_the_checkpoint_of_before(tmp_path: Path) -> None:
-    output = run(SCRIPT, tmp_path)
+    output = "".join(run_ranks_of_lightning(SCRIPT, tmp_path))
     reports = [json.loads((tmp_path / f"rank_{number}.json").read_text()) for number in range(2)]
     assert reports[0] == reports[1]
     last = f"last-{reports[0]['env_step']}"

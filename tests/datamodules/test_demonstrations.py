@@ -20,7 +20,7 @@ from lightning_ding.policy import DQfDPolicy, DQNPolicy, PPOOffPolicy, SACPolicy
 from lightning_ding.policy.base.spaces import ActionStart
 from lightning_ding.worker import create_buffer
 from lightning_ding.worker_config import ReplayBufferConfig
-from tests.processes import run
+from tests.processes import run_ranks_of_lightning
 from tests.toys.datasets import counting_steps
 
 MakeTrainer = Callable[..., Trainer]
@@ -286,7 +286,7 @@ def test_resuming_with_other_demonstrations_is_refused(make_trainer: MakeTrainer
 
 
 def test_two_ranks_draw_different_demonstrations_and_keep_the_same_weights(tmp_path: Path) -> None:
-    run(SCRIPT, tmp_path)
+    run_ranks_of_lightning(SCRIPT, tmp_path)
     one, other = (torch.load(tmp_path / f"rank_{rank}.pt", weights_only=True) for rank in range(2))
     assert one["is_expert"].float().mean() == 0.5
     assert not torch.equal(one["rows"][one["is_expert"]], other["rows"][other["is_expert"]])

@@ -16,7 +16,7 @@ from lightning_ding import nested
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.datamodules import Dataset, OfflineDataModule, ReplayDataModule
 from lightning_ding.policy import DQNPolicy, PPOPolicy, SACPolicy
-from tests.processes import run
+from tests.processes import run_ranks_of_lightning
 from tests.toys.datasets import counting_steps, target_steps
 
 MakeTrainer = Callable[..., Trainer]
@@ -242,7 +242,7 @@ def test_resuming_with_another_data_set_is_refused(make_trainer: MakeTrainer, tm
 
 
 def test_two_ranks_draw_different_minibatches_and_keep_the_same_weights(tmp_path: Path) -> None:
-    run(SCRIPT, tmp_path)
+    run_ranks_of_lightning(SCRIPT, tmp_path)
     one, other = (torch.load(tmp_path / f"rank_{rank}.pt", weights_only=True) for rank in range(2))
     assert not torch.equal(one["rows"], other["rows"])
     assert all(torch.equal(value, other["weights"][name]) for name, value in one["weights"].items())

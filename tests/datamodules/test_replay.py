@@ -478,17 +478,19 @@ class BreakingEnv(CountingEnv):
         return super().step(action)
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
-def test_run_continues_when_env_faults_are_dropped(make_trainer: MakeTrainer, small: Config, mode: Any) -> None:
+@pytest.mark.parametrize(("mode", "budget"), [("sync", 200), ("async", 40)])  # a process is started after each fault
+def test_run_continues_when_env_faults_are_dropped(
+    make_trainer: MakeTrainer, small: Config, mode: Any, budget: int
+) -> None:
     policy = DQNPolicy(deep_merge(small, {"collect": {"collector": {"env_fault": "drop"}}}))
-    datamodule = ReplayDataModule(partial(BreakingEnv, lengths=(5,)), num_envs=2, mode=mode, max_env_step=200)
+    datamodule = ReplayDataModule(partial(BreakingEnv, lengths=(5,)), num_envs=2, mode=mode, max_env_step=budget)
 
     make_trainer(limit_val_batches=0).fit(policy, datamodule)
 
     data = columns(datamodule)
-    assert policy.progress.env_step >= 200
+    assert policy.progress.env_step >= budget
     assert isinstance(datamodule.collector, SampleSerialCollector)
-    assert datamodule.collector.dropped_episode > 20
+    assert datamodule.collector.dropped_episode > budget / 10
     assert (data["next_obs"][:, 1] == data["obs"][:, 1]).all()  # no transition leads into another episode
 
 

@@ -12,7 +12,7 @@ from lightning import Trainer
 
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
-from tests.processes import run
+from tests.processes import run_ranks_of_lightning
 
 MakeTrainer = Callable[..., Trainer]
 Reports = list[dict[str, Any]]
@@ -24,7 +24,7 @@ N_EPISODE = 5
 
 def train_on_two_ranks(folder: Path, max_env_step: int, *checkpoint: str) -> Reports:
     """Run the script to its end, and return what each rank wrote."""
-    run(SCRIPT, folder, max_env_step, *checkpoint)
+    run_ranks_of_lightning(SCRIPT, folder, max_env_step, *checkpoint)
     return [torch.load(folder / f"rank_{rank}.pt", weights_only=True) for rank in range(2)]
 
 

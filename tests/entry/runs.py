@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +32,7 @@ def write_config(folder: Path, **main: Any) -> Path:
     return file
 
 
-def start(file: Path, *options: str) -> subprocess.Popen[str]:
+def start(file: Path, *options: str) -> processes.Forked:
     """Start ``lightning-ding parallel`` in a separate session."""
     return processes.start([*PROGRAM, "--config", file, *options], start_new_session=True)
 
@@ -51,9 +50,7 @@ def processes_of(folder: Path) -> dict[int, str]:
     return found
 
 
-def wait_until(
-    condition: Callable[[], Any], process: subprocess.Popen[str] | None = None, seconds: float = 120.0
-) -> Any:
+def wait_until(condition: Callable[[], Any], process: processes.Forked | None = None, seconds: float = 120.0) -> Any:
     """Wait until a condition is true, and return its value; fail if the process ends first."""
     end = time.monotonic() + seconds
     while not (value := condition()):
@@ -69,7 +66,7 @@ def env_step_of(folder: Path) -> int:
     return int(status_of(folder).get("env_step", 0))
 
 
-def wait_for_env_step(folder: Path, goal: int, process: subprocess.Popen[str]) -> None:
+def wait_for_env_step(folder: Path, goal: int, process: processes.Forked) -> None:
     """Wait until a run is so far."""
     wait_until(lambda: env_step_of(folder) >= goal, process)
 

@@ -19,6 +19,7 @@ from lightning_ding.entry.cli import COMMANDS, LIGHTNING, main, policy_names
 from lightning_ding.entry.lightning_cli import is_refusal, line_of
 from lightning_ding.policy import DQNPolicy
 from lightning_ding.registry import POLICY_REGISTRY
+from tests.processes import start
 
 
 def test_help_names_every_command_and_every_policy(capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,7 +139,7 @@ def test_a_type_error_in_the_code_of_a_registered_env_is_no_refusal() -> None:
         del gym.registry["CannotBeMade-v0"]
 
 
-START = [sys.executable, "-c", "from lightning_ding.entry.cli import main; main()", "fit"]
+START = ["-c", "from lightning_ding.entry.cli import main; main()", "fit"]
 USERS_ENV = """
 import gymnasium as gym
 class Texts(gym.Env):
@@ -151,8 +152,9 @@ class Texts(gym.Env):
 def test_refused_env_of_the_user_gives_one_error_line_of_a_process(tmp_path: Path) -> None:
     (tmp_path / "users.py").write_text(USERS_ENV)
     command = [*START, "--trainer.accelerator=cpu", "--trainer.logger=false", "--data.env_id=users.Texts"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    *greetings, line = done.stderr.splitlines()
-    assert done.returncode == 2, done.stderr
+    with start(command, folder=tmp_path) as process:
+        output, _ = process.communicate(timeout=100)
+    *greetings, line = output.splitlines()
+    assert process.returncode == 2, output
     assert line.startswith("error: the env Texts violates gymnasium's API: reset() must return")
     assert not any("Error" in greeting or "Traceback" in greeting for greeting in greetings)

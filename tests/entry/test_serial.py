@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,6 +23,7 @@ from lightning_ding.entry.serial import make, serial_pipeline, serial_pipeline_o
 from lightning_ding.envs import BaseEnv, BaseEnvTimestep
 from lightning_ding.policy import DQNPolicy, PPOPolicy
 from tests.di_engine.pairs import small_pair
+from tests.processes import run_ranks_of_torchrun
 
 SCRIPT = Path(__file__).with_name("serial_ranks_script.py")
 
@@ -348,10 +346,7 @@ def test_env_that_a_config_file_defines_is_used() -> None:
 
 
 def test_ranks_of_torchrun_train_the_same_weights(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPT.parents[2])}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_ranks_of_torchrun(SCRIPT, folder=tmp_path)
     one, other = (torch.load(f"weights_{rank}.pt", weights_only=True) for rank in range(2))
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert [folder.name for folder in tmp_path.iterdir() if folder.is_dir()] == ["run"]

@@ -19,7 +19,7 @@ from lightning_ding.datamodules import Dataset, OfflineDataModule, ReplayDataMod
 from lightning_ding.model.decision_transformer import CausalBlock, DecisionTransformer
 from lightning_ding.policy import DQNPolicy, DTPolicy
 from lightning_ding.policy.dt import Contexts
-from tests.processes import run
+from tests.processes import run_ranks_of_lightning
 from tests.toys.datasets import counting_steps
 
 MakeTrainer = Callable[..., Trainer]
@@ -321,7 +321,7 @@ def test_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(make_trainer:
 
 
 def test_two_ranks_draw_different_minibatches_and_keep_the_same_weights(tmp_path: Path) -> None:
-    run(SCRIPT, tmp_path)
+    run_ranks_of_lightning(SCRIPT, tmp_path)
     one, other = (torch.load(tmp_path / f"rank_{rank}.pt", weights_only=True) for rank in range(2))
     assert not torch.equal(one["rows"], other["rows"])
     assert all(torch.equal(value, other["weights"][name]) for name, value in one["weights"].items())

@@ -17,6 +17,7 @@ from lightning_ding.entry.collect import collect
 from lightning_ding.entry.lightning_cli import main
 from lightning_ding.policy import Policy
 from lightning_ding.registry import POLICY_REGISTRY
+from tests import processes
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 CARTPOLE = {
@@ -98,10 +99,7 @@ def policy_class_of(recipe: ModuleType) -> type[Policy[Any]]:
 
 def run(name: str, folder: Path, *options: str) -> str:
     """Run a recipe as a user does, and return what it prints."""
-    command = [sys.executable, str(RECIPES / name), *options]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return processes.run(RECIPES / name, *options, folder=folder)
 
 
 def test_every_recipe_and_every_yaml_is_known_here() -> None:

@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
 from torch.testing import assert_close
 from torch.utils.data import DataLoader
 
@@ -19,6 +18,7 @@ from lightning_ding.policy.base.trainer import attached_trainer
 from lightning_ding.policy.base.update.gradient_clipping import GradClip
 from lightning_ding.policy.base.update.updater import Updater, average_gradients
 from lightning_ding.progress import Progress
+from tests.processes import run_two_ranks
 
 OBS = torch.arange(12.0).reshape(6, 2) / 6 - 1
 TARGET = torch.tensor([1.0, -2.0, 0.5, 3.0, 0.0, 1.5])
@@ -135,8 +135,9 @@ def test_a_module_without_a_trainer_has_none_attached() -> None:
 # Two processes
 
 
-def run_rank(rank: int, folder: str) -> None:
+def run_rank(folder: str, number: str) -> None:
     """Write what each rank finds into ``folder``; the tests below read it."""
+    rank = int(number)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
     try:
@@ -173,7 +174,8 @@ def stepped_by(rank: int) -> tuple[list[Tensor], list[float], float]:
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What rank 0 and rank 1 found."""
     folder = tmp_path_factory.mktemp("ranks")
-    spawn(run_rank, args=(str(folder),), nprocs=2)
+    script = "import sys; from tests.policy.base.update.test_updater import run_rank; run_rank(*sys.argv[1:3])"
+    run_two_ranks("-c", script, folder)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
