@@ -76,7 +76,7 @@ def running_cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
-    usual = {"worker_niceness": 0}  # by default actors have a lower priority than everything else on the machine
+    usual = {"worker_niceness": 0, "enable_worker_prestart": False, "prestart_worker_first_driver": False}
     head = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False, "_system_config": usual}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:

@@ -101,9 +101,8 @@ def connected_to_ray(cfg: ParallelConfig) -> Iterator[Any]:
         join_cluster(cfg.system.ray_address, **quiet)
     else:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(
-            num_cpus=_cpus_of_this_machine(cfg), include_dashboard=False, object_store_memory=OBJECT_STORE, **quiet
-        )
+        limits = {"num_cpus": _cpus_of_this_machine(cfg), "object_store_memory": OBJECT_STORE}
+        ray.init("local", **limits, include_dashboard=False, **quiet)  # also on a machine of a cluster
     try:
         yield ray
     finally:

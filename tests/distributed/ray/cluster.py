@@ -28,6 +28,8 @@ SETTINGS = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 500,  # the death of a node is noticed after 5 s instead of 15 s
     "health_check_failure_threshold": 10,
+    "enable_worker_prestart": False,
+    "prestart_worker_first_driver": False,
     "worker_niceness": 0,  # by default actors have a lower priority than everything else on the machine
 }
 MARK = "LIGHTNING_DING_TEST_CLUSTER"
@@ -142,7 +144,7 @@ class ParallelRun:
         """Stop the run by SIGTERM, after which it could be resumed."""
         self.process.send_signal(signal.SIGTERM)
         output, _ = self.process.communicate(timeout=180)
-        assert self.process.returncode == 143, output
+        assert self.process.returncode == 143, f"{self.process.returncode}: {output}"
 
     def result(self, seconds: float = 180.0) -> dict[str, Any]:
         """Wait for the end of the run, and return its result."""

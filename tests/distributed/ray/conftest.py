@@ -22,7 +22,7 @@ def ray() -> Iterator[Any]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     small = {"num_cpus": 5, "object_store_memory": 100_000_000, "include_dashboard": False}
     on_sigterm = signal.getsignal(signal.SIGTERM)
-    module.init(**small, log_to_driver=False, logging_level=logging.ERROR)
+    module.init("local", **small, log_to_driver=False, logging_level=logging.ERROR)
     signal.signal(signal.SIGTERM, on_sigterm)  # otherwise Ray's handler would stay installed in all later tests
     yield module
     module.shutdown()
