@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from lightning_ding.distributed.ray.learner_ranks import (
 from lightning_ding.distributed.ray.pending import Pending
 from lightning_ding.distributed.ray.worker_set import WorkerSet
 from lightning_ding.distributed.ray.workers import CoordinatorActor
-from lightning_ding.distributed.stop_signals import raised_once
+from lightning_ding.distributed.stop_signals import collected
 from lightning_ding.exit_codes import BY_SIGNAL
 
 logger = logging.getLogger(__name__)
@@ -71,11 +71,11 @@ def run_on_ray(cfg: ConfigLike[ParallelConfig] = None, resume: bool = False) -> 
     cfg = replace(cfg, main=main, system=replace(cfg.system, transport="ray"))
     folder = Path(cfg.main.exp_name)
     check_folder(folder, resume)
-    with connected_to_ray(cfg), raised_once(lambda number: SystemExit(BY_SIGNAL + number)):
+    with connected_to_ray(cfg), collected() as received:  # an exit raised inside ray.get would lose its code
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(to_dict(cfg), indent=1))
         (folder / "result.json").unlink(missing_ok=True)
-        run = _Run(cfg, resume)
+        run = _Run(cfg, resume, received)
         try:
             run.wait()
             return run.result()
@@ -122,10 +122,17 @@ def _other_cpus(cfg: ParallelConfig) -> int:
 
 
 class _Run:
-    """The actors of one run."""
+    """The actors of one run.
 
-    def __init__(self, cfg: ParallelConfig, resume: bool) -> None:
+    Args:
+        cfg: Config of the run.
+        resume: Whether to resume the run in its folder.
+        received: Numbers of the signals that have arrived, to which others may be added.
+    """
+
+    def __init__(self, cfg: ParallelConfig, resume: bool, received: Sequence[int]) -> None:
         self._ray = import_ray()
+        self._received = received
         ranks, follows = number_of_ranks(cfg), cfg.system.collector.num == "auto"
         self._cfg = cfg = with_a_device_for_each_actor(self._with_number(cfg), ranks)
         self._pending = Pending(cfg.system.reconnect_timeout)
@@ -144,6 +151,7 @@ class _Run:
             self._ranks.start()
         self._collectors.start()
         while not self._is_over():
+            self._leave_after_signal()
             self._pending.look()
             self._collectors.look()
             self._workers.look()
@@ -186,9 +194,14 @@ class _Run:
     def _wait_for_coordinator(self) -> None:
         answer = self._coordinator.mistake.remote()
         while not self._ray.wait([answer], timeout=LOOK)[0]:
+            self._leave_after_signal()
             self._pending.look()
         if (mistake := self._ray.get(answer)) is not None:
             raise mistake
+
+    def _leave_after_signal(self) -> None:
+        if self._received:
+            raise SystemExit(BY_SIGNAL + self._received[0])
 
     def _set_tasks(self, number: int) -> Any:
         return self._coordinator.handle.remote("set_collectors", {"n": number}, {"refs": {}, "deleted": []})
