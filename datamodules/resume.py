@@ -13,6 +13,7 @@ import torch
 from gymnasium.vector import VectorEnv
 from lightning.pytorch import LightningDataModule, Trainer
 
+from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.checkpoints import find_rank_folder, save_object
 from lightning_ding.checkpoints.folder import COLLECTING_FILE, RANK_FOLDER, RNG_FILE
 from lightning_ding.config import require
@@ -171,6 +172,7 @@ class ResumableDataModule(RunData, LightningDataModule):
             self._begin_episodes()
         else:
             self._resume_collecting(self._collecting)
+        self._report_missing()
         if self._rng is not None:  # must come last, because starting the collection draws random numbers
             set_rng_state(self._rng, self._policy.rng)
         self._clear_rank_state()
@@ -191,6 +193,19 @@ class ResumableDataModule(RunData, LightningDataModule):
             if cast(Trainer, self.trainer).is_global_zero:
                 logger.warning("the envs start new episodes, because their state is not in the checkpoint: %s", missing)
             self._begin_episodes()
+
+    def _report_missing(self) -> None:
+        """Log what the checkpoints of this run cannot contain."""
+        trainer = cast(Trainer, self.trainer)
+        is_saved = any(isinstance(callback, RunCheckpoint) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+        if not is_saved or not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        missing = read_collecting(*self._collecting_parts())["missing"]
+        if missing is not None:
+            logger.warning(
+                "the checkpoints of this run will not contain the state of its envs, so that a resumed run starts new "
+                "episodes: %s", missing,
+            )  # fmt: skip
 
     def _seeds(self) -> Seeds:
         return Seeds(self.seed, cast(Trainer, self.trainer).global_rank, self._policy.progress.position)

@@ -15,7 +15,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lightning_ding.config import require
-from lightning_ding.envs.checks import check_contract
+from lightning_ding.envs.maker import EnvMaker
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
 from lightning_ding.envs.process import EnvProcessError, ProcessVectorEnv
 from lightning_ding.envs.process.errors import OnEnvError
@@ -153,39 +153,6 @@ def reset_envs(env: VectorEnv, seed: list[int | None] | None = None, options: di
     if seed is not None and not isinstance(env.unwrapped, SEPARATE_ENVS):
         seeds = next((one for one in seed if one is not None), None)
     return env.reset(seed=seeds, options=options)[0]
-
-
-class EnvMaker:
-    """Creates one env when called. It can be pickled, and a fingerprint of the env reads its attributes."""
-
-    def __init__(
-        self,
-        env: str | EnvSpec | Callable[..., Any],
-        wrappers: tuple[Callable[[Any], Any], ...],
-        kwargs: dict[str, Any],
-        modules: tuple[str, ...] = (),
-    ) -> None:
-        self.env, self.wrappers, self.kwargs, self.modules = env, wrappers, kwargs, modules
-        self.check_api = False
-
-    def __call__(self) -> gym.Env[Any, Any]:
-        """Return a new env, after a check of the API if ``check_api`` is set."""
-        import_modules(self.modules)
-        if self.check_api:
-            check_contract(self._make)
-        return self._make()
-
-    def _make(self) -> gym.Env[Any, Any]:
-        make = functools.partial(gym.make, self.env) if isinstance(self.env, (str, EnvSpec)) else self.env
-        env = make(**self.kwargs)
-        for wrapper in self.wrappers:
-            env = wrapper(env)
-        if isinstance(env, VectorEnv):
-            env.close()
-            raise ValueError(f'mode must be "native" with an env_id that creates a vector env, {type(env).__name__}')
-        if not isinstance(env, gym.Env):
-            raise TypeError(f"env_id must create a gymnasium.Env, got {type(env).__name__}")
-        return env
 
 
 class Request(NamedTuple):

@@ -1,5 +1,7 @@
 """Trains every algorithm three times: uninterrupted, killed half way, and resumed from the last checkpoint.
 
+Runs with other modes of envs, named ALGORITHM-MODE, are killed twice.
+
 For test_exact_resume.py: python -m tests.algorithms.exact_resume_script FOLDER RANKS [NAME...]. Every run has separate
 processes, forked from this one, which has imported all modules but trained nothing. Each rank of a run that ends writes
 what it ended with to FOLDER/NAME/RUN_R.pt.
@@ -29,6 +31,8 @@ from lightning_ding.envs import env_state
 from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy, plain, state_of
 
 ROUNDS, EPOCHS, HALF = 4, 6, 3  # rounds of an epoch; an evaluation every second epoch, so none at the half
+KILLED_IN = {"killed": HALF, "killed again": EPOCHS - 1}
+"""Epochs at whose start runs are killed, counted from 0."""
 PRIORITISED = {"priority": True, "priority_IS_weight": True, "other": {"replay_buffer": {"type": "advanced"}}}
 CASES: dict[str, dict[str, Any]] = {  # what is special: arguments of the datamodule and changes of the config
     "dqn": {
@@ -60,6 +64,8 @@ CASES: dict[str, dict[str, Any]] = {  # what is special: arguments of the datamo
     "a2c": {"norm_reward": True, "num_envs": 3},
     "pg": {"num_envs": 3},  # whole episodes
 }
+MODES: dict[str, dict[str, Any]] = {"dqn-async": {"mode": "async"}, "dqn-native": {"mode": "native", "num_envs": 3}}
+"""Runs whose envs are not in this process, or not separate."""
 
 
 class Series(DummyLogger):
@@ -78,20 +84,21 @@ class Series(DummyLogger):
 
 
 class End(Callback):
-    """Kills the process at the half, or notes what the run ended with."""
+    """Kills the process at the start of an epoch, or notes what the run ended with."""
 
-    def __init__(self, is_killed: bool) -> None:
-        self.is_killed = is_killed
+    def __init__(self, killed_in: int | None) -> None:
+        self.killed_in = killed_in
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
-        if self.is_killed and trainer.current_epoch == HALF:
+        if trainer.current_epoch == self.killed_in:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]
         self.report = state_of(pl_module, datamodule)
         self.report["collector"] = datamodule.collector.state_dict()
-        self.report["envs"] = _seeded(env_state(datamodule._collector_env))
+        if datamodule.mode == "sync":
+            self.report["envs"] = _seeded(env_state(datamodule._collector_env))
         self.report["memory"] = pl_module.collect_memory()
         self.report["returns"] = plain(pl_module.normaliser.episode_state())
 
@@ -109,18 +116,19 @@ def _seeded(state: dict[str, Any]) -> dict[str, Any]:
 def fit(run: str, name: str, folder: Path, ranks: int) -> None:
     """Make one run of an algorithm on this rank."""
     for seed in (random.seed, np.random.seed, torch.manual_seed):
-        seed(999 if run == "resumed" else 0)
-    case = dict(CASES.get(name, {}))
-    policy = make_policy(name, **case.pop("policy", {}))
-    datamodule = make_datamodule(name, rounds_per_epoch=ROUNDS, **case)
-    where, series, end = folder / name / "killed", Series(), End(run == "killed")
+        seed(999 if run in ("killed again", "resumed") else 0)
+    algorithm, case = name.partition("-")[0], dict(MODES.get(name, CASES.get(name, {})))
+    policy = make_policy(algorithm, **case.pop("policy", {}))
+    datamodule = make_datamodule(algorithm, rounds_per_epoch=ROUNDS, **case)
+    where, series, end = folder / name / "killed", Series(), End(KILLED_IN.get(run))
     callbacks = [MetricsLogger(log_every_n_rounds=3), end]
-    callbacks += [RunCheckpoint(where, every_n_epochs=HALF)] if run == "killed" else []  # saving must change nothing
+    every = 1 if run == "killed again" else HALF
+    callbacks += [RunCheckpoint(where, every_n_epochs=every)] if run in KILLED_IN else []  # saving must change nothing
     flags: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": False, "check_val_every_n_epoch": 2}
     flags |= {"strategy": "ddp", "devices": ranks} if ranks > 1 else {}
-    flags |= {"enable_checkpointing": run == "killed", "default_root_dir": where, "logger": series}
+    flags |= {"enable_checkpointing": run in KILLED_IN, "default_root_dir": where, "logger": series}
     trainer = Trainer(accelerator="cpu", max_epochs=EPOCHS, callbacks=callbacks, **flags)
-    file = str(where / "last.ckpt") if run == "resumed" else None
+    file = str(where / "last.ckpt") if run in ("killed again", "resumed") else None
     trainer.fit(policy, datamodule, ckpt_path=file, weights_only=True)
     report = {**end.report, "series": series.written, "epochs": trainer.current_epoch}
     torch.save(report, folder / name / f"{run}_{trainer.global_rank}.pt")
@@ -153,8 +161,8 @@ def run(kind: str, name: str, folder: Path, ranks: int) -> None:
         port = free.getsockname()[1]
     processes = [fork(rank, port, kind, name, folder, ranks) for rank in range(ranks)]
     codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
-    wanted = -signal.SIGKILL if kind == "killed" else 0
-    if codes[0] != wanted or (kind != "killed" and any(codes)):
+    wanted = -signal.SIGKILL if kind in KILLED_IN else 0
+    if codes[0] != wanted or (kind not in KILLED_IN and any(codes)):
         raise RuntimeError(f"{name}, {kind}: exit codes {codes}")
 
 
@@ -165,5 +173,6 @@ if __name__ == "__main__":
     place, number = Path(sys.argv[1]), int(sys.argv[2])
     for algorithm in sys.argv[3:] or ALGORITHMS:
         (place / algorithm).mkdir()
-        for way in ("straight", "killed", "resumed"):
+        again = ["killed again"] if algorithm in MODES else []
+        for way in ("straight", "killed", *again, "resumed"):
             run(way, algorithm, place, number)

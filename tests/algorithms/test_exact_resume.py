@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests import processes
-from tests.algorithms.exact_resume_script import CASES, EPOCHS, HALF, ROUNDS
+from tests.algorithms.exact_resume_script import CASES, EPOCHS, HALF, MODES, ROUNDS
 from tests.algorithms.table import ALGORITHMS, plain
 
 Report = dict[str, Any]
@@ -68,4 +68,16 @@ def test_a_resumed_run_logs_what_was_left_to_log(name: str, ranks: int, reports:
 def test_runs_trained_in_the_second_half_too(name: str, reports: Reports) -> None:
     ((straight, _),) = reports(1)[name]
     assert straight["epochs"] == EPOCHS
+    assert straight["counters"]["train_iter"] >= EPOCHS * ROUNDS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODES)
+def test_a_run_killed_twice_ends_with_the_same_bits_with_other_modes_of_envs(name: str, tmp_path: Path) -> None:
+    processes.run("-m", "tests.algorithms.exact_resume_script", tmp_path, 1, name, timeout=280)
+    ((straight, resumed),) = _read(tmp_path / name, 1)
+    for part in straight:
+        if part != "series":
+            assert plain(resumed[part]) == plain(straight[part]), part
+    assert straight["series"][-len(resumed["series"]) :] == resumed["series"]
     assert straight["counters"]["train_iter"] >= EPOCHS * ROUNDS

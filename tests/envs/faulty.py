@@ -20,6 +20,10 @@ def break_down(kind: str) -> None:
         os._exit(3)
     if kind == "segfault":
         ctypes.string_at(0)
+    if kind == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if kind == "lock":
+        ctypes.PyDLL(None).sleep(3600)  # holds Python's lock
     if kind == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(3600)

@@ -25,7 +25,7 @@ from lightning_ding.envs.process.shared_memory import RESETTING, STEPPING, Share
 from lightning_ding.envs.process.worker import DONE, ERROR, MORE, STEP, serve
 
 Limits = tuple["float | None", "float | None"]
-"""Seconds for an answer, and additional seconds for the reset after a step; None for no limit."""
+"""Seconds for an answer, and seconds for the reset after a step; None for no limit."""
 QUICK = 0.2  # seconds of waiting for the processes in order, before waiting for all of them at once
 STALL = 10.0  # seconds until an interrupted message fails
 STARTING = "the start of its process"
@@ -60,6 +60,7 @@ class EnvProcess:
         self.is_alive = False
         self.block: SharedArrays | None = None
         self._requested = STARTING
+        self._reset_at: float | None = None  # seconds into the wait at which a reset after a step was noticed
         self._pipe, child_pipe = context.Pipe()
         self._file = self._pipe.fileno()
         name = f"envs {env_ids.start}-{env_ids.stop - 1}"
@@ -86,7 +87,7 @@ class EnvProcess:
 
     def send(self, operation: str, data: Any) -> None:
         """Send a request that is already pickled, or None for a step with the actions in the shared memory."""
-        self._requested, self.failure, self.answer = operation, None, None
+        self._requested, self.failure, self.answer, self._reset_at = operation, None, None, None
         if self.block is not None:
             self.block.position[1] = STEPPING  # until the process changes it
         self.is_pending = True  # set first, so that after an error here no answer is assigned to a wrong request
@@ -134,15 +135,21 @@ class EnvProcess:
             self._unpickle(code, data)
         self.is_pending = False
 
-    def limit(self, limits: Limits) -> float | None:
-        """Return the time limit in seconds for the current answer; it is longer during the reset after a step."""
+    def limit(self, limits: Limits, passed: float) -> float | None:
+        """Return the time limit in seconds for the current answer; that of a reset after a step begins with the reset.
+
+        ``passed`` is the time in seconds since the request.
+        """
         first, more = limits
         if first is None or not self._is_resetting_after_step():
             return first
-        return None if more is None else first + more
+        if self._reset_at is None:
+            self._reset_at = passed
+        return None if more is None else self._reset_at + more
 
-    def give_up(self, seconds: float) -> None:
+    def give_up(self, limits: Limits) -> None:
         """End a process that did not answer in time."""
+        seconds = limits[1 if self._is_resetting_after_step() else 0]
         self.failure = Failure("hung", tuple(self.env_ids), self._operation(), f"no answer within {seconds:g} s")
         self.kill()
 
@@ -217,8 +224,8 @@ def gather(processes: Sequence[EnvProcess], limits: Limits, give_up_on: Sequence
         for process in pending:
             if any(source in ready for source in process.sources()):
                 process.read_answer()
-            elif not lost and (limit := process.limit(limits)) is not None and passed >= limit:
-                process.give_up(limit)
+            elif not lost and (limit := process.limit(limits, passed)) is not None and passed >= limit:
+                process.give_up(limits)
         if lost and not ready:
             return
 
@@ -233,5 +240,5 @@ def _wait(processes: Sequence[EnvProcess], seconds: float) -> tuple[list[Any], f
 
 def _rest(processes: Sequence[EnvProcess], limits: Limits, passed: float) -> float:
     """Return the seconds until the first time limit, at most ``SLICE``."""
-    all_limits = [limit for process in processes if (limit := process.limit(limits)) is not None]
+    all_limits = [limit for process in processes if (limit := process.limit(limits, passed)) is not None]
     return min(max(min(all_limits, default=SLICE + passed) - passed, 0.0), SLICE)

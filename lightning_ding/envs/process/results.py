@@ -51,6 +51,18 @@ class Observations:
             return deepcopy(self._items[env_id])
         return self._layout.join([leaf[env_id].copy() for leaf in self._leaves])
 
+    def state(self) -> Any:
+        """Return a copy of all observations."""
+        return deepcopy(self._items if self._layout is None else self._batch)
+
+    def load(self, state: Any) -> None:
+        """Restore what ``state`` returned."""
+        if self._layout is None:
+            self._items = list(state)
+            return
+        for leaf, saved in zip(self._leaves, self._layout.split(state), strict=True):
+            leaf[...] = saved
+
     def fault_infos(self, failed: Sequence[EnvProcess], are_final: bool) -> dict[int, dict[str, Any]]:
         """Return by env the info of a fault that ends its episode, as ``final_info`` if ``are_final``."""
         faults: dict[int, dict[str, Any]] = {}

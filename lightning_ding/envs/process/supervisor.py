@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import pickle
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -18,6 +19,7 @@ from lightning_ding.envs.answers import BrokenEnvError
 from lightning_ding.envs.process.env_process import EnvProcess, Limits
 from lightning_ding.envs.process.errors import OnEnvError
 from lightning_ding.envs.process.processes import FATAL, EnvProcesses, error_of
+from lightning_ding.envs.state.memo import NotPlainError
 
 Info = dict[str, Any]
 log = logging.getLogger(__name__)
@@ -104,6 +106,33 @@ class ProcessSupervisor:
         if failed:
             self._raise(failed)
 
+    def states(self) -> list[Info]:
+        """Return the state of the envs in each process.
+
+        Raises:
+            NotPlainError: If the state of an env cannot be read, or a process has failed and will be replaced.
+        """
+        self.ask_all("state()", [("state",)] * len(self._processes.all), can_wait=True)
+        for process in self._processes.all:
+            failure = process.failure or process.lost
+            if failure is not None or isinstance(process.answer, str):
+                raise NotPlainError(process.answer if failure is None else failure.describe())
+        return [ForkingPickler.loads(process.answer) for process in self._processes.all]
+
+    def load_states(self, states: Sequence[Info]) -> None:
+        """Restore what ``states`` returned.
+
+        Raises:
+            NotPlainError: If a state belongs to different envs.
+        """
+        now, then = len(self._processes.all), len(states)
+        if now != then:
+            raise NotPlainError(f"the number of env processes must be as saved, {then}, got {now}")
+        self.ask_all("load_state()", [("load_state", pickle.dumps(state)) for state in states])
+        for process in self._processes.all:
+            if process.answer is not None:
+                raise NotPlainError(process.answer)
+
     def finish_pending(self) -> None:
         """Wait for the answers to requests of a call that was interrupted, e.g. by Ctrl-C."""
         if any(process.is_pending for process in self._processes.all):
@@ -113,7 +142,8 @@ class ProcessSupervisor:
         """Replace failed processes until all of them work and the chosen envs in them are reset.
 
         Raises:
-            EnvProcessError: If processes are not replaced, or an env fails too often.
+            EnvProcessError: If processes are not replaced, an env fails too often, or a replacement does not answer in
+                time either: each further attempt would wait as long.
         """
         while failed:
             self._handle_faults(failed)
@@ -121,6 +151,8 @@ class ProcessSupervisor:
             asked = [process for process in fresh if process.failure is None and _chosen_in(process, chosen)]
             self._reset(asked, chosen, self._no_seeds, options)
             failed = [process for process in fresh if process.failure is not None]
+            if any(process.failure is not None and process.failure.kind == "hung" for process in failed):
+                self._raise(failed, "a replacement did not answer either")
 
     def _reset(
         self, asked: Sequence[EnvProcess], chosen: Sequence[int], seeds: Sequence[int | None], options: Info | None
@@ -139,18 +171,19 @@ class ProcessSupervisor:
             self._raise(failed)
         log.warning("%s\nthe processes of the envs %s are replaced", error_of(failed, self._details(failed)), ids)
 
-    def _raise(self, failed: Sequence[EnvProcess]) -> None:
-        """Raise the failures, and end all processes if a process is lost and not replaced."""
+    def _raise(self, failed: Sequence[EnvProcess], reason: str | None = None) -> None:
+        """Raise the failures, and end all processes if a process is lost and not replaced, for the given reason."""
         error = error_of(failed, self._details(failed))
         kinds = [process.failure.kind for process in failed if process.failure is not None]
         is_lost = any(kind in FATAL for kind in kinds)
-        is_exhausted = bool((self.faults.in_a_row > self.faults.budget).any())
-        if is_exhausted:
-            error.args = (f"more than {self.faults.budget} faults without a complete episode in between: {error}",)
-        if is_exhausted or (not self._restarts and is_lost):
+        if (self.faults.in_a_row > self.faults.budget).any():
+            reason = f"more than {self.faults.budget} faults without a complete episode in between"
+        if reason is not None:
+            error.args = (f"{reason}: {error}",)
+        if reason is not None or (not self._restarts and is_lost):
             self._processes.kill()
         first = next((process.failure for process in failed if process.failure is not None), None)
-        if first is not None and isinstance(first.refusal, BrokenEnvError) and not (is_exhausted or is_lost):
+        if first is not None and isinstance(first.refusal, BrokenEnvError) and reason is None and not is_lost:
             raise first.refusal from None  # as without processes: the remote traceback only shows the check
         raise error
 
@@ -216,6 +249,16 @@ class FaultBudget:
             sequence = np.random.SeedSequence(seed, spawn_key=(number,))
             drawn.append(int(sequence.generate_state(1)[0]))
         return drawn
+
+    def state_dict(self) -> Info:
+        """Return all counts and seeds."""
+        counts = {"total": self.total.copy(), "in_a_row": self.in_a_row.copy()}
+        return {**counts, "seeds": list(self._seeds), "since_seed": list(self._since_seed)}
+
+    def load_state_dict(self, state: Info) -> None:
+        """Restore the state that ``state_dict`` returned."""
+        self.total[:], self.in_a_row[:] = state["total"], state["in_a_row"]
+        self._seeds, self._since_seed = list(state["seeds"]), list(state["since_seed"])
 
     def last_reset(self, env_id: int) -> str:
         """Return a description of the last seeded reset of an env."""

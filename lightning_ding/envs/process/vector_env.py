@@ -25,6 +25,7 @@ from lightning_ding.envs.process.lifeline import close_at_exit
 from lightning_ding.envs.process.processes import EnvProcesses
 from lightning_ding.envs.process.results import Observations, outcomes, put_actions
 from lightning_ding.envs.process.supervisor import ProcessSupervisor
+from lightning_ding.envs.state.codec import from_plain, to_plain
 from lightning_ding.posix import require_posix
 
 Info = dict[str, Any]
@@ -49,7 +50,8 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
     in the mode SAME_STEP. The results of the other envs are unchanged. The new envs have the attributes that
     ``set_attr`` has set. If the first reset of a new env has no seed, its seed is derived from the last seed of the env
     and the number k of faults since then, ``SeedSequence(seed, spawn_key=(k,)).generate_state(1)[0]``; without any seed
-    it is random.
+    it is random. A failure is handled within its time limit and the time that a new process takes to start; a new
+    process that does not answer in time either is raised.
 
     Args:
         env_fns: Functions that create the envs; they are sent to the processes by cloudpickle.
@@ -185,6 +187,31 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         requests = [("set_attr", name, values[process.rows]) for process in self._processes.all]
         self._supervisor.ask_all(f"set_attr({name!r})", requests, can_wait=True)
         self._processes.attributes[name] = values
+
+    def state_dict(self) -> Info:
+        """Return the state of the envs, which their processes read, and of this object: plain data.
+
+        Raises:
+            NotPlainError: If the state of an env cannot be read, or a process has failed and will be replaced.
+        """
+        self._check_running()
+        state = {"processes": self._supervisor.states(), "faults": self._supervisor.faults.state_dict()}
+        state |= {"ended": self._ended.copy(), "observations": self._observations.state()}
+        return {**state, "attributes": self._processes.attributes, "actions": to_plain(self.action_space)}
+
+    def load_state_dict(self, state: Info) -> None:
+        """Restore the state that ``state_dict`` returned, after a reset.
+
+        Raises:
+            NotPlainError: If the state belongs to different envs. The envs must be reset then.
+        """
+        self._check_running()
+        self._supervisor.load_states(state["processes"])
+        self._supervisor.faults.load_state_dict(state["faults"])
+        self._observations.load(state["observations"])
+        self._ended[:] = state["ended"]
+        self._processes.attributes = dict(state["attributes"])
+        from_plain(state["actions"], self.action_space)
 
     def render(self) -> tuple[Any, ...]:
         """Return the frame of each env."""

@@ -8,6 +8,7 @@ ends of the pipe are processes of the same run.
 from __future__ import annotations
 
 import os
+import pickle
 import socket
 import traceback
 from collections.abc import Callable, Sequence
@@ -83,6 +84,7 @@ class EnvWorker:
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._envs: list[gym.Env[Any, Any]] = []
+        self._makers: Sequence[Callable[[], gym.Env[Any, Any]]] = ()
         self._mode = AutoresetMode.DISABLED
         self._ended: list[bool] = []
         self._steps: list[int] = []
@@ -98,8 +100,8 @@ class EnvWorker:
     def make(self, makers: CloudpickleWrapper[Any], mode: AutoresetMode, first_id: int) -> CloudpickleWrapper[Any]:
         """Create the envs, of which the first has the number ``first_id``, and return their descriptions."""
         self._mode, self._first_id = mode, first_id
-        functions: Sequence[Callable[[], gym.Env[Any, Any]]] = makers.fn  # type: ignore[assignment]
-        for number, function in enumerate(functions):
+        self._makers = makers.fn  # type: ignore[assignment]
+        for number, function in enumerate(self._makers):
             self._position[0] = number
             self._envs.append(function())
         self._ended, self._fallback_seeds = [False] * len(self._envs), [None] * len(self._envs)
@@ -159,6 +161,36 @@ class EnvWorker:
         for number, (env, value) in enumerate(zip(self._envs, values, strict=True)):
             self._position[0] = number
             env.set_wrapper_attr(name, value)
+
+    def state(self) -> bytes | str:
+        """Return the state of the envs, pickled, or the reason why it cannot be read.
+
+        It is pickled here, because messages do not hold the content of tensors but share their memory.
+        """
+        from lightning_ding.envs.state.memo import NotPlainError  # most runs need it never, or once in an epoch
+        from lightning_ding.envs.state.state import separate_state
+
+        try:
+            state = separate_state(self._envs, self._makers)
+        except NotPlainError as error:
+            return str(error)
+        own = {"ended": self._ended, "steps": self._steps, "seeds": self._fallback_seeds}
+        return pickle.dumps({**state, **own, "autoreset": str(self._mode)})
+
+    def load_state(self, data: bytes) -> str | None:
+        """Restore what ``state`` returned, in envs that have been reset; return the reason if that is not possible."""
+        from lightning_ding.envs.state.memo import NotPlainError
+        from lightning_ding.envs.state.state import load_separate_state
+
+        state: Info = ForkingPickler.loads(data)
+        if state["autoreset"] != str(self._mode):
+            return f"autoreset was made with {state['autoreset']}, now with {self._mode}"
+        try:
+            load_separate_state(self._envs, self._makers, state)
+        except NotPlainError as error:
+            return str(error)
+        self._ended, self._steps, self._fallback_seeds = state["ended"], state["steps"], state["seeds"]
+        return None
 
     def close(self) -> None:
         """Close all envs, and raise the first exception of an env afterwards."""

@@ -10,10 +10,10 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import SyncVectorEnv, VectorWrapper
+from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
+from lightning_ding.envs.maker import EnvMaker
 from lightning_ding.envs.state.memo import NotPlainError
-from lightning_ding.envs.vector import EnvMaker
 
 Fingerprint = list[dict[str, str]]
 RENDER_ARGUMENTS = frozenset({"render_mode"})
@@ -52,7 +52,7 @@ def _fingerprint(env: Any) -> dict[str, str]:
     if isinstance(env, SyncVectorEnv):
         found |= {"envs": describe(list(env.env_fns)), "autoreset": str(env.autoreset_mode)}
     spec = getattr(env, "spec", None)
-    if spec is not None and isinstance(env, gym.Env):
+    if spec is not None and isinstance(env, (gym.Env, VectorEnv)):
         found[type(env).__name__] = f"{spec.id} {describe(spec.kwargs)}"
     return found
 

@@ -1,4 +1,4 @@
-"""Saving the state of the envs in a vector env, and restoring it in other envs.
+"""Saving the state of the envs in a vector env or an env process, and restoring it in other envs.
 
 An env or wrapper may have methods ``state_dict()`` and ``load_state_dict(state)`` for its own state, including its
 random number generator. Otherwise its attributes are read and set. A vector wrapper may have methods
@@ -8,14 +8,15 @@ random number generator. Otherwise its attributes are read and set. A vector wra
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
 from lightning_ding.envs.state.codec import from_plain, to_plain
-from lightning_ding.envs.state.fingerprint import check_fingerprints, env_fingerprints
+from lightning_ding.envs.state.fingerprint import check_fingerprints, describe, env_fingerprints
 from lightning_ding.envs.state.memo import Memo, NotPlainError
 
 State = dict[str, Any]
@@ -26,21 +27,22 @@ NOT_READ = frozenset({"env_fns", "envs", "_check"})  # attributes of a SyncVecto
 def env_state(env: VectorEnv) -> State:
     """Return the state of the envs in a vector env, and of its action space, as tensors and builtins.
 
+    The attributes of a native vector env are read as those of a single env are.
+
     Args:
-        env: A ``SyncVectorEnv`` or a vector env with ``state_dict``, optionally in vector wrappers.
+        env: Any vector env, optionally in vector wrappers.
 
     Raises:
         NotPlainError: If the state of an env cannot be saved; the message names the env and the attribute.
     """
     *wrappers, core = _chain(env)
     name = _name_of(core)
-    if not _has_state_dict(core) and not isinstance(core, SyncVectorEnv):
-        raise NotPlainError(f"the state of the envs in a {type(core).__name__} cannot be read")
     envs = _envs_in(core)
     memo = Memo([env, *wrappers, core, *(layer for one in envs for layer in _chain(one))])
     state: State = {"made": env_fingerprints([env, *envs])}
-    state["envs"] = [[_read(layer, name, memo) for layer in _chain(one)] for one in envs]
-    with memo.copies():  # a SyncVectorEnv holds the last observations of its envs, and replaces them at the next step
+    state["envs"] = _read_all(envs, name, memo)
+    is_sync = isinstance(core, SyncVectorEnv)  # it holds the last observations of its envs until the next step
+    with memo.copies() if is_sync else nullcontext():
         state["core"] = _read(core, name, memo)
     state["wrappers"] = [_read_vector_wrapper(one, name, memo) for one in wrappers]
     memo.check_memory()
@@ -61,22 +63,70 @@ def load_env_state(env: VectorEnv, state: State) -> None:
     *wrappers, core = _chain(env)
     name = _name_of(core)
     envs = _envs_in(core)
+    _check_class(core, state["core"], name)
     if len(wrappers) != len(state["wrappers"]) or len(envs) != len(state["envs"]):
         was = f"{len(state['envs'])} in {len(state['wrappers'])} vector wrappers"
         raise NotPlainError(f"{name}: the number of envs must be as saved, {was}, got {len(envs)} in {len(wrappers)}")
-    chains = [list(_chain(one)) for one in envs]
-    for layers, saved in zip(chains, state["envs"], strict=True):
-        if len(layers) != len(saved):
-            wrong = f"must be as saved, {len(saved) - 1}, got {len(layers) - 1}"
-            raise NotPlainError(f"{name}: the number of wrappers {wrong}")
+    _check_wrappers(envs, state["envs"], name)
     check_fingerprints(state.get("made", []), env_fingerprints([env, *envs]), name)
     decoded: dict[int, Any] = {}
-    for layers, saved in zip(chains, state["envs"], strict=True):
-        for layer, below in zip(layers, saved, strict=True):
-            _write(layer, below, name, decoded)
+    _write_all(envs, state["envs"], name, decoded)
     _write(core, state["core"], name, decoded)
     for wrapper, saved in zip(wrappers, state["wrappers"], strict=True):
         _write(wrapper, saved, name, decoded)
+
+
+def separate_state(envs: Sequence[Any], makers: Sequence[Callable[[], Any]]) -> State:
+    """Return the state of envs that are in no vector env, such as those of an env process.
+
+    Args:
+        envs: Envs, one or more.
+        makers: The functions that created them.
+
+    Raises:
+        NotPlainError: If the state of an env cannot be saved; the message names the env and the attribute.
+    """
+    memo = Memo([layer for one in envs for layer in _chain(one)])
+    made = [{"envs": describe(list(makers))}, *env_fingerprints(envs)]
+    state: State = {"made": made, "envs": _read_all(envs, _name_of(envs[0]), memo)}
+    memo.check_memory()
+    return state
+
+
+def load_separate_state(envs: Sequence[Any], makers: Sequence[Callable[[], Any]], state: State) -> None:
+    """Restore a state that ``separate_state`` returned, in envs that were created in the same way and have been reset.
+
+    Raises:
+        NotPlainError: If the state belongs to different envs, which must be reset then.
+    """
+    name = _name_of(envs[0])
+    if len(envs) != len(state["envs"]):
+        raise NotPlainError(f"{name}: the number of envs must be as saved, {len(state['envs'])}, got {len(envs)}")
+    _check_wrappers(envs, state["envs"], name)
+    check_fingerprints(state["made"], [{"envs": describe(list(makers))}, *env_fingerprints(envs)], name)
+    _write_all(envs, state["envs"], name, {})
+
+
+def _read_all(envs: Sequence[Any], name: str, memo: Memo) -> list[list[State]]:
+    return [[_read(layer, name, memo) for layer in _chain(one)] for one in envs]
+
+
+def _write_all(envs: Sequence[Any], states: Sequence[Sequence[State]], name: str, decoded: dict[int, Any]) -> None:
+    for env, saved in zip(envs, states, strict=True):
+        for layer, below in zip(_chain(env), saved, strict=True):
+            _write(layer, below, name, decoded)
+
+
+def _check_wrappers(envs: Sequence[Any], states: Sequence[Sequence[State]], name: str) -> None:
+    for env, saved in zip(envs, states, strict=True):
+        now = len(list(_chain(env)))
+        if now != len(saved):
+            raise NotPlainError(f"{name}: the number of wrappers must be as saved, {len(saved) - 1}, got {now - 1}")
+
+
+def _check_class(layer: Any, state: State, name: str) -> None:
+    if state["class"] != type(layer).__name__:
+        raise NotPlainError(f"{name}: {type(layer).__name__} was a {state['class']} when saved")
 
 
 def _envs_in(core: Any) -> Sequence[Any]:
@@ -123,9 +173,8 @@ def _read(layer: Any, name: str, memo: Memo) -> State:
 
 
 def _write(layer: Any, state: State, name: str, decoded: dict[int, Any]) -> None:
+    _check_class(layer, state, name)
     path = f"{name}: {type(layer).__name__}"
-    if state["class"] != type(layer).__name__:
-        raise NotPlainError(f"{path} was a {state['class']} when saved")
     if "asked" in state:
         load = layer.load_episode_state if hasattr(layer, "load_episode_state") else layer.load_state_dict
         load(from_plain(state["asked"], None, path))

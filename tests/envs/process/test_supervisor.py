@@ -195,7 +195,7 @@ def test_hang_in_the_reset_within_a_step_ends(make: Make) -> None:
     envs._reset_timeout = 1.0
 
     with pytest.raises(
-        EnvProcessError, match=r"env 0 failed in the reset\(\) that its step\(\) led to: no answer within 1.5 s"
+        EnvProcessError, match=r"env 0 failed in the reset\(\) that its step\(\) led to: no answer within 1 s"
     ):
         envs.step(zeros(envs))
 
@@ -411,6 +411,34 @@ def test_envs_that_share_a_process_share_its_faults(make: Make, tmp_path: Any) -
     line = "ArithmeticError: it broke"
     assert info["fault"].tolist() == [f"env 1 in the same process: {line}", line, None]
     assert envs.faults.tolist() == [1, 1, 0]
+
+
+@pytest.mark.parametrize("place", [(0, 2), (1, 0)], ids=["step", "reset"])
+@pytest.mark.parametrize("kind", ["hang", "stop", "lock"])
+def test_recovery_takes_the_time_limit_and_at_most_three_seconds(
+    make: Make, kind: str, place: Any, tmp_path: Any
+) -> None:
+    makers = [faulty(kind, place, marker=tmp_path / "marker"), good(1)]
+    envs = make(makers, on_env_error="restart")
+    envs.reset()
+    envs._reset_timeout, envs._step_timeout = 0.8, 0.5
+    seconds = []
+    while not envs.faults.any():
+        start = time.monotonic()
+        envs.step(zeros(envs))
+        seconds.append(time.monotonic() - start)
+    assert 0.5 <= seconds[-1] < 0.8 + 3
+
+
+def test_replacement_that_does_not_answer_either_ends_the_run(make: Make) -> None:
+    envs = make([faulty("hang", (0, 0)), good(1)], on_env_error="restart")
+    envs._supervisor._limits = (0.5, None)
+    start = time.monotonic()
+
+    with pytest.raises(EnvProcessError, match=r"^a replacement did not answer either: env 0 failed in reset\(\)"):
+        envs.reset()
+    assert time.monotonic() - start < 2 * 0.5 + 3
+    assert own_processes() == []
 
 
 @each_kind

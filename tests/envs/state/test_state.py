@@ -253,10 +253,23 @@ def test_a_world_of_box2d_cannot_be_written() -> None:
         env_state(make("LunarLander-v3"))
 
 
-def test_envs_of_other_kinds_give_no_state() -> None:
-    vector = gym.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
-    with pytest.raises(NotPlainError, match=r"the state of the envs in a CartPoleVectorEnv cannot be read"):
+@pytest.mark.parametrize("steps", [0, 40])
+def test_native_vector_env_continues_from_a_saved_state(steps: int) -> None:
+    first, second = (make_vector_env("CartPole-v1", 3, "native", seed=seed) for seed in (1, 2))
+    check_continues(first, second, before=steps)
+
+
+def test_native_vector_env_that_holds_more_than_plain_data_is_named_with_the_attribute() -> None:
+    vector: Any = make_vector_env("CartPole-v1", 3, "native")
+    vector.engine = object()
+    with pytest.raises(NotPlainError, match=r"CartPole-v1: CartPoleVectorEnv.engine is a builtins.object"):
         env_state(vector)
+
+
+def test_native_vector_env_with_other_arguments_begins_new_episodes() -> None:
+    first, second = (make_vector_env("CartPole-v1", 3, "native", env_kwargs={"max_episode_steps": n}) for n in (50, 60))
+    with pytest.raises(NotPlainError, match=r"max_episode_steps: 50.*now with.*max_episode_steps: 60"):
+        load_env_state(second, env_state(first))
 
 
 @pytest.mark.parametrize(
