@@ -22,6 +22,7 @@ from lightning_ding.datamodules.resume import ResumableDataModule
 from lightning_ding.datamodules.trainer_setup import plain, set_up_trainer
 from lightning_ding.envs import FaultBarrier, make_vector_env
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
+from lightning_ding.envs.process.fork_server import end_fork_server
 from lightning_ding.envs.vector import (
     MODES,
     SEPARATE_MODES,
@@ -248,7 +249,7 @@ class CollectingDataModule(ResumableDataModule):
         self.close()
 
     def close(self) -> None:
-        """Close the envs. Collected data are kept, so that a later ``fit`` can use them."""
+        """Close the envs, and end their processes. Collected data are kept, so that a later ``fit`` can use them."""
         gc.unfreeze()
         self._loader_warnings.restore()
         self._restore_io()
@@ -256,6 +257,8 @@ class CollectingDataModule(ResumableDataModule):
         envs, self._envs = self._envs, []
         for env in envs:
             env.close()
+        if envs and MODES[self.mode].has_processes:
+            end_fork_server()
 
     # ------------------------------------------------------------------ collecting
 

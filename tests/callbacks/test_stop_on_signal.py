@@ -19,6 +19,7 @@ from lightning import Trainer
 from lightning.pytorch import Callback
 
 from lightning_ding.callbacks import RunCheckpoint, StopOnSignal
+from lightning_ding.checkpoints import last_checkpoint, sync_tree, verify
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.exit_codes import INTERRUPTED, TERMINATED
 from lightning_ding.policy import DQNPolicy
@@ -232,6 +233,26 @@ def test_signal_ends_the_run_after_its_round_and_restores_all_settings(
     assert signal.set_wakeup_fd(-1) == -1
     trainer.validate(policy, ReplayDataModule("CartPole-v1", num_envs=2), verbose=False)
     assert trainer.callback_metrics["eval/return_mean"] > 0  # evaluations work again
+
+
+def test_signal_while_a_checkpoint_is_written_ends_the_run_with_a_whole_one(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Path] = []
+
+    def interrupted(folder: Path) -> None:
+        if not sent:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.2)
+        sent.append(folder)
+        sync_tree(folder)
+
+    monkeypatch.setattr("lightning_ding.checkpoints.folder.sync_tree", interrupted)
+    _, policy = fit(make_trainer, small, RunCheckpoint(tmp_path / "run"), enable_checkpointing=True)
+    found = last_checkpoint(tmp_path / "run")
+    assert found is not None
+    assert verify(found.parent)["env_step"] == policy.progress.env_step
+    assert len(sent) >= 2
 
 
 def test_signal_before_the_first_round_ends_the_run_with_nothing_to_save(

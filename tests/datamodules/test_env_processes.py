@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lightning import Trainer
+from lightning.pytorch import Callback
 
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.config import deep_merge
@@ -26,6 +29,25 @@ def fit(make_trainer: MakeTrainer, config: dict[str, Any], **arguments: Any) -> 
     datamodule = ReplayDataModule("CartPole-v1", num_envs=2, mode="async", max_env_step=64, **arguments)
     make_trainer(limit_val_batches=0).fit(policy, datamodule)
     return policy, datamodule
+
+
+def children() -> set[str]:
+    """Return number and command of each process that this one has started and that has not ended."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError, NotADirectoryError):
+            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1] if entry.name.isdecimal() else ""
+            if parent == str(os.getpid()):
+                found.add(f"{entry.name} {(entry / 'cmdline').read_text()}")
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    """Check that a run leaves no process but Python's resource tracker, whether it returns or raises."""
+    before = children()
+    yield
+    assert [one for one in children() - before if "resource_tracker" not in one] == []
 
 
 def test_env_timeout_is_refused_where_there_are_no_processes() -> None:
@@ -60,3 +82,18 @@ def test_run_with_env_processes_resumes_without_new_episodes(
         with caplog.at_level(logging.WARNING, logger="lightning_ding"):
             trainer.fit(DQNPolicy(small), datamodule, ckpt_path=file)
     assert "new episodes" not in caplog.text
+
+
+def test_run_leaves_no_process_when_it_returns(make_trainer: MakeTrainer, small: dict[str, Any]) -> None:
+    seen: list[set[str]] = []
+
+    class Looks(Callback):
+        def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+            seen.append(children())
+
+    datamodule = ReplayDataModule("CartPole-v1", num_envs=2, mode="async", max_env_step=32)
+    before = children()
+    make_trainer(limit_val_batches=0, callbacks=[Looks()]).fit(DQNPolicy(small), datamodule)
+    assert any("forkserver" in one for one in seen[0])
+    assert not any("forkserver" in one for one in children())
+    assert all("resource_tracker" in one for one in children() - before)

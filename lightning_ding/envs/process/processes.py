@@ -6,7 +6,6 @@ import logging
 import multiprocessing
 import time
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -18,6 +17,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from lightning_ding.envs.layout import layout_of
 from lightning_ding.envs.process.env_process import EnvProcess, Limits, gather
 from lightning_ding.envs.process.errors import EnvProcessError
+from lightning_ding.envs.process.fork_server import preload
 from lightning_ding.envs.process.shared_memory import SharedArrays
 
 START_SECONDS = 120.0  # until a new process answers; it mostly imports gymnasium and numpy
@@ -64,7 +64,7 @@ class EnvProcesses:
         self.all: list[EnvProcess] = []
         """The processes in the order of their envs."""
         if context == "forkserver":
-            _preload(self._context)
+            preload(self._context)
 
     def start(self) -> EnvDescription:
         """Start all processes, create the envs, and return the description of the first env.
@@ -204,9 +204,3 @@ def _check_spaces(descriptions: Sequence[EnvDescription]) -> None:
             if one[place] != first:
                 found = f"got {first} of env 0 and {one[place]} of env {env_id}"
                 raise EnvProcessError(f"all envs must have the same {what} space, {found}", (env_id,))
-
-
-def _preload(context: BaseContext) -> None:
-    """Make a new fork server import this package first, unless the user has chosen its imports."""
-    if getattr(forkserver._forkserver, "_preload_modules", None) == ["__main__"]:
-        context.set_forkserver_preload(["lightning_ding.envs.vector"])
