@@ -22,7 +22,7 @@ from lightning_ding.datamodules.resume import ResumableDataModule
 from lightning_ding.datamodules.trainer_setup import plain, set_up_trainer
 from lightning_ding.envs import FaultBarrier, make_vector_env
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
-from lightning_ding.envs.process.fork_server import end_fork_server
+from lightning_ding.envs.process.processes import end_fork_server
 from lightning_ding.envs.vector import (
     MODES,
     SEPARATE_MODES,

@@ -28,7 +28,7 @@ from lightning_ding.entry.trained import (
     in_one_line,
     load,
 )
-from lightning_ding.envs.maker import EnvMaker
+from lightning_ding.envs.checks import EnvMaker
 from lightning_ding.envs.named import find_env, find_wrappers
 from lightning_ding.policy import Policy
 from lightning_ding.registry import import_modules

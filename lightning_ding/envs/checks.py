@@ -1,8 +1,9 @@
-"""Checks of envs: whether they follow gymnasium's API, and whether their numbers fit into float32."""
+"""Creating single envs, and checks of them: whether they follow gymnasium's API, and their numbers fit into float32."""
 
 from __future__ import annotations
 
 import copy
+import functools
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +13,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from lightning_ding.envs.answers import (
@@ -24,8 +27,42 @@ from lightning_ding.envs.answers import (
     reset_values,
     step_values,
 )
+from lightning_ding.registry import import_modules
 
 SEED = 0
+
+
+class EnvMaker:
+    """Creates one env when called. It can be pickled, and a fingerprint of the env reads its attributes."""
+
+    def __init__(
+        self,
+        env: str | EnvSpec | Callable[..., Any],
+        wrappers: tuple[Callable[[Any], Any], ...],
+        kwargs: dict[str, Any],
+        modules: tuple[str, ...] = (),
+    ) -> None:
+        self.env, self.wrappers, self.kwargs, self.modules = env, wrappers, kwargs, modules
+        self.check_api = False
+
+    def __call__(self) -> gym.Env[Any, Any]:
+        """Return a new env, after a check of the API if ``check_api`` is set."""
+        import_modules(self.modules)
+        if self.check_api:
+            check_contract(self._make)
+        return self._make()
+
+    def _make(self) -> gym.Env[Any, Any]:
+        make = functools.partial(gym.make, self.env) if isinstance(self.env, (str, EnvSpec)) else self.env
+        env = make(**self.kwargs)
+        for wrapper in self.wrappers:
+            env = wrapper(env)
+        if isinstance(env, VectorEnv):
+            env.close()
+            raise ValueError(f'mode must be "native" with an env_id that creates a vector env, {type(env).__name__}')
+        if not isinstance(env, gym.Env):
+            raise TypeError(f"env_id must create a gymnasium.Env, got {type(env).__name__}")
+        return env
 
 
 def check_contract(make: Callable[[], gym.Env[Any, Any]]) -> None:

@@ -15,7 +15,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lightning_ding.config import require
-from lightning_ding.envs.maker import EnvMaker
+from lightning_ding.envs.checks import EnvMaker
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
 from lightning_ding.envs.process import EnvProcessError, ProcessVectorEnv
 from lightning_ding.envs.process.errors import OnEnvError

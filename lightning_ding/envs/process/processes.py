@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -17,13 +21,15 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from lightning_ding.envs.layout import layout_of
 from lightning_ding.envs.process.env_process import EnvProcess, Limits, gather
 from lightning_ding.envs.process.errors import EnvProcessError
-from lightning_ding.envs.process.fork_server import preload
 from lightning_ding.envs.process.shared_memory import SharedArrays
 
 START_SECONDS = 120.0  # until a new process answers; it mostly imports gymnasium and numpy
 FATAL = ("died", "hung")
 ANYTHING = ("raised", "died", "hung")
 MAKING = "the function that makes it"
+PRELOADED = ["lightning_ding.envs.vector"]
+"""Modules that the fork server imports, so that env processes have them."""
+_owner: list[int] = []  # the process that started the fork server, once it has
 log = logging.getLogger(__name__)
 EnvDescription = tuple[Any, Any, "dict[str, Any]", "str | None", str]
 """Observation space, action space, metadata, render mode and name of an env."""
@@ -64,7 +70,7 @@ class EnvProcesses:
         self.all: list[EnvProcess] = []
         """The processes in the order of their envs."""
         if context == "forkserver":
-            preload(self._context)
+            _preload(self._context)
 
     def start(self) -> EnvDescription:
         """Start all processes, create the envs, and return the description of the first env.
@@ -204,3 +210,27 @@ def _check_spaces(descriptions: Sequence[EnvDescription]) -> None:
             if one[place] != first:
                 found = f"got {first} of env 0 and {one[place]} of env {env_id}"
                 raise EnvProcessError(f"all envs must have the same {what} space, {found}", (env_id,))
+
+
+def _preload(context: BaseContext) -> None:
+    """Make a new fork server import this package first, unless the user has chosen its imports."""
+    if getattr(forkserver._forkserver, "_preload_modules", None) == ["__main__"]:
+        context.set_forkserver_preload(PRELOADED)
+    _owner[:] = [os.getpid()]
+
+
+def end_fork_server() -> None:
+    """End the fork server of this process, unless it has children, or the user has chosen its imports.
+
+    ``multiprocessing`` keeps it until Python ends, and has no public function for this. It starts a new one as soon as
+    one is needed. The server is killed, because it ignores SIGTERM, and ends by itself only when no process, such as a
+    worker of a data loader, has a copy of its pipe.
+    """
+    server = forkserver._forkserver
+    number, stop = getattr(server, "_forkserver_pid", None), getattr(server, "_stop", None)
+    is_ours = getattr(server, "_preload_modules", None) == PRELOADED and _owner == [os.getpid()]
+    if number is None or stop is None or not is_ours or multiprocessing.active_children():
+        return
+    with suppress(ProcessLookupError):
+        os.kill(number, signal.SIGKILL)
+    stop()

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
-from lightning_ding.envs.maker import EnvMaker
+from lightning_ding.envs.checks import EnvMaker
 from lightning_ding.envs.state.memo import NotPlainError
 
 Fingerprint = list[dict[str, str]]
