@@ -15,7 +15,6 @@ import os
 import random
 import resource
 import signal
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -33,6 +32,7 @@ from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.entry.config_file import read_config
 from tests.distributed.recorded_cartpole import ENV, recorded
 from tests.entry import runs
+from tests.processes import Forked
 
 ROLES = ("coordinator", "learner", "collector")
 PAUSES = (1.0, 6.0)  # seconds between two faults
@@ -206,7 +206,7 @@ class Chaos:
         time.sleep(self._random.uniform(*SLOW))
         self._network.delay = 0.0
 
-    def _wait_for_steps(self, steps: int, process: subprocess.Popen[str]) -> None:
+    def _wait_for_steps(self, steps: int, process: Forked) -> None:
         runs.wait_until(lambda: len(recorded(self.folder / "steps")) >= steps, process)
 
 

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import signal
-import subprocess
 import sys
 import time
 import uuid
@@ -117,7 +116,7 @@ class ParallelRun:
         config["system"] |= {"transport": "ray", "ray_address": cluster.address}
         file = folder / "run.yaml"
         file.write_text(yaml.safe_dump(config))
-        self.process: subprocess.Popen[str] = start([*PROGRAM, "--config", file, *options])
+        self.process = start([*PROGRAM, "--config", file, *options])
         self.channel = RayChannel(namespace_of(str(self.folder)), reconnect_timeout=300.0)
 
     def status(self) -> dict[str, Any]:
