@@ -18,7 +18,13 @@ import sys
 import types
 from typing import Any
 
-IMPORTED = ("torch.utils.tensorboard", "torch.distributed.optim", "torch.onnx", "lightning", "gymnasium.vector")
+IMPORTED: tuple[str, ...] = (
+    "torch.utils.tensorboard",
+    "torch.distributed.optim",
+    "torch.onnx",
+    "lightning",
+    "gymnasium.vector",
+)
 IMPORTED += ("jsonargparse", "safetensors.torch")
 
 
