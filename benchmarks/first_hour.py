@@ -32,7 +32,7 @@ from tests.docs.pages import NOT_RUN, NOT_TESTED, Block, blocks_of
 
 ROOT = Path(__file__).parents[1]
 LIMIT = 600  # seconds until a task has failed
-EXTRAS = "hub,onnx,pettingzoo,test,tracking,tune,video"
+EXTRAS = "flask,hub,onnx,pettingzoo,test,tracking,tune,video"
 """Extras that some tasks need; ``test`` for the server that takes the place of the Hugging Face hub."""
 INSTALL = f"pip install -c constraints.txt '.[{EXTRAS}]'"
 START = """import os
