@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.plugins.environments import LightningEnvironment  # type: ignore[attr-defined]
 from typing_extensions import override
 
 from lightning_ding.callbacks import BestCheckpoint

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import subprocess
 import sys
 import time
 import uuid
@@ -20,7 +21,7 @@ from ray.cluster_utils import Cluster
 
 from lightning_ding.distributed.ray import namespace_of
 from lightning_ding.distributed.ray.channel import RayChannel
-from tests.processes import start
+from tests.processes import ROOT
 
 MEMORY = 80 * 1024**2  # bytes of each object store
 SETTINGS = {
@@ -116,7 +117,14 @@ class ParallelRun:
         config["system"] |= {"transport": "ray", "ray_address": cluster.address}
         file = folder / "run.yaml"
         file.write_text(yaml.safe_dump(config))
-        self.process = start([*PROGRAM, "--config", file, *options])
+        self.process = subprocess.Popen(
+            [sys.executable, *PROGRAM, "--config", str(file), *options],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         self.channel = RayChannel(namespace_of(str(self.folder)), reconnect_timeout=300.0)
 
     def status(self) -> dict[str, Any]:

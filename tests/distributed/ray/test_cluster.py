@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests import processes
+from tests.processes import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 SCRIPT = Path(__file__).with_name("cluster_scenarios.py")
@@ -15,7 +18,12 @@ SCRIPT = Path(__file__).with_name("cluster_scenarios.py")
 def play(scenario: str, folder: Path) -> None:
     """Run a scenario; its assertions fail the test."""
     pytest.importorskip("ray")
-    processes.run(SCRIPT, scenario, folder, timeout=800.0)
+    command = [sys.executable, str(SCRIPT), scenario, str(folder)]
+    with subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
+        try:
+            assert process.wait(timeout=800.0) == 0
+        finally:
+            process.kill()
 
 
 def test_collectors_are_spread_and_a_killed_node_costs_no_acknowledged_transition(tmp_path: Path) -> None:
