@@ -158,7 +158,7 @@ def measure(roles: list[str], kills: int) -> dict[str, list[float]]:
     """Return the seconds to recover from each kill of each role, and write them after each kill."""
     found: dict[str, list[float]] = {role: [] for role in roles}
     generator = random.Random(0)
-    with TemporaryDirectory() as folder, running_cluster() as cluster, ThreadPoolExecutor() as pool:
+    with TemporaryDirectory() as folder, ThreadPoolExecutor() as pool, running_cluster() as cluster:
         observed = ObservedRun(cluster, folder, pool.submit(run_on_ray, config_of(folder)))
         for _ in range(kills):
             for role in roles:
