@@ -119,8 +119,13 @@ def kill(run: Watched, role: str, generator: random.Random) -> float:
     return time.monotonic() - start
 
 
-def measure(kills: int) -> dict[str, list[float]]:
-    """Return the seconds of each recovery by role; the roles take turns."""
+def measure(kills: int, save: Callable[[dict[str, list[float]]], None]) -> None:
+    """Kill processes of all roles in turn.
+
+    Args:
+        kills: Kills of each role.
+        save: Receives the seconds of all recoveries by role, after each kill.
+    """
     generator = random.Random(0)
     seconds: dict[str, list[float]] = {role: [] for role in ROLES}
     with TemporaryDirectory() as parent:
@@ -137,10 +142,10 @@ def measure(kills: int) -> dict[str, list[float]]:
                     for role in ROLES:
                         seconds[role].append(kill(run, role, generator))
                         print(f"{role:>12}: {seconds[role][-1]:6.1f} s", flush=True)
+                        save(seconds)
             finally:
                 process.terminate()
                 process.wait(60.0)
-    return seconds
 
 
 def main() -> None:
@@ -149,12 +154,19 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20, help="kills of each role")
     parser.add_argument("--out", type=Path, default=Path("docs/results/recovery.json"), help="JSON file")
     options = parser.parse_args()
-    seconds = measure(options.kills)
-    rows = {role: {"median": median(found), "worst": max(found), "seconds": found} for role, found in seconds.items()}
-    for role, row in rows.items():
+
+    def save(seconds: dict[str, list[float]]) -> None:
+        rows = {
+            role: {"kills": len(found), "median": median(found), "worst": max(found), "seconds": found}
+            for role, found in seconds.items()
+            if found
+        }
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps({**provenance(), "flask_fs": rows}, indent=1))
+
+    measure(options.kills, save)
+    for role, row in json.loads(options.out.read_text())["flask_fs"].items():
         print(f"{role:>12}: median {row['median']:5.1f} s, worst {row['worst']:5.1f} s")
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps({**provenance(), "flask_fs": rows}, indent=1))
     print(f"\nwritten to {options.out}")
 
 

@@ -19,6 +19,7 @@ import yaml
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.entry.config_file import read_config
+from tests.distributed.chaos import Chaos
 from tests.distributed.witness_env import CARTPOLE_ENV, ENV, numbers, taken
 from tests.entry import runs
 
@@ -135,3 +136,13 @@ def test_cartpole_is_learned_while_a_process_dies_every_five_seconds(tmp_path: P
     assert result["results"]["test/return_mean"] >= 475
     assert runs.processes_of(tmp_path) == {}
     assert subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, check=False).stdout == b""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("seed", range(3))
+def test_run_with_faults_at_random_keeps_each_step_once_and_reaches_its_return(seed: int, tmp_path: Path) -> None:
+    """SIGKILL, SIGSTOP, a slow network and a full disk, for ``CHAOS_MINUTES``."""
+    found = Chaos(tmp_path, "flask_fs", seed).run(60 * float(os.environ.get("CHAOS_MINUTES", "2")))
+    sys.stderr.write(f"{json.dumps(found)}\n")
+    assert sum(found["faults"].values()) >= 5

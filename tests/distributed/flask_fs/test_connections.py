@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -112,6 +113,23 @@ def test_flood_of_wrong_tokens_writes_few_lines_to_the_log(caplog: pytest.LogCap
         assert {ask(server, token="x" * 16) for _ in range(50)} == {401}
         lines = [one for one in caplog.records if "wrong token" in one.getMessage()]
         assert len(lines) <= 1 + time.monotonic() - start
+
+
+def test_workers_are_answered_during_a_flood_of_wrong_tokens() -> None:
+    is_over = threading.Event()
+
+    def flood() -> None:
+        while not is_over.is_set():
+            ask(server, token="x" * 16)
+
+    with serving() as server, requests.Session() as session:
+        threads = [threading.Thread(target=flood, daemon=True) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        assert {ask(server, session) for _ in range(20)} == {200}
+        is_over.set()
+        for thread in threads:
+            thread.join(10)
 
 
 def test_sparse_log_counts_the_lines_that_it_leaves_out(
