@@ -1,6 +1,6 @@
 """How many collectors a coordinator serves: simulated collectors send real messages and real blocks, without envs.
 
-    python -m benchmarks.capacity                          # every load; writes docs/results/capacity.json
+    python -m benchmarks.capacity                          # every load; writes capacity.json and .md in docs/results
     python -m benchmarks.capacity --only soak              # 1,000 collectors for 20 minutes
     python -m benchmarks.capacity --only load --transports flask_fs --collectors 1000 --periods 10
 
@@ -214,6 +214,43 @@ def show(name: str, row: dict[str, Any]) -> str:
     )
 
 
+COLUMNS = (
+    *("part", "transport", "collectors", "seconds between blocks", "blocks/s", "requests/s", "p50, ms", "p99, ms"),
+    *("CPU cores", "CPU ms per request", "memory, MiB", "longest queue", "journal, MB", "load"),
+)
+HEAD = """# Capacity of a coordinator
+
+Simulated collectors send real messages and blocks of 64 transitions of CartPole-v1, without envs. A simulated learner
+draws ten rounds a second and publishes weights every 10 s. The times are those from a block's message to its answer.
+CPU time is that of the coordinator's process for everything: blocks, heartbeats, rounds and weights.
+[Scaling](../scaling.md) explains what limits a run. `load` is the load average of the whole machine, which has two
+CPUs and other work, just before the measurement: times depend on it, CPU time per request much less.
+
+"""
+
+
+def table(rows: dict[str, Any]) -> str:
+    """Return the page with all rows."""
+    lines, commands = [], []
+    for name, row in rows.items():
+        part, transport, *load = name.split()
+        count, period = load if load else ("", "")
+        block = row["block_ms"]
+        cells = [part, f"`{transport}`", count, period, f"{row['blocks_per_second']:.1f}"]
+        cells += [f"{row['requests_per_second']:.1f}", f"{block['p50']:.0f}", f"{block['p99']:.0f}"]
+        cells += [f"{row['cpu_cores']:.2f}", f"{row['cpu_ms_per_request']:.1f}", f"{row['memory_mib']:.0f}"]
+        cells += [
+            f"{row['queue_max']:.0f}",
+            f"{row['journal_bytes_max'] / 1e6:.1f}",
+            f"{row['load']:.0f}" if "load" in row else "-",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+        if row["command"] not in commands:
+            commands.append(row["command"])
+    head = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
+    return HEAD + head + "\n".join(lines) + "\n\nMeasured with\n\n" + "\n".join(f"    {one}" for one in commands) + "\n"
+
+
 def jobs(options: argparse.Namespace) -> list[tuple[str, dict[str, Any]]]:
     """Return the name and the arguments of everything to measure."""
     loads = [
@@ -266,10 +303,12 @@ def main() -> None:
     logging.disable(logging.WARNING)  # workers that are stopped have no coordinator
     rows = json.loads(options.out.read_text())["rows"] if options.out.exists() else {}
     for name, arguments in jobs(options):
-        rows[name] = {**provenance(), **run(name, arguments, options)}
+        found = run(name, arguments, options)
+        rows[name] = {**provenance(), "load": os.getloadavg()[0], **found}
         print(show(name, rows[name]), flush=True)
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps({"rows": rows}, indent=1))
+        options.out.with_suffix(".md").write_text(table(rows))
     print(f"\nwritten to {options.out}")
     sys.exit(0 if all(row.get("is_flat", True) for row in rows.values()) else 1)
 

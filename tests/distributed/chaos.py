@@ -36,11 +36,12 @@ from tests.entry import runs
 from tests.processes import Forked
 
 ROLES = ("coordinator", "learner", "collector")
-PAUSES = (1.0, 6.0)  # seconds between two faults
+PAUSES = (2.0, 12.0)  # seconds between two faults
 STOPS = (0.5, 8.0)  # seconds for which a process is stopped; leases are shorter
 FULL = (1.0, 5.0)  # seconds for which no process can write files
 DELAYS = (0.01, 0.3)  # seconds by which the network delays all that is sent
 SLOW = (2.0, 6.0)  # seconds for which the network is slow
+START_TIMEOUT = 600.0
 SETTLING = 10.0  # seconds without faults before the end, in which every role starts again
 ACTORS = {"coordinator": "ray::CoordinatorActor", "learner": "ray::WorkerActor", "collector": "ray::WorkerActor"}
 POLICY: dict[str, Any] = {
@@ -209,7 +210,7 @@ class Chaos:
         self._network.delay = 0.0
 
     def _wait_for_steps(self, steps: int, process: Forked) -> None:
-        runs.wait_until(lambda: len(recorded(self.folder / "steps")) >= steps, process)
+        runs.wait_until(lambda: len(recorded(self.folder / "steps")) >= steps, process, START_TIMEOUT)
 
 
 def check_rows(folder: Path) -> dict[str, int]:

@@ -65,7 +65,7 @@ def test_change_whose_write_failed_is_written_before_the_next_answer(
         patch.setattr(REPLACE_TEXT, fail)
         with pytest.raises(OSError, match="No space"):
             worker.take()
-    worker.take()  # the same task again, which changes nothing
+    at_the_same_time([worker.take])  # the same task again, which changes nothing, in another thread
     run.restart()
     (task,) = run.coordinator.run.scheduler.book.running("learner")
     assert task.owner == worker.name
@@ -97,6 +97,9 @@ def test_entries_of_two_collectors_are_written_at_the_same_time_and_kept_in_both
     at_the_same_time([lambda: first.send(transitions()), send_second])
     assert sorted(run.rows()["reward"]) == [0, 1, 2, 3, 100, 101, 102, 103]
     monkeypatch.undo()
+    run.coordinator.save()
+    run.restart()
+    assert sorted(run.rows()["reward"]) == [0, 1, 2, 3, 100, 101, 102, 103]
     for collector, number in ((first, 4), (second, 104)):
         assert collector.send(transitions(first=number), seq=1)["accepted"]
     run.restart()
