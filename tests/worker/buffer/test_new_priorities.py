@@ -47,6 +47,8 @@ def priorities_of(buffer: AdvancedReplayBuffer) -> dict[int, float]:
 @pytest.mark.parametrize("alpha", [0.6, 1.0])
 @pytest.mark.parametrize("compiled", [True, False])
 def test_new_transitions_get_the_largest_priority_of_those_that_stay(alpha: float, compiled: bool) -> None:
+    if compiled:
+        pytest.importorskip("numba")
     buffer = buffer_of(4, alpha=alpha)
     buffer._tree = SumTree(4, compiled)
     buffer.push(rows(0, 1, 2, 3, priority=[1000, 1, 1, 1]))
