@@ -147,8 +147,8 @@ class Chaos:
             output, _ = process.communicate(timeout=180)
         assert process.returncode == 143, output[-5000:]
         assert self.pids() == {}, self.pids()
-        kept = {**check_rows(self.folder), "faults": dict(self.done)}
-        sys.stderr.write(f"{json.dumps(kept)}\n")
+        kept = check_rows(self.folder)
+        sys.stderr.write(f"{json.dumps({**kept, 'faults': dict(self.done)})}\n")
         goal = [f"main.max_env_step={kept['acknowledged'] + 60_000}", "main.env.stop_value=490"]
         with runs.start(self._file, "--resume", "--set", goal[0], "--set", goal[1]) as process:
             output, _ = process.communicate(timeout=1200)
@@ -157,7 +157,7 @@ class Chaos:
         assert result["env_step"] == result["counters"]["env_step"] == result["counters"]["sample"]
         assert result["results"]["test/return_mean"] >= 475, result["results"]
         assert self.pids() == {}, self.pids()
-        return {**kept, "return": result["results"]["test/return_mean"]}
+        return {**kept, "faults": dict(self.done), "return": result["results"]["test/return_mean"]}
 
     def pids(self) -> dict[int, str]:
         """Return the processes of the run by id, with their role."""

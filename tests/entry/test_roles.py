@@ -47,7 +47,7 @@ def be(role: str, folder: Path, *options: object) -> tuple[int, list[str]]:
             output, _ = process.communicate(timeout=100)
         finally:
             process.kill()
-    return process.returncode, output.splitlines()
+    return process.wait(), output.splitlines()
 
 
 def address(folder: Path) -> list[str]:
