@@ -198,7 +198,8 @@ class ResumableDataModule(RunData, LightningDataModule):
         """Log what the checkpoints of this run cannot contain."""
         trainer = cast(Trainer, self.trainer)
         is_saved = any(isinstance(callback, RunCheckpoint) for callback in trainer.callbacks)  # type: ignore[attr-defined]
-        if not is_saved or not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
+        is_silent = not trainer.is_global_zero or trainer.fast_dev_run  # type: ignore[attr-defined]
+        if self.collector is None or not is_saved or is_silent:
             return
         missing = read_collecting(*self._collecting_parts())["missing"]
         if missing is not None:

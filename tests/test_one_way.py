@@ -40,6 +40,7 @@ TO_THE_BUFFER = {
 TO_THE_LOSS = {"policy/q_learning.py", "policy/base/normaliser.py", "model/dqn.py", "model/encoder.py"}
 LOSS = "policy/dqn.py"
 BESIDE = {
+    "envs/bounds.py",  # warns of the first observations outside their space
     "envs/checks.py",  # raises an error for an observation that cannot be used
     "envs/sync.py",  # joins the observations of separate envs
     "envs/vector.py",  # resets envs

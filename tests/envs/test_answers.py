@@ -184,8 +184,8 @@ def test_exit_in_a_signal_handler_is_not_taken_for_a_fault_of_the_env() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
+@pytest.mark.usefixtures("handled_ctrl_c")
 def test_ctrl_c_is_not_taken_for_a_fault_of_the_env() -> None:
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert not is_of_env(KeyboardInterrupt())
     assert is_of_env(SystemExit(0))
     assert not is_of_env(GeneratorExit())

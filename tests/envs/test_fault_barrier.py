@@ -152,6 +152,7 @@ def test_fault_barrier_looks_into_nested_observations() -> None:
     assert env.step(0)[4]["abnormal"]
 
 
+@pytest.mark.usefixtures("handled_ctrl_c")
 def test_fault_barrier_stops_no_one_from_ending_the_process() -> None:
     env = barrier([(0, 1)], KeyboardInterrupt)  # with Python's handler of Ctrl-C it may come from the keyboard
     env.reset()

@@ -55,7 +55,7 @@ def environment_of_rank(rank: int, ranks: int, host: str, port: int) -> dict[str
     numbers = {"RANK": rank, "GROUP_RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
     numbers |= {"WORLD_SIZE": ranks, "GROUP_WORLD_SIZE": ranks, "ROLE_WORLD_SIZE": ranks, "MASTER_PORT": port}
     numbers |= {"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0}
-    texts = {"MASTER_ADDR": host, "TORCHELASTIC_RUN_ID": "ray", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    texts = {"MASTER_ADDR": host, "TORCHELASTIC_RUN_ID": "lightning_ding", "TORCHELASTIC_USE_AGENT_STORE": "True"}
     return {name: str(value) for name, value in {**numbers, **texts}.items()}
 
 

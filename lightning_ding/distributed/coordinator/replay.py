@@ -122,6 +122,10 @@ class Replay:
             raise
         finally:
             with self._lock:
+                if (
+                    self._number == entry.number > self.counts.accepted
+                ):  # it was not accepted: the next one gets its number
+                    self._number -= 1
                 del self._in_flight[sender.run_id]
                 self._lock.notify_all()
         return "accepted"
