@@ -108,7 +108,7 @@ assert process.wait() == -9, "the run had ended before it was killed"
 python train.py killed
 ```
 ```python
-whole, killed = torch.load("whole/weights.pt"), torch.load("killed/weights.pt")
+whole, killed = (torch.load(f"{run}/weights.pt", weights_only=True) for run in ("whole", "killed"))
 assert all((whole[name] == killed[name]).all() for name in whole)
 ```
 """

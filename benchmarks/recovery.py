@@ -138,11 +138,10 @@ def measure(kills: int, save: Callable[[dict[str, list[float]]], None]) -> None:
             run = Watched(folder)
             try:
                 run.wait_for(lambda now: now["train_iter"] > 200)
-                for _ in range(kills):
-                    for role in ROLES:
-                        seconds[role].append(kill(run, role, generator))
-                        print(f"{role:>12}: {seconds[role][-1]:6.1f} s", flush=True)
-                        save(seconds)
+                for role in ROLES * kills:
+                    seconds[role].append(kill(run, role, generator))
+                    print(f"{role:>12}: {seconds[role][-1]:6.1f} s", flush=True)
+                    save(seconds)
             finally:
                 process.terminate()
                 process.wait(60.0)

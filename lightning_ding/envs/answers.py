@@ -55,15 +55,18 @@ def step_values(answer: Any) -> StepValues:
 
 
 def _converted(answer: Any) -> StepValues:
-    wanted = "step() must return (observation, reward, terminated, truncated, info)"
-    good = isinstance(answer, tuple) and len(answer) == 5
-    old = "; a single `done` is the old API" if isinstance(answer, tuple) and len(answer) == 4 else ""
-    require_answer(good, f"{wanted}, got {describe(answer)}{old}; {GUIDE}")
+    if not (isinstance(answer, tuple) and len(answer) == 5):
+        old = "; a single `done` is the old API" if isinstance(answer, tuple) and len(answer) == 4 else ""
+        wanted = "step() must return (observation, reward, terminated, truncated, info)"
+        raise InvalidAnswerError(f"{wanted}, got {describe(answer)}{old}; {GUIDE}")
     obs, reward, terminated, truncated, info = answer
-    require_answer(_is_number(reward), f"the reward of step() must be a number, got {describe(reward)}")
+    if not _is_number(reward):
+        raise InvalidAnswerError(f"the reward of step() must be a number, got {describe(reward)}")
     for what, value in (("terminated", terminated), ("truncated", truncated)):
-        require_answer(_is_flag(value), f"{what} of step() must be a bool, got {describe(value)}")
-    require_answer(isinstance(info, dict), f"the info of step() must be a dict, got {describe(info)}")
+        if not _is_flag(value):
+            raise InvalidAnswerError(f"{what} of step() must be a bool, got {describe(value)}")
+    if not isinstance(info, dict):
+        raise InvalidAnswerError(f"the info of step() must be a dict, got {describe(info)}")
     return obs, float(reward), bool(terminated), bool(truncated), info
 
 
@@ -73,8 +76,8 @@ def reset_values(answer: Any) -> tuple[Any, dict[str, Any]]:
     Raises:
         InvalidAnswerError: If the answer is no tuple of 2, or the info is no dict.
     """
-    good = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)
-    require_answer(good, f"reset() must return (observation, info), got {describe(answer)}; {GUIDE}")
+    if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)):
+        raise InvalidAnswerError(f"reset() must return (observation, info), got {describe(answer)}; {GUIDE}")
     obs, info = answer
     return obs, info
 
@@ -120,8 +123,9 @@ def _check_leaf(leaf: Any, space: Any, method: str) -> None:
         except ValueError:  # lists of different lengths
             array = np.empty((), dtype=object)
         fits = array.shape == (space.shape or ()) and np.can_cast(array.dtype, space.dtype, "same_kind")
-        message = f"the observation of {method} must have shape {space.shape} and dtype {space.dtype}"
-        require_answer(fits, f"{message} for the space {space}, got {describe(leaf)}")
+        if not fits:
+            message = f"the observation of {method} must have shape {space.shape} and dtype {space.dtype}"
+            raise InvalidAnswerError(f"{message} for the space {space}, got {describe(leaf)}")
     if isinstance(space, INDICES) and not space.contains(array.astype(space.dtype)):
         raise InvalidAnswerError(f"the observation of {method} must be in {space}, got {leaf}")
 
@@ -149,7 +153,7 @@ def named_error(error: BaseException, env: gym.Env[Any, Any], env_id: int, place
         error: The exception.
         env: The env.
         env_id: Index of the env in its vector env.
-        place: What the env did, as returned by :func:`place_of`.
+        place: The step or reset of the env, as returned by :func:`place_of`.
     """
     who = f"env {env_id}, {name_of(env)},"
     if type(error) is InvalidAnswerError:
@@ -185,12 +189,6 @@ def describe(value: Any) -> str:
         return f"shape {tuple(value.shape)} and dtype {value.dtype}"
     text = repr(value)
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
-
-
-def require_answer(condition: bool, message: str) -> None:
-    """Raise ``InvalidAnswerError`` with a message unless a condition holds."""
-    if not condition:
-        raise InvalidAnswerError(message)
 
 
 def _is_number(value: Any) -> bool:

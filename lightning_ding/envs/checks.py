@@ -23,7 +23,6 @@ from lightning_ding.envs.answers import (
     InvalidAnswerError,
     name_of,
     observation_check,
-    require_answer,
     reset_values,
     step_values,
 )
@@ -89,12 +88,14 @@ def check_contract(make: Callable[[], gym.Env[Any, Any]]) -> None:
 def _check_layer(env: Any) -> None:
     for kind in ("observation_space", "action_space"):
         space = getattr(env, kind, None)
-        require_answer(isinstance(space, gym.Space), f"{kind} must be a gymnasium.Space, got {space!r}")
+        if not isinstance(space, gym.Space):
+            raise InvalidAnswerError(f"{kind} must be a gymnasium.Space, got {space!r}")
     check = observation_check(env.observation_space)
     try:
         answer = env.reset(seed=SEED)
     except TypeError as error:
-        require_answer("seed" not in str(error), f"reset() must take seed and options, got {error}; {GUIDE}")
+        if "seed" in str(error):
+            raise InvalidAnswerError(f"reset() must take seed and options, got {error}; {GUIDE}") from error
         return
     except Exception:
         return

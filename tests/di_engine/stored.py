@@ -1,4 +1,4 @@
-"""What the scripts ``make_ding_*.py`` share: random inputs, and the file with the values of all cases."""
+"""Random inputs, and the file with the values of all cases, for the scripts ``make_ding_*.py``."""
 
 from __future__ import annotations
 

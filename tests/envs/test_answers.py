@@ -1,4 +1,4 @@
-"""What an env returns is checked alike in this process and in env processes."""
+"""The values that an env returns are checked alike in this process and in env processes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from lightning_ding.envs import BrokenEnvError, EnvStepper, FaultBarrier, ProcessVectorEnv
+from lightning_ding.envs import BrokenEnvError, EnvStepper, FaultBarrier, ProcessVectorEnv, answers
 from lightning_ding.envs.answers import is_of_env
 from lightning_ding.envs.bounds import CHECKED_BATCHES, BoundsCheck, _reported
 from lightning_ding.envs.sync import _SyncVectorEnv
@@ -228,3 +229,15 @@ def test_bounds_are_only_compared_at_the_beginning() -> None:
 
     assert stepper._bounds.left == 0
     assert BoundsCheck(IndexEnv().observation_space, "Index").left == 0
+
+
+def test_unusual_answers_that_are_good_are_not_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    def describe(value: Any) -> str:
+        raise AssertionError(f"a description of {type(value)} was made for a good answer")
+
+    monkeypatch.setattr(answers, "describe", describe)
+    answer = answers.step_values((0, np.int32(1), 0, 1, {"frame": np.zeros((84, 84))}))
+    assert answer[1:4] == (1.0, False, True)
+    assert answers.reset_values((0, {})) == (0, {})
+    answers.observation_check(spaces.Box(-1, 1, (2,), np.float32))(np.zeros(2), "step()")  # of 64 bits
+    answers.observation_check(spaces.Discrete(3))(2, "step()")

@@ -209,21 +209,27 @@ class Replay:
             OSError: If a file cannot be written.
         """
         with self._snapshot_lock:
-            with self._lock:
-                self._is_saving = True
-                try:
-                    self._lock.wait_for(lambda: not self._in_flight)
-                    now = (self.counts.accepted, self.ratio.sampled)
-                    if now == self._saved_at:
-                        return
-                    self.counts.next_seq = {run: seq for run, seq in self.counts.next_seq.items() if run not in over}
-                    self.journal.write_snapshot(self.intake.state_dict(), self.intake.save_buffer)
-                finally:
-                    self._is_saving = False
-                    self._lock.notify_all()
-            self.journal.publish_snapshot()  # messages are accepted while the disk takes its time
-            self._saved_at = now
-            self.journal.delete_until(now[0])
+            saved_at = self._write_snapshot(over)
+            if saved_at is not None:
+                self.journal.publish_snapshot()  # messages are accepted while the disk takes its time
+                self._saved_at = saved_at
+                self.journal.delete_until(saved_at[0])
+
+    def _write_snapshot(self, over: set[str]) -> tuple[int, int] | None:
+        """Write a snapshot that no entry is missing in; return its counts, or None if nothing has changed."""
+        with self._lock:
+            self._is_saving = True
+            try:
+                self._lock.wait_for(lambda: not self._in_flight)
+                now = (self.counts.accepted, self.ratio.sampled)
+                if now == self._saved_at:
+                    return None
+                self.counts.next_seq = {run: seq for run, seq in self.counts.next_seq.items() if run not in over}
+                self.journal.write_snapshot(self.intake.state_dict(), self.intake.save_buffer)
+                return now
+            finally:
+                self._is_saving = False
+                self._lock.notify_all()
 
     def close(self) -> None:
         """Close what the buffer uses."""

@@ -41,7 +41,7 @@ class SampleRatio:
 
     @property
     def balance(self) -> float:
-        """Number of transitions by which learning is behind; negative if it is ahead."""
+        """Transitions that learning has yet to sample to keep the ratio; negative if it has sampled more."""
         return self.samples_per_insert * max(0, self.inserted - self.warm_up) - self.sampled
 
     @property
@@ -56,7 +56,7 @@ class SampleRatio:
         return self.inserted >= self.warm_up and within
 
     def may_insert(self, learner_waits: bool, pending: int = 0) -> bool:
-        """Return whether learning is not too far behind, or is waiting itself.
+        """Return whether learning has kept pace with collecting, or is waiting itself.
 
         Args:
             learner_waits: Whether the learner waits for more or newer data, regardless of the ratio.

@@ -196,7 +196,7 @@ class Connection(HTTPChannel):  # type: ignore[misc]
 def connection_class(token: str | None, error_task: type[ErrorTask]) -> type[Connection]:
     """Return the class of connections that refuse requests without a token as soon as their headers are there.
 
-    Otherwise anybody could make the server keep large messages in memory, and occupy its threads.
+    Without this check, a client without the token could fill the memory of the server and occupy its threads.
 
     Args:
         token: The token; None accepts every request.

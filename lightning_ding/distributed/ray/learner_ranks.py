@@ -51,7 +51,7 @@ def needs_of_learner(cfg: ParallelConfig) -> Needs:
 
 
 class LearnerRanks:
-    """The ranks of a learner, which are restarted together, because none of them can go on without the others.
+    """The ranks of a learner, which are restarted together, because none of them can continue without the others.
 
     Their resources are reserved in one placement group with the strategy PACK. Rank zero holds the store through which
     the ranks meet, in the place of torchrun's. After the death or failure of a rank, all actors are killed and others

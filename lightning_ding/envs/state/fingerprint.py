@@ -60,7 +60,7 @@ def _fingerprint(env: Any) -> dict[str, str]:
 def describe(value: Any, depth: int = 0) -> str:
     """Return a description of an argument, around which are ``depth`` objects, that does not depend on the process.
 
-    Of objects that are neither data nor functions or classes, only the class is described.
+    Objects that are neither data nor functions nor classes are described by their class alone.
     """
     below = functools.partial(describe, depth=depth + 1)
     if depth > DEPTH:

@@ -89,7 +89,7 @@ def test_a_late_answer_about_a_former_task_does_not_drop_the_next_one() -> None:
         worker.next_task()
 
         def refuse_late(message: dict[str, Any]) -> Any:
-            worker.next_task()  # meanwhile another thread has gone on
+            worker.next_task()  # another thread takes the next task
             raise LeaseLostError("it has another owner")
 
         coordinator.answers["hello"] = refuse_late

@@ -194,7 +194,7 @@ def test_collectors_that_die_again_and_again_without_any_data_end_the_run(tmp_pa
 
 def test_what_a_worker_said_while_the_coordinator_was_stopped_is_heard_before_its_lease_ends(run: Run) -> None:
     learner, collector = both(run)
-    run.clock.now += 100  # nothing ran meanwhile
+    run.clock.now += 100  # in which nothing ran
     run.coordinator.sweep()
     run.elapse(14)
     assert collector.send(transitions())["accepted"]
@@ -403,7 +403,7 @@ def test_old_weights_go_and_a_serial_only_rises(run: Run) -> None:
     assert run.store.get(told["handle"]).tensors["weight"].tolist() == [30]
     assert collector.call("get_policy", policy_id=policy_id, serial=3)["handle"] is None
     run.restart()
-    assert learner.publish(25) == 4  # it went on from an older checkpoint
+    assert learner.publish(25) == 4  # it continued from an older checkpoint
     assert collector.call("get_policy", policy_id=policy_id, serial=3)["policy_version"] == 25
 
 

@@ -1,4 +1,4 @@
-"""What a test does with a real cluster, in a separate process: ``cluster_scenarios.py SCENARIO FOLDER``."""
+"""Plays a scenario in a real cluster, in a separate process: ``cluster_scenarios.py SCENARIO FOLDER``."""
 
 from __future__ import annotations
 
