@@ -21,8 +21,13 @@ import numpy as np
 
 from benchmarks.intervals import Array, interquartile_mean, interval, text
 
-LABELS = {"ours": "lightning_ding", "peer": "Stable-Baselines3, zoo", "tianshou": "Tianshou, examples"}
-COLOURS = {"ours": "tab:blue", "peer": "tab:orange", "tianshou": "tab:green"}
+LABELS = {
+    "ours": "lightning_ding",
+    "peer": "Stable-Baselines3, zoo",
+    "sbx": "SBX, zoo",
+    "tianshou": "Tianshou, examples",
+}
+COLOURS = {"ours": "tab:blue", "peer": "tab:orange", "sbx": "tab:red", "tianshou": "tab:green"}
 POINTS = 100  # number of points of a curve
 AXES = ("env steps", "seconds of training")
 HOME = ("dqn_cartpole", "td3_pendulum")  # experiments of the figure on the home page
@@ -51,7 +56,7 @@ HEAD = (
 )
 START = "---\nhide: [toc]\n---\n\n# Learning\n"
 COMMANDS = """`python -m benchmarks.learn --only EXPERIMENT --sides SIDE` makes a row; the side is `ours`, `peer` for
-Stable-Baselines3 or `tianshou`. `python -m benchmarks.curves` makes this page.
+Stable-Baselines3, `sbx` or `tianshou`. `python -m benchmarks.curves` makes this page.
 
 | experiment | implementation | commits |
 |---|---|---|"""
@@ -59,9 +64,9 @@ NOTES = """## How to read the tables
 
 * Experiment: an algorithm on an env, with the settings of `benchmarks/proofs.py`. Peers have the tuned settings that
   their project publishes.
-* Return: each run keeps its best policy. The return is the mean of 20 greedy episodes of that policy, which were not
-  used to choose it; of all seeds, the interquartile mean and its 95 % interval by the bootstrap. The JSON files in
-  `docs/results/learn` have the return of each seed.
+* Return: each run keeps its best policy. The return is the mean of 100 greedy episodes of that policy, or of 20 where
+  the JSON file has no `n_test`; none of them was used to choose it. Of all seeds, it is the interquartile mean and its
+  95 % interval by the bootstrap. The JSON files in `docs/results/learn` have the return of each seed.
 * Seeds that passed: seeds whose return is at least the required one. If the required return is "below" a number, seeds
   whose return is less: these experiments leave out what the env needs, which is a memory, or hindsight
   (`dqn_bitflip`), or a reward model (`dqn_mountaincar`). `a2c_defaults_*` and `impala_cartpole` must also have

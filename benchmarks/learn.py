@@ -8,7 +8,7 @@
     python -m benchmarks.curves                         # draws docs/results/learning/*.svg, and writes learning.md
 
 Each run is a separate process with one torch thread. Evaluations are 20 greedy episodes at regular env steps, and
-their time is not counted. A run's result is its best policy's mean over 20 other greedy episodes.
+their time is not counted. A run's result is its best policy's mean over 100 other greedy episodes.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Any
 
-from benchmarks import proofs, tianshou_side, zoo
+from benchmarks import proofs, sbx_side, tianshou_side, zoo
 from benchmarks.proofs import PROOFS, Proof, Run
 from lightning_ding.config import deep_merge
 
-N_EPISODE = 20  # episodes of an evaluation
-PEERS: dict[str, Any] = {"peer": zoo, "tianshou": tianshou_side}
+PEERS: dict[str, Any] = {"peer": zoo, "sbx": sbx_side, "tianshou": tianshou_side}
 """Modules with ``has``, ``settings`` and ``train``; ``peer`` is Stable-Baselines3."""
 SIDES = ("ours", *PEERS)
 ARGUMENTS = ("ENV_KWARGS", "EVAL_ENV_KWARGS", "NORM_OBS", "WRAPPERS")
@@ -80,14 +79,18 @@ def train(proof: Proof, seed: int) -> Run:
         config = deep_merge(config, {"reward_model": {"data_path": expert}})
     seed_everything(seed)
     policy = policy_class(config)
-    datamodule = datamodule_class(
-        proof.env_id,
-        **data,
-        num_envs=proof.num_envs or getattr(module, "NUM_ENVS", proofs.NUM_ENVS),
-        seed=seed,
-        max_env_step=proof.budget,
-        rounds_per_epoch=_rounds(policy, proof.eval_every),
-        n_evaluator_episode=N_EPISODE,
+    plan = proof.plan
+    datamodule, test = (
+        datamodule_class(
+            proof.env_id,
+            **data,
+            num_envs=proof.num_envs or getattr(module, "NUM_ENVS", proofs.NUM_ENVS),
+            seed=seed,
+            max_env_step=plan.budget,
+            rounds_per_epoch=_rounds(policy, plan.eval_every),
+            n_evaluator_episode=n_episode,
+        )
+        for n_episode in (plan.n_episode, plan.n_test)
     )
     with TemporaryDirectory() as folder:
         quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
@@ -95,8 +98,9 @@ def train(proof: Proof, seed: int) -> Run:
         trainer = Trainer(accelerator="cpu", default_root_dir=folder, callbacks=callbacks, **quiet)
         trainer.fit(policy, datamodule)
         best = getattr(trainer.checkpoint_callback, "best_model_path", None)
-        (scores,) = trainer.test(policy, datamodule, ckpt_path=best, verbose=False)
-    return {"seed": seed, "seconds": curve[-1][1], "final": float(scores["test/return_mean"]), "curve": curve}
+        (scores,) = trainer.test(policy, test, ckpt_path=best, verbose=False)
+    final = float(scores["test/return_mean"])
+    return {"seed": seed, "seconds": curve[-1][1], "final": final, "n_test": plan.n_test, "curve": curve}
 
 
 def _rounds(policy: Any, env_steps: int) -> int:
@@ -110,7 +114,7 @@ def run_one(name: str, side: str, seed: int, budget: int) -> Run:
     proof = dataclasses.replace(PROOFS[name], budget=budget)
     if side == "ours":
         return train(proof, seed)
-    run: Run = PEERS[side].train(proof.recipe, proof.env_id, proof.budget, proof.eval_every, N_EPISODE, seed)
+    run: Run = PEERS[side].train(proof.recipe, proof.env_id, proof.plan, seed)
     return run
 
 
@@ -236,8 +240,8 @@ def main() -> None:
         nargs="+",
         choices=SIDES,
         default=["ours", "peer"],
-        help="implementations to run: this project, Stable-Baselines3 as 'peer' and Tianshou; peers only where they "
-        "have the algorithm and their project has settings for the env (default: ours peer)",
+        help="implementations to run: this project, Stable-Baselines3 as 'peer', SBX and Tianshou; peers only where "
+        "they have the algorithm and their project has settings for the env (default: ours peer)",
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--budget", type=int, help="number of env steps; by default that in benchmarks/proofs.py")

@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -146,7 +145,7 @@ def side_of(run: dict[str, Any]) -> str:
 def save(name: str, run: dict[str, Any], result: Path) -> None:
     """Write a run to the result file; runs of other algorithms, implementations and seeds in it are kept."""
     record: dict[str, Any] = json.loads(result.read_text()) if result.is_file() else {}
-    how = {"command": " ".join(["python -m benchmarks.offline", *sys.argv[1:]]), "commit": commit()}
+    how = {"command": f"python -m benchmarks.offline --only {name} --side {side_of(run)}", "commit": commit()}
     how |= {"time": time.strftime("%Y-%m-%d %H:%M:%S"), "machine": machine()}
     kept = {(side_of(one), one["seed"]): one for one in [*record.get(name, []), {**run, **how}]}
     record[name] = [kept[place] for place in sorted(kept)]

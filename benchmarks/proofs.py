@@ -6,7 +6,9 @@ import importlib.util
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
+
+from typing_extensions import NotRequired
 
 from lightning_ding.config import deep_merge
 
@@ -20,7 +22,30 @@ class Run(TypedDict):
     seed: int
     seconds: float  # of training, without evaluations
     final: float  # mean return of the best policy over greedy episodes that were not used to choose it
+    n_test: NotRequired[int]  # number of these episodes; 20 where it is missing
     curve: list[tuple[int, float, float]]  # env step, seconds of training, mean return of greedy episodes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Length of a run, and its greedy episodes."""
+
+    budget: int
+    """Env steps."""
+    eval_every: int
+    """Env steps between two evaluations."""
+    n_episode: int = 20
+    """Episodes of an evaluation."""
+    n_test: int = 100
+    """Episodes that test the best policy."""
+
+
+def start_seeds(stage: Literal["eval", "test"], seed: int) -> int:
+    """Return the seed of a peer's first env of an evaluation or of the test; env i has i more.
+
+    No two runs have an episode in common, as no two runs of this project have.
+    """
+    return {"eval": 1_000_000, "test": 2_000_000}[stage] + 10_000 * seed
 
 
 @dataclass(frozen=True)
@@ -56,9 +81,9 @@ class Proof:
     """Require a return below ``bar`` instead: the task needs something that the algorithm does not have."""
 
     @property
-    def eval_every(self) -> int:
-        """Env steps between two evaluations."""
-        return max(1, self.budget // self.evaluations)
+    def plan(self) -> Plan:
+        """Length of a run and its evaluations."""
+        return Plan(self.budget, max(1, self.budget // self.evaluations))
 
     def config(self) -> dict[str, Any]:
         """Return the config of the policy: the recipe's with the overrides, that never stops before the budget."""

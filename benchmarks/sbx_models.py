@@ -18,7 +18,7 @@ ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 def run_dqn(w: DQNWorkload) -> Result:
     """Train DQN; SBX has no double Q-learning."""
-    sbx = _sbx()
+    sbx = sbx_package()
     model = sbx.DQN(
         "MlpPolicy",
         _envs(w.env_id, w.num_envs),
@@ -36,7 +36,7 @@ def run_dqn(w: DQNWorkload) -> Result:
 
 def run_sac(w: SACWorkload) -> Result:
     """Train SAC."""
-    sbx = _sbx()
+    sbx = sbx_package()
     rates = {"learning_rate": w.actor_learning_rate, "qf_learning_rate": w.learning_rate}
     model = sbx.SAC("MlpPolicy", _envs(w.env_id, 1), tau=w.tau, **rates, **_replay(w))
     return _timed(model, w.warm_up + 10, w.env_steps)
@@ -44,7 +44,7 @@ def run_sac(w: SACWorkload) -> Result:
 
 def run_redq(w: REDQWorkload) -> Result:
     """Train SAC with many critics; SBX's targets take the smallest value of all of them."""
-    sbx = _sbx()
+    sbx = sbx_package()
     replay = _replay(w)
     replay["policy_kwargs"] |= {"n_critics": w.critics}
     model = sbx.SAC(
@@ -62,7 +62,7 @@ def run_redq(w: REDQWorkload) -> Result:
 
 def run_ppo(w: PPOWorkload) -> Result:
     """Train PPO."""
-    sbx = _sbx()
+    sbx = sbx_package()
     model = sbx.PPO(
         "MlpPolicy",
         _envs(w.env_id, w.num_envs),
@@ -83,7 +83,8 @@ def run_ppo(w: PPOWorkload) -> Result:
     return _timed(model, w.rollout, w.env_steps)
 
 
-def _sbx() -> Any:
+def sbx_package() -> Any:
+    """Return SBX, which computes with one thread."""
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD}"
     import sbx
 

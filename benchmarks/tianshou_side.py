@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.proofs import Run
+from benchmarks.proofs import Plan, Run, start_seeds
 
 QUANTILES = {
     "num_envs": 10,
@@ -106,15 +106,13 @@ def settings(algorithm: str, env_id: str) -> dict[str, Any]:
     return SETTINGS[algorithm][env_id]
 
 
-def train(algorithm: str, env_id: str, budget: int, eval_every: int, n_episode: int, seed: int) -> Run:
+def train(algorithm: str, env_id: str, plan: Plan, seed: int) -> Run:
     """Train with Tianshou's trainer, and return the curve and the score of the best policy.
 
     Args:
         algorithm: A key of ``SETTINGS``.
         env_id: A key below it.
-        budget: Env steps, those of the warm-up included.
-        eval_every: Env steps between two evaluations.
-        n_episode: Greedy episodes of an evaluation.
+        plan: Length of the run, the warm-up included, and its evaluations.
         seed: Seed of the networks, the envs and the replay.
     """
     os.environ["TQDM_DISABLE"] = "1"  # Tianshou shows a progress bar of each update otherwise
@@ -130,9 +128,9 @@ def train(algorithm: str, env_id: str, budget: int, eval_every: int, n_episode: 
     learner = BUILDERS[algorithm](given, envs)
     replay = VectorReplayBuffer(given["buffer_size"], given["num_envs"])
     collector: Any = Collector(learner, envs, replay, exploration_noise=True)
-    curve = Curve(learner.policy, env_id, eval_every, n_episode, seed)
+    curve = Curve(learner.policy, env_id, plan, seed)
     collector.reset()
-    warm_up = min(given["warm_up"], budget)
+    warm_up = min(given["warm_up"], plan.budget)
     if warm_up:
         with policy_within_training_step(learner.policy):
             collector.collect(n_step=warm_up, random=given.get("random_warm_up", False))
@@ -148,7 +146,7 @@ def train(algorithm: str, env_id: str, budget: int, eval_every: int, n_episode: 
         OffPolicyTrainerParams(
             training_collector=collector,
             max_epochs=1,
-            epoch_num_steps=budget - warm_up,
+            epoch_num_steps=plan.budget - warm_up,
             collection_step_num_env_steps=given["collect_steps"],
             batch_size=given["batch_size"],
             update_step_num_gradient_steps_per_sample=given["update_per_step"],
@@ -157,7 +155,7 @@ def train(algorithm: str, env_id: str, budget: int, eval_every: int, n_episode: 
             show_progress=False,
         )
     )
-    return curve.finish(max(budget, collector.collect_step))
+    return curve.finish(max(plan.budget, collector.collect_step))
 
 
 class Curve:
@@ -166,29 +164,27 @@ class Curve:
     Args:
         policy: A policy of Tianshou.
         env_id: Env of the evaluations.
-        eval_every: Env steps between two evaluations.
-        n_episode: Greedy episodes of an evaluation.
+        plan: Length of the run and its evaluations.
         seed: Seed of the run.
     """
 
-    def __init__(self, policy: Any, env_id: str, eval_every: int, n_episode: int, seed: int) -> None:
-        self.policy, self.env_id, self.eval_every, self.seed = policy, env_id, eval_every, seed
-        self.n_episode = n_episode
-        self.envs = make_envs(env_id, n_episode, 10_000 + seed)
+    def __init__(self, policy: Any, env_id: str, plan: Plan, seed: int) -> None:
+        self.policy, self.env_id, self.plan, self.seed = policy, env_id, plan, seed
+        self.envs = make_envs(env_id, plan.n_episode, start_seeds("eval", seed))
         self.points: list[tuple[int, float, float]] = []
-        self.due, self.best, self.weights = eval_every, -float("inf"), copy.deepcopy(policy.state_dict())
+        self.due, self.best, self.weights = plan.eval_every, -float("inf"), copy.deepcopy(policy.state_dict())
         self.seconds, self.began = 0.0, time.perf_counter()
 
     def reach(self, env_step: int) -> None:
         """Evaluate if the next evaluation is due after so many env steps."""
         if env_step >= self.due:
-            self.due += self.eval_every * (1 + (env_step - self.due) // self.eval_every)
+            self.due += self.plan.eval_every * (1 + (env_step - self.due) // self.plan.eval_every)
             self.evaluate(env_step)
 
     def evaluate(self, env_step: int) -> None:
         """Add a point to the curve."""
         self.seconds += time.perf_counter() - self.began
-        score = greedy_return(self.policy, self.envs, self.n_episode)
+        score = greedy_return(self.policy, self.envs, self.plan.n_episode)
         self.points.append((env_step, self.seconds, score))
         if score > self.best:
             self.best, self.weights = score, copy.deepcopy(self.policy.state_dict())
@@ -199,8 +195,10 @@ class Curve:
         if not self.points or self.points[-1][0] < env_step:
             self.evaluate(env_step)
         self.policy.load_state_dict(self.weights)
-        final = greedy_return(self.policy, make_envs(self.env_id, self.n_episode, 20_000 + self.seed), self.n_episode)
-        return {"seed": self.seed, "seconds": self.points[-1][1], "final": final, "curve": self.points}
+        n_test, seconds = self.plan.n_test, self.points[-1][1]
+        test_envs = make_envs(self.env_id, n_test, start_seeds("test", self.seed))
+        final = greedy_return(self.policy, test_envs, n_test)
+        return {"seed": self.seed, "seconds": seconds, "final": final, "n_test": n_test, "curve": self.points}
 
 
 def greedy_return(policy: Any, envs: Any, n_episode: int) -> float:

@@ -24,13 +24,14 @@ HEAD = (
 )
 NOTES = (
     "Return: interquartile mean over seeds, and its 95 % interval by the bootstrap, of the mean return of greedy "
-    "episodes; of the best policy, on episodes that were not used to choose it, and of the final policy after "
-    "offline learning. Intervals that do not overlap name the side with the higher return; with one seed there is no "
-    "interval. Length: env steps, or updates of offline learning; both numbers where they differ. Seconds: median "
-    "over the seeds, without evaluations; ratio: those of this project divided by those of the peer, so below 1 this "
-    "project is faster. Settings are those that each project publishes, so a row compares settings as well as code: "
-    "Tianshou's examples on CartPole stop at a return of 195 or less, and are run here for as long as this project. "
-    "Seconds are rough where a run shared its cores; the JSON files have each run's command, commit, time and machine."
+    "episodes; of the best policy, on episodes that were not used to choose it (100, or 20 where the JSON file has no "
+    "`n_test`), and of the final policy after offline learning. Intervals that do not overlap name the side with the "
+    "higher return; with one seed there is no interval. Length: env steps, or updates of offline learning; both "
+    "numbers where they differ. Seconds: median over the seeds, without evaluations; ratio: those of this project "
+    "divided by those of the peer, so below 1 this project is faster. Settings are those that each project publishes, "
+    "so a row compares settings as well as code: Tianshou's examples on CartPole stop at a return of 195 or less, and "
+    "are run here for as long as this project. Seconds are rough where a run shared its cores; the JSON files have "
+    "each run's command, commit, time and machine."
 )
 
 

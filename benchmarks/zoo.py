@@ -10,9 +10,10 @@ from __future__ import annotations
 import copy
 import importlib
 import time
+from collections.abc import Callable
 from typing import Any
 
-from benchmarks.proofs import Run
+from benchmarks.proofs import Plan, Run, start_seeds
 
 WIDE = {"net_arch": [256, 256]}
 Q_LEARNER = {
@@ -151,39 +152,65 @@ def settings(algorithm: str, env_id: str) -> dict[str, Any]:
     return ZOO[algorithm][env_id]
 
 
-def train(algorithm: str, env_id: str, budget: int, eval_every: int, n_episode: int, seed: int) -> Run:
+def train(algorithm: str, env_id: str, plan: Plan, seed: int) -> Run:
     """Train with Stable-Baselines3, and return its curve and the score of its best policy.
 
     Args:
         algorithm: A key of ``ZOO``.
         env_id: A key below it.
-        budget: Env steps.
-        eval_every: Env steps between two evaluations.
-        n_episode: Greedy episodes of an evaluation.
+        plan: Length of the run and its evaluations.
         seed: Seed of the policy, the envs and the replay.
+    """
+
+    def copy_weights(policy: Any) -> Any:
+        return copy.deepcopy(policy.state_dict())
+
+    def load_weights(policy: Any, weights: Any) -> None:
+        policy.load_state_dict(weights)
+
+    model = _make(algorithm, env_id, seed)
+    return run(model, env_id, plan, seed, copy_weights, load_weights)
+
+
+def run(
+    model: Any,
+    env_id: str,
+    plan: Plan,
+    seed: int,
+    copy_weights: Callable[[Any], Any],
+    load_weights: Callable[[Any, Any], None],
+) -> Run:
+    """Train a model with the interface of Stable-Baselines3, and return its curve and the score of its best policy.
+
+    Args:
+        model: The model, with its envs.
+        env_id: Env of the evaluations.
+        plan: Length of the run and its evaluations.
+        seed: Seed of the run.
+        copy_weights: Function that returns a copy of the weights of a policy.
+        load_weights: Function that gives a policy such weights.
     """
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
 
-    model = _make(algorithm, env_id, seed)
-    eval_env = make_vec_env(env_id, n_episode, seed=10_000 + seed)  # one episode in each
+    eval_env = make_vec_env(env_id, plan.n_episode, seed=start_seeds("eval", seed))  # one episode in each
     curve: list[tuple[int, float, float]] = []
     best: dict[str, Any] = {"score": -float("inf")}
 
     def score_on(env: Any, normaliser: Any) -> float:
         env = _as_in_training(env, normaliser)
-        return float(evaluate_policy(model, env, n_episode, deterministic=True)[0])  # type: ignore[arg-type, unused-ignore]
+        return float(evaluate_policy(model, env, env.num_envs, deterministic=True)[0])  # type: ignore[arg-type, unused-ignore]
 
     class Curve(BaseCallback):  # type: ignore[misc, unused-ignore]  # Any where it is not installed
         """Evaluates at regular env steps, with the clock standing still."""
 
         def _on_training_start(self) -> None:
-            self.seconds, self.began, self.due = 0.0, time.perf_counter(), eval_every
+            self.seconds, self.began, self.due = 0.0, time.perf_counter(), plan.eval_every
 
         def _on_step(self) -> bool:
             if self.num_timesteps >= self.due:
-                self.due += eval_every
+                self.due += plan.eval_every
                 self.evaluate()
             return True
 
@@ -197,13 +224,14 @@ def train(algorithm: str, env_id: str, budget: int, eval_every: int, n_episode: 
             score = score_on(eval_env, normaliser)
             curve.append((self.num_timesteps, self.seconds, score))
             if score > best["score"]:
-                best.update(score=score, weights=copy.deepcopy(model.policy.state_dict()), normaliser=normaliser)
+                best.update(score=score, weights=copy_weights(model.policy), normaliser=normaliser)
             self.began = time.perf_counter()
 
-    model.learn(budget, Curve())
-    model.policy.load_state_dict(best["weights"])
-    final = score_on(make_vec_env(env_id, n_episode, seed=20_000 + seed), best["normaliser"])
-    return {"seed": seed, "seconds": curve[-1][1], "final": final, "curve": curve}
+    model.learn(plan.budget, Curve())
+    load_weights(model.policy, best["weights"])
+    test_env = make_vec_env(env_id, plan.n_test, seed=start_seeds("test", seed))
+    final = score_on(test_env, best["normaliser"])
+    return {"seed": seed, "seconds": curve[-1][1], "final": final, "n_test": plan.n_test, "curve": curve}
 
 
 def _as_in_training(env: Any, normaliser: Any) -> Any:
@@ -217,13 +245,12 @@ def _as_in_training(env: Any, normaliser: Any) -> Any:
     return env
 
 
-def _make(algorithm: str, env_id: str, seed: int) -> Any:
+def arguments(algorithm: str, env_id: str, seed: int) -> dict[str, Any]:
+    """Return the arguments of a model of Stable-Baselines3 or SBX: the zoo's values, the envs and the seed."""
     import numpy as np
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.noise import NormalActionNoise
     from stable_baselines3.common.vec_env import VecNormalize
-    from torch import nn
-    from torch.optim import Adam
 
     options = copy.deepcopy(ZOO[algorithm][env_id])
     env = make_vec_env(env_id, options.pop("n_envs", 1), seed=seed)
@@ -232,20 +259,26 @@ def _make(algorithm: str, env_id: str, seed: int) -> Any:
             options[name] = _falling(float(value.removeprefix("lin_")))
     if options.pop("normalize", False):
         env = VecNormalize(env, gamma=options["gamma"])
-    network = options.pop("policy_kwargs", {})
+    if "noise_std" in options:
+        (width,) = env.action_space.shape or (0,)
+        options["action_noise"] = NormalActionNoise(np.zeros(width), np.full(width, options.pop("noise_std")))
+    return {"policy": "MlpPolicy", **options, "env": env, "seed": seed}
+
+
+def _make(algorithm: str, env_id: str, seed: int) -> Any:
+    from torch import nn
+    from torch.optim import Adam
+
+    options = arguments(algorithm, env_id, seed)
+    network = options.setdefault("policy_kwargs", {})
     if "activation_fn" in network:
         network["activation_fn"] = getattr(nn, network["activation_fn"])
     if algorithm != "a2c":  # which has RMSprop; the fused Adam gives the same numbers, faster, as this project's does
         network |= {"optimizer_class": Adam, "optimizer_kwargs": {"fused": True, **ADAM.get(algorithm, {})}}
-    if "noise_std" in options:
-        (width,) = env.action_space.shape or (0,)
-        options["action_noise"] = NormalActionNoise(np.zeros(width), np.full(width, options.pop("noise_std")))
     package, name = (
         ("sb3_contrib", CONTRIB[algorithm]) if algorithm in CONTRIB else ("stable_baselines3", algorithm.upper())
     )
-    model_class = getattr(importlib.import_module(package), name)
-    policy = options.pop("policy", "MlpPolicy")
-    return model_class(policy, env, **options, policy_kwargs=network, device="cpu", seed=seed)
+    return getattr(importlib.import_module(package), name)(**options, device="cpu")
 
 
 def _falling(start: float) -> Any:

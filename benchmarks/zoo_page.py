@@ -42,8 +42,9 @@ them is below the tables.
 ENVS = """
 ## Envs
 
-Each run chooses its best policy by its evaluations. The return is the mean of 20 other greedy episodes of that policy;
-the table has the interquartile mean over seeds and its 95 % interval by the bootstrap. These runs do not end early at a
+Each run chooses its best policy by its evaluations. The return is the mean of 100 other greedy episodes of that policy,
+or of 20 where the JSON file has no `n_test`; the table has the interquartile mean over seeds and its 95 % interval by
+the bootstrap. These runs do not end early at a
 `stop_value`.
 
 | entry | algorithm | env | return | seeds | env steps |

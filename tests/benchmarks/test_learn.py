@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from benchmarks import curves, learn, proofs, zoo
-from benchmarks.proofs import PROOFS, RECIPES
+from benchmarks.proofs import PROOFS, RECIPES, Plan
 from lightning_ding.worker import InteractionSerialEvaluator
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ def test_proof_of_a_tiny_budget_is_recorded_drawn_and_listed(tmp_path: Path, mon
     learn.main()
     record = json.loads((tmp_path / "dqn_cartpole.json").read_text())
     (run,) = record["ours"]["runs"]
-    assert run["seed"] == 3
+    assert (run["seed"], run["n_test"]) == (3, 100)
     assert [step for step, _, _ in run["curve"]] == [576, 640]  # 512 steps of warm-up, and rounds of 64
     assert 0 < run["curve"][0][1] < run["curve"][1][1] == run["seconds"]
     assert "--budget 640" in run["command"]
@@ -44,6 +44,24 @@ def test_proof_of_a_tiny_budget_is_recorded_drawn_and_listed(tmp_path: Path, mon
         r"^\| dqn_cartpole \| lightning_ding \| [\d.]+ \| 475 \| 0 of 1 \| 640 \| - \| - \|", page, re.MULTILINE
     )
     assert "\nIn 0 of 1 experiments, every seed passed" in page
+
+
+def test_best_policy_is_tested_on_a_hundred_episodes_and_evaluated_on_twenty(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    evaluate = InteractionSerialEvaluator.run
+
+    def count(self: Any, episodes: Any, *arguments: Any, **kwargs: Any) -> Any:
+        found.append(len(episodes))
+        return evaluate(self, episodes, *arguments, **kwargs)
+
+    monkeypatch.setattr(InteractionSerialEvaluator, "run", count)
+    learn.train(dataclasses.replace(PROOFS["dqn_cartpole"], budget=640), seed=0)
+    assert found == [20, 20, 100]
+
+
+def test_no_two_runs_of_a_peer_have_an_episode_in_common() -> None:
+    firsts = [proofs.start_seeds(stage, seed) for stage in ("eval", "test") for seed in range(20)]
+    assert len({first + i for first in firsts for i in range(100)}) == 100 * len(firsts)
 
 
 def test_evaluations_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +149,7 @@ def test_axis_of_returns_of_every_env_with_limits_is_within_what_is_possible() -
 @pytest.mark.slow
 def test_peer_evaluates_at_regular_steps_and_at_the_end() -> None:
     pytest.importorskip("stable_baselines3")  # of the extra `bench`
-    run = zoo.train("dqn", "CartPole-v1", budget=250, eval_every=100, n_episode=2, seed=0)
+    run = zoo.train("dqn", "CartPole-v1", Plan(250, 100, n_episode=2, n_test=3), seed=0)
     assert [step for step, _, _ in run["curve"]][:2] == [100, 200]
     assert run["seconds"] == run["curve"][-1][1]
     assert 1 <= run["final"] <= 500

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import learn, offline, tianshou_offline, tianshou_side, zoo
-from benchmarks.proofs import PROOFS
+from benchmarks import learn, offline, sbx_side, tianshou_offline, tianshou_side, zoo
+from benchmarks.proofs import PROOFS, Plan
 
 
 def test_each_experiment_has_the_peers_with_settings_for_its_env() -> None:
@@ -20,6 +20,8 @@ def test_each_experiment_has_the_peers_with_settings_for_its_env() -> None:
         "redq_pendulum"
     }
     assert {"recurrent_ppo_no_velocity", "crossq_pendulum", "tqc_pendulum", "qrdqn_cartpole"} <= found["peer"]
+    continuous = {f"{kind}_pendulum" for kind in ("ppo", "sac", "td3", "ddpg", "tqc", "crossq")}
+    assert found["sbx"] == continuous | {"ppo_cartpole", "dqn_cartpole"}
     assert not {"dqn_defaults_cartpole", "ppo_no_velocity", "pg_cartpole"} & found["peer"]
 
 
@@ -70,7 +72,7 @@ def test_offline_peer_has_the_data_set_of_each_algorithm() -> None:
 @pytest.mark.parametrize(("kind", "env_id"), [(kind, env) for kind, by in tianshou_side.SETTINGS.items() for env in by])
 def test_tianshou_evaluates_at_regular_steps_and_at_the_end(kind: str, env_id: str) -> None:
     pytest.importorskip("tianshou")  # of the extra `bench`
-    run = tianshou_side.train(kind, env_id, budget=1100, eval_every=500, n_episode=2, seed=0)
+    run = tianshou_side.train(kind, env_id, Plan(1100, 500, n_episode=2, n_test=3), seed=0)
     steps = [step for step, _, _ in run["curve"]]
     assert steps[-1] in range(1100, 1111)
     assert len(steps) in (2, 3)  # the warm-up may take the place of the first evaluation
@@ -93,5 +95,25 @@ def test_tianshou_learns_from_scaled_actions() -> None:
 def test_peer_with_normalised_observations_is_evaluated_with_those_of_training() -> None:
     pytest.importorskip("sb3_contrib")  # of the extra `bench`
     env_id = PROOFS["recurrent_ppo_no_velocity"].env_id
-    run = zoo.train("recurrent_ppo", env_id, budget=512, eval_every=256, n_episode=2, seed=0)
+    run = zoo.train("recurrent_ppo", env_id, Plan(512, 256, n_episode=2, n_test=3), seed=0)
     assert [step for step, _, _ in run["curve"]] == [256, 512]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "env_id"), [("dqn", "CartPole-v1"), ("tqc", "Pendulum-v1")])
+def test_sbx_is_tested_with_the_weights_of_its_best_evaluation(kind: str, env_id: str) -> None:
+    pytest.importorskip("sbx")  # of the extra `bench`
+    run = sbx_side.train(kind, env_id, Plan(1024, 256, n_episode=2, n_test=3), seed=0)
+    assert [step for step, _, _ in run["curve"]] == [256, 512, 768, 1024]
+
+
+def test_weights_of_sbx_are_restored() -> None:
+    class Policy:
+        def __init__(self) -> None:
+            self.actor_state, self.qf_state, self.noise_key = "first actor", "first critic", "key"
+
+    policy = Policy()
+    kept = sbx_side._states(policy)
+    policy.actor_state, policy.qf_state, policy.noise_key = "later actor", "later critic", "later key"
+    sbx_side._load_states(policy, kept)
+    assert vars(policy) == {"actor_state": "first actor", "qf_state": "first critic", "noise_key": "later key"}
