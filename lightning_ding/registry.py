@@ -12,6 +12,10 @@ from lightning_ding.config import nearest
 T = TypeVar("T", bound=Callable[..., Any])
 
 
+class NotRegisteredError(KeyError):
+    """A name that no entry of a registry has."""
+
+
 class Registry(Generic[T]):
     """A table of classes or functions by name.
 
@@ -26,10 +30,10 @@ class Registry(Generic[T]):
         ...     def __init__(self, radius): self.radius = radius
         >>> shapes.build("round", radius=2).radius
         2
-        >>> shapes.get("rund")
+        >>> shapes.get("rund")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ...
-        KeyError: "no shape is registered as 'rund'; did you mean 'round'? Registered: round"
+        lightning_ding.registry.NotRegisteredError: "no shape is registered as 'rund'; did you mean 'round'? ...
     """
 
     def __init__(self, kind: str, home: str | None = None) -> None:
@@ -63,14 +67,14 @@ class Registry(Generic[T]):
         """Return the entry called ``name``.
 
         Raises:
-            KeyError: If the name is unknown; the message lists all registered names.
+            NotRegisteredError: If the name is unknown; the message lists all registered names.
         """
         self._load()
         if name not in self._entries:
             known = ", ".join(sorted(self._entries))
             hint = nearest(str(name), self._entries)
             hint = f"{hint} " if hint.startswith("did") else ""
-            raise KeyError(f"no {self.kind} is registered as {name!r}; {hint}Registered: {known}")
+            raise NotRegisteredError(f"no {self.kind} is registered as {name!r}; {hint}Registered: {known}")
         return self._entries[name]
 
     def build(self, name: str, *args: Any, **kwargs: Any) -> Any:

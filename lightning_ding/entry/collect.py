@@ -25,11 +25,12 @@ from lightning_ding.datamodules import Dataset, save_dataset
 from lightning_ding.datamodules.dataset_files import check_target
 from lightning_ding.entry.lightning_cli import policy_class
 from lightning_ding.entry.serial_cli import CommandParser
-from lightning_ding.entry.trained import env_of_run, in_one_line, load
+from lightning_ding.entry.trained import add_policy_options, env_of_run, in_one_line, load, naming_the_option
 from lightning_ding.envs import Pausable, make_vector_env
 from lightning_ding.modes import CollectMode
 from lightning_ding.policy import Policy
 from lightning_ding.policy.random import random_collect_mode
+from lightning_ding.registry import import_modules
 from lightning_ding.worker import create_serial_collector
 
 
@@ -62,7 +63,7 @@ def _parser() -> CommandParser:
     parser.add_argument("--greedy", action="store_true", help="act as in evaluations, without exploration")
     parser.add_argument("--random", action="store_true", help="take random actions, without a checkpoint")
     parser.add_argument("--env_id", help="another env than that of the run, or the env of --random")
-    parser.add_argument("--policy", help="name or dotted path of the policy, if the checkpoint does not tell it")
+    add_policy_options(parser)
     parser.add_argument("--num_envs", type=int, default=8, help="envs that are played at the same time")
     parser.add_argument("--seed", type=int, default=0, help="seed of the envs and of the exploration")
     return parser
@@ -78,6 +79,7 @@ def collect(
     policy: str | None = None,
     num_envs: int = 8,
     seed: int = 0,
+    import_names: Sequence[str] = (),
 ) -> Dataset:
     """Play whole episodes with the policy of a checkpoint, write them, and return them.
 
@@ -91,6 +93,7 @@ def collect(
         policy: Name or dotted path of the policy; None reads it from the checkpoint.
         num_envs: Number of envs, >= 1.
         seed: Seed of envs and exploration, >= 0.
+        import_names: Modules to import first, which register the policy, its network or its encoder.
 
     Raises:
         ValueError: If an argument is out of its range, the checkpoint names no policy or no env, the policy acts on
@@ -103,9 +106,11 @@ def collect(
     require((ckpt is None) == random, "ckpt", "a checkpoint, or None with random actions", ckpt)
     require(not (greedy and random), "greedy", "False with random actions", greedy)
     check_target(out)
+    import_modules(import_names)
     if policy is not None:
-        _check_acts_alone(policy_class(policy))
-    found = None if ckpt is None else load(ckpt, policy)
+        with naming_the_option():
+            _check_acts_alone(policy_class(policy))
+    found = None if ckpt is None else load(ckpt, policy, import_names)
     arguments = {} if found is None else found.trained_in
     env = _make_env(arguments, env_id, min(num_envs, n_episode), seed)
     seeds = np.random.SeedSequence([seed, 1])

@@ -66,6 +66,7 @@ def enjoy(
     seed: int = 0,
     env_id: str | None = None,
     policy: str | None = None,
+    import_names: Sequence[str] = (),
 ) -> list[tuple[float, Path | None]]:
     """Play whole episodes with the policy of a checkpoint, in a window or for a video.
 
@@ -77,6 +78,7 @@ def enjoy(
         seed: Seed of the episodes and of the exploration, >= 0.
         env_id: Env to play; None means that of the run's evaluations.
         policy: Name or dotted path of the policy; None reads it from the checkpoint.
+        import_names: Modules to import first, which register the policy, its network or its encoder.
 
     Returns:
         The return of each episode, and the path of its video.
@@ -91,7 +93,7 @@ def enjoy(
     require(video is None or video.endswith(SUFFIXES), "video", f"a path that ends in {' or '.join(SUFFIXES)}", video)
     if video is not None:
         import_extra("moviepy" if video.endswith(".mp4") else "PIL.Image")
-    loaded = load(ckpt, policy)
+    loaded = load(ckpt, policy, import_names)
     env = make_env(env_of_run(loaded.trained_in, env_id, evaluation=True), "human" if video is None else "rgb_array")
     try:
         loaded.build(env.observation_space, env.action_space)

@@ -61,6 +61,7 @@ def evaluate(
     max_episode_steps: int | None = None,
     env_id: str | None = None,
     policy: str | None = None,
+    import_names: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Play whole episodes with the policy of a checkpoint, and return their statistics.
 
@@ -73,6 +74,7 @@ def evaluate(
         max_episode_steps: Env steps after which an episode is cut off, >= 1; None for no limit but that of the env.
         env_id: Env to play; None means that of the run's evaluations.
         policy: Name or dotted path of the policy; None reads it from the checkpoint.
+        import_names: Modules to import first, which register the policy, its network or its encoder.
 
     Returns:
         The statistics of :func:`statistics`; ``returns`` and ``lengths`` of the E episodes; ``length_mean``,
@@ -86,7 +88,7 @@ def evaluate(
     for name, number in (("episodes", episodes), ("num_envs", num_envs)):
         require(number >= 1, name, ">= 1", number)
     require(seed >= 0, "seed", ">= 0", seed)
-    loaded = load(ckpt, policy)
+    loaded = load(ckpt, policy, import_names)
     described = env_of_run(loaded.trained_in, env_id, evaluation=True)
     env = make_vector_env(num_envs=min(num_envs, episodes), autoreset="disabled", **described._asdict())
     try:

@@ -37,4 +37,4 @@ def main(arguments: Sequence[str]) -> None:
 
 def _export(options: Any) -> Path:
     output = options.output or FORMATS[options.format]
-    return load(options.ckpt, options.policy).export(output, options.format)
+    return load(options.ckpt, options.policy, options.import_names).export(output, options.format)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from lightning_ding.entry.lightning_cli import is_refusal, line_of, policy_class
 from lightning_ding.entry.serial_cli import CommandParser
 from lightning_ding.envs.wrapper_names import as_list, for_evaluation
 from lightning_ding.policy import Policy, load_policy
+from lightning_ding.registry import NotRegisteredError, import_modules
 
 
 class EnvOfRun(NamedTuple):
@@ -24,19 +26,35 @@ class EnvOfRun(NamedTuple):
     import_names: tuple[str, ...]
 
 
-def load(ckpt: str | Path, name: str | None = None) -> Policy[Any]:
+def load(ckpt: str | Path, name: str | None = None, import_names: Sequence[str] = ()) -> Policy[Any]:
     """Return the policy of a checkpoint or of a safetensors file, as :func:`load_policy` does.
+
+    Modules that the file names are not imported for this, because a file is data.
 
     Args:
         ckpt: The file.
         name: Name or dotted path of the policy; None reads it from the file.
+        import_names: Modules to import first, which register policies, networks or encoders.
 
     Raises:
         ValueError: If there is no such file, or it names no policy.
-        KeyError: If there is no policy of that name.
+        NotRegisteredError: If the policy, its network or its encoder is of a class that is not registered.
+        ImportError: If a module cannot be imported.
     """
     require(Path(ckpt).is_file(), "ckpt", "the path of a checkpoint", str(ckpt))
-    return load_policy(ckpt, None if name is None else policy_class(name))
+    import_modules(import_names)
+    with naming_the_option():
+        return load_policy(ckpt, None if name is None else policy_class(name))
+
+
+@contextmanager
+def naming_the_option() -> Iterator[None]:
+    """Name the option that imports modules in errors of unregistered names."""
+    try:
+        yield
+    except NotRegisteredError as error:
+        way = "import_names (--import_names MODULE) imports a module of yours that registers it"
+        raise NotRegisteredError(f"{error.args[0]}; {way}") from error
 
 
 def env_of_run(arguments: Mapping[str, Any], env_id: str | None = None, evaluation: bool = False) -> EnvOfRun:
@@ -76,8 +94,20 @@ def command_parser(command: str, description: str | None, has_env: bool = True) 
     parser.add_argument("ckpt", help="checkpoint of a run, or a safetensors file of a policy")
     if has_env:
         parser.add_argument("--env_id", help="another env than that of the run")
-    parser.add_argument("--policy", help="name or dotted path of the policy, if the checkpoint does not tell it")
+    add_policy_options(parser)
     return parser
+
+
+def add_policy_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which classes the policy of a checkpoint needs."""
+    parser.add_argument("--policy", help="name or dotted path of the policy, if the checkpoint does not tell it")
+    parser.add_argument(
+        "--import_names",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="module to import first, which registers the policy, its network or its encoder; repeat it for several",
+    )
 
 
 def in_one_line(run: Callable[[], Any]) -> Any:

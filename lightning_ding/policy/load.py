@@ -13,7 +13,7 @@ from lightning_ding.config import MARK, require
 from lightning_ding.policy.base.policy import Policy
 from lightning_ding.policy.base.saved_state import SPACES, set_spaces
 from lightning_ding.policy.base.weights_file import read_weights
-from lightning_ding.registry import POLICY_REGISTRY
+from lightning_ding.registry import POLICY_REGISTRY, NotRegisteredError
 
 LONG_RUN = 10**12
 """Env steps after which every schedule of exploration has reached its end."""
@@ -28,7 +28,8 @@ def load_policy(path: str | Path, policy_class: type[Policy[Any]] | None = None)
 
     Raises:
         ValueError: If the file is neither, or names no policy.
-        KeyError: If there is no policy of that name.
+        NotRegisteredError: If the policy, its network or its encoder is of a class that is not registered. Import the
+            module that registers it first.
     """
     allowed = "the path of a checkpoint or of a safetensors file"
     require(Path(path).is_file(), "path", allowed, str(path))
@@ -59,11 +60,15 @@ def class_of(saved: Mapping[str, Any]) -> type[Policy[Any]]:
     """Return the class that the content of a checkpoint names.
 
     Raises:
-        ValueError: If it names none that is registered.
+        ValueError: If it names none.
+        NotRegisteredError: If the class is not registered.
     """
     mark = saved["hyper_parameters"].get("cfg", {}).get(MARK, "")
     known = {f"{POLICY_REGISTRY.get(one).__name__}Dict": one for one in POLICY_REGISTRY}
-    require(mark in known, "policy", "the name of the policy, because the checkpoint does not tell it", mark or None)
+    require(bool(mark), "policy", "the name of the policy, because the checkpoint does not tell it", None)
+    if mark not in known:
+        name = mark.removesuffix("Dict")
+        raise NotRegisteredError(f"the checkpoint is of the policy class {name!r}, which is not registered")
     return POLICY_REGISTRY.get(known[mark])  # type: ignore[no-any-return]
 
 

@@ -1,0 +1,113 @@
+"""Commands for trained policies of the user's module: its policy class, and its encoder."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from lightning_ding.entry.cli import main
+from lightning_ding.entry.evaluate import evaluate
+from lightning_ding.policy import DQNPolicy, load_policy
+from tests.docs.pages import as_before
+from tests.policy.saved import write_checkpoint
+
+MODULE = """
+import torch
+from lightning_ding.policy import DQNPolicy
+from lightning_ding.registry import ENCODER_REGISTRY, POLICY_REGISTRY
+
+
+@ENCODER_REGISTRY.register("own_linear")
+class LinearEncoder(torch.nn.Linear):
+    def __init__(self, obs_shape, hidden_size_list=None, activation="relu"):
+        super().__init__(obs_shape, 8)
+        self.output_size = 8
+
+
+@POLICY_REGISTRY.register("own_dqn")
+class OwnDQN(DQNPolicy):
+    '''DQN by another name.'''
+"""
+SPACES = (spaces.Box(-5, 5, (4,), np.float32), spaces.Discrete(2))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yield a folder with files of two policies and the module that they need, which is not imported."""
+    (tmp_path / "own_classes.py").write_text(MODULE)
+    with as_before(tmp_path, monkeypatch):
+        own = importlib.import_module("own_classes")
+        encoded = DQNPolicy({"model": {"encoder": "own_linear"}}).build(*SPACES)
+        for name, policy in (("encoder", encoded), ("policy", own.OwnDQN({}).build(*SPACES))):
+            write_checkpoint(policy, tmp_path / f"{name}.ckpt")
+            policy.export(tmp_path / f"{name}.safetensors", "safetensors")
+    with as_before(tmp_path, monkeypatch):
+        assert "own_classes" not in sys.modules
+        yield tmp_path
+
+
+COMMANDS = {
+    "evaluate": ["--episodes", "1", "--env_id", "CartPole-v1"],
+    "enjoy": ["--video", "own.gif", "--env_id", "CartPole-v1"],
+    "export": ["--format", "safetensors", "--output", "copy.safetensors"],
+    "collect": ["--out", "own.npz", "--n_episode", "1", "--env_id", "CartPole-v1"],
+}
+"""Commands that take a checkpoint, and options of a tiny use of each."""
+UNREGISTERED = {
+    "encoder.ckpt": "no encoder is registered as 'own_linear'",
+    "encoder.safetensors": "no encoder is registered as 'own_linear'",
+    "policy.ckpt": "the checkpoint is of the policy class 'OwnDQN', which is not registered",
+    "policy.safetensors": "no policy is registered as 'own_dqn'",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_uses_classes_of_the_module_that_it_imports(command: str, folder: Path) -> None:
+    for file in UNREGISTERED if command == "export" else ["encoder.ckpt"]:  # whose loading is that of all commands
+        main([command, file, *COMMANDS[command], "--import_names", "own_classes"])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_unregistered_class_is_one_line_that_names_the_option(
+    command: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file, message in UNREGISTERED.items():
+        with pytest.raises(SystemExit) as end:
+            main([command, file, *COMMANDS[command]])
+        (line,) = capsys.readouterr().err.splitlines()
+        assert end.value.code == 2
+        assert line.startswith(f"error: {message}")
+        assert line.endswith("import_names (--import_names MODULE) imports a module of yours that registers it")
+        assert "own_classes" not in sys.modules
+
+
+def test_modules_are_imported_before_the_name_of_a_policy_is_looked_up(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--policy", "own_dqn", "--import_names", "json", "--import_names", "own_classes", "--json"]
+    main(["evaluate", "policy.ckpt", *COMMANDS["evaluate"], *options])
+    found = json.loads(capsys.readouterr().out)
+    assert found["policy"] == "OwnDQN"
+    assert evaluate("policy.ckpt", 1, env_id="CartPole-v1", policy="own_classes.OwnDQN")["returns"] == found["returns"]
+
+
+def test_missing_module_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command, options in COMMANDS.items():
+        with pytest.raises(SystemExit):
+            main([command, "policy.ckpt", *options, "--import_names", "own_clases"])
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: import_names: cannot import 'own_clases'")
+
+
+def test_loading_in_python_needs_the_import_first(folder: Path) -> None:
+    with pytest.raises(KeyError, match="policy class 'OwnDQN', which is not registered"):
+        load_policy("policy.ckpt")
+    importlib.import_module("own_classes")
+    assert type(load_policy("policy.ckpt")).__name__ == "OwnDQN"
