@@ -3,6 +3,7 @@
     python -m benchmarks.offline                                        # makes the data sets and trains on them
     python -m benchmarks.offline --only_data                            # only makes the data sets
     python -m benchmarks.offline --only td3_bc iql                      # these algorithms, five seeds each
+    python -m benchmarks.offline --only bc_cartpole                     # bc on episodes of an expert on CartPole-v1
     python -m benchmarks.offline --keep config                          # what the file lacks
     python -m benchmarks.offline --side tianshou --only td3_bc cql      # Tianshou's, on the same data
     python -m benchmarks.offline --table                                # docs/results/offline.json as a table
@@ -11,7 +12,8 @@ The data set of Pendulum-v1 is 50,000 transitions that a SAC policy makes, with 
 env steps of ``recipes/sac.py``. That of CartPole-v1 is 200 episodes of a QR-DQN policy after 10,000 of the 50,000 env
 steps of ``recipes/qrdqn.py``. The demonstrations of ``benchmarks/learn.py`` are 20 greedy episodes of a DQN policy
 after all 50,000 env steps of ``recipes/dqn.py``; those of the expert that ``gail`` imitates are 10 of them. Every
-algorithm makes the updates of its recipe, with its settings. Its result is the mean return of the final policy, not of
+algorithm makes the updates of its recipe, with its settings; ``bc_cartpole`` is ``bc`` with those of ``recipes/bc.py``
+on the demonstrations of 20 greedy episodes. The result is the mean return of the final policy, not of
 the best one, over 100 greedy episodes: with data alone one could not choose.
 """
 
@@ -42,9 +44,13 @@ RESULT = Path("docs/results/offline.json")
 ALGORITHMS = {
     **dict.fromkeys(("bc", "td3_bc", "iql", "awac", "cql"), "pendulum"),
     "discrete_cql": "cartpole",
-    "dt": "cartpole_best",
+    "dt": "cartpole",
+    "bc_cartpole": "cartpole_best",
 }
-"""The data set of each algorithm."""
+"""The data set of each run."""
+OTHER_ENVS = {"bc_cartpole": ("bc", "CartPole-v1")}
+"""Runs with the settings of an algorithm's recipe on another env: the algorithm and the env; other runs are named as
+their algorithm."""
 LABELS = {"ours": "lightning_ding", "tianshou": "Tianshou, examples"}
 QUIET: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
 
@@ -72,19 +78,26 @@ def make_data(name: str, folder: Path) -> Path:
     return file
 
 
+def recipe_of(name: str) -> tuple[str, Any, str]:
+    """Return the algorithm of a run, the module of its recipe, and the env."""
+    algorithm, env_id = OTHER_ENVS.get(name, (name, None))
+    recipe = proofs.load(algorithm)
+    return algorithm, recipe, env_id or recipe.ENV_ID
+
+
 def train(name: str, file: Path, seed: int) -> dict[str, Any]:
-    """Return the result of one seed of an algorithm."""
+    """Return the result of one seed of a run."""
     from lightning import Trainer, seed_everything
 
     from lightning_ding.datamodules import OfflineDataModule
     from lightning_ding.policy import create_policy
 
-    recipe = proofs.load(name)
+    algorithm, recipe, env_id = recipe_of(name)
     seed_everything(seed)
-    policy = create_policy({"type": name, **recipe.CONFIG})
+    policy = create_policy({"type": algorithm, **recipe.CONFIG})
     arguments: dict[str, Any] = {"seed": seed, "n_evaluator_episode": N_EVALUATION, "evaluator_env_num": 10}
     arguments |= {"norm_obs": recipe.NORM_OBS, "norm_reward": recipe.NORM_REWARD}
-    datamodule = OfflineDataModule(str(file), recipe.ENV_ID, max_train_iter=recipe.MAX_TRAIN_ITER, **arguments)
+    datamodule = OfflineDataModule(str(file), env_id, max_train_iter=recipe.MAX_TRAIN_ITER, **arguments)
     trainer = Trainer(accelerator="cpu", limit_val_batches=0, enable_checkpointing=False, **QUIET)
     start = time.perf_counter()
     trainer.fit(policy, datamodule)
@@ -107,8 +120,8 @@ def train_peer(name: str, file: Path, seed: int) -> dict[str, Any]:
 
 
 def settings_of(name: str, side: str) -> dict[str, Any]:
-    """Return the settings of an algorithm, with the number of updates of ours, as JSON has them."""
-    ours = {**proofs.load(name).CONFIG, "updates": updates_of(name)}
+    """Return the settings of a run, with the number of updates of ours, as JSON has them."""
+    ours = {**recipe_of(name)[1].CONFIG, "updates": updates_of(name)}
     config = ours if side == "ours" else tianshou_offline.SETTINGS[name]
     settings: dict[str, Any] = json.loads(json.dumps(config))
     return settings
@@ -133,8 +146,8 @@ def is_made(name: str, side: str, seed: int, keep: str, result: Path) -> bool:
 
 
 def updates_of(name: str) -> int:
-    """Return the number of updates of an algorithm, those of its recipe."""
-    return int(proofs.load(name).MAX_TRAIN_ITER)
+    """Return the number of updates of a run, those of its recipe."""
+    return int(recipe_of(name)[1].MAX_TRAIN_ITER)
 
 
 def side_of(run: dict[str, Any]) -> str:
@@ -172,7 +185,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=FOLDER, help="folder of the data set")
     parser.add_argument("--only_data", action="store_true", help="make the data sets, and train nothing")
-    parser.add_argument("--only", nargs="+", choices=ALGORITHMS, help="algorithms to train; by default all")
+    parser.add_argument("--only", nargs="+", choices=ALGORITHMS, help="runs to make; by default all")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4], help="seeds of each")
     parser.add_argument(
         "--keep", choices=KEEP, default="none", help="which runs in the file are not repeated (default: %(default)s)"

@@ -1,10 +1,11 @@
-"""Decision Transformer on CartPole-v1: learns from episodes of a trained DQN policy, which explores a little.
+"""Decision Transformer on CartPole-v1: learns from episodes of a QR-DQN policy after only 10,000 env steps.
 
-    python recipes/dqn.py
-    lightning-ding collect runs/dqn_cartpole/version_0/checkpoints/best.ckpt --out cartpole.npz --n_episode 100
+    python recipes/qrdqn.py --max-env-step 10000
+    lightning-ding collect runs/qrdqn_cartpole/version_0/checkpoints/last.ckpt --out cartpole.npz --n_episode 200
     python recipes/dt.py cartpole.npz
 
-Evaluates the policy after 1,500 updates on 20 greedy episodes, and prints the mean return in the data too.
+Evaluates the policy, which is asked for 500 steps, after 1,500 updates on 20 greedy episodes, and prints the mean
+return in the data too.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, cast
 from gymnasium import spaces
 
 from lightning_ding import rl
-from lightning_ding.config import require
+from lightning_ding.config import moved, require
 from lightning_ding.policy.base.config import NetworkConfig
 from lightning_ding.policy.base.policy import ConfigT, Policy
 from lightning_ding.policy.base.spaces import ActionBounds, actor_shapes, obs_shape
@@ -21,6 +21,10 @@ from lightning_ding.policy.base.spaces import ActionBounds, actor_shapes, obs_sh
 @dataclass(frozen=True, kw_only=True)
 class ActorModelConfig(NetworkConfig):
     """The network of an actor, with or without a critic."""
+
+    MOVED: ClassVar[dict[str, str]] = NetworkConfig.MOVED | moved(
+        core="this algorithm has no memory; recurrent_ppo is PPO with recurrent layers",
+    )
 
     action_shape: Any = None
     """Number of actions or dimensions; one number for each dimension of a multi-discrete action; action_type_shape

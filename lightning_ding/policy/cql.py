@@ -1,12 +1,15 @@
 """CQL: SAC on a data set, with critics that are low for actions that are not in the data.
 
 Paper: Kumar et al. 2020, eq. 4 and appendix F (https://arxiv.org/abs/2006.04779), the variant CQL(H) with importance
-sampling; constants are those of the authors' code for locomotion. DI-engine's ``min_q_version`` 3 is this variant.
+sampling. DI-engine's ``min_q_version`` 3 is this variant. ``min_q_weight``, ``num_actions`` and the step sizes of the
+actor and the critics are those of the authors' code for locomotion.
 
-Where this differs: actions have noise of their own for each update; ``with_q_entropy`` is False as in DI-engine and
-the authors' code, so the entropy does not count in targets; the multiplier of ``with_lagrange`` has its own optimizer
-with the critics' step size, and steps after the critics. Importance-sampling weights weigh the temporal-difference
-error only.
+Where this differs: the authors' code has networks of three layers of 256 units, learns the multiplier
+(``with_lagrange``) with a threshold of 5, steps the temperature with 1e-4, and lets the actor imitate the data in its
+first 40,000 updates. Here networks have two layers, ``with_lagrange`` is False with a threshold of 10, the
+temperature's step size is 3e-4, and there is no imitation. ``with_q_entropy`` is False as in DI-engine and the authors'
+code, so the entropy does not count in targets; the multiplier has a separate optimizer with the critics' step size, and
+steps after the critics. Importance-sampling weights weigh the temporal-difference error only.
 
 Shapes: B batch, A dimensions of an action, E critics, N actions of each kind.
 """

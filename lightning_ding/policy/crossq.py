@@ -5,8 +5,10 @@ Paper: Bhatt et al. 2024 (https://arxiv.org/abs/1902.05605); batch renormalisati
 its statistics cover both distributions; the values of the next actions are the target.
 
 Where this differs: as in SAC, see ``sac``. The next actions come from the actor with its running statistics, as do the
-values in the actor's loss, as in the authors' code. Under DDP each rank normalises by the statistics of its own
-minibatch; the running statistics take the mean over the ranks.
+values in the actor's loss, as in the authors' code. The temperature's step size is SAC's 3e-4, and its optimizer has
+the betas (0.5, 0.999) of the others; SBX, which has the authors' implementation, trains it with the actor's step size
+of 1e-3 and Adam's default betas. Under DDP each rank normalises by the statistics of its own minibatch; the running
+statistics take the mean over the ranks.
 
 Shapes: B batch, E critics.
 """

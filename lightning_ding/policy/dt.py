@@ -4,10 +4,11 @@ Paper: Chen et al. 2021, algorithm 1 (https://arxiv.org/abs/2106.01345).
 
 Where this differs: an encoder reads the observation before its token; a sub-sequence that is shorter than the context,
 at an episode's end, is followed by padding, not preceded by it, which attention to earlier tokens never reads. The
-context of an env is one row of a tensor. Options are named as in DI-engine and have its defaults, but for
-``wt_decay``, ``clip_grad_norm_p`` and ``warmup_steps``, which are ``learn.optimizer.weight_decay``,
-``learn.grad_clip_norm`` and ``learn.lr_scheduler`` here. Without ``rtg_target`` it is ``rtg_scale``. Continuous actions
-are in normalised units, [-1, 1] in every dimension.
+context of an env is one row of a tensor. The loss is a sum over the real steps divided by ``context_len`` times the
+number of sub-sequences, not their mean, so a step has the same weight in all minibatches. Options are named as in
+DI-engine and have its defaults, but for ``wt_decay``, ``clip_grad_norm_p`` and ``warmup_steps``, which are
+``learn.optimizer.weight_decay``, ``learn.grad_clip_norm`` and ``learn.lr_scheduler`` here. If ``rtg_target`` is None,
+evaluations ask for the return ``rtg_scale``. Continuous actions are in normalised units, [-1, 1] in every dimension.
 
 Shapes: B batch, T steps of a sub-sequence, K steps of a context, N envs, A actions or dimensions of an action.
 """
@@ -39,6 +40,10 @@ from lightning_ding.worker_config import CollectorConfig, ReplayBufferConfig
 @dataclass(frozen=True, kw_only=True)
 class DTModelConfig(NetworkConfig):
     """The network: an encoder of observations and a causal transformer."""
+
+    MOVED: ClassVar[dict[str, str]] = NetworkConfig.MOVED | moved(
+        core="the memory of this algorithm is its last context_len steps; r2d2 and recurrent_ppo have recurrent layers",
+    )
 
     action_shape: int | None = None
     """Number of actions or dimensions; None means that it is taken from the env."""
@@ -185,8 +190,8 @@ class DTPolicy(ActorPolicy[DTConfig]):
                 and ``mask``, True where a step is real. All with leading axes (T, B).
 
         Returns:
-            The mean over the real steps of the cross entropy of discrete actions, or of the squared error of
-            continuous ones in normalised units; and ``total_loss`` to report, a detached scalar.
+            The sum over the real steps of the cross entropy of discrete actions, or of the squared error of continuous
+            ones in normalised units, divided by ``context_len`` B; and ``total_loss`` to report, a detached scalar.
         """
         names = ("obs", "action", "return_to_go", "timestep", "mask")
         obs, action, return_to_go, timestep, mask = (
@@ -197,8 +202,7 @@ class DTPolicy(ActorPolicy[DTConfig]):
             error = (logit - self._normalised(action)).square().mean(-1)
         else:
             error = F.cross_entropy(logit.flatten(0, 1), action.flatten(), reduction="none").view_as(timestep)
-        weight = mask.to(error)
-        loss = (error * weight).sum() / weight.sum()
+        loss = (error * mask).sum() / (self.config.context_len * len(mask))
         return loss, {"total_loss": loss.detach()}
 
     def _logits(self, obs: Any, action: Tensor, return_to_go: Tensor, timestep: Tensor) -> Tensor:

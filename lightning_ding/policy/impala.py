@@ -5,9 +5,11 @@ Paper: Espeholt et al. 2018 (https://arxiv.org/abs/1802.01561), sections 4.1 and
 Where this differs: collecting and learning take turns, so the distance between the policies comes from the replay
 buffer and from several updates a round. Unrolls begin at uniformly drawn transitions of the buffer, and end with their
 episode, or after ``unroll_len`` steps; the paper and DI-engine cut an episode at multiples of that length. A time limit
-and the end of an unroll bootstrap from the true next observation. The loss is a mean over the real steps of a
-minibatch, not a sum. ``lambda_`` multiplies the trace coefficients (remark 2); the paper's value is 1, the default is
-DI-engine's. The optimizer is Adam, which DI-engine uses too, instead of RMSProp.
+and the end of an unroll bootstrap from the true next observation. The loss is not a sum over steps, but this sum
+divided by ``unroll_len`` times the number of unrolls, so a real step has the same weight in all minibatches.
+``lambda_`` multiplies the trace coefficients (remark 2); the paper's value is 1. DI-engine is the source of the
+defaults of ``lambda_``, ``learning_rate``, ``entropy_weight`` and the bounds of the ratios, and of the optimizer Adam
+instead of RMSProp.
 
 Shapes: T steps of an unroll, B unrolls of a minibatch.
 """
@@ -142,7 +144,8 @@ class IMPALAPolicy(OnPolicyPolicy[IMPALAConfig]):
                 the true next observation of the last step of each unroll, leading axis (B,).
 
         Returns:
-            The loss, and detached scalars: ``total_loss``, ``policy_loss``, ``value_loss``, ``entropy_loss``.
+            The loss, and detached scalars: ``total_loss``, ``policy_loss``, ``value_loss``, ``entropy_loss``. Each is a
+            sum over the real steps, divided by ``unroll_len`` B.
         """
         learn, mask = self.config.learn, batch["mask"]
         obs, action = (nested.apply(lambda x: x.flatten(0, 1), batch[name]) for name in ("obs", "action"))
@@ -150,7 +153,7 @@ class IMPALAPolicy(OnPolicyPolicy[IMPALAConfig]):
         distribution = self._distribution(output["logit"], obs)
         log_prob, value = distribution.log_prob(action).view(mask.shape), output["value"].view(mask.shape)
         found = self._vtrace(batch, log_prob.detach(), value.detach())
-        weight = mask / mask.sum()
+        weight = mask.to(value) / (self.config.unroll_len * mask.shape[1])
         policy_loss = -(weight * log_prob * found.advantage).sum()
         value_loss = (weight * (value - found.target).square()).sum()
         entropy = (weight * distribution.entropy().view(mask.shape)).sum()

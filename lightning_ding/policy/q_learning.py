@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lightning_ding import nested, rl
-from lightning_ding.config import require
+from lightning_ding.config import moved, require
 from lightning_ding.modes import not_implemented
 from lightning_ding.policy.base.config import NetworkConfig
 from lightning_ding.policy.base.spaces import discrete_action, obs_shape
@@ -32,6 +32,10 @@ from lightning_ding.worker_config import ReplayBufferConfig
 @dataclass(frozen=True, kw_only=True)
 class QLearningModelConfig(NetworkConfig):
     """A Q-network: an encoder and a head."""
+
+    MOVED: ClassVar[dict[str, str]] = NetworkConfig.MOVED | moved(
+        core="this algorithm learns from single transitions; r2d2 is Q-learning with recurrent layers",
+    )
 
     action_start: int | Sequence[int] | None = None
     """Smallest action of a Discrete space, or of each dimension; None means the env's, or 0 without an env."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from lightning_ding import rl
-from lightning_ding.config import require
+from lightning_ding.config import moved, require
 from lightning_ding.modes import not_implemented
 from lightning_ding.policy.base.config import NetworkConfig
 from lightning_ding.policy.base.spaces import ActionBounds, continuous_action, obs_shape
@@ -30,6 +30,10 @@ from lightning_ding.worker_config import ReplayBufferConfig
 @dataclass(frozen=True, kw_only=True)
 class ActorAndCriticsConfig(NetworkConfig):
     """The actor and the critics, of any kind of actions and any number of critics."""
+
+    MOVED: ClassVar[dict[str, str]] = NetworkConfig.MOVED | moved(
+        core="this algorithm learns from single transitions; recurrent_ppo, from rollouts, has recurrent layers",
+    )
 
     actor_head_hidden_size: int = 256
     """Width of the actor's hidden layers, >= 1."""

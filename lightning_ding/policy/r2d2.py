@@ -6,9 +6,12 @@ rescaled values, n-step double Q-learning and priorities of sequences, section 2
 
 Where this differs: a sequence may begin at any step, and one that begins with its episode has no burn-in, because its
 state is exact; so the first steps of an episode are learned from too. A sequence has ``nstep - 1`` more steps than
-``burnin_step + learn_unroll_len``, so that every step that is learned from has a whole n-step return; DI-engine learns
-from ``nstep`` fewer instead. A time limit bootstraps from the value of the true final observation, with the state that
-leads to it. All envs explore with one epsilon. The network reads observations only, not the last action and reward.
+``burnin_step + learn_unroll_len``, so that every step that is learned from has a whole n-step return; in DI-engine a
+sequence has no further steps, and its last ``nstep`` ones are not learned from. The exponents of the priorities and of
+the importance-sampling weights are those of the buffer, 0.6 and 0.4, where the paper has 0.9 and 0.6. The target
+follows softly (``target_theta`` 0.001), where the paper copies the network every 2,500 updates. A time limit bootstraps
+from the value of the true final observation, with the state that leads to it. All envs explore with one epsilon. The
+network reads observations only, not the last action and reward.
 
 Shapes: T steps of a sequence, B sequences, A actions, S size of a state.
 """

@@ -6,10 +6,13 @@ Paper: Chen et al. 2021, algorithm 1 (https://arxiv.org/abs/2101.05982). The tar
 DroQ (Hiraoka et al. 2022, https://arxiv.org/abs/2110.02034) replaces the large ensemble by dropout and layer
 normalisation in two critics: set ``model.ensemble_num`` to 2, ``model.critic_dropout`` to 0.01 and
 ``model.critic_layer_norm`` to true. Units are left out in the critics and in the target critics alike, with other
-random numbers in the target, in the critics' loss and in the actor's loss. All critics of an item share one random
-number, but leave out other units.
+random numbers in the target, in the critics' loss and in the actor's loss. One random number for each item selects the
+units; every critic derives a different selection from it.
 
-Where this differs: as in SAC, see ``sac``.
+Where this differs: as in SAC, see ``sac``. The number of critics, ``target_critics``, the updates per env step, the
+batch size, the step sizes and ``target_theta`` are those of the paper. The authors' code begins after 5,000 random
+steps, with a temperature of 1, and has a target entropy for each env (``mbpo``); here it is after 1,000 steps
+(``random_collect_size``), with 0.2 (``alpha``), and minus the dimensions of the action (``target_entropy``).
 
 Shapes: B batch, E critics, M critics of the target.
 """
@@ -69,7 +72,7 @@ class REDQLearnConfig(SACLearnConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class REDQConfig(SoftConfig):
-    """Everything that can be set of REDQ; the defaults are those of the paper."""
+    """Everything that can be set of REDQ."""
 
     model: REDQModelConfig = field(default_factory=REDQModelConfig)
     """The actor and the critics."""

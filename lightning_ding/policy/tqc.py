@@ -3,7 +3,9 @@
 Paper: Kuznetsov et al. 2020, section 4 (https://arxiv.org/abs/2005.04269). The actor and the temperature are those of
 SAC, except that the actor maximises the mean of all quantiles of all critics instead of the smallest value.
 
-Where this differs: as in SAC, see ``sac``. A priority is an item's loss, averaged over the critics.
+Where this differs: as in SAC, see ``sac``. A priority is an item's loss, averaged over the critics. The number of
+critics, of quantiles and of those left out, the batch size and the step sizes are those of the paper. The critics have
+two layers of 256 units, as the actor; the paper's have three of 512.
 
 Shapes: B batch, E critics, N quantiles, K quantiles of the target.
 """
@@ -56,7 +58,7 @@ class TQCLearnConfig(SACLearnConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TQCConfig(SoftConfig):
-    """Everything that can be set of TQC; the defaults are those of the paper."""
+    """Everything that can be set of TQC."""
 
     model: TQCModelConfig = field(default_factory=TQCModelConfig)
     """The actor and the critics."""

@@ -18,13 +18,22 @@ from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.config import deep_merge
+from lightning_ding.modes import IS_FIRST, STATE
 from lightning_ding.policy import Policy
 from lightning_ding.policy.actor_policy import ActorPolicy
 from lightning_ding.policy.on_policy import OnPolicyPolicy
 from lightning_ding.policy.replay_policy import ReplayPolicy
 from lightning_ding.registry import POLICY_REGISTRY
-from tests.algorithms.sequences import to_sequences, with_memory
-from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, make_policy, names_of, sample_of, with_first_step
+from tests.algorithms.sequences import OF_SEQUENCES, to_sequences, with_memory
+from tests.algorithms.table import (
+    ALGORITHMS,
+    CONTINUOUS_ONLY,
+    WITHOUT_COLLECTING,
+    make_policy,
+    names_of,
+    sample_of,
+    with_first_step,
+)
 
 BATCHES, BATCH_SIZE, ENVS, STEPS = 3, 16, 4, 6
 CLIP = 0.05  # norm of a gradient that is clipped
@@ -32,18 +41,21 @@ DISCRETE: dict[str, Any] = {"obs_shape": 4, "action_shape": 2}
 ACTOR = {**DISCRETE, "action_space": "discrete"}
 CONTINUOUS = {"obs_shape": 3, "action_shape": 1, "action_low": [-2.0], "action_high": [2.0]}
 BY_BATCH = ("crossq",)  # these normalise by the statistics of the minibatch of a rank
+BY_SEQUENCE = ("last_obs", *OF_SEQUENCES, STATE, IS_FIRST)  # columns without an axis of steps
+EVERY = (*(name for name in ALGORITHMS if name not in BY_BATCH), *WITHOUT_COLLECTING)
 SHAPES: dict[str, Any] = {
     **dict.fromkeys(ALGORITHMS, DISCRETE),
     **dict.fromkeys(CONTINUOUS_ONLY, CONTINUOUS),
-    **dict.fromkeys(names_of(ActorPolicy), ACTOR),
+    **dict.fromkeys((*names_of(ActorPolicy), *WITHOUT_COLLECTING), ACTOR),
 }
 WEIGHTED = {"priority": True, "priority_IS_weight": True, "other": {"replay_buffer": {"type": "advanced"}}}
 CHANGES: dict[str, Any] = {  # so that an update depends on all of a batch
     **dict.fromkeys(names_of(ReplayPolicy), WEIGHTED),
     "bc": {},
+    "dt": {},
     "ppo": {"learn": {"batch_size": ENVS * STEPS, "value_norm": True}, "recompute_adv": True},
     "ppo_offpolicy": {"learn": {"value_norm": False, "adv_norm": False}},  # over the whole batch, before the update
-    "impala": {},
+    "impala": {"unroll_len": STEPS},
     "recurrent_ppo": {"learn": {"batch_size": ENVS * STEPS, "value_norm": True}, "recompute_adv": True},
     "a2c": {"learn": {"adv_norm": True}},
     "pg": {"learn": {"return_norm": True}},
@@ -133,36 +145,26 @@ def whole_batch(policy: Any, name: str, number: int, envs: int = ENVS) -> dict[s
     whole = cast(whole)
     if hasattr(policy, "prepare"):
         whole = policy.prepare(whole)  # noise is drawn for each row
-    return cast(with_memory(policy, whole) if policy.on_policy else whole)  # type: ignore[no-any-return]
-
-
-def learn_from(policy: Any, batch: dict[str, Any]) -> dict[str, Any]:
-    """Learn from a batch, in sequences if the policy has a memory."""
-    return policy.learn_mode.forward(batch if policy.on_policy else to_sequences(policy, batch))  # type: ignore[no-any-return]
+    return cast((with_memory if policy.on_policy else to_sequences)(policy, whole))  # type: ignore[no-any-return]
 
 
 def update(policy: Any, name: str, number: int, rank: int, ranks: int) -> dict[str, Any]:
-    """Learn from this rank's share of a batch: every ``ranks``-th row, or the rows of every ``ranks``-th env."""
+    """Learn from this rank's share of a batch: every ``ranks``-th row, sequence or env."""
     whole = whole_batch(policy, name, number)
     place = (
         whole["env_id"] if "env_id" in whole else torch.arange(len(whole["mask"][0]) if "mask" in whole else BATCH_SIZE)
     )
     mine = place % ranks == rank
-    if not policy.learns_from_sequences or hasattr(policy.model, "first_state"):
-        return learn_from(policy, nested.index(whole, mine))
-    share = {key: nested.index(part, mine if key == "last_obs" else (slice(None), mine)) for key, part in whole.items()}
-    return learn_from(policy, share)
+    if "mask" not in whole:
+        return policy.learn_mode.forward(nested.index(whole, mine))  # type: ignore[no-any-return]
+    share = {name: nested.index(x, mine if name in BY_SEQUENCE else (slice(None), mine)) for name, x in whole.items()}
+    return policy.learn_mode.forward(share)  # type: ignore[no-any-return]
 
 
 def report(rank: int = 0, ranks: int = 1) -> dict[str, Any]:
     """Return what every algorithm does, with and without clipping."""
     clips = {"free": None, "clipped": CLIP}
-    return {
-        f"{name}, {how}": learn(name, rank, ranks, clips[how])
-        for name in ALGORITHMS
-        if name not in BY_BATCH
-        for how in clips
-    }
+    return {f"{name}, {how}": learn(name, rank, ranks, clips[how]) for name in EVERY for how in clips}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Batches of transitions as the sequences that policies with memory learn from."""
+"""Batches of transitions as the sequences that policies with memory or with contexts learn from."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 
 from lightning_ding import nested
 from lightning_ding.modes import IS_FIRST, STATE
+from tests.algorithms.table import real_steps
 
 OF_SEQUENCES = ("IS", "priority")
 
@@ -15,8 +16,11 @@ OF_SEQUENCES = ("IS", "priority")
 def to_sequences(policy: Any, batch: dict[str, Any]) -> dict[str, Any]:
     """Return B sequences, each made of one transition of a batch; that of a policy without memory unchanged.
 
-    Observations and rewards grow from step to step, and an episode may terminate at the last one.
+    Observations and rewards grow from step to step, and an episode may terminate at the last one. The last step of
+    every second sequence is padding.
     """
+    if hasattr(policy.config, "context_len"):
+        return to_sub_sequences(policy, batch)
     if not hasattr(policy.model, "first_state"):
         return batch
     length, size = policy._sequence_length(), len(batch["reward"])
@@ -30,10 +34,26 @@ def to_sequences(policy: Any, batch: dict[str, Any]) -> dict[str, Any]:
         "action": (batch["action"] + place) % policy.config.model.action_shape,
         "reward": batch["reward"] * (1 + place) / length,
         "terminated": batch["terminated"] & (place == length - 1),
-        "mask": torch.ones(length, size, dtype=torch.bool),
+        "mask": real_steps(length, size),
     }
     memory = {STATE: state, IS_FIRST: batch["reward"] > 0, "priority": torch.ones(size)}
     return {**steps, **memory, **{name: batch[name] for name in OF_SEQUENCES if name in batch}}
+
+
+def to_sub_sequences(policy: Any, batch: dict[str, Any]) -> dict[str, Any]:
+    """Return B sub-sequences of episodes for a policy with contexts, each made of one transition of a batch.
+
+    Observations grow from step to step, returns to go fall, and the last step of every second one is padding.
+    """
+    length, size = policy.config.context_len, len(batch["reward"])
+    place = torch.arange(length).unsqueeze(1)
+    return {
+        "obs": nested.stack([nested.apply(lambda x: x + 0.1 * t, batch["obs"]) for t in range(length)]),  # noqa: B023
+        "action": torch.stack([batch["action"]] * length),
+        "return_to_go": batch["reward"] - place,
+        "timestep": place.expand(length, size).clone(),
+        "mask": real_steps(length, size),
+    }
 
 
 def with_memory(policy: Any, rollout: dict[str, Any]) -> dict[str, Any]:

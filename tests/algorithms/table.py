@@ -37,6 +37,7 @@ ROLLOUT: Config = {
     "eval": {"evaluator": {"n_episode": 2}},
 }
 REPLAYED = deep_merge(ROLLOUT, {"learn": {"update_per_collect": 2, "batch_size": 8}, "collect": {"n_sample": 16}})
+CONSTANT: Config = {"type": "constant", "points": None, "unit": "budget"}
 TWO_RATES: Config = {"learning_rate_actor": 3e-4, "learning_rate_critic": 1e-3}
 PPO = deep_merge(ROLLOUT, {"learn": {"epoch_per_collect": 2, "batch_size": 8}, "collect": {"n_sample": 16}})
 
@@ -97,7 +98,16 @@ ALGORITHMS = {
     "a2c": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_sample": 16}})),
     "pg": Algorithm(config=deep_merge(ROLLOUT, {"collect": {"n_episode": 2}})),  # of unknown lengths
 }
-
+WITHOUT_COLLECTING = {
+    "dt": Algorithm(
+        config={
+            **{"context_len": 4, "rtg_scale": 5.0, "max_eval_ep_len": 20},
+            "model": {"embed_dim": 8, "n_blocks": 1, "dropout_p": 0.0, "encoder_hidden_size_list": [16]},
+            "learn": {"update_per_collect": 2, "batch_size": 8, "lr_scheduler": CONSTANT},
+        }
+    )
+}
+"""Algorithms that learn from a data set and act in evaluations only, so that no datamodule with envs trains them."""
 
 CONTINUOUS_ONLY = tuple(name for name, one in ALGORITHMS.items() if one.env_id == "Pendulum-v1")
 
@@ -109,7 +119,7 @@ def names_of(family: type[Policy[Any]]) -> tuple[str, ...]:
 
 def make_policy(name: str, **changes: Any) -> Policy[Any]:
     """Return an algorithm's policy, with weights from torch's global generator."""
-    return create_policy({"type": name, **deep_merge(ALGORITHMS[name].config, changes)})
+    return create_policy({"type": name, **deep_merge((ALGORITHMS | WITHOUT_COLLECTING)[name].config, changes)})
 
 
 def make_datamodule(name: str, **arguments: Any) -> CollectingDataModule:
@@ -152,13 +162,23 @@ def random_episodes(env_id: str) -> Any:
 
 
 def sample_of(policy: Any, transitions: Config) -> Config:
-    """Return what a buffer gives of transitions that lie env by env, equally many of each and without a cut."""
+    """Return what a buffer gives of transitions that lie env by env, equally many of each and without a cut.
+
+    Unrolls of every second env are one step shorter, so their last step is padding, which repeats the step before it.
+    """
     data: Any = nested.to_tensor(policy.collect_mode.get_train_sample(transitions))
     if not policy.learns_from_sequences or hasattr(policy.model, "first_state"):
         return dict(data)
     envs = int(data["env_id"].max()) + 1
     unrolls: Any = nested.apply(lambda x: x.unflatten(0, (envs, -1)).transpose(0, 1), data)
-    return dict(unrolls) | {"mask": torch.ones_like(unrolls["terminated"])}
+    mask = real_steps(*unrolls["terminated"].shape)
+    step = torch.arange(len(mask)).unsqueeze(1).minimum(mask.sum(0) - 1)
+    return nested.apply(lambda x: x[step, torch.arange(envs)], unrolls) | {"mask": mask}  # type: ignore[operator, no-any-return]
+
+
+def real_steps(length: int, size: int) -> torch.Tensor:
+    """Return a mask of sequences of which every second one is one step shorter, shape (T, B)."""
+    return torch.arange(length).unsqueeze(1) < length - torch.arange(size) % 2
 
 
 def state_of(policy: Any, datamodule: Any) -> dict[str, Any]:

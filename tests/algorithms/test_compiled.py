@@ -60,7 +60,7 @@ def test_code_for_batches_of_any_length_equals_eager_code(name: str, caplog: pyt
         policy = half_batches_script.make(name, compile=compiles)
         with caplog.at_level(logging.WARNING, logger="lightning_ding"):
             for number, envs in enumerate((4, 3, 2, 5, 4)):
-                half_batches_script.learn_from(policy, half_batches_script.whole_batch(policy, name, number, envs))
+                policy.learn_mode.forward(half_batches_script.whole_batch(policy, name, number, envs))
         assert (policy.updater.compile_seconds > 0) == compiles
         weights.append(dict(policy.model.state_dict()))
     assert "eagerly" not in caplog.text

@@ -1,6 +1,7 @@
 """Two gloo ranks with half a batch each learn what one rank learns from the whole batch.
 
-That holds where ranks have equally many rows, as in replay. Ranks whose rollouts are of different lengths, as those of
+That holds where ranks have equally many rows, as in replay, also where the sequences of one rank are shorter than those
+of the other. Ranks whose rollouts are of different lengths, as those of
 whole episodes, weigh equally in the gradient, whatever the number of their rows; statistics count every row once.
 """
 
@@ -13,12 +14,12 @@ import torch
 
 from lightning_ding.policy.actor_policy import ActorPolicy
 from tests.algorithms import half_batches_script
-from tests.algorithms.table import ALGORITHMS, names_of
+from tests.algorithms.table import WITHOUT_COLLECTING, names_of
 from tests.processes import run_two_ranks
 
 Reports = list[dict[str, Any]]
-NAMES = [name for name in ALGORITHMS if name not in half_batches_script.BY_BATCH]
-EVERY = pytest.mark.parametrize("name", [f"{name}, {clip}" for name in NAMES for clip in ("free", "clipped")])
+NAMES = [f"{name}, {clip}" for name in half_batches_script.EVERY for clip in ("free", "clipped")]
+EVERY = pytest.mark.parametrize("name", NAMES)
 EXACT: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-9}
 
 
@@ -61,7 +62,9 @@ def test_priorities_of_half_batches_are_those_of_the_whole_batch(
     name: str, ranks: Reports, alone: dict[str, Any]
 ) -> None:
     expected = alone[name]["priority"]
-    assert len(expected) == (0 if name.split(",")[0] in names_of(ActorPolicy) else half_batches_script.BATCHES)
+    assert len(expected) == (
+        0 if name.split(",")[0] in (*names_of(ActorPolicy), *WITHOUT_COLLECTING) else half_batches_script.BATCHES
+    )
     for number, rank in enumerate(ranks):
         torch.testing.assert_close(rank[name]["priority"], expected[..., number::2], **EXACT)
 

@@ -1,4 +1,4 @@
-"""Which runs on data sets are repeated."""
+"""Which runs on data sets are repeated, and which data they have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import offline
+from benchmarks import offline, proofs
 
 
 @pytest.fixture
@@ -46,3 +46,23 @@ def test_run_with_other_settings_is_repeated(tmp_path: Path) -> None:
     file = tmp_path / "offline.json"
     offline.save("bc", {"seed": 0, "return": 1.0, "config": {"updates": 1}}, file)
     assert offline.is_made("bc", "ours", 0, "config", file) is False
+
+
+@pytest.mark.parametrize("name", offline.ALGORITHMS)
+def test_data_set_of_a_run_is_of_its_env(name: str) -> None:
+    behaviour, *_ = offline.SETS[offline.ALGORITHMS[name]]
+    assert offline.recipe_of(name)[2] == proofs.load(behaviour).ENV_ID
+
+
+@pytest.mark.parametrize("name", sorted(set(offline.ALGORITHMS) - set(offline.OTHER_ENVS)))
+def test_recipe_says_how_to_make_the_data_that_it_is_measured_with(name: str) -> None:
+    behaviour, steps, episodes, is_greedy = offline.SETS[offline.ALGORITHMS[name]]
+    says = str(offline.recipe_of(name)[1].__doc__)
+    assert f"python recipes/{behaviour}.py --max-env-step {steps}\n" in says
+    assert f"--out {offline.ALGORITHMS[name]}.npz --n_episode {episodes}\n" in says
+    assert not is_greedy
+
+
+def test_run_on_another_env_has_the_settings_of_its_recipe() -> None:
+    assert offline.recipe_of("bc_cartpole")[::2] == ("bc", "CartPole-v1")
+    assert offline.settings_of("bc_cartpole", "ours") == offline.settings_of("bc", "ours")

@@ -118,13 +118,13 @@ def test_sizes_out_of_range_are_refused(options: Config, name: str) -> None:
 # ---------------------------------------------------------------------- the loss
 
 
-def test_loss_of_discrete_actions_is_the_cross_entropy_of_real_steps() -> None:
+def test_loss_of_discrete_actions_is_the_sum_of_real_cross_entropies_over_all_places() -> None:
     policy, batch = make_policy(), make_batch()
     loss, report = policy.loss(batch)
     rows = [(t, b) for t in range(3) for b in range(4) if batch["mask"][t, b]]
     logit = policy.model(*(batch[key].transpose(0, 1) for key in ("obs", "action")),
                          batch["return_to_go"].T / 10, batch["timestep"].T)["logit"]  # fmt: skip
-    expected = torch.stack([F.cross_entropy(logit[b, t], batch["action"][t, b]) for t, b in rows]).mean()
+    expected = torch.stack([F.cross_entropy(logit[b, t], batch["action"][t, b]) for t, b in rows]).sum() / 12
     assert_close(loss, expected)
     assert_close(report["total_loss"], expected.detach())
 
@@ -146,7 +146,8 @@ def test_loss_of_continuous_actions_is_the_squared_error_in_normalised_units() -
     logit = policy.model(batch["obs"].transpose(0, 1), normal.transpose(0, 1), batch["return_to_go"].T / 10,
                          batch["timestep"].T)["logit"]  # fmt: skip
     error = (logit - normal.transpose(0, 1)).square()[..., 0][batch["mask"].T]
-    assert_close(loss, error.mean())
+    assert len(error) == 11  # of 12, one is padding
+    assert_close(loss, error.sum() / 12)
     assert policy.eval_mode.forward(torch.zeros(5, 2))["action"].shape == (5, 1)
 
 

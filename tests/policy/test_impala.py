@@ -112,7 +112,7 @@ def test_a_terminated_step_has_no_next_value_and_a_truncated_one_that_of_its_nex
     policy = make_policy()
     truncated, terminated = TWO[0], (*TWO[0][:3], True, True)
     # advantages of state 0: 1 + 4/2 - 1 if the unroll is cut before state 2, and 1 - 1 if it terminates
-    assert loss_of(policy, unroll(truncated)) == pytest.approx(-math.log(0.75) * 2, rel=1e-5)
+    assert loss_of(policy, unroll(truncated)) == pytest.approx(-math.log(0.75) * 2 / 2, rel=1e-5)  # 2 is unroll_len
     assert loss_of(policy, unroll(terminated)) == pytest.approx(0.0, abs=1e-6)
 
 

@@ -11,8 +11,10 @@ import torch
 
 from lightning_ding.config import to_dict
 from lightning_ding.model import ConvEncoder, DictEncoder, ImpalaEncoder
-from lightning_ding.policy import Policy, create_policy
-from tests.algorithms.table import ALGORITHMS
+from lightning_ding.policy import Policy, QLearningPolicy, create_policy
+from lightning_ding.policy.actor_policy import ActorPolicy
+from lightning_ding.policy.qac import QACPolicy
+from tests.algorithms.table import ALGORITHMS, WITHOUT_COLLECTING, names_of
 
 TORQUE = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 
@@ -96,3 +98,18 @@ def test_layer_norm_of_a_policy_normalises_every_hidden_layer(name: str) -> None
     assert count[1] > count[0]
     obs = torch.randn(3, 4)
     assert torch.isfinite(with_it.eval_mode.forward(obs)["action"]).all()
+
+
+WITH_MEMORY = ("r2d2", "recurrent_ppo")
+HINTS = {
+    **dict.fromkeys(names_of(QLearningPolicy), "learns from single transitions; r2d2 is"),
+    **dict.fromkeys(names_of(QACPolicy), "learns from single transitions; recurrent_ppo, from rollouts, has"),
+    **dict.fromkeys(names_of(ActorPolicy), "has no memory; recurrent_ppo is PPO"),
+    "dt": "its last context_len steps; r2d2 and recurrent_ppo have",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in (*ALGORITHMS, *WITHOUT_COLLECTING) if name not in WITH_MEMORY])
+def test_a_policy_without_recurrent_layers_names_the_one_that_has_them(name: str) -> None:
+    with pytest.raises(ValueError, match=f"model.core' does not exist here: .*{HINTS[name]} .*recurrent layers"):
+        create_policy({"type": name, "model": {"core": {"type": "gru"}}})

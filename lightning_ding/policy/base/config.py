@@ -21,7 +21,7 @@ class NetworkConfig:
     """The network of every algorithm: the spaces of its env, and its encoder."""
 
     MOVED: ClassVar[dict[str, str]] = moved(
-        core="this algorithm learns from single transitions; r2d2 and recurrent_ppo have recurrent layers",
+        core="only r2d2, from replay of discrete actions, and recurrent_ppo, from rollouts, have recurrent layers",
     )
 
     obs_shape: Any = None
