@@ -7,7 +7,8 @@
     load     1, 10, 100 and 1,000 collectors, each with a separate connection, heartbeats and a block of 64 transitions
              every 10 s, or as fast as possible, while a learner draws rounds and publishes weights
     waiting  1,000 collectors that are held back because they are ahead of the learner
-    soak     1,000 collectors for ``--minutes``; exits with 1 if memory, disk, files or threads grow
+    soak     1,000 collectors for ``--minutes``; exits with 1 if memory, disk, files or threads grow, or if collectors
+             were served too slowly or lost a lease
 
 The coordinator runs in a separate process. All collectors are threads of one process, which shares the CPU with the
 coordinator; the CPU time of the coordinator alone depends less on the machine's other work than times do.
@@ -50,6 +51,7 @@ STACK = 512 * 1024  # bytes of a simulated worker's thread
 SETTLED = 0.25  # first share of a soak, which does not count
 BOUND_MIB = 8.0
 BOUND_DISK_MIB = 64.0
+SERVED = 0.95  # least share of the blocks that collectors want to send in a soak
 
 
 def config_of(transport: str, collectors: int, folder: str, tolerance: float = UNLIMITED) -> dict[str, Any]:
@@ -103,9 +105,17 @@ class Fleet:
         return time.perf_counter() - start
 
     def stop(self) -> None:
-        """Stop all workers, without waiting for their ends."""
-        for worker in [self._learner, *self._collectors]:
+        """Stop all workers, without waiting for their ends.
+
+        Raises:
+            RuntimeError: If a worker has ended before, because the measured load was then smaller than it should be.
+        """
+        workers: list[Simulated] = [self._learner, *self._collectors]
+        ended = sum(not worker.is_alive() for worker in workers)
+        for worker in workers:
             worker.stop()
+        if ended:
+            raise RuntimeError(f"{ended} of {len(workers)} simulated workers ended too early: {self.record.events}")
 
 
 def measure(transport: str, collectors: int, period: float, seconds: float, tolerance: float) -> dict[str, Any]:
@@ -185,7 +195,19 @@ def soak(transport: str, collectors: int, period: float, seconds: float) -> dict
             figures = summary(fleet.record.between(start, end), samples, end - start)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return {**figures, **growth(samples), "samples": samples[:: max(1, len(samples) // 120)]}
+    grown = growth(samples)
+    is_good = grown["is_flat"] and is_served(figures, collectors / period)
+    return {**figures, **grown, "is_flat": is_good, "samples": samples[:: max(1, len(samples) // 120)]}
+
+
+def is_served(figures: dict[str, Any], wanted: float) -> bool:
+    """Return whether a coordinator has taken nearly all blocks, and no collector has lost its lease.
+
+    Args:
+        figures: Figures of :func:`summary`.
+        wanted: Blocks per second that the collectors want to send.
+    """
+    return bool(figures["blocks_per_second"] >= SERVED * wanted and not figures["events"].get("lost leases"))
 
 
 def growth(samples: Sequence[Sample]) -> dict[str, Any]:

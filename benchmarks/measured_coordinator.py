@@ -1,6 +1,7 @@
 """A coordinator that measures its process once a second, over HTTP in a separate process or as Ray's actor.
 
-Used by ``benchmarks.capacity``. The coordinator and its server are those of the product.
+Used by ``benchmarks.capacity``. The coordinator and its server are those of the product. The size of its folder is
+measured outside of its process, because looking at thousands of files takes time from the answers.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,11 +33,12 @@ from lightning_ding.envs.process.lifeline import die_with, lifeline
 START_TIMEOUT = 120.0
 NAMESPACE = "capacity"
 OBJECT_STORE = 512 * 1024**2
+DISK_EVERY = 10.0  # seconds between two measurements of the folder
 Sample = dict[str, float]
 
 
 class Meter:
-    """Takes a sample of this process and of the coordinator's folder every second, in a thread.
+    """Takes a sample of this process every second, in a thread.
 
     Args:
         coordinator: The coordinator in this process.
@@ -49,8 +52,7 @@ class Meter:
         self._thread.start()
 
     def sample(self) -> Sample:
-        """Return what this process and its folder hold now."""
-        files = self._coordinator.run.files
+        """Return what this process holds now."""
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
         counters = self._coordinator.status()
         return {
@@ -60,8 +62,6 @@ class Meter:
             "threads": float(status["Threads"]),
             "files": float(len(os.listdir("/proc/self/fd"))),
             "queue": float(self._queue()),
-            "journal_bytes": float(_bytes_of(files / "journal")),
-            "disk_bytes": float(_bytes_of(files.parent)),
             "collectors": float(counters["collector_tasks"]["running"]),
             "env_step": float(counters["env_step"]),
             "refused": float(counters["refused"]),
@@ -79,15 +79,43 @@ class Meter:
         return 0 if server is None else len(server.task_dispatcher.queue)
 
 
-def _bytes_of(folder: Path) -> int:
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
-            except OSError:  # it has just been deleted
-                continue
-    return total
+class DiskMeter:
+    """Measures the folder of a run every ten seconds, with ``du`` of GNU in a separate process.
+
+    Args:
+        folder: Folder of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._samples = [self._sample()]
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="disk meter", daemon=True)
+        self._thread.start()
+
+    def add_to(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Return samples with the bytes of journal and folder that were measured last before each, or first of all."""
+        found = list(self._samples)
+        times = [one["time"] for one in found]
+        return [{**found[max(0, bisect_right(times, one["time"]) - 1)], **one} for one in samples]
+
+    def stop(self) -> None:
+        """Stop measuring."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(DISK_EVERY):
+            self._samples.append(self._sample())
+
+    def _sample(self) -> Sample:
+        journal = self._folder / "coordinator" / "journal"
+        command = ["du", "-sB1", str(journal), str(self._folder)]  # the second sum leaves out the first
+        lines = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout.split("\n")
+        sizes = {line.split("\t")[1]: float(line.split("\t")[0]) for line in lines if line}
+        in_journal = sizes.get(str(journal), 0.0)
+        disk = in_journal + sizes.get(str(self._folder), 0.0)
+        return {"time": time.perf_counter(), "journal_bytes": in_journal, "disk_bytes": disk}
 
 
 def serve(file: Path) -> None:
@@ -154,7 +182,11 @@ def coordinating(config: dict[str, Any]) -> Iterator[Coordinating]:
     """Run a coordinator in a separate process, which ends with this one."""
     over = _over_ray if config["system"]["transport"] == "ray" else _over_http
     with over(config) as running:
-        yield running
+        disk = DiskMeter(Path(config["main"]["exp_name"]))
+        try:
+            yield Coordinating(running.make_channel, lambda: disk.add_to(running.samples()), running.pid)
+        finally:
+            disk.stop()
 
 
 @contextmanager

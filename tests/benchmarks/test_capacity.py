@@ -1,0 +1,101 @@
+"""The benchmark of a coordinator's capacity: what it measures, and which runs it does not accept."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.capacity import Fleet, is_served
+from benchmarks.measured_coordinator import DiskMeter
+from benchmarks.simulated import ROWS, PlainChannel, put_block
+from lightning_ding.distributed.file_store import FileStore
+from lightning_ding.distributed.flask_fs.server import FlaskServer
+from lightning_ding.distributed.transport import CoordinatorGoneError, LeaseLostError, Message, Refusal
+
+TOKEN = "0123456789abcdef"
+
+
+def test_soak_without_its_load_or_with_lost_leases_is_no_success() -> None:
+    good: dict[str, Any] = {"blocks_per_second": 96.0, "events": Counter({"weights downloads": 3})}
+
+    assert is_served(good, wanted=100.0)
+    assert not is_served({**good, "blocks_per_second": 94.0}, wanted=100.0)
+    assert not is_served({**good, "events": Counter({"lost leases": 1})}, wanted=100.0)
+
+
+class Lost:
+    def __init__(self) -> None:
+        self.store: Any = None
+
+    def call(self, name: str, message: Message | None = None) -> Message:
+        raise CoordinatorGoneError("gone")
+
+    def close(self) -> None:
+        pass
+
+
+def test_simulated_workers_that_end_too_early_are_an_error() -> None:
+    class Running:
+        make_channel = Lost
+
+    fleet: Any = Fleet(Running(), 2, 10.0, 1.0)  # type: ignore[arg-type]
+    for worker in [fleet._learner, *fleet._collectors]:
+        worker.start()
+        worker.join(10)
+    with pytest.raises(RuntimeError, match=r"3 of 3 simulated workers ended too early.*lost coordinators"):
+        fleet.stop()
+
+
+def test_samples_have_the_sizes_of_folder_and_journal_that_were_measured_last(tmp_path: Path) -> None:
+    journal = tmp_path / "coordinator" / "journal"
+    journal.mkdir(parents=True)
+    (journal / "entry").write_bytes(b"x" * 100_000)
+    meter = DiskMeter(tmp_path)
+    (tmp_path / "data").write_bytes(b"x" * 500_000)
+    between = time.perf_counter()
+    meter._samples.append(meter._sample())
+    meter.stop()
+
+    early, late = meter.add_to([{"time": 0.0, "cpu": 1.0}, {"time": time.perf_counter()}])
+    assert 100_000 <= early["journal_bytes"] <= early["disk_bytes"] < 400_000
+    assert 600_000 <= late["disk_bytes"] < 900_000
+    assert early["time"] == 0.0 < between
+    assert early["cpu"] == 1.0
+
+
+def test_plain_channel_understands_the_answers_of_the_server(tmp_path: Path) -> None:
+    def answer(name: str, message: Message) -> Message:
+        if name == "refuse":
+            raise Refusal(422, "no such form")
+        if name == "lose":
+            raise LeaseLostError("another owner")
+        return {"name": name, **message}
+
+    server = FlaskServer(answer, token=TOKEN)
+    server.start()
+    channel = PlainChannel({"host": "127.0.0.1", "port": server.port}, TOKEN, FileStore(tmp_path))
+    large = "é" * 100_000
+    assert channel.call("echo", {"text": large}) == {"name": "echo", "text": large}
+    assert channel.call("echo") == {"name": "echo"}
+    with pytest.raises(Refusal, match="422: no such form"):
+        channel.call("refuse")
+    with pytest.raises(LeaseLostError, match="another owner"):
+        channel.call("lose")
+    server.close()
+    with pytest.raises(CoordinatorGoneError):
+        channel.call("echo")
+
+
+def test_simulated_block_is_one_that_the_store_reads(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    block = store.get(put_block(store, 7))
+
+    assert block.tensors["policy_version"].tolist() == [7] * ROWS
+    assert block.tensors["obs"].shape == (ROWS, 4)
+    assert block.tensors["terminated"].dtype == torch.bool
+    assert len(list((tmp_path / "data").iterdir())) == 1
