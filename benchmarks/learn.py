@@ -40,7 +40,9 @@ SIDES = ("ours", *PEERS)
 ARGUMENTS = ("ENV_KWARGS", "EVAL_ENV_KWARGS", "NORM_OBS", "WRAPPERS")
 """Constants of recipes that are arguments of the datamodule."""
 KEEP = ("none", "config", "commit")
-"""Which runs in a file are not repeated: none, those with the same settings, or those of the same commit as well."""
+"""Which runs in a file are not repeated: none, those with the same settings, or those of the same commit as well.
+
+Runs of trees with changes that no commit has, or with another number of test episodes, are always repeated."""
 
 
 def train(proof: Proof, seed: int) -> Run:
@@ -166,7 +168,8 @@ def missing(name: str, sides: Sequence[str], seeds: Sequence[int], keep: str, fo
     known = set()
     for side in sides if keep != "none" else ():
         for run in kept_runs(record, name, side):
-            if keep == "config" or (run["commit"] == now and not now.endswith("+")):
+            is_whole = run.get("n_test") == PROOFS[name].plan.n_test and not run["commit"].endswith("+")
+            if is_whole and (keep == "config" or run["commit"] == now):
                 known.add((run["seed"], side))
     return [(seed, side) for seed in seeds for side in sides if (seed, side) not in known]
 
@@ -195,7 +198,8 @@ def kept_runs(record: dict[str, Any], name: str, side: str) -> list[Any]:
 def save(name: str, budget: int, side: str, run: Run, folder: Path) -> None:
     """Write a run and its command to the file.
 
-    Runs of other sides in the file are kept, and those of other seeds if they have the same settings.
+    Runs of other sides in the file are kept, and those of other seeds if they have the same settings and were tested on
+    as many episodes.
     """
     proof, record = PROOFS[name], read(name, folder)
     record |= {"recipe": proof.recipe, "env_id": proof.env_id, "budget": budget, "bar": proof.bar}
@@ -208,7 +212,8 @@ def save(name: str, budget: int, side: str, run: Run, folder: Path) -> None:
         command += f" --budget {budget}"
     how = {"command": command, "commit": commit()}
     how |= {"time": time.strftime("%Y-%m-%d %H:%M:%S"), "machine": machine()}
-    by_seed = {one["seed"]: one for one in [*kept_runs(record, name, side), {**run, **how}]}
+    kept = [one for one in kept_runs(record, name, side) if one.get("n_test") == run.get("n_test")]
+    by_seed = {one["seed"]: one for one in [*kept, {**run, **how}]}
     record[side] = {"config": settings_of(name, side), "runs": [by_seed[seed] for seed in sorted(by_seed)]}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(record) + "\n")

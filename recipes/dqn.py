@@ -4,7 +4,7 @@
     python recipes/dqn.py --seed 1
 
 Ends as soon as 20 greedy episodes reach 500 steps each, and evaluates the best checkpoint on 20 others.
-docs/results.md lists the returns and times of three seeds on two CPU cores.
+docs/results/learning.md has the returns of several seeds, and their curves.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     python recipes/redq.py --seed 1
 
 Evaluates the best checkpoint of 8,000 env steps on 20 separate episodes.
-docs/results.md lists the returns and times of three seeds on two CPU cores.
+docs/results/learning.md has the returns of several seeds, and their curves.
 """
 
 from __future__ import annotations

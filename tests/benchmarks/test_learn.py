@@ -104,13 +104,24 @@ def test_runs_that_are_kept_are_not_run_again(tmp_path: Path, monkeypatch: pytes
         return learn.missing("dqn_cartpole", ["ours"], [0, 1], keep, tmp_path)
 
     monkeypatch.setattr(learn, "commit", lambda: "aaaaaaa")
-    run: proofs.Run = {"seed": 0, "seconds": 1.0, "final": 9.0, "curve": [(10, 1.0, 9.0)]}
+    run: proofs.Run = {"seed": 0, "seconds": 1.0, "final": 9.0, "n_test": 100, "curve": [(10, 1.0, 9.0)]}
     learn.save("dqn_cartpole", 10, "ours", run, tmp_path)
     assert [missing(keep) for keep in learn.KEEP] == [[(0, "ours"), (1, "ours")], [(1, "ours")], [(1, "ours")]]
     monkeypatch.setattr(learn, "commit", lambda: "bbbbbbb")
     assert missing("commit") == missing("none") == [(0, "ours"), (1, "ours")]
     monkeypatch.setattr(learn, "commit", lambda: "aaaaaaa+")  # with changes that no commit has
     assert missing("commit") == missing("none")
+    learn.save("dqn_cartpole", 10, "ours", run, tmp_path)
+    assert missing("config") == missing("none")
+
+
+def test_runs_with_another_number_of_test_episodes_are_repeated_and_not_mixed(tmp_path: Path) -> None:
+    run: proofs.Run = {"seed": 0, "seconds": 1.0, "final": 9.0, "curve": [(10, 1.0, 9.0)]}  # tested on 20
+    learn.save("dqn_cartpole", 10, "ours", run, tmp_path)
+    assert learn.missing("dqn_cartpole", ["ours"], [0], "config", tmp_path) == [(0, "ours")]
+    learn.save("dqn_cartpole", 10, "ours", {**run, "seed": 1, "n_test": 100}, tmp_path)
+    learn.save("dqn_cartpole", 10, "ours", {**run, "seed": 2, "n_test": 100}, tmp_path)
+    assert [one["seed"] for one in learn.read("dqn_cartpole", tmp_path)["ours"]["runs"]] == [1, 2]
 
 
 def test_another_number_of_env_steps_needs_another_folder(
