@@ -176,51 +176,14 @@ push_to_hub(load_policy(best), "me/dqn-cartpole", evaluation=evaluate(best), tok
 print(from_hub("me/dqn-cartpole"))
 ```
 """
-WANDB = """```python
-import os
-
-from lightning import Trainer
-from lightning.pytorch.loggers import WandbLogger
-from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.policy import DQNPolicy
-
-data = ReplayDataModule("CartPole-v1", max_env_step=1_000, n_evaluator_episode=4)
-Trainer(accelerator="cpu", logger=WandbLogger(offline=True, project="first")).fit(DQNPolicy(), data)
-assert os.path.isdir("wandb")
-```
-"""
-MLFLOW = """```python
-from lightning import Trainer
-from lightning.pytorch.loggers import MLFlowLogger
-from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.policy import DQNPolicy
-
-data = ReplayDataModule("CartPole-v1", max_env_step=1_000, n_evaluator_episode=4)
-logger = MLFlowLogger("first", tracking_uri="sqlite:///mlflow.db")
-Trainer(accelerator="cpu", logger=logger).fit(DQNPolicy(), data)
-```
-"""
 LOOK_UP = """```bash
 lightning-ding fit --policy dqn --help
 python -m pydoc lightning_ding.policy.DQNPolicy
 ```
 """
-TENSORBOARD = """```python
-from lightning import Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
-from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.policy import DQNPolicy
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-data = ReplayDataModule("CartPole-v1", max_env_step=1_000, n_evaluator_episode=4)
-logger = TensorBoardLogger("runs", name="first")
-Trainer(accelerator="cpu", logger=logger).fit(DQNPolicy(), data)
-events = EventAccumulator(logger.log_dir).Reload()
-print(events.Scalars("eval/return_mean"))
-```
-"""
+LOGGED = ("TensorBoard and CSV",)
 TASKS = {
-    "first_run": Task("train a first policy", "training.md", text=FIRST_RUN),
+    "first_run": Task("train a first policy", "index.md", text=FIRST_RUN),
     "own_env": Task("my own env, from Python", "guides/own_env.md", ("The env", "Training from Python")),
     "own_env_yaml": Task("my own env, from YAML", "guides/own_env.md", ("The env", "Training from YAML")),
     "own_network": Task("my own network", "guides/own_network.md", ("An encoder", "A whole network")),
@@ -242,9 +205,9 @@ TASKS = {
     "hub": Task("share a policy on a hub", "guides/deploy.md", text=HUB),
     "video": Task("a video of a policy", "guides/deploy.md", text=VIDEO),
     "evaluate": Task("evaluate a policy, as JSON", "guides/deploy.md", text=EVALUATION),
-    "tensorboard": Task("log to TensorBoard", "lightning.md", text=TENSORBOARD),
-    "wandb": Task("log to Weights & Biases, offline", "lightning.md", text=WANDB, package="wandb"),
-    "mlflow": Task("log to MLflow", "lightning.md", text=MLFLOW, package="mlflow"),
+    "tensorboard": Task("log to TensorBoard and CSV", "guides/tracking.md", LOGGED),
+    "wandb": Task("log to Weights & Biases, offline", "guides/tracking.md", (*LOGGED, "W&B"), package="wandb"),
+    "mlflow": Task("log to MLflow", "guides/tracking.md", (*LOGGED, "MLflow"), package="mlflow"),
     "pixels": Task("learn from images", "guides/pixels.md", ("An env with images", "A run")),
     "game": Task("a game of two players", "guides/games.md", ("Self-play with a Trainer",)),
     "from_sb3": Task("come from Stable-Baselines3", "guides/from_sb3.md", ("A run",)),
