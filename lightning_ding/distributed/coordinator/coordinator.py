@@ -224,8 +224,7 @@ class Coordinator(WorkerEndpoint, DirectCalls):
     def answer_set_collectors(self, message: Message) -> Message:
         """Allow ``n`` concurrent collecting tasks, and close the surplus; the same message again changes nothing."""
         number = messages.whole(message, "n")
-        with self.run.lock:
-            return self._change_space(number - self.scheduler.commander.collector_task_space.size)
+        return self._set_space(lambda space: number)
 
     def answer_shutdown(self, message: Message) -> Message:
         """End the run."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -202,8 +202,13 @@ class DirectCalls(CollectorEndpoint, LearnerEndpoint):
         self._change_space(-1)
 
     def _change_space(self, amount: int) -> Message:
+        return self._set_space(lambda space: space + amount)
+
+    def _set_space(self, wanted: Callable[[int], int]) -> Message:
+        """Allow so many concurrent collecting tasks as a function of their present number returns."""
         with self.run.lock:
             space = self.scheduler.commander.collector_task_space.size
+            amount = wanted(space) - space
             if amount > 0 and space + amount > MAX_TASKS:
                 raise Refusal(400, f"at most {MAX_TASKS} collecting tasks are allowed, got {space} + {amount}")
             space = self.scheduler.change_space(amount)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +280,23 @@ def test_number_of_tasks_is_set_and_the_same_message_again_changes_nothing(run: 
     for _ in range(2):
         assert run.coordinator.handle("set_collectors", {"n": 1}) == {"collector_task_space": 1}
     assert [collector.call("heartbeat")["close"] for collector in collectors] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("set_collectors", {"n": 3}), ("increase_collector", {}), ("decrease_collector", {}), ("shutdown", {})],
+)
+def test_a_message_that_waits_for_the_disk_does_not_stop_the_others(run: Run, name: str, said: dict[str, Any]) -> None:
+    state = run.coordinator.run
+    with state._writing:  # as another thread that writes the state, and then needs the lock
+        thread = threading.Thread(target=run.coordinator.handle, args=(name, said))
+        thread.start()
+        thread.join(0.2)
+        assert thread.is_alive()
+        assert state.lock.acquire(timeout=5)
+        state.lock.release()
+    thread.join(5)
+    assert not thread.is_alive()
 
 
 def test_unassigned_tasks_are_removed_when_the_space_shrinks(run: Run) -> None:
