@@ -17,7 +17,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from typing_extensions import override
 
 from lightning_ding.checkpoints.folder import RUN_FILE, find_rank_folder, other_checkpoint
-from lightning_ding.checkpoints.manifest import MANIFEST, TornCheckpointError, verify
+from lightning_ding.checkpoints.manifest import MANIFEST, TornCheckpointError, verify, verify_archive
 from lightning_ding.config import MARK
 from lightning_ding.registry import POLICY_REGISTRY
 
@@ -73,7 +73,9 @@ class CheckedIO(TorchCheckpointIO):
         if "://" in str(path) or file.is_dir():
             return super().load_checkpoint(path, map_location, is_safe)
         if file.name == RUN_FILE and file.is_file():
-            self._verify(file, file.parent)
+            self._check(file, lambda: verify(file.parent))
+        elif file.is_file():
+            self._check(file, lambda: verify_archive(file))
         try:
             content: dict[str, Any] = super().load_checkpoint(path, map_location, is_safe)
         except Exception as error:  # a damaged file may make torch raise anything
@@ -81,16 +83,16 @@ class CheckedIO(TorchCheckpointIO):
         if not isinstance(content, dict) or "state_dict" not in content:
             raise TornCheckpointError(f"{file} is no checkpoint of a run; {_instead(file)}")
         if file.name != RUN_FILE and (folder := _rank_folder(file, content)) is not None:
-            self._verify(file, folder)
+            self._check(file, lambda: verify(folder))
         _check_algorithm(file, content, type(self.trainer.lightning_module))
         return content
 
-    def _verify(self, file: Path, folder: Path) -> None:
-        """Compare a folder with its manifest in rank zero, and raise on all ranks if it differs."""
+    def _check(self, file: Path, verify_content: Callable[[], object]) -> None:
+        """Verify a checkpoint in rank zero, and raise on all ranks if it is damaged."""
         text = None
         if self.trainer.is_global_zero:
             try:
-                verify(folder)
+                verify_content()
             except (TornCheckpointError, OSError) as error:
                 text = f"{file} cannot be used: {error}; {_instead(file)}"
         text = self.trainer.strategy.broadcast(text)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from lightning_ding.checkpoints.manifest import verify_archive
 from lightning_ding.config import MARK, require
 from lightning_ding.policy.base.policy import Policy
 from lightning_ding.policy.base.saved_state import SPACES, set_spaces
@@ -27,7 +28,7 @@ def load_policy(path: str | Path, policy_class: type[Policy[Any]] | None = None)
         policy_class: Class of the policy; None finds it by the name in the file.
 
     Raises:
-        ValueError: If the file is neither, or names no policy.
+        ValueError: If the file is neither, has changed since it was written, or names no policy.
         NotRegisteredError: If the policy, its network or its encoder is of a class that is not registered. Import the
             module that registers it first.
     """
@@ -45,8 +46,9 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """Return the content of a checkpoint.
 
     Raises:
-        ValueError: If it is not a checkpoint of a policy.
+        ValueError: If it is not a checkpoint of a policy, or has changed since it was written.
     """
+    verify_archive(Path(path))
     try:
         saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, EOFError, RuntimeError) as error:

@@ -59,6 +59,11 @@ def write_other_json(folder: Path) -> None:
     (folder / "manifest.json").write_text('{"name": "a web page"}')
 
 
+def change_key(folder: Path) -> None:
+    file = folder / "manifest.json"
+    file.write_text(file.read_text().replace('"size"', '"sizf"', 1))
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -68,6 +73,7 @@ def write_other_json(folder: Path) -> None:
         (remove_manifest, "last-64 has no manifest.json: it was never completed"),
         (cut_manifest, "manifest.json is not valid JSON"),
         (write_other_json, "manifest.json must have schema 1 and a list of files"),
+        (change_key, "manifest.json must have size and crc32 of rank_0/buffer.safetensors, got {"),
     ],
 )
 def test_damage_is_found_and_named(checkpoint: Path, damage: Callable[[Path], None], message: str) -> None:

@@ -16,7 +16,7 @@ from lightning import Trainer
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.checkpoints import TornCheckpointError
 from lightning_ding.datamodules import ReplayDataModule
-from lightning_ding.policy import C51Policy, DQNPolicy
+from lightning_ding.policy import C51Policy, DQNPolicy, load_policy
 
 MARKER = "code_was_run"
 
@@ -37,6 +37,12 @@ def flip(file: Path) -> None:
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "missing run.ckpt": (lambda folder: (folder / "run.ckpt").unlink(), "run.ckpt is missing"),
     "missing rng": (lambda folder: (folder / "rank_0/rng.pt").unlink(), "rank_0/rng.pt is missing"),
+    "flipped byte of the manifest": (
+        lambda folder: (folder / "manifest.json").write_text(
+            (folder / "manifest.json").read_text().replace('"crc32"', '"crc22"', 1)
+        ),
+        "manifest.json must have size and crc32 of ",
+    ),
     "missing manifest": (lambda folder: (folder / "manifest.json").unlink(), "has no manifest.json"),
     "truncated": (lambda folder: os.truncate(folder / "rank_0/buffer.safetensors", 100), "has 100 bytes, and had"),
     "flipped byte": (lambda folder: flip(folder / "rank_0/buffer.safetensors"), "has changed since it was written"),
@@ -75,6 +81,25 @@ def test_every_damage_ends_in_one_line_that_names_the_file_and_a_whole_checkpoin
         assert text.endswith(f"; {copied / older.name / 'run.ckpt'} is whole")
         assert "\n" not in text
     assert not Path(MARKER).exists()
+
+
+def test_flipped_bit_of_a_weight_is_found_in_a_checkpoint_without_a_manifest(
+    make_trainer: Any, small: Any, saved: Path
+) -> None:
+    file = Path(shutil.copy(saved / "run.ckpt", saved.parent / "best.ckpt"))
+    weights = torch.load(file, weights_only=True)["state_dict"]
+    stored = max(weights.values(), key=torch.Tensor.numel).numpy().tobytes()
+    data = bytearray(file.read_bytes())
+    data[data.index(stored) + len(stored) // 2] ^= 1
+    file.write_bytes(data)
+    assert torch.load(file, weights_only=True)  # torch does not notice
+
+    with pytest.raises(
+        TornCheckpointError, match=r"best.ckpt has changed .*: its entry .*; .*run.ckpt is whole$"
+    ):
+        fit(make_trainer, small, saved.parent, file, 110)
+    with pytest.raises(TornCheckpointError, match=r"best.ckpt has changed since it was written: its entry"):
+        load_policy(file)
 
 
 @pytest.mark.parametrize("is_torch", [True, False])
