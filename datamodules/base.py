@@ -19,7 +19,7 @@ from lightning_ding.config import require
 from lightning_ding.datamodules.epoch import Stream
 from lightning_ding.datamodules.evaluation import Evaluation
 from lightning_ding.datamodules.resume import ResumableDataModule
-from lightning_ding.datamodules.trainer_setup import plain, set_up_trainer
+from lightning_ding.datamodules.trainer_setup import plain, set_up_trainer, start_watchdogs
 from lightning_ding.envs import FaultBarrier, make_vector_env
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
 from lightning_ding.envs.process.processes import end_fork_server
@@ -155,6 +155,7 @@ class CollectingDataModule(ResumableDataModule):
         self.stop_value, self.rounds_per_epoch = stop_value, rounds_per_epoch
         self.evaluator_env_num, self.n_evaluator_episode = evaluator_env_num, n_evaluator_episode
         self._envs: list[VectorEnv] = []
+        self._making: str | None = None
         self._restore_io: Callable[[], None] = _do_nothing
         self._collect_kwargs: Mapping[str, Any] = {}
         self._dropped_episodes: list[int] = []
@@ -214,6 +215,7 @@ class CollectingDataModule(ResumableDataModule):
         self._policy = trainer.lightning_module
         trainer.callbacks = sort_callbacks(trainer.callbacks)  # type: ignore[attr-defined]
         self._policy.progress.axis = self.axis
+        start_watchdogs(trainer, stage)
         trainer.num_sanity_val_steps = 0  # otherwise Lightning would run a full evaluation of the untrained policy
         self._setup_evaluator(stage)
         if stage == "fit":
@@ -284,7 +286,9 @@ class CollectingDataModule(ResumableDataModule):
         return getattr(core, "envs", ())
 
     def env_in_progress(self) -> str | None:
-        """Return which env is in which step or reset now, or None; native vector envs do not say it."""
+        """Return which env is made, or is in which step or reset now, or None; native vector envs do not say it."""
+        if self._making is not None:
+            return self._making
         cores = [env.unwrapped for env in self._envs]
         found = (core.in_progress() for core in cores if isinstance(core, SaysProgress))
         return next((text for text in found if text is not None), None)
@@ -414,7 +418,11 @@ class CollectingDataModule(ResumableDataModule):
         drops = MODES[self.mode].has_processes and self._policy.config.collect.collector.env_fault == "drop"
         made: dict[str, Any] = {"on_env_error": "restart" if drops else "raise", "env_timeout": self.env_timeout}
         made |= {"import_names": self.import_names, "check_api": True}
-        env = make_vector_env(env_id, num_envs, self.mode, None, wrappers, env_kwargs, autoreset, **made)
+        self._making = f"an env of {plain(env_id)}, which is made, reset or stepped for the first time"
+        try:
+            env = make_vector_env(env_id, num_envs, self.mode, None, wrappers, env_kwargs, autoreset, **made)
+        finally:
+            self._making = None
         self._envs.append(env)
         return env
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from lightning.pytorch import Trainer
 
-from lightning_ding.callbacks import Limits
+from lightning_ding.callbacks import Limits, Watchdog
 from lightning_ding.callbacks.defaults import add_checkpoint_callbacks
 
 
@@ -45,6 +45,17 @@ def set_up_trainer(trainer: Trainer, limits: Limits) -> None:
         policy.check_callbacks(trainer)
     add_checkpoint_callbacks(trainer)
     limits.lift_default_epochs(trainer)
+
+
+def start_watchdogs(trainer: Trainer, stage: str) -> None:
+    """Start the watchdogs of a Trainer, so that they watch how envs are made too.
+
+    Lightning sets up the callbacks after the datamodule, and calls ``setup`` of a watchdog a second time, which starts
+    it again.
+    """
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, Watchdog):
+            callback.setup(trainer, trainer.lightning_module, stage)
 
 
 def plain(value: Any) -> Any:

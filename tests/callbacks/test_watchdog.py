@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 from lightning import Trainer
 
 from lightning_ding.callbacks import RunEvaluator, Watchdog
@@ -18,7 +19,7 @@ from lightning_ding.callbacks.watchdog import counts
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.exit_codes import STALLED
 from lightning_ding.policy import DQNPolicy
-from lightning_ding.protocols import RunData
+from lightning_ding.protocols import RunData, run_data
 from tests.callbacks.ending import Run
 
 MakeTrainer = Callable[..., Trainer]
@@ -84,6 +85,40 @@ def test_counts_of_a_real_run_and_its_evaluations_go_up(make_trainer: MakeTraine
     assert (train_iter, env_step) == (6, 40)
     assert steps >= 40 + 8  # of training and of an evaluation; no episode of CartPole is shorter
     assert "watchdog" not in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.parametrize("place", ["__init__", "reset", "step"])
+def test_env_that_hangs_before_the_first_round_is_named(
+    place: str, make_trainer: MakeTrainer, small: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Hangs(CartPoleEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wait("__init__")
+
+        def wait(self, here: str) -> None:
+            if here == place and not said:
+                assert is_over.wait(30)
+
+        def reset(self, **kwargs: Any) -> Any:
+            self.wait("reset")
+            return super().reset(**kwargs)
+
+        def step(self, action: Any) -> Any:
+            self.wait("step")
+            return super().step(action)
+
+    said: list[str] = []
+    is_over = threading.Event()
+
+    def leave(self: Watchdog, trainer: Trainer, seconds: float) -> None:
+        said.append(str(run_data(trainer).env_in_progress()))
+        is_over.set()
+
+    monkeypatch.setattr(Watchdog, "_leave", leave)
+    datamodule = ReplayDataModule(Hangs, num_envs=1, max_env_step=10)
+    make_trainer(callbacks=[Watchdog(0.5)]).fit(DQNPolicy(small), datamodule)
+    assert re.fullmatch(r"an env of .*Hangs, which is made, reset or stepped for the first time", said[0])
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf")])

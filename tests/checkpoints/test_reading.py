@@ -94,9 +94,7 @@ def test_flipped_bit_of_a_weight_is_found_in_a_checkpoint_without_a_manifest(
     file.write_bytes(data)
     assert torch.load(file, weights_only=True)  # torch does not notice
 
-    with pytest.raises(
-        TornCheckpointError, match=r"best.ckpt has changed .*: its entry .*; .*run.ckpt is whole$"
-    ):
+    with pytest.raises(TornCheckpointError, match=r"best.ckpt has changed .*: its entry .*; .*run.ckpt is whole$"):
         fit(make_trainer, small, saved.parent, file, 110)
     with pytest.raises(TornCheckpointError, match=r"best.ckpt has changed since it was written: its entry"):
         load_policy(file)
