@@ -27,6 +27,10 @@ class _NoActorError(Exception):
     """There is no actor with the coordinator's name."""
 
 
+class _FailedError(Exception):
+    """The coordinator could not answer, for example because its disk is full."""
+
+
 class RayChannel(Channel):
     """Calls methods of the coordinator's actor, and retries while Ray restarts it.
 
@@ -78,18 +82,25 @@ class RayChannel(Channel):
                 if time.monotonic() + pause > deadline:
                     raise CoordinatorGoneError(
                         f"no answer to {name!r} from the actor {self._name!r} of {self._namespace!r} in "
-                        f"{self._timeout:.0f} s: {type(error).__name__}"
+                        f"{self._timeout:.0f} s: {self._what(error)}"
                     ) from error
-                logger.info("the coordinator does not answer (%s); trying again", type(error).__name__)
+                logger.info("the coordinator does not answer (%s); trying again", self._what(error))
             self._actor = None  # another actor may have its name by now
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    @staticmethod
+    def _what(error: Exception) -> str:
+        """Return the reason of the coordinator, or the name of Ray's error, whose text has many lines."""
+        return str(error) if isinstance(error, _FailedError) else type(error).__name__
 
     def _ask_once(self, name: str, message: Message, parcel: dict[str, Any], deadline: float) -> dict[str, Any]:
         if self._actor is None:
             self._actor = self._find()
         timeout = max(0.1, min(CALL_TIMEOUT, deadline - time.monotonic()))
         answer: dict[str, Any] = self._ray.get(self._actor.handle.remote(name, message, parcel), timeout=timeout)
+        if (failed := answer.get("failed")) is not None:
+            raise _FailedError(failed)
         return answer
 
     def _find(self) -> Any:
@@ -103,7 +114,14 @@ class RayChannel(Channel):
     def _temporary_errors(self) -> tuple[type[Exception], ...]:
         """Return the errors after which the coordinator may be reachable again a little later."""
         errors = self._ray.exceptions
-        return (_NoActorError, errors.RayActorError, errors.GetTimeoutError, errors.ObjectLostError, errors.RpcError)
+        return (
+            _NoActorError,
+            _FailedError,
+            errors.RayActorError,
+            errors.GetTimeoutError,
+            errors.ObjectLostError,
+            errors.RpcError,
+        )
 
 
 def join_cluster(address: str, **options: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,8 @@ from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.ray import import_ray
 from lightning_ding.distributed.ray.store import RayStore
 from lightning_ding.distributed.transport import Handler, Message, Refusal, Server
+
+logger = logging.getLogger(__name__)
 
 
 class RayServer(Server):
@@ -42,7 +45,9 @@ class RayServer(Server):
         pass
 
     def answer(self, name: str, message: Message, parcel: Mapping[str, Any]) -> dict[str, Any]:
-        """Return ``{"reply", "refs"}``, or ``{"refused": [status, reason]}`` for a refused message.
+        """Return ``{"reply", "refs"}``, ``{"refused": [status, reason]}``, or ``{"failed": reason}`` to be sent again.
+
+        A full disk or another ``OSError`` may be over a little later, so the sender sends the same message again.
 
         Args:
             name: Name of the message.
@@ -60,7 +65,11 @@ class RayServer(Server):
             for handle in new:
                 self._store.delete(handle)
             return {"refused": [refusal.status, refusal.reason]}
-        self._store.release(handle["name"] for handle in new if handle["kind"] == "data")  # moved, or sent again later
+        except OSError as error:
+            logger.exception("the message %r could not be answered", name)
+            return {"failed": f"{type(error).__name__}: {error}"}
+        finally:
+            self._store.release(handle["name"] for handle in new if handle["kind"] == "data")  # moved, or sent again
         return {"reply": reply, "refs": refs}
 
 

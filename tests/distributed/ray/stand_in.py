@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ class StandIn:
         self.store = RayStore(folder)
         self.door = RayServer(self.said, self.store)
         self.weights: Any = None
+        self.failed = 0
 
     def handle(self, name: str, message: Any, parcel: Any) -> Any:
         return self.door.answer(name, message, parcel)
@@ -44,6 +46,16 @@ class StandIn:
     def journal(self, message: Any) -> Any:
         self.store.move(message["data_id"], self.folder / "journal.safetensors")
         return {"accepted": True}
+
+    def full_disk(self, message: Any) -> Any:
+        """Fail twice as if the disk was full, then answer."""
+        self.failed += 1
+        if self.failed % 3:
+            raise OSError(errno.ENOSPC, "no space left")
+        return self.journal(message)
+
+    def always_full(self, message: Any) -> Any:
+        raise OSError(errno.ENOSPC, "no space left")
 
     def not_yet(self, message: Any) -> Any:
         return {"accepted": False, "wait": 0.1}

@@ -53,6 +53,20 @@ def test_data_that_was_not_accepted_is_held_by_the_collector_alone_and_can_be_se
     assert (channel.store.held("data"), channel.call("held")["data"]) == (0, 0)
 
 
+def test_message_is_sent_again_while_the_coordinator_s_disk_is_full(channel: RayChannel, folder: Path) -> None:
+    message = {"data_id": channel.store.put("data", {"x": torch.arange(3)})}
+
+    assert channel.call("full_disk", message)["accepted"]
+
+    assert read_block(folder / "journal.safetensors", 10_000).tensors["x"].tolist() == [0, 1, 2]
+    assert (channel.store.held("data"), channel.call("held")["data"]) == (0, 0)
+
+
+def test_disk_that_stays_full_is_named_when_the_time_is_over(stand_in: Any, namespace: str) -> None:
+    with pytest.raises(CoordinatorGoneError, match=r"no answer to 'always_full' .* in 1 s: OSError: .*no space left"):
+        RayChannel(namespace, reconnect_timeout=1.0).call("always_full")
+
+
 def test_priorities_in_the_info_of_a_message_arrive(channel: RayChannel) -> None:
     handle = channel.store.put("priority", {"priority": torch.tensor([0.5, 1.5])})
 
