@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO
 
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.coordinator import Coordinator, announce
+from lightning_ding.distributed.coordinator.folder_lock import FolderLock
 from lightning_ding.distributed.stop_signals import STOP_SIGNALS, collected
 from lightning_ding.distributed.transport import ADDRESS_FILE, get_transport
 from lightning_ding.exit_codes import BY_SIGNAL, GIVEN_UP
@@ -47,8 +46,13 @@ def coordinate(cfg: ParallelConfig, resume: bool = False) -> int:
     """
     folder = Path(cfg.main.exp_name)
     wanted = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    with _folder_to_itself(folder), collected(wanted) as received:
+    with ExitStack() as held:
         try:
+            held.enter_context(FolderLock(folder))
+            (folder / ADDRESS_FILE).unlink(
+                missing_ok=True
+            )  # another program may use the port of an earlier coordinator
+            received = held.enter_context(collected(wanted))
             transport = get_transport(cfg.system.transport)
             store = transport.make_store(cfg)
             coordinator = Coordinator(cfg, store, resume=resume)
@@ -75,32 +79,3 @@ def _wait(coordinator: Coordinator, received: list[int]) -> None:
         if time.monotonic() - reported >= REPORT:
             reported = time.monotonic()
             logger.info(PROGRESS, coordinator.status())
-
-
-def require_no_coordinator(folder: Path) -> None:
-    """Check that no coordinator is using a folder.
-
-    Raises:
-        CannotStartError: If another coordinator is using the folder.
-    """
-    with suppress(FileNotFoundError), (folder / "coordinator.lock").open("r+") as file:
-        _lock(file, folder)
-
-
-@contextmanager
-def _folder_to_itself(folder: Path) -> Iterator[IO[str]]:
-    """Lock a folder against other coordinators; the kernel releases the lock at the end of the process."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "coordinator.lock").open("w") as file:
-        _lock(file, folder)
-        (folder / ADDRESS_FILE).unlink(missing_ok=True)  # another program may use the port of an earlier coordinator
-        yield file
-
-
-def _lock(file: IO[str], folder: Path) -> None:
-    import fcntl  # not available on Windows
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise CannotStartError(f"another coordinator uses {str(folder)!r}; choose another main.exp_name") from error

@@ -17,10 +17,10 @@ from typing import Any
 
 from lightning_ding.config import to_dict
 from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.coordinator.folder_lock import require_unused
 from lightning_ding.distributed.coordinator.resume_config import check_folder, holds_run
 from lightning_ding.distributed.stop_signals import handled
 from lightning_ding.distributed.transport import ADDRESS_FILE, get_transport
-from lightning_ding.entry.coordinate import require_no_coordinator
 from lightning_ding.envs.process.lifeline import lifeline
 from lightning_ding.exit_codes import BY_SIGNAL, GIVEN_UP
 
@@ -53,7 +53,7 @@ class RunSupervisor:
     def __init__(self, cfg: ParallelConfig, resume: bool = False) -> None:
         self._restarts = cfg.system.restarts
         self._folder = Path(cfg.main.exp_name)
-        require_no_coordinator(self._folder)
+        require_unused(self._folder)
         check_folder(self._folder, resume)
         logs = self._folder / "logs"
         logs.mkdir(parents=True, exist_ok=True)

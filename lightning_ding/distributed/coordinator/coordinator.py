@@ -24,6 +24,7 @@ from lightning_ding.distributed.commander.base import BaseParallelCommander, cre
 from lightning_ding.distributed.config import CoordinatorConfig, ParallelConfig
 from lightning_ding.distributed.coordinator.direct_calls import DirectCalls
 from lightning_ding.distributed.coordinator.endpoints import WorkerEndpoint
+from lightning_ding.distributed.coordinator.folder_lock import FolderLock
 from lightning_ding.distributed.coordinator.intake import ReplaySettings
 from lightning_ding.distributed.coordinator.run_state import RunState
 from lightning_ding.distributed.ding_config import read_run
@@ -56,7 +57,8 @@ class Coordinator(WorkerEndpoint, DirectCalls):
         clock: Function that returns the time in seconds, for leases.
 
     Raises:
-        ValueError: If the config does not fit, or the folder holds an unfinished run and ``resume`` is false.
+        ValueError: If the config does not fit, the folder holds an unfinished run and ``resume`` is false, or, without
+            ``store``, another coordinator uses the folder.
     """
 
     def __init__(
@@ -69,12 +71,17 @@ class Coordinator(WorkerEndpoint, DirectCalls):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config: ParallelConfig = read_run(cfg)
+        self._lock = FolderLock(Path(self.config.main.exp_name))
         self._server: Server | None = None
         self._listens = store is None
         store = self._prepare_to_listen() if store is None else store
         settings = ReplaySettings.of(self.config)
         made = commander if commander is not None else create_parallel_commander(self.config)
-        super().__init__(RunState(settings, made, store, resume, clock))
+        try:
+            super().__init__(RunState(settings, made, store, resume, clock))
+        except Exception:
+            self._lock.release()
+            raise
         self._is_closed = False
         section = self.config.system.coordinator
         self._threads = [
@@ -165,6 +172,7 @@ class Coordinator(WorkerEndpoint, DirectCalls):
             self.run.remove()
         else:
             self.save()
+        self._lock.release()
 
     def _prepare_to_listen(self) -> Store:
         """Return the store of the transport, after checking its settings."""
@@ -172,6 +180,7 @@ class Coordinator(WorkerEndpoint, DirectCalls):
         allowed = f"given with the transport {self.config.system.transport!r}, which starts all processes itself"
         require(not transport.runs_alone, "store", allowed, None)
         transport.check(self.config)
+        self._lock.acquire()
         transport.make_secret(self.config)
         return transport.make_store(self.config)
 

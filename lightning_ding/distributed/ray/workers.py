@@ -13,11 +13,14 @@ from typing_extensions import override
 
 from lightning_ding.distributed.comm_worker.ranks import environment_of_rank, open_store
 from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.coordinator.folder_lock import FolderLock
 from lightning_ding.distributed.ray import import_ray
 from lightning_ding.distributed.ray.store import RayStore
 from lightning_ding.distributed.transport import Handler, Message, Refusal, Server
 
 logger = logging.getLogger(__name__)
+
+PATIENCE = 20.0  # seconds until an earlier coordinator of the same run, whose node is leaving, must have ended
 
 
 class RayServer(Server):
@@ -115,6 +118,7 @@ class CoordinatorActor:
         if self._mistake is not None:
             return {"error": f"the coordinator could not start again: {self._mistake}"}
         self._coordinator.close()
+        self._lock.release()
         written = self._folder / "result.json"
         result: dict[str, Any] = json.loads(written.read_text()) if written.exists() else {}
         return {**result, "error": self._coordinator.failure}
@@ -122,6 +126,8 @@ class CoordinatorActor:
     def _start(self, cfg: ParallelConfig, resume: bool) -> None:
         from lightning_ding.distributed.coordinator.coordinator import Coordinator
 
+        self._lock = FolderLock(self._folder, PATIENCE)
+        self._lock.acquire()
         restarted = import_ray().get_runtime_context().was_current_actor_reconstructed
         store = RayStore(self._folder / "data", cfg.system.coordinator.max_block)
         self._coordinator = Coordinator(cfg, store, resume=bool(resume or restarted))

@@ -1,0 +1,51 @@
+"""One coordinator at a time uses the folder of a run."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from lightning_ding.distributed.coordinator.coordinator import Coordinator
+from lightning_ding.distributed.coordinator.folder_lock import FolderInUseError, FolderLock, require_unused
+from tests.distributed.coordinator.coordinating import config
+
+
+def test_second_lock_is_refused_until_the_first_is_released(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    require_unused(folder)
+    with FolderLock(folder):
+        for lock in (FolderLock(folder).acquire, lambda: require_unused(folder)):
+            with pytest.raises(FolderInUseError, match=f"another coordinator uses '{folder}'; choose another"):
+                lock()
+    with FolderLock(folder):
+        pass
+
+
+def test_lock_with_patience_waits_for_a_coordinator_that_ends(tmp_path: Path) -> None:
+    first = FolderLock(tmp_path)
+    first.acquire()
+    timer = threading.Timer(0.3, first.release)
+    timer.start()
+    with FolderLock(tmp_path, patience=20.0):
+        assert timer.finished.is_set()
+
+
+def test_coordinator_that_listens_itself_has_the_folder_to_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIGHTNING_DING_TOKEN", "a" * 40)
+    settings = config(tmp_path)
+    settings["system"]["transport"] = "flask_fs"
+    first = Coordinator(settings)
+    first.sweep()  # which writes the state
+    before = sorted(file.relative_to(tmp_path) for file in tmp_path.rglob("*"))
+    for resume in (False, True):
+        with pytest.raises(FolderInUseError, match="another coordinator uses"):
+            Coordinator(settings, resume=resume)
+    assert sorted(file.relative_to(tmp_path) for file in tmp_path.rglob("*")) == before
+    first.close()
+    with pytest.raises(ValueError, match="contains an unfinished run"):
+        Coordinator(settings)
+    Coordinator(settings, resume=True).close()  # the coordinator that failed has released the folder
