@@ -18,8 +18,10 @@ from gymnasium import spaces
 from lightning_ding.envs.layout import layout_of
 
 GUIDE = "see https://gymnasium.farama.org/introduction/migration_guide/"
-NUMBERS = frozenset({float, int, np.float64, np.float32, np.int64})
+NUMBERS = frozenset({float, np.float64, np.float32, np.int64})
 """The usual types of rewards; other numbers are converted."""
+LARGE = 2**53
+"""A size from which integers are converted, because they may be too large for a float."""
 FLAGS = frozenset({bool, np.bool_})
 """The usual types of ``terminated`` and ``truncated``; the numbers 0 and 1 are converted."""
 INDICES = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -48,8 +50,8 @@ def step_values(answer: Any) -> StepValues:
     """
     if type(answer) is tuple and len(answer) == 5:
         _, reward, terminated, truncated, info = answer
-        usual = type(reward) in NUMBERS and type(terminated) in FLAGS and type(truncated) in FLAGS
-        if usual and type(info) is dict:
+        is_number = type(reward) in NUMBERS or (type(reward) is int and -LARGE < reward < LARGE)
+        if is_number and type(terminated) in FLAGS and type(truncated) in FLAGS and type(info) is dict:
             return answer
     return _converted(answer)
 
@@ -194,7 +196,7 @@ def describe(value: Any) -> str:
 def _is_number(value: Any) -> bool:
     try:
         return not isinstance(value, (str, bytes)) and np.ndim(value) == 0 and float(value) is not None
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False
 
 

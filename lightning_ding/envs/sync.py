@@ -23,13 +23,14 @@ from lightning_ding.envs.answers import (
     reset_values,
     step_values,
 )
+from lightning_ding.envs.infos import JoinedInfos
 from lightning_ding.envs.process.vector_env import seeds_of, without_mask
 
 JOINED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 """Spaces whose elements are joined in one array."""
 
 
-class _SyncVectorEnv(SyncVectorEnv):
+class _SyncVectorEnv(JoinedInfos, SyncVectorEnv):
     """A SyncVectorEnv whose steps give the same results in less time, and which checks what its envs return.
 
     Observations are joined in a new array for each step, instead of in one that is copied then. Final observations are

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium as gym
@@ -28,6 +29,7 @@ STEPS: dict[str, Callable[[], Any]] = {
     "no info": lambda: (GOOD, 0.0, False, False, None),
     "array as reward": lambda: (GOOD, np.ones(1), False, False, {}),
     "text as reward": lambda: (GOOD, "1.5", False, False, {}),
+    "huge reward": lambda: (GOOD, 10**400, False, False, {}),
     "no reward": lambda: (GOOD, None, False, False, {}),
     "nan as terminated": lambda: (GOOD, 0.0, np.nan, False, {}),
     "text as truncated": lambda: (GOOD, 0.0, False, "False", {}),
@@ -65,6 +67,15 @@ class AttackingEnv(gym.Env[Any, Any]):
         if self.steps == 3 and self.attack in STEPS:
             return STEPS[self.attack]()
         return GOOD.copy(), 1.0, self.steps == 5, False, {}
+
+
+class InfoEnv(AttackingEnv):
+    """Returns an info that a test sets."""
+
+    info: Mapping[str, Any] = MappingProxyType({})
+
+    def step(self, action: Any) -> Any:
+        return *super().step(action)[:4], dict(self.info)
 
 
 class IndexEnv(AttackingEnv):

@@ -33,6 +33,7 @@ SAID = {
     "no info": WHO + r"the info of step\(\) must be a dict, got NoneType None",
     "array as reward": WHO + r"the reward of step\(\) must be a number, got shape \(1,\) and dtype float64",
     "text as reward": WHO + r"the reward of step\(\) must be a number, got str '1.5'",
+    "huge reward": WHO + r"the reward of step\(\) must be a number, got int 10000",
     "no reward": WHO + r"the reward of step\(\) must be a number, got NoneType None",
     "nan as terminated": WHO + r"terminated of step\(\) must be a bool, got float nan",
     "text as truncated": WHO + r"truncated of step\(\) must be a bool, got str 'False'",

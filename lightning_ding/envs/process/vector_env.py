@@ -13,11 +13,12 @@ from typing import Any, Literal, get_args
 import gymnasium as gym
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
 from lightning_ding.config import require
+from lightning_ding.envs.infos import JoinedInfos
 from lightning_ding.envs.layout import layout_of
 from lightning_ding.envs.process.env_process import EnvProcess
 from lightning_ding.envs.process.errors import OnEnvError
@@ -32,7 +33,7 @@ Info = dict[str, Any]
 Step = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Info]
 
 
-class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
+class ProcessVectorEnv(JoinedInfos):
     """Steps envs in separate processes, with the same results as a ``SyncVectorEnv``.
 
     Observations, actions, rewards and ends of episodes are in memory that each process shares only with the main
