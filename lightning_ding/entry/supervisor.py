@@ -128,6 +128,7 @@ class RunSupervisor:
             self._prepare_restart_of_coordinator()
 
     def _prepare_restart_of_coordinator(self) -> None:
+        (self._folder / ADDRESS_FILE).unlink(missing_ok=True)  # workers must not send the token to another program
         if "--resume" not in self.coordinator.arguments and holds_run(self._folder):
             self.coordinator.arguments.append("--resume")
         for worker in self.workers:

@@ -23,13 +23,15 @@ def main() -> int:
     folder = file.parent
     starts = folder / f"starts-{role}"
     with starts.open("a") as log:
-        log.write(" ".join(sys.argv[1:]) + f" pid={os.getpid()}\n")
+        address = (folder / "coordinator.json").exists()
+        log.write(" ".join(sys.argv[1:]) + f" address={address} pid={os.getpid()}\n")
     plan = json.loads((folder / "plan.json").read_text())[role]
     action = plan[min(len(starts.read_text().splitlines()), len(plan)) - 1]
     print(f"2026-01-01 00:00:00,000 WARNING stub: {role} does {action}", flush=True)
     if isinstance(action, int):
         return action
     if action == "kill":
+        (folder / "coordinator.json").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     if action == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

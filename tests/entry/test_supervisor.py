@@ -78,6 +78,7 @@ def test_worker_that_dies_is_started_again(folder: Path, death: Any) -> None:
 def test_coordinator_that_dies_is_started_again_and_resumes_what_it_had_saved(folder: Path) -> None:
     run(folder, coordinator=["kill", "finish"])
     assert ["--resume" in line for line in starts(folder, "coordinator")] == [False, False]
+    assert all("address=False" in line for line in starts(folder, "coordinator"))  # no worker sends anything to it
     other = folder.with_name("other")
     (other / "coordinator").mkdir(parents=True)
     (other / "coordinator" / "state.json").touch()

@@ -303,6 +303,7 @@ class LearnerEndpoint(Endpoint):
                 weights.publish(policy_id, policy_version, handle, snapshot)
                 if snapshot is not None:
                     self.run.changed()
+            weights.write()  # if that failed for an earlier copy of this message
         self.run.commit()  # before weights are deleted that this snapshot may replace
         with self.run.lock:
             weights.keep_only(commander.needed_policies())

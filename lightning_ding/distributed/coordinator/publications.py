@@ -44,6 +44,8 @@ class PublishedWeights:
         self._store = store
         self._published: dict[str, list[Publication]] = {}
         self._snapshots: set[str] = set()
+        self._gone: list[Publication] = []  # to delete once the index without them is on the disk
+        self._is_written = True
 
     def publish(self, policy_id: str, policy_version: int, handle: Any, snapshot: str | None = None) -> int:
         """Publish weights as the newest ones of a policy, and return their serial number.
@@ -60,9 +62,10 @@ class PublishedWeights:
         if snapshot is not None:
             self._published[snapshot] = [Publication(1, policy_version, handle)]
             self._snapshots.add(snapshot)
-        gone = known[:-KEPT]
+        self._gone += known[:-KEPT]
         del known[:-KEPT]
-        self._remove(gone, is_synced=snapshot is not None)
+        self._is_written = False
+        self.write(is_synced=snapshot is not None)
         return serial
 
     def is_newest(self, policy_id: str, handle: Any) -> bool:
@@ -92,7 +95,9 @@ class PublishedWeights:
         """Remove the snapshots that are not among some policies."""
         for name in self._snapshots - needed:
             self._snapshots.remove(name)
-            self._remove(self._published.pop(name))
+            self._gone += self._published.pop(name)
+            self._is_written = False
+        self.write()
 
     def load(self) -> None:
         """Read the file, if there is one."""
@@ -106,12 +111,20 @@ class PublishedWeights:
             for name, known in content["policies"].items():
                 self._published[name] = [Publication(**renamed(one, version="policy_version")) for one in known]
 
-    def _remove(self, gone: list[Publication], is_synced: bool = True) -> None:
-        """Write the index, and only then delete the blocks that are not in it any more."""
+    def write(self, is_synced: bool = True) -> None:
+        """Write the index unless it is on the disk, and only then delete the blocks that are not in it any more.
+
+        Raises:
+            OSError: If the index cannot be written; the next call tries again.
+        """
+        if self._is_written:
+            return
         policies = {name: [asdict(one) for one in known] for name, known in self._published.items()}
         text = json.dumps({"policies": policies, "snapshots": sorted(self._snapshots)})
         replace_text(self._file, text, is_synced)
+        self._is_written = True
         kept = [one.handle for known in self._published.values() for one in known]
-        for one in gone:
+        while self._gone:
+            one = self._gone.pop()
             if one.handle not in kept:
                 self._store.delete(one.handle)
