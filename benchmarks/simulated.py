@@ -256,7 +256,7 @@ class SimulatedCollector(Simulated):
             if self._stopping.wait(0.5):
                 return
         serial, version = weights["serial"], weights["iter"]
-        answer = self._send(worker, 0, None)  # the first message of a task has no data
+        answer = self._send(worker, 0, None, {})  # the first message of a task has no data
         due, seq = time.perf_counter() + self._first, 1
         while not answer["close"]:
             if self._stopping.wait(max(0.0, due - time.perf_counter())):
@@ -264,21 +264,21 @@ class SimulatedCollector(Simulated):
             worker.tick()
             due = max(due + self._period, time.perf_counter() - self._period)
             handle = put_block(worker.channel.store, version)
-            while not (answer := self._send(worker, seq, handle))["accepted"]:
+            while not (answer := self._send(worker, seq, handle, {policy_id: serial}))["accepted"]:
                 self._record.note("blocks that waited")
                 if answer["close"] or self._stopping.wait(answer["wait"]):
                     return
             seq += 1
             if answer["policy"].get(policy_id, -1) > serial:
-                weights = fetch_weights(worker, policy_id, serial)
+                weights = fetch_weights(worker, policy_id, serial, answer)
                 if weights is not None:
                     self._record.note("weights downloads")
                     serial, version = weights["serial"], weights["iter"]
 
     @staticmethod
-    def _send(worker: CommWorker, seq: int, handle: Any) -> Message:
+    def _send(worker: CommWorker, seq: int, handle: Any, serials: dict[str, int]) -> Message:
         about = {"env_step": 0 if handle is None else ROWS, "returns": [], "lengths": [], "dropped_episodes": []}
-        return worker.call(DATA, seq=seq, data_id=handle, metadata=about)
+        return worker.call(DATA, seq=seq, data_id=handle, metadata=about, serials=serials)
 
 
 class SimulatedLearner(Simulated):

@@ -91,10 +91,12 @@ def read_block(file: Path, max_bytes: int) -> Block:
     try:
         flat = sorted(load(content).items())  # safetensors returns them in a different order each time
         tensors = unflatten(dict(flat))
-        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        header = content[8 : 8 + int.from_bytes(content[:8], "little")]
+        has_metadata = b'"__metadata__"' in header and b'"__metadata__":{}' not in header  # data have none
+        metadata = json.loads(header).get("__metadata__") if has_metadata else None
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, AssertionError) as error:
         raise Refusal(422, f"{file.name} is truncated or not a block of tensors: {str(error)[:200]}") from error
-    return Block(tensors, header.get("__metadata__") or {})
+    return Block(tensors, metadata or {})
 
 
 def _check_depth(flat: Mapping[str, Any]) -> None:

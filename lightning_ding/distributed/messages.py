@@ -98,6 +98,12 @@ def read_metadata(message: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def read_serials(message: Mapping[str, Any]) -> dict[str, int]:
+    """Return the serial numbers of a collector's weights by policy id; an empty dict if the field is missing."""
+    serials = mapping({"serials": {}, **message}, "serials")
+    return {policy_id: whole(serials, policy_id) for policy_id in serials}
+
+
 def read_sample_options(message: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
     """Return the arguments of the buffer's ``sample`` that a learner sets.
 

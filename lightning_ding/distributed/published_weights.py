@@ -15,7 +15,7 @@ from typing import Any
 from lightning_ding.callbacks.remote import PARTS
 from lightning_ding.distributed.comm_worker.loop import CommWorker
 from lightning_ding.distributed.config import LearningTask
-from lightning_ding.distributed.transport import Refusal
+from lightning_ding.distributed.transport import Message, Refusal
 
 logger = logging.getLogger(__name__)
 
@@ -47,13 +47,16 @@ def publish_weights(worker: CommWorker, task: LearningTask, state_dict: Mapping[
     worker.call("learner_send_policy", policy_id=task.policy_id, policy_version=policy_version, data_id=handle)
 
 
-def fetch_weights(worker: CommWorker, policy_id: str, serial: int = -1) -> dict[str, Any] | None:
+def fetch_weights(
+    worker: CommWorker, policy_id: str, serial: int = -1, newest: Message | None = None
+) -> dict[str, Any] | None:
     """Return the newest weights of a policy.
 
     Args:
         worker: Worker that has the task.
         policy_id: Id of the policy.
         serial: Number of the newest publication that the caller has; -1 for none.
+        newest: Latest answer to a message with data; if it contains newer weights, the coordinator is not asked.
 
     Returns:
         A mapping with ``model`` (a state dict), ``iter`` (number of updates that produced it), ``serial`` (number of
@@ -63,15 +66,35 @@ def fetch_weights(worker: CommWorker, policy_id: str, serial: int = -1) -> dict[
     Raises:
         LeaseLostError: If another worker has the task now.
     """
+    known = _weights_in(newest or {}, policy_id)
+    if known is not None and known["serial"] != serial and (found := _read(worker, known)) is not None:
+        return found
     try:
         answer = worker.call("get_policy", policy_id=policy_id, serial=serial)
-        if answer["handle"] is None:
-            return None
+    except Refusal as refusal:
+        if refusal.status != 404:
+            raise
+        return None  # nothing is published yet
+    return None if answer["handle"] is None else _read(worker, answer)
+
+
+def _weights_in(answer: Message, policy_id: str) -> Message | None:
+    """Return what an answer to a message with data contains about newer weights of a policy; None for nothing."""
+    handle = answer.get("weights", {}).get(policy_id)
+    if handle is None:
+        return None
+    serial, policy_version = answer["policy"][policy_id], answer["policy_version"][policy_id]
+    return {"handle": handle, "serial": serial, "policy_version": policy_version}
+
+
+def _read(worker: CommWorker, answer: Message) -> dict[str, Any] | None:
+    """Return the weights that an answer describes; None if they have just been replaced."""
+    try:
         tensors = worker.channel.store.get(answer["handle"]).tensors
     except Refusal as refusal:
         if refusal.status != 404:
             raise
-        return None  # nothing is published yet, or these weights have just been replaced
+        return None
     state = tensors if "model" in tensors else {"model": tensors}
     return {**state, "iter": answer["policy_version"], "serial": answer["serial"]}
 

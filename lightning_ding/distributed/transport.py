@@ -26,7 +26,7 @@ Kind = Literal["data", "batch", "priority", "policy"]
 KINDS: tuple[Kind, ...] = ("data", "batch", "priority", "policy")
 """Contents of a block of tensors: collected transitions, a round of minibatches, priorities, weights."""
 
-SCHEMA: int = 1
+SCHEMA: int = 2
 """Version of the messages and blocks, which must be the same in workers and coordinator."""
 
 DISK_WAIT = 1.0

@@ -8,6 +8,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import torch
+
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.coordinator import Coordinator, announce
 from lightning_ding.distributed.coordinator.folder_lock import FolderLock
@@ -44,6 +46,7 @@ def coordinate(cfg: ParallelConfig, resume: bool = False) -> int:
         CannotStartError: If the folder holds another run or is in use by another coordinator, or a token or a
             package of the transport is missing.
     """
+    torch.set_num_threads(1)  # each thread of the server would start others for its operations on small tensors
     folder = Path(cfg.main.exp_name)
     wanted = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     with ExitStack() as held:

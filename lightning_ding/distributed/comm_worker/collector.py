@@ -69,6 +69,8 @@ class BaseCommCollector(BaseCommRole):
         super().__init__(cfg, channel, host=host, port=port)
         self._message = _Message()
         self._reported = 0  # transitions of the task that earlier messages have reported
+        self._serials: dict[str, int] = {}  # numbers of the fetched weights, by policy id
+        self._latest: Message | None = None  # the coordinator's latest answer to a message with data
 
     @property
     def collector_uid(self) -> str:
@@ -103,7 +105,10 @@ class BaseCommCollector(BaseCommRole):
 
     def get_policy_update_info(self, path: str, serial: int = -1) -> Message | None:
         """Return the newest weights of a policy, see :func:`fetch_weights`."""
-        return fetch_weights(self._connected(), path, serial)
+        found = fetch_weights(self._connected(), path, serial, self._latest)
+        if found is not None:
+            self._serials[path] = int(found["serial"])
+        return found
 
     def send_stepdata(self, path: Any, stepdata: Any = None) -> Any:
         """Store transitions and return their handle; wait while there is no space for them.
@@ -176,10 +181,10 @@ class BaseCommCollector(BaseCommRole):
         worker = self._connected()
         about = {name: value for name, value in metadata.items() if name != "data_id"}
         about["wait_time"], self._waited = self._waited, 0.0
-        fields = {"seq": self._seq, "data_id": metadata["data_id"], "metadata": about}
+        fields = {"seq": self._seq, "data_id": metadata["data_id"], "metadata": about, "serials": self._serials}
         try:
             while True:
-                answer = worker.call("collector_data_task", **fields)
+                self._latest = answer = worker.call("collector_data_task", **fields)
                 if answer["accepted"]:
                     self._seq += 1
                     return answer
@@ -227,6 +232,7 @@ class BaseCommCollector(BaseCommRole):
         """Do a task and report its end."""
         worker = self._connected()
         self._seq, self._waited, self._message, self._reported = 0, 0.0, _Message(), 0
+        self._serials, self._latest = {}, None
         self._collector = collector = self._create_collector(task.task_info)
         worker.on_close = collector.close
         if self._is_closed:

@@ -32,7 +32,8 @@ from lightning_ding.exit_codes import ORPHANED, STALLED, TERMINATED
 
 logger = logging.getLogger(__name__)
 
-BEATS = 4  # heartbeats during a lease, so that three may get lost
+FIRST_BEAT = 1 / 2  # share of a lease without an answer after which a worker sends a heartbeat
+NEXT_BEAT = 1 / 8  # share of a lease until a lost heartbeat is sent again, so that three may get lost
 LONGEST_REPORT = 2000  # last characters of a traceback that are reported
 GOODBYE = 3.0  # seconds at most to disconnect
 
@@ -252,26 +253,39 @@ class CommWorker:
     # ------------------------------------------------------------------ heartbeats
 
     def _beat(self) -> None:
-        while not self._stopping.wait(max(0.0, self._renewed_at + self._lease / BEATS - time.monotonic())):
-            if self._renewed_at + self._lease / BEATS > time.monotonic():
+        beat_at = 0.0
+        while not self._stopping.wait(max(0.0, self._next_beat(beat_at) - time.monotonic())):
+            if self._next_beat(beat_at) > time.monotonic():
                 continue  # an answer has renewed the lease meanwhile
-            self._renewed_at = time.monotonic()
-            silence = time.monotonic() - self._last_tick
+            beat_at = time.monotonic()
+            silence = beat_at - self._last_tick
             if self._stall_timeout is None or silence <= self._stall_timeout:
-                self._beat_once(self.task)
+                if self._beat_once(self.task):
+                    self._renewed_at = max(self._renewed_at, beat_at)
             else:
                 logger.error("no progress for %.1f s: the lease is not renewed", silence)
                 if self.on_stall is not None and silence > self._stall_timeout + self._lease:
                     self.on_stall(silence)
 
-    def _beat_once(self, task: AssignedTask | None) -> None:
+    def _next_beat(self, previous: float) -> float:
+        """Return the time of the next heartbeat.
+
+        Args:
+            previous: Time of the previous one, which may have been lost.
+        """
+        return max(self._renewed_at + FIRST_BEAT * self._lease, previous + NEXT_BEAT * self._lease)
+
+    def _beat_once(self, task: AssignedTask | None) -> bool:
+        """Send a heartbeat, and return whether it was answered."""
         try:
             answer = self.channel.call("heartbeat", self._about(task))
         except LeaseLostError:
             self._lost = task
         except Exception as error:  # the next one may succeed, and the worker's own calls raise lasting errors
             logger.warning("a heartbeat failed: %s", error)
+            return False
         else:
             on_close = self.on_close
             if answer.get("close") and on_close is not None and task is self.task:
                 on_close()
+        return True

@@ -14,7 +14,7 @@ from lightning_ding.distributed.coordinator.intake import Sender
 from lightning_ding.distributed.coordinator.replay import Replay
 from lightning_ding.distributed.coordinator.run_state import RunState
 from lightning_ding.distributed.coordinator.tasks import Task
-from lightning_ding.distributed.messages import read_info, read_metadata, read_sample_options
+from lightning_ding.distributed.messages import read_info, read_metadata, read_sample_options, read_serials
 from lightning_ding.distributed.transport import DISK_WAIT, ROLES, SCHEMA, Message, Refusal, Role
 
 logger = logging.getLogger(__name__)
@@ -169,7 +169,7 @@ class CollectorEndpoint(Endpoint):
 
     def answer_collector_data_task(self, message: Message) -> Message:
         """Accept transitions and their metadata, which are on the disk when this returns."""
-        seq, metadata = messages.whole(message, "seq"), read_metadata(message)
+        seq, metadata, serials = messages.whole(message, "seq"), read_metadata(message), read_serials(message)
         with self.run.lock:
             task = self._owned(message, "collector")
             if task.is_evaluation:
@@ -188,7 +188,7 @@ class CollectorEndpoint(Endpoint):
             if verdict == "accepted":
                 self._note_data(task, is_progress=data_id is not None or metadata["samples_elsewhere"] > 0)
             taken = {"accepted": verdict != "wait", "duplicate": verdict == "duplicate"}
-            return {**taken, "wait": wait if verdict == "wait" else 0.0, **self._settings(task, replay)}
+            return {**taken, "wait": wait if verdict == "wait" else 0.0, **self._settings(task, replay, serials)}
 
     def answer_collector_close_task(self, message: Message) -> Message:
         """Record the end of a collecting or evaluating task."""
@@ -202,12 +202,24 @@ class CollectorEndpoint(Endpoint):
                 self.run.changed()
         return {}
 
-    def _settings(self, task: Task, replay: Replay) -> Message:
-        """Return the settings with which a collector continues."""
-        serials, paths = self.run.weights.serials(), task.info["collector_cfg"]["policy_update_path"]
+    def _settings(self, task: Task, replay: Replay, known: dict[str, int]) -> Message:
+        """Return the settings with which a collector continues.
+
+        Args:
+            task: Its task.
+            replay: Buffer that it fills.
+            known: Serial numbers of its weights by policy id. Newer ones of these policies are part of the answer, so
+                that it need not ask for them.
+        """
+        weights, paths = self.run.weights, task.info["collector_cfg"]["policy_update_path"]
+        serials = weights.serials()
+        newer = {path: weights.newer(path, known[path]) for path in paths if path in known}
+        newer = {path: one for path, one in newer.items() if one["handle"] is not None}
         return {
             "close": task.is_closing,
             "policy": {path: serials[path] for path in paths if path in serials},
+            "weights": {path: one["handle"] for path, one in newer.items()},
+            "policy_version": {path: one["policy_version"] for path, one in newer.items()},
             "collect_setting": self.scheduler.commander.collect_setting(replay.counts.env_step),
             "random": replay.counts.sample < self.run.settings.random,
         }

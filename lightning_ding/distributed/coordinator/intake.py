@@ -12,6 +12,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
+
 from lightning_ding import nested
 from lightning_ding.config import require, to_dict
 from lightning_ding.distributed.config import ParallelConfig
@@ -134,19 +137,22 @@ class Intake:
 
     def _push(self, rows: dict[str, Any], entry: Entry, env_step: int) -> None:
         """Push the transitions that are not too old, and count all of them."""
-        counts, lag, limit = self.counts, entry.policy_version - rows["policy_version"], self._config.max_policy_lag
-        size, newest = len(lag), min(int(rows["policy_version"].max()), entry.policy_version)
+        counts, limit = self.counts, self._config.max_policy_lag
+        versions = rows["policy_version"].numpy().astype(np.int64)  # (K,)
+        lag = entry.policy_version - versions
+        size = kept = len(lag)
         if limit is not None and self._config.on_policy_lag == "drop":
-            rows = nested.index(rows, lag <= limit)
-        kept = nested.length(rows)
+            rows = nested.index(rows, torch.from_numpy(lag <= limit))
+            kept = nested.length(rows)
         if kept:
             self.buffer.push(rows, env_step)
         self.ratio.insert(kept)
         self.is_starved = False
         counts.sample += size
         counts.too_old += size - kept
-        counts.lag_sum += int(lag.clamp(min=0).sum())
+        counts.lag_sum += int(np.maximum(lag, 0).sum())
         counts.lag_max = max(counts.lag_max, int(lag.max()))
+        newest = min(int(versions.max()), entry.policy_version)
         counts.data_policy_version = max(counts.data_policy_version, newest)
 
 

@@ -1,9 +1,10 @@
 """The journal of a buffer: accepted messages are on the disk before they are acknowledged.
 
 An entry is a JSON file and, if it has data, a safetensors file that is written after it. The entry is valid as soon as
-all its files exist. A snapshot is a folder with the state up to some entry. It is written under a hidden name and
-renamed when it is complete and on the disk; only then the entries that it contains are deleted. Entries are not synced:
-they survive the death of the process, but possibly not a power failure.
+all its files exist. The last of them appears under its name when it is complete; a JSON file before it may be truncated
+if the process dies, and is then deleted. A snapshot is a folder with the state up to some entry. It is written under a
+hidden name and renamed when it is complete and on the disk; only then the entries that it contains are deleted. Entries
+are not synced: they survive the death of the process, but possibly not a power failure.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +81,13 @@ class Journal:
         Raises:
             OSError: If a file cannot be written; then there is no such entry.
         """
-        about = self._entries / f"{entry.name}.json"
+        about, text = self._entries / f"{entry.name}.json", json.dumps(vars(entry))
         try:
-            replace_text(about, json.dumps(asdict(entry)), is_synced=False)
             if entry.has_data:
+                _write(about, text)
                 take_data(self.data_file(entry))
+            else:
+                replace_text(about, text, is_synced=False)
         except BaseException:
             self.discard(entry)
             raise
@@ -162,12 +165,15 @@ class Journal:
         return sorted((entry for entry in found if entry is not None), key=lambda entry: entry.number)
 
     def _read(self, file: Path) -> Entry | None:
-        """Return an entry; if a power failure has truncated it, delete it and return None."""
+        """Return an entry; if it is truncated, delete it and return None."""
         try:
             return Entry(**renamed(json.loads(file.read_text()), newest_version="policy_version"))
         except (ValueError, TypeError) as error:
-            logger.error("skipping the journal entry %s, which cannot be read: %s", file.stem, error)
-            file.with_suffix(".safetensors").unlink(missing_ok=True)
+            data = file.with_suffix(".safetensors")
+            # without data, the process may have died in the middle of writing it, before it was acknowledged
+            level = logging.ERROR if data.exists() else logging.WARNING
+            logger.log(level, "skipping the journal entry %s, which cannot be read: %s", file.stem, error)
+            data.unlink(missing_ok=True)
             file.unlink()
             return None
 
@@ -187,6 +193,17 @@ def renamed(saved: Mapping[str, Any], **names: str) -> dict[str, Any]:
         {'policy_version': 3, 'seq': 0}
     """
     return {names.get(key, key): value for key, value in dict(saved).items()}
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a file with few system calls, each of which may be slow in a shared folder."""
+    left = memoryview(text.encode())
+    number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        while left:
+            left = left[os.write(number, left) :]
+    finally:
+        os.close(number)
 
 
 def _number(folder: Path) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,8 @@ COLUMNS = ("obs", "action", "reward", "terminated", "env_id", "episode_id", "pol
 EPISODES = 2**32  # number of episode ids of one attempt at a task
 NUMBERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 """Types of the columns with ids."""
-DTYPES = (*NUMBERS, torch.bool, torch.uint16, torch.uint32, torch.uint64, torch.float16, torch.float32, torch.float64)
+_OTHERS = (torch.bool, torch.uint16, torch.uint32, torch.uint64, torch.float16, torch.float32, torch.float64)
+DTYPES = frozenset((*NUMBERS, *_OTHERS))
 """Types of the columns that every buffer accepts."""
 
 
@@ -34,24 +36,20 @@ def check_rows(tensors: dict[str, Any], envs: int, more: tuple[str, ...] = ()) -
         Refusal: 422, if a column is missing, has an invalid type or length, or has non-finite values or values out of
             range.
     """
-    _require(
-        not (missing := [name for name in (*COLUMNS, *more) if name not in tensors]), f"transitions need {missing}"
-    )
+    if missing := [name for name in (*COLUMNS, *more) if name not in tensors]:
+        raise Refusal(422, f"transitions need {missing}")
     leaves = nested.leaves(tensors)
-    other = {str(leaf.dtype) for leaf in leaves} - {str(dtype) for dtype in DTYPES}
-    _require(not other, f"columns must have a type that buffers accept, got {sorted(other)}")
+    if other := {str(leaf.dtype) for leaf in leaves if leaf.dtype not in DTYPES}:
+        raise Refusal(422, f"columns must have a type that buffers accept, got {sorted(other)}")
     sizes = {len(leaf) if leaf.ndim else -1 for leaf in leaves}
-    _require(len(sizes) == 1 and min(sizes) > 0, f"all columns must have one leading axis >= 1, got {sorted(sizes)}")
+    if len(sizes) != 1 or min(sizes) <= 0:
+        raise Refusal(422, f"all columns must have one leading axis >= 1, got {sorted(sizes)}")
     size = sizes.pop()
-    for name in ("env_id", "episode_id", "policy_version"):
-        column = tensors[name]
-        good = isinstance(column, Tensor) and column.shape == (size,) and column.dtype in NUMBERS
-        _require(good, f"{name} must be an integer for each transition")
-        limit = {"env_id": envs, "episode_id": EPISODES}.get(name)
-        _require(_is_within(column, limit), f"{name} must be in [0, {limit or 'infinity'}), got {column.tolist()[:5]}")
+    for name, limit in (("env_id", envs), ("episode_id", EPISODES), ("policy_version", None)):
+        _check_ids(name, tensors[name], size, limit)
     for name, column in tensors.items():
-        good = all(bool(torch.isfinite(leaf).all()) for leaf in nested.leaves(column) if leaf.is_floating_point())
-        _require(good, f"{name} must be finite")
+        if not all(np.isfinite(leaf.numpy()).all() for leaf in nested.leaves(column) if leaf.is_floating_point()):
+            raise Refusal(422, f"{name} must be finite")
     return size
 
 
@@ -73,10 +71,10 @@ def episode_of_attempt(local: int, run_number: int) -> int:
     return run_number * EPISODES + local
 
 
-def _is_within(column: Tensor, limit: int | None) -> bool:
-    return int(column.min()) >= 0 and (limit is None or int(column.max()) < limit)
-
-
-def _require(condition: bool, reason: str) -> None:
-    if not condition:
-        raise Refusal(422, reason)
+def _check_ids(name: str, column: Any, size: int, limit: int | None) -> None:
+    """Check that a column has an integer in [0, limit) for each transition; None means no limit."""
+    if not isinstance(column, Tensor) or column.shape != (size,) or column.dtype not in NUMBERS:
+        raise Refusal(422, f"{name} must be an integer for each transition")
+    ids = column.numpy()
+    if ids.min() < 0 or (limit is not None and ids.max() >= limit):
+        raise Refusal(422, f"{name} must be in [0, {limit or 'infinity'}), got {ids[:5].tolist()}")

@@ -22,6 +22,9 @@ from lightning_ding.distributed.transport import Channel, CoordinatorGoneError, 
 
 try:
     import requests
+    from requests.adapters import HTTPAdapter
+    from urllib3 import HTTPConnectionPool
+    from urllib3.connection import HTTPConnection
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(NEEDS_FLASK, name=error.name) from error
 
@@ -167,10 +170,44 @@ class FlaskChannel(Channel):
             session = requests.Session()
             session.trust_env = False  # no proxies, and no Authorization from a .netrc
             session.headers.update(self._headers)
+            session.mount("http://", _Adapter())
             self._of_thread.session = session
             with self._lock:
                 self._sessions.add(session)
         return session
+
+
+class _Connection(HTTPConnection):
+    """A connection that sends head and body of a request with one system call."""
+
+    _parts: list[bytes] | None = None
+
+    @override
+    def request(self, *arguments: Any, **options: Any) -> None:
+        parts = self._parts = []
+        try:
+            super().request(*arguments, **options)
+        finally:
+            self._parts = None
+        self.send(b"".join(parts))
+
+    @override
+    def send(self, data: Any) -> None:
+        if self._parts is None:
+            super().send(data)
+        else:
+            self._parts.append(data)
+
+
+class _Pool(HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _Adapter(HTTPAdapter):
+    @override
+    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
+        super().init_poolmanager(*arguments, **options)
+        self.poolmanager.pool_classes_by_scheme = {"http": _Pool}
 
 
 class _OfThread(threading.local):

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hmac
 import logging
+import os
 import selectors
 import threading
 import time
+from collections import deque
 from typing import Any
 
 from typing_extensions import override
@@ -21,7 +23,7 @@ try:
     from waitress import wasyncore
     from waitress.channel import HTTPChannel
     from waitress.parser import HTTPRequestParser
-    from waitress.task import ErrorTask
+    from waitress.task import ErrorTask, WSGITask
     from waitress.utilities import Error
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(NEEDS_FLASK, name=error.name) from error
@@ -102,15 +104,23 @@ class EventLoop:
         self._selector = selectors.DefaultSelector()
         self._registered: dict[int, tuple[Any, int]] = {}  # channel and events of each descriptor in the selector
         self._active: set[int] = set()  # descriptors whose events may have changed
+        self._served = server.served = deque()  # descriptors of connections whose requests threads have begun to answer
         self._next_check = 0.0
 
     def run(self) -> None:
-        """Handle events until the server's map is empty."""
-        with self._selector:
-            while self._map:
-                self._review()
-                for key, events in self._selector.select(CHECK):
-                    self._handle(key.fd, events)
+        """Handle events until the server's map is empty.
+
+        After an error, for example of the kernel, this process ends, because it would never answer again.
+        """
+        try:
+            with self._selector:
+                while self._map:
+                    self._review()
+                    for key, events in self._selector.select(CHECK):
+                        self._handle(key.fd, events)
+        except Exception as error:
+            logger.critical("the HTTP server failed, so this process ends: %r", error)
+            _end_process()
 
     def _handle(self, descriptor: int, events: int) -> None:
         self._active.add(descriptor)
@@ -130,12 +140,14 @@ class EventLoop:
             self._next_check = time.monotonic() + CHECK
             self._close_incomplete()
             self._active.update(list(self._map), list(self._registered))
+        while self._served:
+            self._active.add(self._served.popleft())
         self._active = {descriptor for descriptor in self._active if self._update(descriptor)}
 
     def _update(self, descriptor: int) -> bool:
         """Return whether another thread may soon change what a connection waits for."""
         channel = self._map.get(descriptor)
-        is_answering = bool(getattr(channel, "requests", ()))  # before its flags, which its thread changes first
+        is_answering = getattr(channel, "is_served", False)  # before its flags, which its thread changes first
         wanted = 0 if channel is None else _events(channel)
         known, registered = self._registered.get(descriptor, (channel, 0))
         if known is not channel and registered:  # the descriptor belongs to another connection now
@@ -170,6 +182,10 @@ class Connection(HTTPChannel):  # type: ignore[misc]
 
     is_known = False
     """Whether it has sent a request with the token."""
+    is_served = False
+    """Whether a thread is answering its request."""
+    head = b""
+    """Headers of an answer, which are sent together with its body."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.opened_at = time.monotonic()
@@ -190,7 +206,34 @@ class Connection(HTTPChannel):  # type: ignore[misc]
     @override
     def service(self) -> None:
         self.is_known |= self.requests[0].error is None
-        super().service()
+        self.is_served = True
+        self.server.served.append(self._fileno)
+        try:
+            self.server.task_dispatcher.serve(self, super().service)
+        finally:
+            self.is_served = False
+
+    @override
+    def write_soon(self, data: bytes) -> int:
+        if data and self.head:
+            data, self.head = self.head + data, b""
+        return int(super().write_soon(data))
+
+
+class WholeAnswer(WSGITask):  # type: ignore[misc]
+    """Sends headers and body of an answer with one system call."""
+
+    @override
+    def build_response_header(self) -> bytes:
+        self.channel.head = super().build_response_header()
+        return b""
+
+    @override
+    def finish(self) -> None:
+        super().finish()
+        head, self.channel.head = self.channel.head, b""
+        if head:  # there was no body
+            self.channel.write_soon(head)
 
 
 def connection_class(token: str | None, error_task: type[ErrorTask]) -> type[Connection]:
@@ -220,6 +263,7 @@ def connection_class(token: str | None, error_task: type[ErrorTask]) -> type[Con
 
     class Guarded(Connection):
         parser_class = Parser
+        task_class = WholeAnswer
         error_task_class = error_task
 
     return Guarded
@@ -251,6 +295,10 @@ def allowed_connections() -> int:
     if allowed < CONNECTIONS:
         logger.info("at most %d connections, because this process may open %d files (ulimit -n)", allowed, limit)
     return allowed
+
+
+def _end_process() -> None:
+    os._exit(1)
 
 
 def _events(channel: Any) -> int:

@@ -26,6 +26,7 @@ from lightning_ding.distributed.flask_fs.connections import (
     connection_class,
     is_authorised,
 )
+from lightning_ding.distributed.flask_fs.dispatcher import Dispatcher
 from lightning_ding.distributed.transport import Handler, Message, Refusal, Server
 
 try:
@@ -37,8 +38,10 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(NEEDS_FLASK, name=error.name) from error
 
-THREADS = 32
+THREADS = 40
 """Messages that are answered at a time; a request for a task can occupy one thread for up to a second."""
+DATA_THREADS = 24
+"""Messages with data that are answered at a time; while a snapshot is written, each of them occupies its thread."""
 BACKLOG = 4096
 """Connections that the kernel accepts before the server does."""
 HEADER_BYTES = 16_384
@@ -90,11 +93,12 @@ class FlaskServer(Server):
         self._server: Any = create_server(
             make_app(handler, token, channel, max_message, mark),
             sockets=[listener],
-            threads=THREADS,
+            _dispatcher=Dispatcher(THREADS, DATA_THREADS),
             connection_limit=allowed_connections(),
             backlog=BACKLOG,
             max_request_header_size=HEADER_BYTES,
             max_request_body_size=max_message + 1,  # waitress also refuses a message of exactly this size
+            channel_request_lookahead=1,  # the selector keeps a connection while its request is answered
             ident=None,
         )
         self._server.channel_class = connection_class(token, _ErrorAsJson)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from typing_extensions import override
 
 from lightning_ding.distributed.comm_worker.ranks import environment_of_rank, open_store
@@ -88,6 +89,7 @@ class CoordinatorActor:
     """
 
     def __init__(self, cfg: ParallelConfig, resume: bool = False) -> None:
+        torch.set_num_threads(1)  # each thread of the actor would start others for its operations on small tensors
         self._folder = Path(cfg.main.exp_name)
         self._mistake: Exception | None = None
         try:
