@@ -34,6 +34,7 @@ class FakeCoordinator:
         self.owner: int | None = None
         self.run = 0
         self.is_closing = False
+        self.asks_for_weights = False  # whether answers only contain the numbers of newer weights
         self._lock = threading.RLock()
 
     def channel(self) -> InProcessChannel:
@@ -82,7 +83,13 @@ class FakeCoordinator:
         return {"handle": handle if serial > message["serial"] else None, "serial": serial, "policy_version": version}
 
     def _collector_data_task(self, message: dict[str, Any]) -> dict[str, Any]:
-        return self.data_answer(close=message["seq"] >= self.num_messages)
+        with_weights = {} if self.asks_for_weights else self._newer(message["serials"])
+        return self.data_answer(close=message["seq"] >= self.num_messages, **with_weights)
+
+    def _newer(self, serials: dict[str, int]) -> dict[str, Any]:
+        newer = {name: self.policies[name] for name, serial in serials.items() if self.policies[name][1] > serial}
+        weights, versions = ({name: one[part] for name, one in newer.items()} for part in (0, 2))
+        return {"weights": weights, "policy_version": versions}
 
     def data_answer(self, **changes: Any) -> dict[str, Any]:
         serials = {policy_id: serial for policy_id, (_, serial, _) in self.policies.items()}

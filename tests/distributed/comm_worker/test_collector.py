@@ -57,19 +57,28 @@ def test_tasks_are_done_and_closed_with_what_they_gave() -> None:
     assert closed[0]["info"]["train_iter"] == 3
 
 
-def test_newer_weights_are_taken_when_an_answer_names_them() -> None:
+@pytest.mark.parametrize("way", ["in the answer", "by request", "replaced meanwhile"])
+def test_newer_weights_are_taken_when_an_answer_names_them(way: str) -> None:
     coordinator = FakeCoordinator([task()])
+    coordinator.asks_for_weights = way == "by request"
     coordinator.publish("mine", 3)
 
     def publish_after_second(message: dict[str, Any]) -> Any:
-        if message["seq"] == 2:
+        if message["seq"] != 2:
+            return None
+        coordinator.publish("mine", 7 if way == "replaced meanwhile" else 8)
+        answer = coordinator._collector_data_task(message)
+        if way == "replaced meanwhile":
+            coordinator.store.delete(answer["weights"]["mine"])
             coordinator.publish("mine", 8)
+        return answer
 
     coordinator.answers["collector_data_task"] = publish_after_second
     run(coordinator)
     assert [block["policy_version"].tolist() for block in coordinator.blocks()] == [[3] * 6, [3] * 6, [8] * 6]
     assert [block["action"].flatten().tolist() for block in coordinator.blocks()] == [[3.0] * 6, [3.0] * 6, [8.0] * 6]
-    assert [one["serial"] for one in coordinator.said("get_policy")] == [-1, 0]
+    assert [one["serials"] for one in coordinator.said("collector_data_task")][1:3] == [{"mine": 0}] * 2
+    assert [one["serial"] for one in coordinator.said("get_policy")] == [-1, 0][: 1 if way == "in the answer" else 2]
 
 
 def test_collector_acts_on_normalised_observations_and_sends_raw_ones(monkeypatch: pytest.MonkeyPatch) -> None:

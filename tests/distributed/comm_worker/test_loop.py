@@ -249,6 +249,23 @@ def test_a_heartbeat_that_fails_is_not_the_last_one() -> None:
         wait_for(lambda: len(coordinator.said("heartbeat")) >= 3)
 
 
+def test_lost_heartbeat_is_sent_again_long_before_the_lease_ends() -> None:
+    coordinator = FakeCoordinator(TASKS, lease=2.0)
+    beats: list[float] = []
+
+    def lose_first(message: dict[str, Any]) -> Any:
+        beats.append(time.monotonic())
+        if len(beats) == 1:
+            raise OSError("no route")
+
+    coordinator.answers["heartbeat"] = lose_first
+    began = time.monotonic()
+    with connected(coordinator):
+        wait_for(lambda: len(beats) == 2)
+    assert beats[0] - began >= 0.9  # half of the lease, so that messages can take the place of heartbeats
+    assert beats[1] - beats[0] < 0.8
+
+
 def test_a_wish_to_close_the_task_reaches_it() -> None:
     coordinator = FakeCoordinator(TASKS[:1], lease=0.1)
     coordinator.is_closing = True

@@ -109,11 +109,14 @@ class Worker:
 
     # ------------------------------------------------------------------ collectors
 
-    def send(self, rows: dict[str, Any] | None, seq: int | None = None, **metadata: Any) -> dict[str, Any]:
+    def send(
+        self, rows: dict[str, Any] | None, seq: int | None = None, serials: Any = None, **metadata: Any
+    ) -> dict[str, Any]:
         """Send transitions as the next message of the run."""
         handle = None if rows is None else self.run.store.put("data", rows)
         said = {"env_step": 0 if rows is None else 4, "returns": [], "lengths": [], "dropped_episodes": [], **metadata}
-        answer = self.call("collector_data_task", seq=self.seq if seq is None else seq, data_id=handle, metadata=said)
+        about = {"seq": self.seq if seq is None else seq, "serials": {} if serials is None else serials}
+        answer = self.call("collector_data_task", **about, data_id=handle, metadata=said)
         self.seq += answer["accepted"] and seq is None
         return answer
 

@@ -202,7 +202,24 @@ def test_collector_receives_settings_weights_and_the_warm_up(tmp_path: Path) -> 
     told = collector.send(transitions(first=4))
     assert not told["random"]
     assert told["policy"] == {learner.info()["policy_id"]: 1}
+    assert told["weights"] == {}
     assert told["collect_setting"]["eps"] == pytest.approx(0.0)
+
+
+def test_answer_contains_the_weights_that_are_newer_than_those_of_the_collector(run: Run) -> None:
+    learner, collector = both(run)
+    policy_id = learner.info()["policy_id"]
+    learner.publish(3)
+    learner.publish(8)
+    answers = [collector.send(transitions(first=4 * i), serials={policy_id: 1 + i, "another": 1}) for i in range(2)]
+    newest = collector.call("get_policy", policy_id=policy_id, serial=1)
+    assert answers[0]["weights"] == {policy_id: newest["handle"]}
+    assert answers[0]["policy_version"] == {policy_id: 8}
+    assert (answers[1]["weights"], answers[1]["policy_version"]) == ({}, {})
+    assert [answer["policy"] for answer in answers] == [{policy_id: 2}] * 2
+    for serials in ([], {policy_id: "1"}, {policy_id: -1}):
+        with pytest.raises(Refusal, match="400"):
+            collector.send(None, serials=serials)
 
 
 def test_too_old_transitions_are_left_out_counted_and_acknowledged(tmp_path: Path) -> None:

@@ -281,6 +281,36 @@ def test_an_entry_whose_data_never_arrived_does_not_count(run: Run) -> None:
     assert run.rows()["reward"] == list(range(8))
 
 
+@pytest.mark.parametrize("left", ["", '{"number": 2, "run'])
+def test_entry_whose_writing_was_interrupted_is_deleted_with_a_warning(
+    run: Run, left: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, collector = both(run)
+    collector.send(transitions())
+    collector.send(transitions(first=4))
+    entries = [file for file in files(run) if file.suffix == ".json"]
+    entries[1].with_suffix(".safetensors").unlink()
+    entries[1].write_text(left)  # as after a kill while it was written
+    run.restart()
+    assert len(files(run)) == 2
+    assert [one.levelname for one in caplog.records if entries[1].stem in one.getMessage()] == ["WARNING"]
+    assert collector.send(transitions(first=4), seq=1)["accepted"]
+    assert run.rows()["reward"] == list(range(8))
+
+
+def test_entry_with_data_needs_one_rename(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, collector = both(run)
+    renames, rename = [], os.replace
+
+    def note(source: Any, target: Any) -> None:
+        renames.append(target)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", note)
+    collector.send(transitions())
+    assert [Path(file).suffix for file in renames] == [".safetensors"]
+
+
 def test_a_restart_between_accepting_and_refusing_leaves_bad_data_out(run: Run) -> None:
     _, collector = both(run)
     collector.send(transitions())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -332,3 +333,19 @@ def test_the_channel_is_exported_and_needs_its_extra_only_when_it_is_used(before
     assert first.startswith(found)
     assert second == "module 'lightning_ding.distributed' has no attribute 'FlaskChanel'"
     assert third == "parallel_pipeline"
+
+
+def test_request_is_sent_with_one_system_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[bytes] = []
+    send_all = socket.socket.sendall
+
+    def note(connection: socket.socket, data: Any) -> None:
+        sent.append(bytes(data))
+        send_all(connection, data)
+
+    with serving(echo) as server, calling(tmp_path, server.port) as channel:
+        channel.call("echo", {"a": 1})
+        monkeypatch.setattr(socket.socket, "sendall", note)
+        assert channel.call("echo", {"a": 2}) == {"name": "echo", "a": 2}
+        (request,) = [data for data in sent if data.startswith(b"POST") or b'"a"' in data]
+        assert request.endswith(b'{"a": 2}')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import selectors
 import socket
 import threading
 import time
@@ -144,3 +145,75 @@ def test_sparse_log_counts_the_lines_that_it_leaves_out(
     log.write(logging.WARNING, "other", "another kind")
     expected = ["at 0", "at 6 (and 2 similar ones before)", "at 12 (and 1 similar ones before)", "another kind"]
     assert [one.getMessage() for one in caplog.records] == expected
+
+
+def test_answer_is_sent_with_one_system_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[bytes] = []
+    send = Connection.send
+
+    def note(connection: Connection, data: bytes, do_close: bool = True) -> int:
+        sent.append(data)
+        return int(send(connection, data, do_close))
+
+    monkeypatch.setattr(Connection, "send", note)
+    with serving() as server, requests.Session() as session:
+        assert [ask(server, session) for _ in range(3)] == [200] * 3
+    assert len(sent) == 3
+    assert all(data.startswith(b"HTTP/1.1 200") and data.endswith(b"}") for data in sent)
+
+
+def test_selector_keeps_a_connection_while_its_requests_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes: list[str] = []
+    for name in ("register", "modify", "unregister"):
+        function = getattr(selectors.DefaultSelector, name)
+
+        def note(*arguments: Any, name: str = name, function: Any = function) -> Any:
+            changes.append(name)
+            return function(*arguments)
+
+        monkeypatch.setattr(selectors.DefaultSelector, name, note)
+    with serving() as server, requests.Session() as session:
+        assert ask(server, session) == 200
+        changes.clear()
+        assert [ask(server, session) for _ in range(10)] == [200] * 10
+        assert changes == []
+
+
+def test_client_that_leaves_during_its_request_is_noticed_before_the_answer() -> None:
+    is_asked, may_answer = threading.Event(), threading.Event()
+
+    def wait(name: str, message: Message) -> Message:
+        is_asked.set()
+        assert may_answer.wait(20)
+        return {}
+
+    server = FlaskServer(wait, token=TOKEN)
+    server.start()
+    request = HALF.replace(b"Content-Length: 10", b"Content-Length: 2\r\nX-Lightning-Ding-Channel: 0")
+    connection = connect(server, request.replace(b"Host", b"Content-Type: application/json\r\nHost") + b"}")
+    assert is_asked.wait(20)
+    connection.close()
+    deadline = time.monotonic() + 20
+    while server._server.active_channels and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not server._server.active_channels
+    may_answer.set()
+    server.close()
+
+
+def test_process_ends_with_one_line_when_the_loop_of_the_server_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    has_ended = threading.Event()
+    monkeypatch.setattr(connections, "_end_process", has_ended.set)
+
+    def fail(loop: Any, *_: Any) -> None:
+        raise OSError(12, "no memory for epoll")
+
+    with serving() as server:
+        monkeypatch.setattr(connections.EventLoop, "_handle", fail)
+        with pytest.raises(requests.RequestException):
+            requests.post(f"http://127.0.0.1:{server.port}/echo", timeout=0.5)
+        assert has_ended.wait(20)
+    lines = [one.getMessage() for one in caplog.records if one.levelno == logging.CRITICAL]
+    assert lines == ["the HTTP server failed, so this process ends: OSError(12, 'no memory for epoll')"]
