@@ -59,6 +59,8 @@ class CollectingDataModule(ResumableDataModule):
     """The counter of :class:`Progress` that schedules, logs and names of checkpoints count by."""
     needs_env: ClassVar[bool] = True
     """Whether ``env_id`` must be given."""
+    no_options: ClassVar[frozenset[str]] = frozenset()
+    """Arguments of this class that a subclass does not have; they are not recorded."""
     single_observation_space: spaces.Space[Any]
     """Observation space of one env; available once a stage has been set up."""
     single_action_space: spaces.Space[Any]
@@ -132,7 +134,8 @@ class CollectingDataModule(ResumableDataModule):
         """
         arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__()
-        self.save_hyperparameters({name: plain(value) for name, value in arguments.items()})
+        own = {name: plain(value) for name, value in arguments.items() if name not in self.no_options}
+        self.save_hyperparameters(own)
         self.import_names = names_of(import_names)
         import_modules(self.import_names)
         if self.needs_env or env_id is not None:

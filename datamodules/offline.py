@@ -78,6 +78,9 @@ class OfflineDataModule(CollectingDataModule):
 
     axis: ClassVar[Literal["env_step", "train_iter"]] = "train_iter"
     needs_env: ClassVar[bool] = False
+    no_options: ClassVar[frozenset[str]] = frozenset(
+        {"num_envs", "max_env_step", "train_wrappers", "eval_wrappers", "eval_env_id", "eval_env_kwargs"}
+    )
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ Nothing that is read from the hub can run code: a policy is one safetensors file
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Mapping
 from importlib import import_module
@@ -15,11 +16,14 @@ import yaml
 
 from lightning_ding.config import MARK, require
 from lightning_ding.policy import Policy, load_policy
+from lightning_ding.policy.base.saved_state import SEED
 from lightning_ding.policy.base.weights_file import description_of
 
 WEIGHTS_FILE, RUN_FILE, CARD_FILE = "policy.safetensors", "run.yaml", "README.md"
 TRAIN = f"lightning-ding fit --config {RUN_FILE}"
 """The command that trains such a policy again."""
+IN_MEMORY = re.compile(r"\d+ transitions")
+"""What a datamodule records of a data set without a file or a name."""
 
 
 def push_to_hub(
@@ -97,8 +101,16 @@ def from_hub(repo_id: str, *, revision: str | None = None, token: str | None = N
 def run_file(description: Mapping[str, Any]) -> str:
     """Return the config of ``lightning-ding fit`` that trains a policy as the described one was trained."""
     cfg = {name: value for name, value in description["cfg"].items() if name != MARK}
-    content = {"policy": description["policy"], "model": {"cfg": cfg}, "data": description["run"]}
-    return f"# {TRAIN}\n" + yaml.safe_dump(_plain(content), sort_keys=False)
+    data = dict(description["run"])
+    seed = {SEED: data.pop(SEED)} if SEED in data else {}
+    notes = ""
+    for name in ("dataset", "demonstrations"):
+        if IN_MEMORY.fullmatch(str(data.get(name))):
+            notes += (
+                f"# data.{name} was an object in memory ({data.pop(name)}): add the path of a file with the data.\n"
+            )
+    content = {"policy": description["policy"], **seed, "model": {"cfg": cfg}, "data": data}
+    return f"# {TRAIN}\n{notes}" + yaml.safe_dump(_plain(content), sort_keys=False)
 
 
 def model_card(

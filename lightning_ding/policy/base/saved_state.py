@@ -5,6 +5,7 @@ A checkpoint holds the counters of the run, the state of the check for non-finit
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,9 +21,12 @@ ARGUMENTS = "datamodule_hyper_parameters"
 """Lightning's key of the datamodule's arguments in a checkpoint."""
 RUN_ARGUMENTS = (
     *("env_id", "wrappers", "env_kwargs", "import_names", "eval_env_id", "eval_env_kwargs", "eval_wrappers"),
-    *("max_env_step", "num_envs", "seed", "norm_obs", "norm_reward"),
+    *("dataset", "demonstrations", "demonstration_share", "imitation_reward", "mode", "train_wrappers"),
+    *("max_env_step", "max_train_iter", "num_envs", "seed", "norm_obs", "norm_reward"),
 )
 """Arguments of a datamodule that say how a policy was trained."""
+SEED = "seed_everything"
+"""Key of the seed of the whole run, the option of ``fit``, in a checkpoint and among the arguments of a run."""
 
 
 def save(policy: Any, checkpoint: dict[str, Any]) -> None:
@@ -30,6 +34,7 @@ def save(policy: Any, checkpoint: dict[str, Any]) -> None:
     checkpoint["progress"] = policy.progress.state_dict()
     checkpoint["non_finite"] = policy.updater.guard.state_dict()
     checkpoint[SPACES] = plain_spaces(policy)
+    checkpoint.update(_global_seed())
 
 
 def load(policy: Any, checkpoint: Mapping[str, Any]) -> None:
@@ -47,7 +52,7 @@ def load(policy: Any, checkpoint: Mapping[str, Any]) -> None:
     if "non_finite" in checkpoint:  # checkpoints of older versions lack it
         policy.updater.guard.load_state_dict(checkpoint["non_finite"])
     set_spaces(policy, checkpoint.get(SPACES))  # so do they
-    policy.trained_in = _of_run(checkpoint.get(ARGUMENTS, {}))
+    policy.trained_in = _of_run({**checkpoint.get(ARGUMENTS, {}), SEED: checkpoint.get(SEED)})
 
 
 def plain_spaces(policy: Any) -> list[dict[str, Any]] | None:
@@ -70,14 +75,24 @@ def set_spaces(policy: Any, plain: list[dict[str, Any]] | None) -> None:
 
 
 def run_of(policy: Any) -> dict[str, Any]:
-    """Return the arguments of the datamodule that a policy was trained with, as builtins; empty if there was none."""
+    """Return the arguments of the datamodule that a policy was trained with, as builtins; empty if there was none.
+
+    The entry ``seed_everything`` is the seed of the whole run, if there was one.
+    """
     trainer = attached_trainer(policy)
     arguments = getattr(trainer.datamodule, "hparams", {}) if trainer is not None else {}  # type: ignore[attr-defined]
-    return _of_run(arguments) or policy.trained_in
+    return _of_run({**arguments, **_global_seed()}) if arguments else policy.trained_in
+
+
+def _global_seed() -> dict[str, int]:
+    """Return the seed that Lightning's ``seed_everything`` set in this process, as an entry; empty without."""
+    seed = os.environ.get("PL_GLOBAL_SEED", "")
+    return {SEED: int(seed)} if seed.isdecimal() else {}
 
 
 def _of_run(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: arguments[name] for name in RUN_ARGUMENTS if arguments.get(name) not in (None, [], {})}
+    names = (*RUN_ARGUMENTS, SEED)
+    return {name: arguments[name] for name in names if arguments.get(name) not in (None, [], {})}
 
 
 def hand_over(policy: Any) -> dict[str, Any]:
