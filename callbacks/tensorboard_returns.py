@@ -25,14 +25,19 @@ LAYOUT = {
 }
 """Charts of the tab Custom Scalars by category; names are regular expressions, since loggers can have a prefix."""
 
+FIRST = {"Returns/evaluation": "eval/return_mean", "Returns/training": "collect/return_mean"}
+"""Tags of TensorBoard alone, and the metrics that they repeat. TensorBoard sorts capital letters before all others."""
+
 _laid_out: WeakSet[TensorBoardLogger] = WeakSet()
 """Loggers with a layout; a second one would have no effect."""
 
 
 class TensorBoardReturns(Callback):
-    """Give TensorBoard's tab Custom Scalars a layout with the returns first, and its tab HParams the returns of runs.
+    """Give TensorBoard the returns first in its tabs Scalars and Custom Scalars, and the returns of runs in HParams.
 
-    The metric of the tab HParams is ``hp_metric``: the mean return of the last evaluation.
+    After each evaluation, the tags ``Returns/evaluation`` and ``Returns/training`` repeat ``eval/return_mean`` and
+    ``collect/return_mean``, which TensorBoard sorts after ``buffer/...``. The metric of the tab HParams is
+    ``hp_metric``: the mean return of the last evaluation.
     """
 
     @override
@@ -45,11 +50,14 @@ class TensorBoardReturns(Callback):
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Write the mean return, on rank zero."""
-        mean = float(trainer.callback_metrics.get("eval/return_mean", math.nan))
-        if trainer.state.fn == "fit" and math.isfinite(mean):  # an evaluation that was aborted has no mean
-            for one in _loggers(trainer):
-                one.log_metrics({"hp_metric": mean}, step=pl_module.progress.position)
+        """Write the mean returns, on rank zero."""
+        if trainer.state.fn != "fit":
+            return
+        tags = {**FIRST, "hp_metric": "eval/return_mean"}
+        means = {tag: float(trainer.callback_metrics.get(name, math.nan)) for tag, name in tags.items()}
+        known = {tag: mean for tag, mean in means.items() if math.isfinite(mean)}  # an aborted evaluation has no mean
+        for one in _loggers(trainer):
+            one.log_metrics(known, step=pl_module.progress.position)
 
 
 def _loggers(trainer: Trainer) -> list[TensorBoardLogger]:

@@ -9,6 +9,7 @@ from lightning import Trainer
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from lightning_ding.callbacks.tensorboard_returns import TensorBoardReturns
 from lightning_ding.datamodules import ReplayDataModule
@@ -43,6 +44,25 @@ def test_metric_of_hyper_parameters_is_the_return_of_the_last_evaluation(events:
     metrics, returns = events.Scalars("hp_metric"), events.Scalars("eval/return_mean")
     assert [(one.step, one.value) for one in metrics if one.value != -1] == [(one.step, one.value) for one in returns]
     assert metrics[-1].value > 0
+
+
+def test_returns_are_the_first_tags_of_all(events: EventAccumulator) -> None:
+    first, second, *_ = sorted(events.Tags()["scalars"])  # TensorBoard compares character codes too
+    assert (first, second) == ("Returns/evaluation", "Returns/training")
+    means = [(one.step, one.value) for one in events.Scalars("eval/return_mean")]
+    assert [(one.step, one.value) for one in events.Scalars("Returns/evaluation")] == means
+    by_step = {one.step: one.value for one in events.Scalars("collect/return_mean")}
+    training = events.Scalars("Returns/training")
+    assert [one.value for one in training] == [by_step[one.step] for one in training]
+
+
+def test_tab_of_hyper_parameters_has_those_of_policy_and_data(events: EventAccumulator) -> None:
+    plugin = events.SummaryMetadata("_hparams_/session_start_info").plugin_data
+    written = HParamsPluginData.FromString(plugin.content).session_start_info.hparams
+    assert plugin.plugin_name == "hparams"
+    assert written["cfg/learn/batch_size"].number_value == 4
+    assert written["env_id"].string_value == "CartPole-v1"
+    assert written["max_env_step"].number_value == 32
 
 
 def test_callback_is_added_only_for_tensorboard(make_trainer: MakeTrainer, tmp_path: Path) -> None:

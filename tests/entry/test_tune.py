@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import signal
+import sqlite3
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import yaml
 
 from lightning_ding.entry.tune import main
+from lightning_ding.tune.shared_trials import SharedTrials
+from tests.processes import start
 from tests.tune.test_study import RUN
 
 
@@ -32,6 +38,27 @@ def test_command_searches_and_prints_the_summary(file: str, capsys: pytest.Captu
     assert "searched:\n  nstep: choice(1, 2)\nbest" in shown  # of the section
     assert "train with it: lightning-ding fit --config runs/tune/run/best.yaml" in shown
     assert yaml.safe_load(Path("runs/tune/run/best.yaml").read_text())["data"]["max_env_step"] == 24
+
+
+@pytest.mark.slow
+def test_killed_command_continues_its_study(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["tune", "--config", file, "--folder", "study", "--trials", "4", "--data.max_env_step", "2000"]
+    killed = start(["-m", "lightning_ding", *options], folder=tmp_path)
+    while len(list(tmp_path.glob("study/trials/*/trial.yaml"))) < 2:  # until the second trial runs
+        assert killed.poll() is None
+        time.sleep(0.02)
+    killed.kill()
+    assert killed.wait() == -signal.SIGKILL
+    monkeypatch.setattr(SharedTrials, "heartbeat_seconds", 1)
+    monkeypatch.setattr(SharedTrials, "grace_seconds", 2)  # instead of a minute
+    main(options)
+    with closing(sqlite3.connect(tmp_path / "study" / "study.sqlite3")) as connection:
+        states = [state for (state,) in connection.execute("SELECT state FROM trials ORDER BY number")]
+    assert sorted(states) == ["COMPLETE"] * 4 + ["FAIL"]
+    assert states[:2] == ["COMPLETE", "FAIL"]
+    assert "trials: 4 complete" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

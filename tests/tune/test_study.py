@@ -7,6 +7,7 @@ from typing import Any
 import optuna
 import pytest
 import yaml
+from optuna.trial import TrialState
 
 from lightning_ding.entry.lightning_cli import make_run
 from lightning_ding.search_spaces import Choice, LogUniform
@@ -62,6 +63,20 @@ def test_best_settings_are_a_config_file_of_fit(result: TuneResult) -> None:
         section = run.model.config.learn if name.startswith("learn.") else run.model.config
         assert getattr(section, name.removeprefix("learn.")) == value
     assert result.best_file.read_text().startswith(f"# lightning-ding fit --config {result.best_file}\n")
+
+
+def test_real_study_ends_a_trial_early_that_is_worse_than_others(tmp_path: Path) -> None:
+    spaces = {"discount_factor": "choice(0.9, 0.99)"}
+    search = {"trials": 3, "candidates": 0, "pruner": "halving", "reports": 2, "seed": 0, "spaces": spaces}
+    study = Study(RUN, tmp_path, search)
+    found = study.run()
+    first, *later = study.study.trials
+    pruned = [trial for trial in later if trial.state is TrialState.PRUNED]
+    assert first.state is TrialState.COMPLETE  # nothing to compare it with
+    assert len(pruned) >= 1
+    assert all(set(trial.intermediate_values) == {20} for trial in pruned)  # of 40 env steps
+    assert all(trial.intermediate_values[20] < first.intermediate_values[20] for trial in pruned)
+    assert f"trials: {3 - len(pruned)} complete, {len(pruned)} pruned" in found.summary
 
 
 def test_seed_of_each_trial_is_recorded_and_used(folder: Path, result: TuneResult) -> None:
