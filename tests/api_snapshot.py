@@ -3,7 +3,7 @@
     python -m tests.api_snapshot            # what was removed since the file was written, and what was added
     python -m tests.api_snapshot --update   # write the file
 
-A line is a function, a class with the parameters of its constructor, or a public method that the class itself defines.
+The first line is the version of the package. Another line is a function, a class with the parameters of its constructor, or a public method that the class itself defines.
 A parameter with a default ends in ``=``.
 """
 
@@ -12,13 +12,32 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
+import types
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from lightning_ding import __version__
+from lightning_ding.registry import Registry
+
 FILE = Path(__file__).with_name("api_snapshot.txt")
-MODULES = ("callbacks", "datamodules", "distributed", "envs", "model", "policy", "reward_model", "rl", "tune", "worker")
+MODULES = (
+    *("callbacks", "checkpoints", "datamodules", "distributed", "envs", "model", "policy", "reward_model", "rl"),
+    *("tune", "worker"),
+    *("config", "hub", "nested", "registry", "search_spaces"),
+)
+"""Modules whose ``__all__`` is public, or without one every name that they define without an underscore."""
+NAMES = {
+    "entry": ("eval", "parallel_pipeline", "serial_pipeline", "serial_pipeline_onpolicy"),
+    "entry.cli": ("main",),
+    "entry.collect": ("collect",),
+    "entry.enjoy": ("enjoy",),
+    "entry.evaluate": ("evaluate", "statistics"),
+    "entry.lightning_cli": ("DingCLI", "datamodule_class", "main"),
+}
+"""Modules of which these names alone are public."""
+VERSION = "version "
 UPDATE = "python -m tests.api_snapshot --update"
 LINE = re.compile(r"(?P<name>[\w.]+)(?:\((?P<parameters>.*)\))?")
 
@@ -26,17 +45,32 @@ LINE = re.compile(r"(?P<name>[\w.]+)(?:\((?P<parameters>.*)\))?")
 def public_api() -> dict[str, tuple[str, ...]]:
     """Return the parameters of each public name; none for names that cannot be called."""
     found: dict[str, tuple[str, ...]] = {}
-    for short in MODULES:
+    for short in (*MODULES, *NAMES):
         module = import_module(f"lightning_ding.{short}")
-        for name in sorted(module.__all__):
+        for name in sorted(NAMES.get(short) or _names_of(module)):
             found |= dict(_described(f"{module.__name__}.{name}", getattr(module, name)))
     return found
+
+
+def _names_of(module: Any) -> list[str]:
+    """Return the public names of a module: those of its ``__all__``, or what it defines itself."""
+    if hasattr(module, "__all__"):
+        return list(module.__all__)
+    made = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    kinds = (types.FunctionType, type, Registry)
+    own = {name for name, value in made.items() if isinstance(value, kinds)}
+    return [name for name in own if getattr(made[name], "__module__", "") == module.__name__]
+
+
+def version(text: str) -> str:
+    """Return the version of the package that a snapshot was written for."""
+    return text.splitlines()[0].removeprefix(VERSION)
 
 
 def read(text: str) -> dict[str, tuple[str, ...]]:
     """Return the names and parameters in the text of a snapshot."""
     found = {}
-    for line in text.splitlines():
+    for line in text.splitlines()[1:]:
         match = LINE.fullmatch(line)
         assert match is not None, line
         found[match["name"]] = tuple((match["parameters"] or "").split(", ")) if match["parameters"] else ()
@@ -45,7 +79,8 @@ def read(text: str) -> dict[str, tuple[str, ...]]:
 
 def write(api: dict[str, tuple[str, ...]]) -> str:
     """Return the text of a snapshot."""
-    return "".join(f"{name}({', '.join(parameters)})\n" for name, parameters in sorted(api.items()))
+    lines = [f"{name}({', '.join(parameters)})\n" for name, parameters in sorted(api.items())]
+    return "".join([f"{VERSION}{__version__}\n", *lines])
 
 
 def broken(old: dict[str, tuple[str, ...]], new: dict[str, tuple[str, ...]]) -> list[str]:

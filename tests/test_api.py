@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.api_snapshot import FILE, UPDATE, broken, public_api, read, write
+from lightning_ding import __version__
+from tests.api_snapshot import FILE, UPDATE, broken, public_api, read, version, write
 
 
 def test_no_public_name_or_parameter_vanished() -> None:
@@ -16,6 +17,14 @@ def test_snapshot_covers_the_package() -> None:
     assert len(known) > 300
     assert "num_envs=" in known["lightning_ding.envs.make_vector_env"]
     assert "action" in known["lightning_ding.envs.EnvStepper.step"]
+    for name in ("hub.push_to_hub", "entry.evaluate.evaluate", "entry.collect.collect", "entry.enjoy.enjoy"):
+        assert len(known[f"lightning_ding.{name}"]) > 3
+    others = ("search_spaces.LogUniform", "checkpoints.verify", "registry.POLICY_REGISTRY", "config.require")
+    assert {f"lightning_ding.{name}" for name in (*others, "nested.flatten")} <= known.keys()
+
+
+def test_snapshot_is_of_this_version() -> None:
+    assert version(FILE.read_text()) == __version__, f"run `{UPDATE}`"
 
 
 def test_text_of_a_snapshot_is_read_as_it_was_written() -> None:
