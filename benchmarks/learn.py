@@ -8,7 +8,8 @@
     python -m benchmarks.curves                         # draws docs/results/learning/*.svg, and writes learning.md
 
 Each run is a separate process with one torch thread. Evaluations are 20 greedy episodes at regular env steps, and
-their time is not counted. A run's result is its best policy's mean over 100 other greedy episodes.
+their time is not counted. A run's result is its best policy's mean over 100 other greedy episodes. A run that fails
+does not stop the others: it is listed at the end, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -116,17 +117,17 @@ def run_one(name: str, side: str, seed: int, budget: int) -> Run:
     proof = dataclasses.replace(PROOFS[name], budget=budget)
     if side == "ours":
         return train(proof, seed)
-    run: Run = PEERS[side].train(proof.recipe, proof.env_id, proof.plan, seed)
+    run: Run = PEERS[side].train(proof.peer_algorithm, proof.env_id, proof.plan, seed)
     return run
 
 
 def has_peer(proof: Proof, side: str) -> bool:
     """Return whether a peer has the algorithm, and settings for the env."""
-    return bool(PEERS[side].has(proof.recipe, proof.env_id)) and not proof.has_defaults
+    return bool(PEERS[side].has(proof.peer_algorithm, proof.env_id)) and not proof.has_defaults
 
 
-def in_processes(name: str, tasks: Sequence[tuple[int, str]], budget: int, jobs: int, folder: Path) -> None:
-    """Run seeds of sides, ``jobs`` at a time, and write each as soon as it ends.
+def in_processes(name: str, tasks: Sequence[tuple[int, str]], budget: int, jobs: int, folder: Path) -> list[str]:
+    """Run seeds of sides, ``jobs`` at a time, write each as soon as it ends, and return the runs that failed.
 
     Args:
         name: A key of ``PROOFS``.
@@ -137,21 +138,23 @@ def in_processes(name: str, tasks: Sequence[tuple[int, str]], budget: int, jobs:
     """
     lock = Lock()
 
-    def start(task: tuple[int, str]) -> None:
+    def start(task: tuple[int, str]) -> str | None:
         seed, side = task
         command = [sys.executable, "-m", "benchmarks.learn", "--run", name, "--side", side, "--seeds", str(seed)]
         threads = {**os.environ, "OMP_NUM_THREADS": "1"}
         command += ["--budget", str(budget)]
         done = subprocess.run(command, capture_output=True, text=True, env=threads)
         if done.returncode:
-            raise RuntimeError(f"{name}, {side}, seed {seed} failed:\n{done.stderr}")
+            print(f"{name} {side}, seed {seed} failed:\n{done.stderr}", file=sys.stderr, flush=True)
+            return f"{name} {side}, seed {seed}"
         run: Run = json.loads(done.stdout.strip().splitlines()[-1])
         print(f"{name:>18} {side}, seed {seed}: {run['final']:8.1f} in {run['seconds']:6.0f} s", flush=True)
         with lock:
             save(name, budget, side, run, folder)
+        return None
 
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(start, tasks))
+        return [failed for failed in pool.map(start, tasks) if failed is not None]
 
 
 def missing(name: str, sides: Sequence[str], seeds: Sequence[int], keep: str, folder: Path) -> list[tuple[int, str]]:
@@ -184,7 +187,7 @@ def read(name: str, folder: Path) -> dict[str, Any]:
 def settings_of(name: str, side: str) -> dict[str, Any]:
     """Return the settings of an experiment as JSON has them."""
     proof = PROOFS[name]
-    config = proof.config() if side == "ours" else PEERS[side].settings(proof.recipe, proof.env_id)
+    config = proof.config() if side == "ours" else PEERS[side].settings(proof.peer_algorithm, proof.env_id)
     settings: dict[str, Any] = json.loads(json.dumps(config))
     return settings
 
@@ -270,12 +273,16 @@ def main() -> None:
         made = read(name, options.out).get("budget")
         if made not in (None, options.budget or PROOFS[name].budget):
             parser.error(f"{options.out / name}.json has runs of {made} env steps: delete it, or choose another --out")
+    failed = []
     for name in options.only:
         proof = PROOFS[name]
         sides = [side for side in options.sides if side == "ours" or has_peer(proof, side)]
         budget = options.budget or proof.budget
         tasks = missing(name, sides, options.seeds or proof.seeds, options.keep, options.out)
-        in_processes(name, tasks, budget, options.jobs, options.out)
+        failed += in_processes(name, tasks, budget, options.jobs, options.out)
+    if failed:
+        print("failed runs:", *failed, sep="\n  ", file=sys.stderr)
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ class Proof:
     """One recipe on one env."""
 
     recipe: str
-    """Name of a file in ``recipes``, and of the algorithm of the peer."""
+    """Name of a file in ``recipes``."""
     env_id: str
     budget: int
     """Env steps."""
@@ -79,6 +79,13 @@ class Proof:
     """Return that the last evaluation must reach too, so that a policy which collapsed does not pass."""
     is_ceiling: bool = False
     """Require a return below ``bar`` instead: the task needs something that the algorithm does not have."""
+    algorithm: str | None = None
+    """Name of the algorithm in the tables of the peers; None means that of the recipe."""
+
+    @property
+    def peer_algorithm(self) -> str:
+        """Name of the algorithm in the tables of the peers."""
+        return self.algorithm or self.recipe
 
     @property
     def plan(self) -> Plan:
@@ -111,11 +118,6 @@ PPO_LANDER = {
     "collect": {"n_sample": 16_384, "gae_lambda": 0.98},
     "eval": {"evaluator": {"eval_freq": 400}},
 }
-DQN_ACROBOT = {  # the goal is found by chance, which takes many random actions
-    "nstep": 5,
-    "learn": {"learning_rate": 5e-4, "target_update_freq": 250},
-    "other": {"eps": {"end": 0.02, "decay": 40_000}, "replay_buffer": {"replay_buffer_size": 100_000}},
-}
 DQN_LANDER = {
     "learn": {"learning_rate": 6.3e-4},
     "other": {"replay_buffer": {"replay_buffer_size": 50_000}},
@@ -145,7 +147,7 @@ PROOFS = {
     "recurrent_ppo_no_velocity": Proof("recurrent_ppo", NO_VELOCITY, 300_000, 400),
     "dqn_no_velocity": Proof("dqn", NO_VELOCITY, 300_000, 150, is_ceiling=True),
     "ppo_no_velocity": Proof("ppo", NO_VELOCITY, 300_000, 150, is_ceiling=True),
-    "dqn_acrobot": Proof("dqn", "Acrobot-v1", 100_000, -100, DQN_ACROBOT),
+    "dqn_acrobot": Proof("dqn_acrobot", "Acrobot-v1", 100_000, -100, algorithm="dqn"),
     "sac_pendulum": Proof("sac", "Pendulum-v1", 20_000, -200),
     "td3_pendulum": Proof("td3", "Pendulum-v1", 20_000, -200),
     "ddpg_pendulum": Proof("ddpg", "Pendulum-v1", 20_000, -200),
@@ -166,13 +168,13 @@ PROOFS = {
     "a2c_defaults_cartpole": Proof("a2c", "CartPole-v1", 300_000, 475, has_defaults=True, end_bar=450),
     "a2c_defaults_acrobot": Proof("a2c", "Acrobot-v1", 300_000, -100, has_defaults=True, end_bar=-120),
     "dqn_lunarlander": Proof("dqn", "LunarLander-v3", 300_000, 200, DQN_LANDER),
-    "sac_lunarlander_continuous": Proof("sac_lunarlander_continuous", CONTINUOUS_LANDER, 200_000, 200),
-    "tqc_lunarlander_continuous": Proof("tqc_lunarlander_continuous", CONTINUOUS_LANDER, 200_000, 200),
-    "sac_bipedalwalker": Proof("sac_bipedalwalker", "BipedalWalker-v3", 500_000, 250),
-    "sac_hopper": Proof("sac_hopper", "Hopper-v5", 300_000, 2000),
-    "td3_halfcheetah": Proof("td3_halfcheetah", "HalfCheetah-v5", 100_000, 2500),
-    "ppo_minigrid": Proof("ppo_minigrid", "minigrid:MiniGrid-DoorKey-5x5-v0", 100_000, 0.9),
-    "dqn_pong": Proof("dqn_pong", "lightning_ding.envs.make_atari", 1_000_000, 10),
+    "sac_lunarlander_continuous": Proof("sac_lunarlander_continuous", CONTINUOUS_LANDER, 200_000, 200, algorithm="sac"),
+    "tqc_lunarlander_continuous": Proof("tqc_lunarlander_continuous", CONTINUOUS_LANDER, 200_000, 200, algorithm="tqc"),
+    "sac_bipedalwalker": Proof("sac_bipedalwalker", "BipedalWalker-v3", 500_000, 250, algorithm="sac"),
+    "sac_hopper": Proof("sac_hopper", "Hopper-v5", 300_000, 2000, algorithm="sac"),
+    "td3_halfcheetah": Proof("td3_halfcheetah", "HalfCheetah-v5", 100_000, 2500, algorithm="td3"),
+    "ppo_minigrid": Proof("ppo_minigrid", "minigrid:MiniGrid-DoorKey-5x5-v0", 100_000, 0.9, algorithm="ppo"),
+    "dqn_pong": Proof("dqn_pong", "lightning_ding.envs.make_atari", 1_000_000, 10, algorithm="dqn"),
     "dqn_tictactoe": Proof("dqn_tictactoe", "pettingzoo:tictactoe_v3", 150_000, 0.8),
     "dqn_connect_four": Proof("dqn_connect_four", "pettingzoo:connect_four_v3", 60_000, 0.8),
 }

@@ -2,7 +2,8 @@
 
 Values are those of https://github.com/DLR-RM/rl-baselines3-zoo/tree/master/hyperparams; ``lin_x`` falls linearly to 0.
 Entries of the zoo for A2C on Pendulum and Acrobot and for PPO on Acrobot are left out. Those of CartPole without
-velocities are for the zoo's env of that kind, and normalise observations and rewards.
+velocities are for the zoo's env of that kind, and normalise observations and rewards. Those of Hopper-v5 and
+HalfCheetah-v5 are the zoo's for the versions v4. MiniGrid and Atari need wrappers that are not here.
 """
 
 from __future__ import annotations
@@ -38,6 +39,40 @@ DETERMINISTIC = {
     "train_freq": 1,
     "gradient_steps": 1,
     "policy_kwargs": {"net_arch": [400, 300]},
+}
+MUJOCO_TD3 = {
+    "learning_rate": 1e-3,
+    "batch_size": 256,
+    "learning_starts": 10_000,
+    "noise_std": 0.1,
+    "train_freq": 1,
+    "gradient_steps": 1,
+    "policy_kwargs": {"net_arch": [400, 300]},
+}
+CONTINUOUS_LANDER = {
+    "learning_rate": "lin_0.00073",
+    "batch_size": 256,
+    "buffer_size": 1_000_000,
+    "learning_starts": 10_000,
+    "ent_coef": "auto",
+    "gamma": 0.99,
+    "tau": 0.01,
+    "train_freq": 1,
+    "gradient_steps": 1,
+    "policy_kwargs": {"net_arch": [400, 300]},
+}
+WALKER = {
+    "learning_rate": 7.3e-4,
+    "batch_size": 256,
+    "buffer_size": 300_000,
+    "learning_starts": 10_000,
+    "ent_coef": "auto",
+    "gamma": 0.98,
+    "tau": 0.02,
+    "train_freq": 64,
+    "gradient_steps": 64,
+    "use_sde": True,
+    "policy_kwargs": {"log_std_init": -3, "net_arch": [400, 300]},
 }
 CARTPOLE_Q_LEARNER = {
     "learning_rate": 2.3e-3,
@@ -111,11 +146,17 @@ ZOO: dict[str, dict[str, dict[str, Any]]] = {
         "Acrobot-v1": Q_LEARNER,
         "LunarLander-v3": Q_LEARNER,
     },
-    "sac": {"Pendulum-v1": {"learning_rate": 1e-3}},
-    "td3": {"Pendulum-v1": DETERMINISTIC},
+    "sac": {
+        "Pendulum-v1": {"learning_rate": 1e-3},
+        "LunarLanderContinuous-v3": CONTINUOUS_LANDER,
+        "BipedalWalker-v3": WALKER,
+        "Hopper-v5": {"learning_starts": 10_000},
+        "HalfCheetah-v5": {"learning_starts": 10_000},
+    },
+    "td3": {"Pendulum-v1": DETERMINISTIC, "Hopper-v5": MUJOCO_TD3, "HalfCheetah-v5": MUJOCO_TD3},
     "ddpg": {"Pendulum-v1": DETERMINISTIC},
     "qrdqn": {"CartPole-v1": CARTPOLE_Q_LEARNER},
-    "tqc": {"Pendulum-v1": {"learning_rate": 1e-3}},
+    "tqc": {"Pendulum-v1": {"learning_rate": 1e-3}, "LunarLanderContinuous-v3": CONTINUOUS_LANDER},
     "crossq": {"Pendulum-v1": {"policy_delay": 2, "policy_kwargs": WIDE}},
     "recurrent_ppo": {
         "lightning_ding.envs.partly_observed:CartPoleNoVelocity-v1": {

@@ -32,7 +32,8 @@ hide: [toc]
 
 An entry is a YAML file with tuned settings, and the return of the policies that they train. `make zoo` reproduces this
 page. It trains five seeds of every entry, leaves out those that [the results](results/learning.md) have with the same
-settings, draws the curves and writes the tables. `make zoo KEEP=commit` repeats the runs of other commits too.
+settings, draws the curves and writes the tables. `make zoo KEEP=commit` repeats the runs of other commits too,
+and `make zoo SIDES=ours` leaves out the peers. A run that fails is listed at the end and does not stop the others.
 
 `lightning-ding fit --config recipes/configs/ENTRY.yaml` trains seed 0 of an entry. Add `--seed_everything 1
 --data.seed 1` for another seed. `lightning-ding test` with the same options and `--ckpt_path PATH` evaluates a

@@ -3,8 +3,8 @@
     python -m tests.api_snapshot            # what was removed since the file was written, and what was added
     python -m tests.api_snapshot --update   # write the file
 
-The first line is the version of the package. Another line is a function, a class with the parameters of its constructor, or a public method that the class itself defines.
-A parameter with a default ends in ``=``.
+The first line is the version of the package. Another line is a function, a class with the parameters of its
+constructor, or a public method that the class itself defines. A parameter with a default ends in ``=``.
 """
 
 from __future__ import annotations

@@ -53,6 +53,7 @@ REWARDED = {name: f"{name}_mountaincar.yaml" for name in ("rnd", "icm")}
 REWARDED |= {"gail": "gail_cartpole.yaml", "her": "her_bitflip.yaml"}
 """The recipes of reward models and of hindsight, see test_reward_recipes.py."""
 PACKAGES = {
+    "dqn_acrobot": "gymnasium",
     "dqn_connect_four": "pettingzoo",
     "dqn_pong": "ale_py",
     "dqn_tictactoe": "pettingzoo",
@@ -64,7 +65,8 @@ PACKAGES = {
     "td3_halfcheetah": "mujoco",
     "tqc_lunarlander_continuous": "Box2D",
 }
-"""The recipes for envs of optional packages, and the package that each needs, see test_packaged_recipes.py."""
+"""The recipes for other envs, most of them of optional packages, and the package that each needs, see
+test_packaged_recipes.py."""
 
 EVERY = pytest.mark.parametrize("name", TWINS)
 
