@@ -73,7 +73,7 @@ class BatchRenorm(nn.Module):
         """Move the running statistics towards those of a batch, shape (2, E, 1, F); non-finite ones change nothing."""
         for kept, new in zip((self.mean, self.variance), statistics, strict=True):
             kept.lerp_(torch.where(new.isfinite(), new, kept), self.momentum)
-        self.updates += 1
+        self.updates += statistics.isfinite().all()
 
 
 def flat_statistics(statistics: Sequence[Tensor]) -> Tensor:

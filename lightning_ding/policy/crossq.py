@@ -110,15 +110,18 @@ class CrossQPolicy(SACPolicy):
     def _forward_learn(self, batch: Batch) -> dict[str, Any]:
         batch = self.prepare(batch)
         report = self.updater.minimise(self.critic_loss, batch)
-        self._update_statistics(self.model.critic, report)
+        self._update_statistics(self.model.critic, report, report["critic_loss"])
         if (self.progress.train_iter + 1) % self.config.learn.actor_update_freq == 0:
             report |= self._learn_actor(batch)
-            self._update_statistics(self.model.actor, report)
+            self._update_statistics(self.model.actor, report, report["actor_loss"])
         return report
 
-    def _update_statistics(self, part: torch.nn.Module, report: dict[str, Any]) -> None:
-        """Update the running statistics of a part of the network from those of the minibatch, on all ranks alike."""
-        statistics = report.pop("statistics")
+    def _update_statistics(self, part: torch.nn.Module, report: dict[str, Any], loss: Tensor) -> None:
+        """Update the running statistics of a part of the network from those of the minibatch, on all ranks alike.
+
+        Nothing changes if the loss of the minibatch is not finite, since the optimizer skips it too.
+        """
+        statistics = torch.where(loss.isfinite(), report.pop("statistics"), torch.nan)
         if world_size() > 1:
             statistics = sum_over_ranks(statistics) / world_size()
         update_layers(part, statistics)

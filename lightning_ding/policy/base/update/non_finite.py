@@ -81,6 +81,9 @@ class NonFiniteGuard:
       are not logged. After 100 skipped steps of one optimizer in a row it raises.
     * ``"warn"``: the optimizer step is taken.
 
+    Each of these is for one loss and its optimizer: steps with other losses of the same minibatch that were finite and
+    come before it have been taken, and with ``"skip_update"`` those after it are taken too.
+
     The latter two warn at the 1st, 10th, 100th, ... time, and write files that reproduce the first.
 
     Args:
