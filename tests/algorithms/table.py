@@ -173,7 +173,7 @@ def sample_of(policy: Any, transitions: Config) -> Config:
     unrolls: Any = nested.apply(lambda x: x.unflatten(0, (envs, -1)).transpose(0, 1), data)
     mask = real_steps(*unrolls["terminated"].shape)
     step = torch.arange(len(mask)).unsqueeze(1).minimum(mask.sum(0) - 1)
-    return nested.apply(lambda x: x[step, torch.arange(envs)], unrolls) | {"mask": mask}  # type: ignore[operator, no-any-return]
+    return nested.apply(lambda x: x[step, torch.arange(envs)], unrolls) | {"mask": mask}  # type: ignore[no-any-return]
 
 
 def real_steps(length: int, size: int) -> torch.Tensor:

@@ -15,7 +15,7 @@ from lightning_ding.policy import SACPolicy, create_policy
 from lightning_ding.policy.actor_policy import ActorPolicy
 from lightning_ding.policy.weighted_actor import WeightedActorPolicy
 from lightning_ding.registry import POLICY_REGISTRY
-from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, names_of
+from tests.algorithms.table import ALGORITHMS, CONTINUOUS_ONLY, WITHOUT_COLLECTING, names_of
 from tests.algorithms.test_learns import train
 from tests.learning_seeds import assert_reached
 from tests.toys.bandits import XorEnv
@@ -24,6 +24,7 @@ MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
 
 KINDS = [(name, True) for name in (*CONTINUOUS_ONLY, *names_of(ActorPolicy))]
+KINDS += [("dt", continuous) for continuous in (True, False)]
 KINDS += [(name, False) for name in ALGORITHMS if name not in CONTINUOUS_ONLY]
 
 SIGNS = torch.tensor([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]])
@@ -39,6 +40,8 @@ def outputs(policy: Any) -> list[Tensor]:
         action = torch.zeros(4, dtype=torch.long) if is_chosen else torch.zeros(4, policy._action_size())
         q_value = model.compute_critic(obs, action)["q_value"]
         return [*nested.leaves(model.compute_actor(obs)), q_value.T]
+    if getattr(policy, "acts_on_reward", False):
+        return [policy._logits(**policy._contexts.observe(obs, None, first_action(policy)))[:, 0]]
     if hasattr(model, "act"):
         said = model.act(obs, model.first_state(4))
     else:
@@ -47,8 +50,13 @@ def outputs(policy: Any) -> list[Tensor]:
     return [leaf for leaf in nested.leaves(is_said) if bool((leaf != leaf[:1]).any())]  # not a constant sigma
 
 
+def first_action(policy: Any) -> Tensor:
+    """Return a placeholder for four actions of a policy with contexts."""
+    return torch.zeros(4, dtype=torch.long) if policy.config.model.action_space == "discrete" else torch.zeros(4, 1)
+
+
 def test_the_lists_below_name_every_algorithm() -> None:
-    assert {name for name, _ in KINDS} == set(ALGORITHMS)
+    assert {name for name, _ in KINDS} == {*ALGORITHMS, *WITHOUT_COLLECTING}
 
 
 @pytest.mark.parametrize("hidden", [{}, {"hidden": 0}], ids=["default", "smallest heads"])
@@ -57,12 +65,12 @@ def test_no_output_of_a_network_is_a_sum_over_the_entries(name: str, continuous:
     torch.manual_seed(0)
     known = vars(POLICY_REGISTRY.get(name).config_class().model)
     heads = {f"{head}_layer_num": 0 for head in ("head", "actor_head", "critic_head") if f"{head}_layer_num" in known}
-    policy = create_policy({"type": name, "model": heads if hidden else {}})
+    policy: Any = create_policy({"type": name, "model": heads if hidden else {}})
     env = XorEnv(continuous)
     found = outputs(policy.build(env.observation_space, env.action_space))
     has_actor = continuous or hasattr(policy.model, "compute_actor") or name in ("pg", "recurrent_ppo")
     has_sigma = continuous and isinstance(policy, (SACPolicy, WeightedActorPolicy))  # as an output of its own
-    assert len(found) == (1 if name in ("pg", "bc") or not has_actor else 2 + has_sigma)
+    assert len(found) == (1 if name in ("pg", "bc", "dt") or not has_actor else 2 + has_sigma)
     for output in found:
         mixed = output[0] + output[1] - output[2] - output[3]
         assert mixed.abs().max() > 1e-3 * output.abs().max()  # of a sum it is about 1e-7

@@ -23,6 +23,7 @@ from tests.algorithms.sequences import to_sequences, with_memory
 from tests.algorithms.table import (
     ALGORITHMS,
     CONTINUOUS_ONLY,
+    WITHOUT_COLLECTING,
     make_datamodule,
     make_policy,
     names_of,
@@ -44,6 +45,7 @@ CASES: list[tuple[str, Config]] = [
     for name in names_of(ReplayPolicy)
 ]
 CASES += [(name, model) for name in names_of(ActorPolicy) for model in ON_POLICY]
+CASES += [("dt", {**model, "dropout_p": 0.0, "embed_dim": 16, "n_blocks": 1}) for model in ON_POLICY]
 CASES += [("ppo", {**ON_POLICY[1], "sigma_type": "conditioned", "bound_type": "tanh"})]
 
 
@@ -67,6 +69,8 @@ def transitions(policy: Policy[Any]) -> Config:
     data |= {"truncated": torch.zeros_like(ended), "IS": torch.linspace(0.1, 1, SIZE)}
     data |= {"env_id": torch.arange(SIZE) // 16, "episode_id": torch.arange(SIZE) // 16}
     data |= {"discount": torch.full((SIZE,), 0.9)}
+    if policy.trains_on == "dataset" and policy.learns_from_sequences:  # it does not collect
+        return to_sequences(policy, {**data, "action": policy.eval_mode.forward(obs)["action"]})
     acted = policy.collect_mode.forward(obs)
     acting = {"action": acted.get("drawn", acted["action"]), "log_prob": acted.get("log_prob", torch.zeros(SIZE))}
     data = with_first_step(policy, sample_of(policy, {**data, **acting}))
@@ -87,7 +91,7 @@ def losses(policy: Any, data: Config) -> list[tuple[Tensor, Mapping[str, Any]]]:
 
 
 def test_the_cases_name_every_algorithm() -> None:
-    assert {name for name, _ in CASES} == set(ALGORITHMS)
+    assert {name for name, _ in CASES} == {*ALGORITHMS, *WITHOUT_COLLECTING}
 
 
 @pytest.mark.parametrize(("name", "model"), CASES)

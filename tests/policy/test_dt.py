@@ -1,4 +1,4 @@
-"""The Decision Transformer: its network, loss, contexts, data, evaluation, resuming, ranks and options."""
+"""The Decision Transformer: its network, loss, contexts, data, evaluation, resuming and ranks; see also its options."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ import torch.nn.functional as F
 from lightning import Trainer
 from torch.testing import assert_close
 
+from lightning_ding import nested
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.datamodules import Dataset, OfflineDataModule, ReplayDataModule
 from lightning_ding.model.decision_transformer import CausalBlock, DecisionTransformer
 from lightning_ding.policy import DQNPolicy, DTPolicy
 from lightning_ding.policy.dt import Contexts
+from tests.envs.any_spaces import AnySpaces
 from tests.processes import run_ranks_of_lightning
 from tests.toys.datasets import counting_steps
 
@@ -160,6 +162,39 @@ def test_illegal_actions_are_not_taken() -> None:
         assert action.tolist() == [legal] * 4
 
 
+# ---------------------------------------------------------------------- spaces
+
+
+FROM_2 = gym.spaces.Discrete(3, start=2)
+INTEGERS = gym.spaces.Box(np.array([-1, 2]), np.array([1, 4]), (2,), np.int16)
+SPACES: dict[str, tuple[gym.spaces.Space[Any], gym.spaces.Space[Any]]] = {
+    "choices from 2 by bytes": (gym.spaces.Box(0, 255, (6,), np.uint8), FROM_2),
+    "choices from 2 by images": (gym.spaces.Box(0, 255, (12, 12, 1), np.uint8), FROM_2),
+    "choices from 2 by dicts": (gym.spaces.Dict({"at": gym.spaces.Discrete(5), "more": INTEGERS}), FROM_2),
+    "torques by choices": (gym.spaces.Discrete(5, start=-2), gym.spaces.Box(-2, 6, (2,))),
+}
+
+
+@pytest.mark.parametrize("kind", SPACES)
+def test_actions_of_every_kind_of_space_are_learned_and_lie_in_it(kind: str, make_trainer: MakeTrainer) -> None:
+    observations, actions = SPACES[kind]
+    kwargs = {"observation": observations, "action": actions}
+    data = random_steps(40, AnySpaces(**kwargs))
+    policy: Any = DTPolicy({**SMALL, "model": TINY})
+    datamodule = OfflineDataModule(data, AnySpaces, env_kwargs=kwargs, max_train_iter=5)
+    make_trainer(limit_val_batches=0).fit(policy, datamodule)
+    AnySpaces.acted.clear()
+    make_trainer().test(policy, datamodule, verbose=False)
+    assert len(AnySpaces.acted) >= 2
+    assert all(actions.contains(action) for action in AnySpaces.acted)
+
+
+@pytest.mark.parametrize("actions", [gym.spaces.MultiDiscrete([2, 3]), gym.spaces.MultiBinary(2)])
+def test_actions_of_several_choices_are_refused(actions: gym.spaces.Space[Any]) -> None:
+    with pytest.raises(TypeError, match="DTPolicy needs a Discrete or Box action space, got Multi"):
+        DTPolicy({}).build(gym.spaces.Box(-1, 1, (3,)), actions)
+
+
 # ---------------------------------------------------------------------- acting
 
 
@@ -221,8 +256,8 @@ def test_evaluation_passes_the_rewards_of_each_env(
 # ---------------------------------------------------------------------- the data
 
 
-def random_steps(size: int = 120) -> Any:
-    env = gym.make("CartPole-v1")
+def random_steps(size: int = 120, env: gym.Env[Any, Any] | None = None) -> Any:
+    env = env or gym.make("CartPole-v1")
     env.action_space.seed(0)
     steps: list[dict[str, Any]] = []
     obs, _ = env.reset(seed=0)
@@ -232,7 +267,7 @@ def random_steps(size: int = 120) -> Any:
         steps.append({"obs": obs, "action": action, "reward": reward, "next_obs": next_obs})
         steps[-1] |= {"terminated": terminated, "truncated": truncated}
         obs = env.reset()[0] if terminated or truncated else next_obs
-    return {name: np.stack([np.asarray(step[name]) for step in steps]) for name in steps[0]}
+    return nested.stack_arrays([nested.to_array(nested.as_dicts(step)) for step in steps])
 
 
 def test_trajectories_are_whole_episodes_with_returns_to_go() -> None:
@@ -334,54 +369,6 @@ def test_compiled_updates_equal_eager_ones(make_trainer: MakeTrainer, tmp_path: 
     assert compiled.updater.compile_seconds > 0
     for name, value in eager.state_dict().items():
         assert_close(compiled.state_dict()[name], value, rtol=0, atol=1e-5)
-
-
-OPTIONS: dict[str, Any] = {
-    "context_len": 2,
-    "rtg_scale": 3.0,
-    "rtg_target": 2.0,
-    "max_eval_ep_len": 2,
-    "model.encoder_hidden_size_list": [4],
-    "model.activation": "tanh",
-    "model.layer_norm": True,
-    "model.n_blocks": 2,
-    "model.embed_dim": 16,
-    "model.n_heads": 1,
-    "model.dropout_p": 0.5,
-    "learn.update_per_collect": 7,
-    "learn.batch_size": 9,
-    "learn.learning_rate": 0.01,
-    "learn.optimizer.weight_decay": 0.5,
-    "learn.optimizer.type": "adam",
-    "learn.grad_clip_norm": 0.01,
-}
-
-
-@pytest.mark.parametrize("path", [None, *OPTIONS])
-def test_every_option_changes_a_number(path: str | None, make_trainer: MakeTrainer) -> None:
-    def result(changes: Config) -> Any:
-        torch.manual_seed(0)
-        policy = DTPolicy({**SMALL, **changes})
-        make_trainer().fit(policy, OfflineDataModule(random_steps(), max_train_iter=20))
-        logits: list[torch.Tensor] = []
-        own = policy._logits
-
-        def noting(*args: Any, **kwargs: Any) -> torch.Tensor:
-            logits.append(own(*args, **kwargs))
-            return logits[-1]
-
-        policy._logits = noting  # type: ignore[method-assign]
-        for step in range(4):
-            policy.eval_mode.forward(torch.full((2, 4), 0.1 * step), reward=[1.0, 2.0])
-        return [logit.tolist() for logit in logits]
-
-    changes: Config = {}
-    if path is not None:
-        section, _, name = path.rpartition(".")
-        changes = {name: OPTIONS[path]}
-        for part in reversed([one for one in section.split(".") if one]):
-            changes = {part: {**SMALL.get(part, {}), **changes}}
-    assert (result(changes) == result({})) == (path is None)
 
 
 def test_dropout_is_not_compiled() -> None:

@@ -1,4 +1,4 @@
-"""What PPO, A2C and REINFORCE have in common: options, acting, advantages, minibatches, the fall of the step size."""
+"""What PPO, A2C and REINFORCE have in common: options, with memory too, acting, advantages, minibatches, step sizes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from torch.testing import assert_close
 from lightning_ding import nested, rl
 from lightning_ding.config import deep_merge
 from lightning_ding.envs import Timestep
-from lightning_ding.policy import A2CPolicy, PGPolicy, PPOPolicy
+from lightning_ding.policy import A2CPolicy, PGPolicy, PPOPolicy, RecurrentPPOPolicy
 from lightning_ding.policy.on_policy import OnPolicyPolicy
+from tests.algorithms.sequences import with_memory
 
 Config = dict[str, Any]
 PolicyClass = type[OnPolicyPolicy[Any]]
 POLICIES: list[PolicyClass] = [PPOPolicy, A2CPolicy, PGPolicy]
 WITH_CRITIC: list[PolicyClass] = [PPOPolicy, A2CPolicy]
+WITH_OPTIONS: list[PolicyClass] = [*POLICIES, RecurrentPPOPolicy]
 DISCRETE: Config = {"obs_shape": 3, "action_shape": 2, "action_space": "discrete", "encoder_hidden_size_list": [8]}
 CONTINUOUS: Config = DISCRETE | {"action_space": "continuous"}
 
@@ -49,7 +51,7 @@ def make_rollout(policy: Any, size: int = 12) -> Config:
     steps["reward"] = torch.from_numpy(rng.normal(size=size).astype(np.float32))
     episode = torch.cat([torch.zeros(1), flags[0, :-1].long().cumsum(0)]).long()
     ids = {"env_id": torch.zeros(size, dtype=torch.long), "episode_id": episode}
-    return steps | ids | {"terminated": flags[0], "truncated": flags[1]}
+    return with_memory(policy, steps | ids | {"terminated": flags[0], "truncated": flags[1]})
 
 
 # Options
@@ -95,6 +97,7 @@ ELSEWHERE = {
 ELSEWHERE |= {"on_non_finite": "tests/policy/base/update/test_non_finite.py"}
 """Options whose effect is tested in another file."""
 LAYER = {"actor_head_layer_num": 1}
+SMALL: Config = {"learn_unroll_len": 4, "model": {"core": {"hidden_size": 5}}, "learn": {"epoch_per_collect": 2}}
 TWO_RATES: Config = {
     "model": {"share_encoder": False},
     "learn": {"learning_rate_actor": 0.05, "learning_rate_critic": 0.05},
@@ -103,6 +106,10 @@ CRITIC_LAYER = {"critic_head_layer_num": 1}
 CHANGES: dict[str, tuple[Config, Any]] = {
     "discount_factor": ({}, 0.5),
     "recompute_adv": ({}, False),
+    "learn_unroll_len": ({}, 2),
+    "model.core.type": ({}, "gru"),
+    "model.core.hidden_size": ({}, 8),
+    "model.core.num_layers": ({}, 2),
     "deterministic_eval": ({}, False),
     "model.obs_shape": ({}, 4),
     "model.action_shape": ({}, 3),
@@ -137,7 +144,7 @@ CHANGES: dict[str, tuple[Config, Any]] = {
     "learn.grad_clip_value": ({"learn": {"grad_clip_norm": None}}, 1e-6),
     "learn.entropy_weight": ({}, 0.5),
     "learn.grad_clip_norm": ({}, 1e-6),
-    "learn.epoch_per_collect": ({}, 2),
+    "learn.epoch_per_collect": ({}, 3),
     "learn.clip_ratio": ({}, 0.001),
     "learn.dual_clip": ({}, 1.001),
     "learn.value_weight": ({}, 3.0),
@@ -145,7 +152,7 @@ CHANGES: dict[str, tuple[Config, Any]] = {
     "learn.value_norm": ({}, None),  # the other of both
     "learn.adv_norm": ({}, None),  # the other of both
     "learn.return_norm": ({}, False),
-    "learn.target_kl": ({}, 1e-9),
+    "learn.target_kl": ({"learn": {"epoch_per_collect": 3}}, 1e-9),
     "learn.ppo_param_init": ({}, False),
     "learn.ignore_done": ({}, True),
     "collect.n_sample": ({}, 8),
@@ -157,12 +164,13 @@ CHANGES: dict[str, tuple[Config, Any]] = {
 CHANGES |= schedule_changes("lr_scheduler", {})
 CHANGES |= schedule_changes("entropy_weight_scheduler", {"entropy_weight": 0.5})
 CHANGES |= schedule_changes("clip_ratio_scheduler", {})
-OPTIONS = [(one, name) for one in POLICIES for name in leaves_of(one.config_class()) if name not in ELSEWHERE]
+OPTIONS = [(one, name) for one in WITH_OPTIONS for name in leaves_of(one.config_class()) if name not in ELSEWHERE]
 
 
 def outcome(policy_class: PolicyClass, *changes: Config) -> Tensor:
     """Return in numbers all that a policy does: two rounds, what it draws and evaluates, what it tells the workers."""
-    policy = make_policy(policy_class, {"learn": {"learning_rate": 0.05, "batch_size": 4}}, *changes)
+    small = SMALL if policy_class is RecurrentPPOPolicy else {}  # whose updates take longer
+    policy = make_policy(policy_class, {"learn": {"learning_rate": 0.05, "batch_size": 4}}, small, *changes)
     policy.progress.budget = 4000
     for number in range(3):
         policy.progress.env_step = 1000 * number
@@ -174,14 +182,27 @@ def outcome(policy_class: PolicyClass, *changes: Config) -> Tensor:
     return torch.cat([torch.as_tensor(one).double().reshape(-1) for one in kept])
 
 
+OUTCOMES: dict[str, Tensor] = {}
+
+
+def known_outcome(policy_class: PolicyClass, base: Config) -> Tensor:
+    """Return the same, which is computed once for options that many cases share."""
+    key = f"{policy_class.__name__} {base}"
+    if key not in OUTCOMES:
+        OUTCOMES[key] = outcome(policy_class, base)
+    return OUTCOMES[key]
+
+
 @pytest.mark.parametrize(("policy_class", "name"), OPTIONS)
 def test_every_option_changes_a_number_or_raises(policy_class: PolicyClass, name: str) -> None:
     base, value = CHANGES[name]
     if base is TWO_RATES:
+        if policy_class is RecurrentPPOPolicy:  # which refuses the rates
+            base = {"model": {"share_encoder": False}}
         base = deep_merge(base, {"learn": {"learning_rate": policy_class.default_config().learn.learning_rate}})
     if name == "learn.lr_scheduler.type":  # A2C's is linear
         base = {"learn": {"lr_scheduler": {"type": "constant"}}}
-    before = outcome(policy_class, base)
+    before = known_outcome(policy_class, base)
     if name in ("learn.adv_norm", "learn.value_norm", "model.share_encoder"):
         section, _, last = name.partition(".")
         value = not getattr(getattr(policy_class.config_class(), section), last)
@@ -194,8 +215,17 @@ def test_every_option_changes_a_number_or_raises(policy_class: PolicyClass, name
     assert says_what
 
 
-def test_same_options_give_the_same_numbers() -> None:
-    assert torch.equal(outcome(PPOPolicy), outcome(PPOPolicy))
+@pytest.mark.parametrize("policy_class", [PPOPolicy, RecurrentPPOPolicy])
+def test_same_options_give_the_same_numbers(policy_class: PolicyClass) -> None:
+    assert torch.equal(outcome(policy_class), outcome(policy_class))
+
+
+@pytest.mark.parametrize("way", ["popart", "symlog"])
+def test_critic_of_a_recurrent_network_is_scaled_in_other_ways_too(way: str) -> None:
+    scaled = outcome(RecurrentPPOPolicy, nest("learn.value_norm", way))
+    assert not any(
+        torch.equal(scaled, known_outcome(RecurrentPPOPolicy, nest("learn.value_norm", one))) for one in (True, False)
+    )
 
 
 @pytest.mark.parametrize("policy_class", POLICIES)

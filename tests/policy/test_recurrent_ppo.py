@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from lightning_ding import nested, rl
-from lightning_ding.config import deep_merge
 from lightning_ding.envs import make_vector_env
 from lightning_ding.policy import RecurrentPPOPolicy
 from lightning_ding.worker import SampleSerialCollector
@@ -173,45 +172,6 @@ def test_it_takes_whole_episodes() -> None:
     before = [parameter.clone() for parameter in policy.model.parameters()]
     policy.learn_mode.forward(nested.index(data, keep))
     assert any(bool((a != b).any()) for a, b in zip(before, policy.model.parameters(), strict=True))
-
-
-OPTIONS: list[dict[str, Any]] = [
-    {"model": {"core": {"type": "gru"}}},
-    {"model": {"core": {"hidden_size": 7}}},
-    {"model": {"core": {"num_layers": 2}}},
-    {"model": {"share_encoder": False}},
-    {"recompute_adv": False},
-    {"discount_factor": 0.5},
-    {"learn": {"batch_size": 60}},
-    {"learn": {"clip_ratio": 0.01}},
-    {"learn": {"value_clip": 1e-3}},
-    {"learn": {"target_kl": 1e-9}},
-    {"learn": {"value_norm": False}},
-    {"learn": {"adv_norm": False}},
-    {"learn": {"entropy_weight": 0.5}},
-    {"learn": {"ignore_done": True}},
-    {"collect": {"gae_lambda": 0.2}},
-]
-
-
-def learned(**changes: Any) -> list[float]:
-    """Return the weights after two rollouts."""
-    torch.manual_seed(0)
-    policy = make_policy(
-        "recurrent_ppo", **deep_merge({"model": MODEL, "learn": {"batch_size": 30, "learning_rate": 0.02}}, changes)
-    )
-    policy.seed(0)
-    data = collect(make())
-    state = policy.model.first_state(len(data["reward"]))  # type: ignore[operator]
-    for _ in range(2):
-        policy.learn_mode.forward({**data, "recurrent_state": state})
-    return [number for parameter in policy.model.parameters() for number in parameter.flatten().tolist()]
-
-
-@pytest.mark.parametrize("changes", OPTIONS, ids=str)
-def test_an_option_changes_the_weights(changes: Config) -> None:
-    assert learned(**changes) != learned()
-    assert learned(**changes) == learned(**changes)
 
 
 def test_separate_optimizers_are_refused() -> None:
