@@ -31,7 +31,8 @@ from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.entry.config_file import read_config
-from tests.distributed.recorded_cartpole import ENV, recorded
+from tests.distributed import acknowledged
+from tests.distributed.recorded_cartpole import COLUMNS, ENV, recorded
 from tests.entry import runs
 from tests.processes import Forked
 
@@ -61,7 +62,8 @@ def write_config(folder: Path, transport: str, seed: int) -> Path:
     counts = {"collector_env_num": 2, "evaluator_env_num": 8, "n_evaluator_episode": 20}
     main = {"exp_name": str(folder / "run"), "seed": seed, "policy": POLICY, "env": {**env, **counts}}
     coordinator = {"lease": 5.0, "snapshot_interval": 10.0, "max_failures": 1000, "commander": {"eval_interval": None}}
-    system = {"transport": transport, "restarts": 10_000, "coordinator": coordinator}
+    collector = {"import_names": ["tests.distributed.acknowledged"]}
+    system = {"transport": transport, "restarts": 10_000, "coordinator": coordinator, "collector": collector}
     file = folder / "run.yaml"
     file.write_text(yaml.safe_dump({"main": main, "system": system}))
     return file
@@ -214,19 +216,21 @@ class Chaos:
 
 
 def check_rows(folder: Path) -> dict[str, int]:
-    """See that a stopped run has kept exactly what it acknowledged: steps that were taken, each once."""
+    """See that a stopped run has kept all that it acknowledged to its collectors: steps that were taken, each once."""
     run = folder / "run"
     coordinator = Coordinator(read_config(run / "config.json"), FileStore(run / "data"), resume=True)
     (replay,) = coordinator.run.replays.values()
     storage = replay.buffer._storage  # type: ignore[attr-defined]
     rows = storage.gather(np.arange(storage.count), 1, 1.0)
-    kept = [np.asarray(rows[name], np.float32).reshape(storage.count, -1) for name in ("obs", "action", "next_obs")]
-    found = [row.tobytes() for row in np.concatenate(kept, axis=1)]
+    found = [row.tobytes() for row in acknowledged.as_rows(rows)]
     steps = {row.tobytes() for row in recorded(folder / "steps")}
     assert len(found) == replay.counts.env_step == replay.counts.sample
     assert len(set(found)) == len(found)
     assert steps.issuperset(found)
-    return {"acknowledged": len(found), "taken": len(steps)}
+    told = acknowledged.read(folder, COLUMNS)
+    assert told
+    assert told.issubset(found)
+    return {"acknowledged": len(told), "kept": len(found), "taken": len(steps)}
 
 
 def main() -> None:

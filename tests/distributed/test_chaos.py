@@ -19,6 +19,7 @@ import yaml
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.entry.config_file import read_config
+from tests.distributed import acknowledged
 from tests.distributed.chaos import Chaos
 from tests.distributed.witness_env import CARTPOLE_ENV, ENV, numbers, taken
 from tests.entry import runs
@@ -42,7 +43,8 @@ def write_config(folder: Path, env_id: str, witness: Path, main: dict[str, Any])
     env = {**main["env"], "env_id": env_id, "env_kwargs": {"file": str(witness)}}
     file = runs.write_config(folder, env=env, policy={**main["policy"], "import_names": imports})
     config = yaml.safe_load(file.read_text())
-    config["system"] |= {"restarts": 1000, "collector": {"import_names": imports}}
+    names = [*imports, "tests.distributed.acknowledged"]
+    config["system"] |= {"restarts": 1000, "collector": {"import_names": names}}
     file.write_text(yaml.safe_dump(config))
     return file
 
@@ -73,12 +75,15 @@ def buffer_of(folder: Path) -> tuple[dict[str, Any], int]:
 
 
 def check_rows(folder: Path, witness: Path) -> None:
-    """See that a run has kept exactly what it acknowledged, each step once, and each as it was really taken."""
-    rows, acknowledged = buffer_of(folder)
+    """See that a run has kept all that it acknowledged, each step once, and each as it was really taken."""
+    rows, count = buffer_of(folder)
     steps = taken(witness)
     found = numbers(rows["next_obs"])
-    assert len(found) == acknowledged <= len(steps)
+    assert len(found) == count <= len(steps)
     assert len(set(found)) == len(found)
+    told = acknowledged.read(folder, columns=5)
+    assert told
+    assert told.issubset(row.tobytes() for row in acknowledged.as_rows(rows))
     kept = zip(numbers(rows["obs"]), rows["action"].flatten().tolist(), strict=True)
     assert list(kept) == [steps[number - 1] for number in found]
 
@@ -98,12 +103,12 @@ def test_run_ends_well_although_each_role_is_killed_and_keeps_each_step_once(tmp
     assert process.returncode == 143, output
     assert output.count("ended with SIGKILL") == 3
     check_rows(tmp_path, witness)
-    acknowledged = buffer_of(tmp_path)[1]
+    kept = buffer_of(tmp_path)[1]
 
-    with runs.start(file, "--resume", "--set", f"main.max_env_step={acknowledged + 100}") as process:
+    with runs.start(file, "--resume", "--set", f"main.max_env_step={kept + 100}") as process:
         output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
-    assert acknowledged + 100 <= check_counters(tmp_path)["env_step"] <= len(taken(witness))
+    assert kept + 100 <= check_counters(tmp_path)["env_step"] <= len(taken(witness))
     assert runs.processes_of(tmp_path) == {}
 
 
@@ -125,9 +130,9 @@ def test_cartpole_is_learned_while_a_process_dies_every_five_seconds(tmp_path: P
         output, _ = process.communicate(timeout=120)
     assert process.returncode == 143, output
     assert kills >= 20
-    acknowledged = buffer_of(tmp_path)[1]
-    assert acknowledged <= steps.stat().st_size
-    rest = [f"main.max_env_step={acknowledged + 40_000}", "main.env.stop_value=490"]
+    kept = buffer_of(tmp_path)[1]
+    assert kept <= steps.stat().st_size
+    rest = [f"main.max_env_step={kept + 40_000}", "main.env.stop_value=490"]
     with runs.start(file, "--resume", "--set", rest[0], "--set", rest[1]) as process:
         output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output

@@ -39,7 +39,7 @@ def config_of(witness: Path, collectors: Any, **main: Any) -> dict[str, Any]:
             "restarts": 1000,
             "reconnect_timeout": 600.0,  # actors start slowly on a busy machine
             "coordinator": {"lease": 5.0, "commander": {"eval_interval": None}},
-            "collector": {"num": collectors, "import_names": IMPORTS},
+            "collector": {"num": collectors, "import_names": [*IMPORTS, "tests.distributed.acknowledged"]},
         },
     }
 
