@@ -126,7 +126,7 @@ def make_datamodule(name: str, **arguments: Any) -> CollectingDataModule:
     """Return the datamodule of an algorithm, with two envs."""
     datamodule_class = RolloutDataModule if POLICY_REGISTRY.get(name).on_policy else ReplayDataModule
     env = arguments.pop("env", ALGORITHMS[name].env_id)
-    if needs_demonstrations(name):
+    if needs_demonstrations(name) and "demonstrations" not in arguments:
         arguments = {"demonstrations": random_episodes(env), **arguments}
     return datamodule_class(env, **{"num_envs": 2, "seed": 3, **arguments})
 
@@ -147,7 +147,11 @@ def with_first_step(policy: Any, batch: dict[str, Any]) -> dict[str, Any]:
 @cache
 def random_episodes(env_id: str) -> Any:
     """Return 40 steps of a random policy, as a data set."""
-    env = gym.make(env_id)
+    return random_steps(gym.make(env_id))
+
+
+def random_steps(env: gym.Env[Any, Any]) -> Any:
+    """Return 40 random steps in an env, as a data set, and close the env."""
     env.action_space.seed(0)
     steps: list[dict[str, Any]] = []
     obs, _ = env.reset(seed=0)

@@ -18,7 +18,7 @@ from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.envs import make_vector_env
 from lightning_ding.policy import Policy
 from lightning_ding.worker import InteractionSerialEvaluator
-from tests.algorithms.table import make_datamodule, make_policy
+from tests.algorithms.table import make_datamodule, make_policy, needs_demonstrations, random_steps
 from tests.envs.any_spaces import AnySpaces
 
 MakeTrainer = Callable[..., Trainer]
@@ -130,6 +130,16 @@ def test_every_kind_of_discrete_action_lies_in_its_space(make_trainer: MakeTrain
         assert kept.view(40, -1).amax(0).tolist() == (sizes - 1).tolist()
 
 
+@pytest.mark.parametrize("name", ["mdqn", "sql", "sqil", "dqfd", "recurrent_ppo"])
+def test_every_choice_of_several_dimensions_is_collected_and_learned_from(make_trainer: MakeTrainer, name: str) -> None:
+    kwargs = {"observation": VECTOR, "action": spaces.MultiDiscrete([2, 3])}
+    data = {"demonstrations": random_steps(AnySpaces(**kwargs))} if needs_demonstrations(name) else {}
+    policy, _ = train(make_trainer, name, kwargs, **data)
+    acted = np.array(AnySpaces.acted)
+    assert (acted.min(0).tolist(), acted.max(0).tolist()) == ([0, 0], [1, 2])
+    assert tuple(policy.config.model.action_shape) == (2, 3)
+
+
 @pytest.mark.parametrize("name", ["dqn", "ppo", "ppo_offpolicy", "impala", "a2c", "pg"])
 @pytest.mark.parametrize("kind", DISCRETE)
 def test_masked_actions_are_legal_when_they_are_random_and_when_they_are_not(
@@ -148,7 +158,7 @@ def test_a_box_of_integers_gets_integers(make_trainer: MakeTrainer, name: str) -
     assert (acted.min(0).tolist(), acted.max(0).tolist()) == ([-1, 2], [1, 4])
 
 
-@pytest.mark.parametrize("name", ["ddpg", "ppo", "ppo_offpolicy", "impala"])
+@pytest.mark.parametrize("name", ["ddpg", "td3", "d4pg", "ppo", "ppo_offpolicy", "impala", "recurrent_ppo"])
 def test_a_hybrid_action_begins_where_its_choice_does(make_trainer: MakeTrainer, name: str) -> None:
     train(make_trainer, name, {"observation": VECTOR, "action": HYBRID})
     assert {int(action["action_type"]) for action in AnySpaces.acted} == {2, 3, 4}
