@@ -74,7 +74,7 @@ def replacing(file: Path) -> Iterator[Path]:
         raise
 
 
-def read_block(file: Path, max_bytes: int) -> Block:
+def read_block(file: Path | str, max_bytes: int) -> Block:
     """Read a block that ``write_block`` has written, with sorted keys; other content is refused and never executed.
 
     The file is not memory-mapped, so it may be deleted or truncated by another process at any time.
@@ -95,7 +95,9 @@ def read_block(file: Path, max_bytes: int) -> Block:
         has_metadata = b'"__metadata__"' in header and b'"__metadata__":{}' not in header  # data have none
         metadata = json.loads(header).get("__metadata__") if has_metadata else None
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, AssertionError) as error:
-        raise Refusal(422, f"{file.name} is truncated or not a block of tensors: {str(error)[:200]}") from error
+        raise Refusal(
+            422, f"{os.path.basename(file)} is truncated or not a block of tensors: {str(error)[:200]}"
+        ) from error
     return Block(tensors, metadata or {})
 
 
@@ -123,20 +125,20 @@ def _own_memory(flat: dict[str, Tensor]) -> dict[str, Tensor]:
     return own
 
 
-def _read(file: Path, max_bytes: int) -> bytes:
+def _read(file: Path | str, max_bytes: int) -> bytes:
     """Return the bytes of a regular file; type and size are checked after opening, so that it cannot be exchanged."""
     try:
         opened = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise Refusal(404, f"there is no {file.name}") from error
+        raise Refusal(404, f"there is no {os.path.basename(file)}") from error
     except OSError as error:  # ELOOP for a symbolic link
-        raise Refusal(403, f"{file.name} cannot be opened: {error.strerror}") from error
+        raise Refusal(403, f"{os.path.basename(file)} cannot be opened: {error.strerror}") from error
     try:
         status = os.fstat(opened)
         if not stat.S_ISREG(status.st_mode):
-            raise Refusal(403, f"{file.name} is not a regular file")
+            raise Refusal(403, f"{os.path.basename(file)} is not a regular file")
         if status.st_size > max_bytes:
-            raise Refusal(413, f"{file.name} must have at most {max_bytes} bytes, got {status.st_size}")
+            raise Refusal(413, f"{os.path.basename(file)} must have at most {max_bytes} bytes, got {status.st_size}")
         with os.fdopen(opened, "rb", closefd=False) as stream:
             return stream.read(status.st_size)
     finally:

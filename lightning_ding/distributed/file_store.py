@@ -10,6 +10,7 @@ import shutil
 import stat
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from lightning_ding.distributed.transport import KINDS, Block, Kind, Refusal, St
 from lightning_ding.posix import require_posix_for_distributed
 
 NAME = re.compile(r"[0-9a-f]{32}")
+PATH = re.compile(r"[./\\\0]")  # characters of paths, which handles do not have
 MARK = re.compile(r"mark-[0-9a-f]{32}")
 SUFFIX = ".safetensors"
 
@@ -45,8 +47,9 @@ class FileStore(Store):
         require(max_bytes > 0, "max_bytes", "> 0", max_bytes)
         self.folder = folder.resolve()
         self.policy_folder = self.folder if policy_folder is None else policy_folder.resolve()
-        for kind in KINDS:
-            (self._home(kind) / kind).mkdir(parents=True, exist_ok=True)
+        self._folders = {kind: str(self._home(kind) / kind) for kind in KINDS}
+        for kind_folder in self._folders.values():
+            os.makedirs(kind_folder, exist_ok=True)
         self.max_bytes = max_bytes
 
     @classmethod
@@ -65,7 +68,7 @@ class FileStore(Store):
     def put(self, kind: Kind, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> dict[str, str]:
         require(kind in KINDS, "kind", f"one of {KINDS}", kind)
         handle = {"kind": str(kind), "name": secrets.token_hex(16)}
-        write_block(self._file(handle), tensors, metadata)
+        write_block(Path(self._file(handle)), tensors, metadata)
         return handle
 
     @override
@@ -74,19 +77,20 @@ class FileStore(Store):
 
     @override
     def delete(self, handle: Any) -> None:
-        self._file(handle).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(self._file(handle))
 
     @override
     def move(self, handle: Any, file: Path) -> None:
         source = self._file(handle)
         try:
-            if not stat.S_ISREG(source.lstat().st_mode):
-                raise Refusal(403, f"{source.name} is not a regular file")
+            if not stat.S_ISREG(os.lstat(source).st_mode):
+                raise Refusal(403, f"{os.path.basename(source)} is not a regular file")
             _move(source, file)
         except FileNotFoundError as error:
-            if source.exists():  # then the target directory is missing
+            if os.path.exists(source):  # then the target directory is missing
                 raise
-            raise Refusal(404, f"there is no {source.name}") from error
+            raise Refusal(404, f"there is no {os.path.basename(source)}") from error
 
     def sweep(self, max_age: float, kinds: Iterable[Kind] = ("batch", "priority")) -> int:
         """Delete old blocks that were not read, and incomplete files of processes that died.
@@ -100,8 +104,8 @@ class FileStore(Store):
         """
         require(max_age >= 0, "max_age", ">= 0 seconds", max_age)
         oldest = time.time() - max_age
-        found = [file for kind in KINDS for file in self._directory(kind).glob(f".*{SUFFIX}.tmp")]
-        found += [file for kind in kinds for file in self._directory(kind).glob(f"*{SUFFIX}")]
+        found = [file for kind in KINDS for file in Path(self._directory(kind)).glob(f".*{SUFFIX}.tmp")]
+        found += [file for kind in kinds for file in Path(self._directory(kind)).glob(f"*{SUFFIX}")]
         return sum(_delete_if_older(file, oldest) for file in found)
 
     def mark(self) -> str:
@@ -118,30 +122,30 @@ class FileStore(Store):
     def _home(self, kind: str) -> Path:
         return self.policy_folder if kind == "policy" else self.folder
 
-    def _directory(self, kind: str) -> Path:
+    def _directory(self, kind: str) -> str:
         """Return the directory of a kind, after checking that it was not replaced by a symbolic link."""
-        directory = self._home(kind) / kind
-        if directory.is_symlink():
+        directory = self._folders[kind]
+        if os.path.islink(directory):
             raise Refusal(403, f"{kind} is a link out of the store")
         return directory
 
-    def _file(self, handle: Any) -> Path:
-        """Return the file of a handle.
+    def _file(self, handle: Any) -> str:
+        """Return the path of a handle's file, as text because the coordinator makes thousands of them each second.
 
         Raises:
             Refusal: If the handle is malformed (400), or contains a path (403).
         """
-        if not isinstance(handle, Mapping) or set(handle) != {"kind", "name"}:
+        if not isinstance(handle, Mapping) or handle.keys() != {"kind", "name"}:
             raise Refusal(400, f"a handle must have a kind and a name, got {_short(handle)}")
         kind, name = handle["kind"], handle["name"]
         for part in (kind, name):
-            if isinstance(part, str) and any(character in part for character in "./\\\0"):
+            if isinstance(part, str) and PATH.search(part):
                 raise Refusal(403, f"a handle must not contain a path, got {_short(part)}")
         if kind not in KINDS:
             raise Refusal(400, f"kind must be one of {KINDS}, got {_short(kind)}")
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise Refusal(400, f"name must be 32 hexadecimal digits, got {_short(name)}")
-        return self._directory(kind) / f"{name}{SUFFIX}"
+        return f"{self._directory(kind)}/{name}{SUFFIX}"
 
 
 def is_marked(folder: Path, mark: str) -> bool:
@@ -153,7 +157,7 @@ def _short(value: Any) -> str:
     return repr(value)[:100]
 
 
-def _move(source: Path, file: Path) -> None:
+def _move(source: str, file: Path) -> None:
     try:
         os.replace(source, file)
     except OSError as error:
@@ -161,7 +165,7 @@ def _move(source: Path, file: Path) -> None:
             raise
         with replacing(file) as temporary:
             shutil.copyfile(source, temporary)
-        source.unlink()
+        os.unlink(source)
 
 
 def _delete_if_older(file: Path, oldest: float) -> bool:

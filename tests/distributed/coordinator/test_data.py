@@ -217,7 +217,8 @@ def test_answer_contains_the_weights_that_are_newer_than_those_of_the_collector(
     assert answers[0]["policy_version"] == {policy_id: 8}
     assert (answers[1]["weights"], answers[1]["policy_version"]) == ({}, {})
     assert [answer["policy"] for answer in answers] == [{policy_id: 2}] * 2
-    for serials in ([], {policy_id: "1"}, {policy_id: -1}):
+    wrong: list[Any] = [[], {policy_id: "1"}, {policy_id: -1}]
+    for serials in wrong:
         with pytest.raises(Refusal, match="400"):
             collector.send(None, serials=serials)
 
