@@ -45,6 +45,8 @@ def test_run_over_a_toy_transport_ends_with_the_data_of_its_collector(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(transports.TRANSPORTS, "toy", TOY)  # the registry line
+    threads: list[int] = []
+    monkeypatch.setattr("lightning_ding.entry.coordinate.torch.set_num_threads", threads.append)
     cfg = config(tmp_path, transport="toy")
     transport = get_transport("toy")
     transport.make_secret(cfg)
@@ -57,6 +59,7 @@ def test_run_over_a_toy_transport_ends_with_the_data_of_its_collector(
     assert collector.start() == 0
     coordinating.join(timeout=60)
     assert not coordinating.is_alive()
+    assert threads[0] == 1  # each thread of a server would start others
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["env_step"], result["counters"]["sample"], result["error"]) == (20, 20, None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -13,8 +14,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.capacity import config_of
+from benchmarks.simulated import PlainChannel, Record, SimulatedCollector, SimulatedLearner
 from lightning_ding.checkpoints.files import replace_text
+from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.coordinator.sample_ratio import SampleRatio
+from lightning_ding.distributed.file_store import FileStore
+from lightning_ding.distributed.flask_fs.auth import read_token
 from tests.distributed.coordinator.coordinating import Run, Worker, both, config, transitions
 
 WORKERS = 16
@@ -183,3 +189,39 @@ def test_the_more_workers_there_are_the_longer_waiting_collectors_pause(tmp_path
     for _ in range(98):
         Worker(run, "collector")
     assert collector.send(transitions())["wait"] == 0.5  # 100 workers ask 200 times a second
+
+
+@pytest.mark.slow
+def test_snapshot_that_takes_three_leases_costs_no_worker_its_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collectors, lease = 40, 2.0
+    cfg = config_of("flask_fs", collectors, str(tmp_path / "run"))
+    cfg["system"]["coordinator"] |= {"lease": lease, "snapshot_interval": 3600.0}
+    coordinator = Coordinator(cfg)
+    coordinator.start()
+    token, store = read_token(None, tmp_path / "run"), coordinator.run.store
+    assert isinstance(store, FileStore)
+    address = json.loads((tmp_path / "run" / "coordinator.json").read_text())
+    record, generator = Record(), random.Random(0)
+    make = partial(PlainChannel, address, token, store)
+    learner = SimulatedLearner(make, record, 100, 3600.0, 0.5)
+    workers = [learner, *(SimulatedCollector(make, record, 0.5, generator) for _ in range(collectors))]
+    for worker in workers:
+        worker.start()
+    assert all(worker.has_task.wait(60) for worker in workers)
+    (replay,) = coordinator.run.replays.values()
+    deadline = time.monotonic() + 60
+    while replay.counts.accepted < 2 * collectors:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    monkeypatch.setattr(replay.intake, "save_buffer", lambda folder: time.sleep(3 * lease))
+    coordinator.save()
+    time.sleep(lease)  # the next sweeps of the leases
+    assert record.events["lost leases"] == 0
+    assert len(coordinator.scheduler.book.running("collector")) == collectors
+    for worker in workers:
+        worker.stop()
+    for worker in workers:
+        worker.join(20)
+    coordinator.close()
