@@ -69,12 +69,14 @@ zoo: $(READY)  ## train what the results lack, five seeds of everything, and dra
 docs: $(READY)  ## the pages of docs/, with the API, into build/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-package: $(READY)  ## wheel and sdist in dist/: checked, installed in a new environment, and used for a short run there
+package: $(READY)  ## wheel and sdist in dist/: checked, each installed in a new environment and used for a short run there
 	rm -rf dist build/package
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m twine check --strict dist/*
 	$(PYTHON) -m venv build/package
 	build/package/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd build/package && bin/lightning-ding fit --policy dqn --data.env_id CartPole-v1 --data.max_env_step 200
+	build/package/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps dist/*.tar.gz
 	cd build/package && bin/lightning-ding fit --policy dqn --data.env_id CartPole-v1 --data.max_env_step 200
 
 coverage: $(READY)

@@ -134,7 +134,7 @@ def test_run_that_fails_does_not_stop_the_others(
         seed = int(command[command.index("--seeds") + 1]) if "--seeds" in command else 0
         return SimpleNamespace(returncode=int(is_bad), stdout=json.dumps({**run, "seed": seed}), stderr="no memory")
 
-    monkeypatch.setattr(learn.subprocess, "run", start)
+    monkeypatch.setattr("benchmarks.learn.subprocess.run", start)
     monkeypatch.setattr(learn, "commit", lambda: "aaaaaaa")
     options = ["--only", "dqn_cartpole", "a2c_cartpole", "--seeds", "0", "1", "--sides", "ours"]
     monkeypatch.setattr(sys, "argv", ["learn", *options, "--out", str(tmp_path)])

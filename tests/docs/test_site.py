@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CHROMIUM = shutil.which("chromium")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 OPTIONS = [
     "--disable-background-networking",
     "--disable-component-update",
