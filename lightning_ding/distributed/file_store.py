@@ -47,7 +47,7 @@ class FileStore(Store):
         require(max_bytes > 0, "max_bytes", "> 0", max_bytes)
         self.folder = folder.resolve()
         self.policy_folder = self.folder if policy_folder is None else policy_folder.resolve()
-        self._folders = {kind: str(self._home(kind) / kind) for kind in KINDS}
+        self._folders: dict[str, str] = {kind: str(self._home(kind) / kind) for kind in KINDS}
         for kind_folder in self._folders.values():
             os.makedirs(kind_folder, exist_ok=True)
         self.max_bytes = max_bytes

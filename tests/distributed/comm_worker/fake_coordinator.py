@@ -83,7 +83,7 @@ class FakeCoordinator:
         return {"handle": handle if serial > message["serial"] else None, "serial": serial, "policy_version": version}
 
     def _collector_data_task(self, message: dict[str, Any]) -> dict[str, Any]:
-        with_weights = {} if self.asks_for_weights else self._newer(message["serials"])
+        with_weights = {} if self.asks_for_weights else self._newer(message.get("serials", {}))
         return self.data_answer(close=message["seq"] >= self.num_messages, **with_weights)
 
     def _newer(self, serials: dict[str, int]) -> dict[str, Any]:
