@@ -16,7 +16,7 @@ OF_SEQUENCES = ("IS", "priority")
 def to_sequences(policy: Any, batch: dict[str, Any]) -> dict[str, Any]:
     """Return B sequences, each made of one transition of a batch; that of a policy without memory unchanged.
 
-    Observations and rewards grow from step to step, and an episode may terminate at the last one. The last step of
+    Observations and rewards grow from step to step, and an episode may terminate at the last real one. The last step of
     every second sequence is padding.
     """
     if hasattr(policy.config, "context_len"):
@@ -26,15 +26,15 @@ def to_sequences(policy: Any, batch: dict[str, Any]) -> dict[str, Any]:
     length, size = policy._sequence_length(), len(batch["reward"])
     obs = nested.stack([nested.apply(lambda x: x + 0.1 * t, batch["obs"]) for t in range(length)])  # noqa: B023
     last = nested.apply(lambda x: x.unsqueeze(0), batch["next_obs"])
-    place = torch.arange(length).unsqueeze(1)
+    place, mask = torch.arange(length).unsqueeze(1), real_steps(length, size)
     state = 0.1 * batch["obs"].sum(1, keepdim=True).expand(size, policy.model.state_size).clone()
     steps = {
         "obs": obs,
         "next_obs": nested.concatenate([nested.index(obs, slice(1, None)), last]),
         "action": (batch["action"] + place) % policy.config.model.action_shape,
         "reward": batch["reward"] * (1 + place) / length,
-        "terminated": batch["terminated"] & (place == length - 1),
-        "mask": real_steps(length, size),
+        "terminated": batch["terminated"] & (place == mask.sum(0) - 1),
+        "mask": mask,
     }
     memory = {STATE: state, IS_FIRST: batch["reward"] > 0, "priority": torch.ones(size)}
     return {**steps, **memory, **{name: batch[name] for name in OF_SEQUENCES if name in batch}}

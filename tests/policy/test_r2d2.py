@@ -292,12 +292,6 @@ def test_a_data_set_of_transitions_is_refused(make_trainer: MakeTrainer) -> None
         make_trainer().fit(make_policy("r2d2"), data)
 
 
-@pytest.mark.parametrize("name", ["dqn", "ppo", "sac", "bc"])
-def test_policies_that_learn_from_transitions_refuse_a_core(name: str) -> None:
-    with pytest.raises(ValueError, match=r"'model.core' does not exist here: .* r2d2 and recurrent_ppo"):
-        make_policy(name, model={"core": {"type": "lstm"}})
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [({"burnin_step": -1}, "burnin_step must be >= 0"), ({"learn_unroll_len": 0}, "learn_unroll_len must be >= 1")],
