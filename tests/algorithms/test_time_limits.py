@@ -58,7 +58,8 @@ def loss_of(name: str, final: float, is_terminated: bool) -> float:
     batch |= {"is_expert": torch.zeros(SIZE, dtype=torch.bool)} if needs_demonstrations(name) else {}
     batch = policy.prepare(batch) if hasattr(policy, "prepare") else batch
     compute = policy.critic_loss if hasattr(policy, "critic_loss") else policy.loss
-    return compute(batch)[0].item()
+    loss: float = compute(batch)[0].item()
+    return loss
 
 
 @pytest.mark.parametrize("name", NAMES)
