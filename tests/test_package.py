@@ -41,7 +41,7 @@ def test_wheel_and_sdist_work_in_a_new_environment(tmp_path: Path) -> None:
     assert [file.suffix for file in files] == [".whl", ".gz"]
     for file in files:
         folder, made = tmp_path / file.suffix[1:], tmp_path / f"from{file.suffix}"
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+        pip: list[str | Path] = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
         subprocess.run([*pip, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "-w", made, file], check=True)
         venv.create(folder)
         (site,) = folder.glob("lib/python*/site-packages")
@@ -49,7 +49,7 @@ def test_wheel_and_sdist_work_in_a_new_environment(tmp_path: Path) -> None:
         install = [*pip, "--python", folder / "bin" / "python", "install", "--no-deps", "--no-index"]
         subprocess.run([*install, *made.iterdir()], check=True)
         code = "import lightning_ding.callbacks as one; print(one.__file__)"
-        python = [folder / "bin" / "python", "-c", code]
+        python = [str(folder / "bin" / "python"), "-c", code]
         where = subprocess.run(python, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
         assert Path(where).is_relative_to(site)
         fit = ["fit", "--policy", "dqn", "--data.env_id", "CartPole-v1", "--data.max_env_step", "20"]
