@@ -106,7 +106,7 @@ def test_env_that_hangs_before_the_first_round_is_named(
 
         def step(self, action: Any) -> Any:
             self.wait("step")
-            return super().step(action)
+            return super().step(action)  # type: ignore[no-untyped-call]
 
     said: list[str] = []
     is_over = threading.Event()

@@ -23,7 +23,7 @@ def learn(name: str, rank: int, is_compiled: bool) -> Tensor:
     """Learn from data of the rank's own, and return the weights."""
     policy = half_batches_script.make(name, compile=is_compiled, learn={"grad_clip_norm": 0.5})
     for number in range(8):
-        half_batches_script.learn_from(policy, half_batches_script.whole_batch(policy, name, 2 * number + rank))
+        policy.learn_mode.forward(half_batches_script.whole_batch(policy, name, 2 * number + rank))
     return torch.cat([weight.detach().reshape(-1) for weight in policy.model.parameters()])
 
 
