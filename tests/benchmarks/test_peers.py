@@ -34,7 +34,12 @@ def test_run_of_a_peer_is_recorded_with_its_settings(tmp_path: Path) -> None:
 
 def test_default_sides_need_no_tianshou(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
-    monkeypatch.setattr(learn, "in_processes", lambda *arguments: started.append(arguments[:2]))
+
+    def note(*arguments: Any) -> list[str]:
+        started.append(arguments[:2])
+        return []
+
+    monkeypatch.setattr(learn, "in_processes", note)
     monkeypatch.setattr(sys, "argv", ["learn", "--only", "iqn_cartpole", "ppo_cartpole", "--out", str(tmp_path)])
     learn.main()
     sides = [(name, list(dict.fromkeys(side for _, side in tasks))) for name, tasks in started]

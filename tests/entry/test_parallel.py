@@ -51,6 +51,7 @@ def check_stored_states(run: Path) -> None:
     torch.testing.assert_close(state[following[continues]], after[continues], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_run_with_memory_is_stopped_by_a_signal_and_resumed_to_its_end(tmp_path: Path) -> None:
     file = runs.write_config(tmp_path, policy=MEMORY)
     with runs.start(file) as process:

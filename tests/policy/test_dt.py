@@ -363,6 +363,7 @@ def test_two_ranks_draw_different_minibatches_and_keep_the_same_weights(tmp_path
     assert all(torch.equal(value, other["weights"][name]) for name, value in one["weights"].items())
 
 
+@pytest.mark.slow
 def test_compiled_updates_equal_eager_ones(make_trainer: MakeTrainer, tmp_path: Path) -> None:
     model = {"model": {**SMALL["model"], "dropout_p": 0.0}}
     eager, compiled = (fit(make_trainer, 5, tmp_path / str(on), compile=on, **model) for on in (False, True))
