@@ -224,7 +224,7 @@ def _over_ray(config: dict[str, Any]) -> Iterator[Coordinating]:
     from lightning_ding.distributed.ray.channel import RayChannel
 
     calls = max(64, 4 * config["system"]["collector"]["num"])  # as the product has
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=OBJECT_STORE)
+    ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=OBJECT_STORE)
     try:
         options = {"name": COORDINATOR, "namespace": NAMESPACE, "max_concurrency": calls}
         actor: Any = ray.remote(MeasuredActor).options(**options).remote(config)

@@ -103,7 +103,7 @@ def channel_to_taker(transport: str, folder: Path) -> Iterator[Channel]:
         from lightning_ding.distributed.ray import COORDINATOR
         from lightning_ding.distributed.ray.channel import RayChannel
 
-        ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=OBJECT_STORE)
+        ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=OBJECT_STORE)
         actor: Any = ray.remote(TakerActor).options(name=COORDINATOR, namespace=NAMESPACE).remote(folder)
         try:
             yield RayChannel(NAMESPACE, 60.0)

@@ -46,7 +46,9 @@ def run_rllib(collectors: int, seconds: float) -> dict[str, float]:
     """Return the env steps a second that RLlib's env runners take, with weights synchronised between two samples."""
     ray: Any = import_module("ray")
     config: Any = import_module("ray.rllib.algorithms.dqn").DQNConfig()
-    ray.init(num_cpus=collectors + 1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    ray.init(
+        "local", num_cpus=collectors + 1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
+    )
     config = config.environment(Waiting).framework("torch")
     config = config.env_runners(num_env_runners=collectors, num_envs_per_env_runner=ENVS, rollout_fragment_length=16)
     algorithm: Any = config.build_algo()
