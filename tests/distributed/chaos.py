@@ -32,6 +32,7 @@ from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.entry.config_file import read_config
 from tests.distributed import acknowledged
+from tests.distributed.process_tree import ProcessTree
 from tests.distributed.recorded_cartpole import COLUMNS, ENV, recorded
 from tests.entry import runs
 from tests.processes import Forked
@@ -44,7 +45,8 @@ DELAYS = (0.01, 0.3)  # seconds by which the network delays all that is sent
 SLOW = (2.0, 6.0)  # seconds for which the network is slow
 START_TIMEOUT = 600.0
 SETTLING = 10.0  # seconds without faults before the end, in which every role starts again
-ACTORS = {"coordinator": "ray::CoordinatorActor", "learner": "ray::WorkerActor", "collector": "ray::WorkerActor"}
+LEAVING = 30.0  # seconds for the last processes to end after the command of the run
+VARIABLE = "CHAOS"  # of the environment of all processes of the run; its value is the folder
 POLICY: dict[str, Any] = {
     "type": "dqn",
     "nstep": 3,
@@ -129,6 +131,7 @@ class Chaos:
         self.done: Counter[str] = Counter()
         self._random = random.Random(seed)
         self._file = write_config(folder, transport, seed)
+        self._tree = ProcessTree(folder, VARIABLE)
         self._network = SlowNetwork(folder / "run" / "coordinator.json")
         self._faults: list[Callable[[], None]] = [self._kill, self._kill, self._stop, self._fill_disk]
         if transport == "flask_fs":
@@ -137,7 +140,7 @@ class Chaos:
 
     def run(self, seconds: float) -> dict[str, Any]:
         """Run with faults for some time, check what was kept, and finish the run without faults."""
-        with runs.start(self._file) as process:
+        with self._start() as process:
             self._wait_for_steps(2000, process)
             end = time.monotonic() + seconds
             while time.monotonic() < end:
@@ -148,30 +151,40 @@ class Chaos:
             process.send_signal(signal.SIGTERM)
             output, _ = process.communicate(timeout=180)
         assert process.returncode == 143, output[-5000:]
-        assert self.pids() == {}, self.pids()
+        self._check_that_none_is_left()
         kept = check_rows(self.folder)
         sys.stderr.write(f"{json.dumps({**kept, 'faults': dict(self.done)})}\n")
         goal = [f"main.max_env_step={kept['acknowledged'] + 60_000}", "main.env.stop_value=490"]
-        with runs.start(self._file, "--resume", "--set", goal[0], "--set", goal[1]) as process:
+        with self._start("--resume", "--set", goal[0], "--set", goal[1]) as process:
             output, _ = process.communicate(timeout=1200)
         assert process.returncode == 0, output[-5000:]
         result = runs.result_of(self.folder)
         assert result["env_step"] == result["counters"]["env_step"] == result["counters"]["sample"]
         assert result["results"]["test/return_mean"] >= 475, result["results"]
-        assert self.pids() == {}, self.pids()
+        self._check_that_none_is_left()
         return {**kept, "faults": dict(self.done), "return": result["results"]["test/return_mean"]}
 
     def pids(self) -> dict[int, str]:
-        """Return the processes of the run by id, with their role."""
+        """Return the processes that get faults by id, with their role; there are others, such as those of envs."""
+        self._tree.find()  # which also remembers those whose parents are killed
         if self.transport == "flask_fs":
             return runs.processes_of(self.folder)
         found = {}
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 name = (entry / "cmdline").read_bytes().decode().strip("\0")
-                if name.startswith("ray::") and f"CHAOS={self.folder}" in (entry / "environ").read_text():
+                if name.startswith("ray::") and f"{VARIABLE}={self.folder}" in (entry / "environ").read_text():
                     found[int(entry.name)] = "coordinator" if "CoordinatorActor" in name else "worker"
         return found
+
+    def _start(self, *options: str) -> Forked:
+        process = runs.start(self._file, *options, environment={VARIABLE: str(self.folder)})
+        self._tree.add(process.pid)
+        return process
+
+    def _check_that_none_is_left(self) -> None:
+        assert (left := self.pids()) == {}, left
+        assert (left := self._tree.wait_for_end(LEAVING)) == {}, left
 
     def _one(self) -> int | None:
         """Return a random process of a random role."""
@@ -242,7 +255,6 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0)
     options = parser.parse_args()
     options.folder.mkdir(parents=True)
-    os.environ["CHAOS"] = str(options.folder)
     chaos = Chaos(options.folder, options.transport, options.seed)
     print(json.dumps({**vars(options), "folder": "", **chaos.run(60 * options.minutes)}))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,9 @@ def write_config(folder: Path, **main: Any) -> Path:
     return file
 
 
-def start(file: Path, *options: str) -> processes.Forked:
-    """Start ``lightning-ding parallel`` in a separate session."""
-    return processes.start([*PROGRAM, "--config", file, *options], start_new_session=True)
+def start(file: Path, *options: str, environment: Mapping[str, str] | None = None) -> processes.Forked:
+    """Start ``lightning-ding parallel`` in a separate session, with further environment variables."""
+    return processes.start([*PROGRAM, "--config", file, *options], environment, start_new_session=True)
 
 
 def processes_of(folder: Path) -> dict[int, str]:
