@@ -6,6 +6,8 @@ looked at in detail after it could not be copied, so a good observation costs no
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import signal
 import traceback
 from collections.abc import Callable
@@ -26,6 +28,8 @@ FLAGS = frozenset({bool, np.bool_})
 """The usual types of ``terminated`` and ``truncated``; the numbers 0 and 1 are converted."""
 INDICES = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 """Spaces whose values networks use as indices, so that a value outside them cannot be used."""
+CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
+"""The errors of cancelled tasks, of which only the second is an ``Exception``."""
 StepValues = tuple[Any, Any, Any, Any, dict[str, Any]]
 
 
@@ -135,10 +139,11 @@ def _check_leaf(leaf: Any, space: Any, method: str) -> None:
 def is_of_env(error: BaseException) -> bool:
     """Return whether an exception in a step or reset is a fault of the env, and not the end of this process.
 
-    ``SystemExit`` and ``KeyboardInterrupt`` are faults too, unless a signal caused them: then the traceback contains a
-    signal handler, or Ctrl-C has Python's default handler, which has no traceback.
+    A ``CancelledError`` is a fault, because only code of the env can have cancelled a task of the env. ``SystemExit``
+    and ``KeyboardInterrupt`` are faults too, unless a signal caused them: then the traceback contains a signal handler,
+    or Ctrl-C has Python's default handler, which has no traceback.
     """
-    if isinstance(error, Exception):
+    if isinstance(error, (Exception, asyncio.CancelledError)):
         return True
     if not isinstance(error, (SystemExit, KeyboardInterrupt)):
         return False
@@ -162,6 +167,8 @@ def named_error(error: BaseException, env: gym.Env[Any, Any], env_id: int, place
         return BrokenEnvError(f"{who} violates gymnasium's API in {place}: {error}")
     if isinstance(error, (SystemExit, KeyboardInterrupt)) and is_of_env(error):
         return BrokenEnvError(f"{who} must not end its process, raised {error!r} in {place}")
+    if isinstance(error, CANCELLED):
+        return BrokenEnvError(f"{who} must handle the cancellation of its tasks, raised {error!r} in {place}")
     return error
 
 

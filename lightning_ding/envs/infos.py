@@ -2,49 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import VectorEnv
 from typing_extensions import override
 
+USUAL = {kind: np.dtype(kind) for kind in (bool, int, float)}
+"""The dtypes in which gymnasium joins Python's numbers. They are compared first, because they are the most frequent."""
+FITTING: set[tuple[Any, np.dtype[Any]]] = set()
+"""Types or dtypes of values, and the dtypes of arrays that hold all such values: what was found out so far."""
+
+NUMBERS = set("biufc")
+"""Kinds of dtypes of numbers."""
+
 
 class JoinedInfos(VectorEnv[Any, Any, Any]):
-    """Joins infos as gymnasium does, and in arrays of objects where one array of numbers cannot hold all values.
+    """Joins infos as gymnasium does, but in arrays that hold the values of all envs unchanged.
 
-    Gymnasium (1.4) takes the shape and the dtype of an array from the first env, and fails if another env has a value
-    that does not fit, for example None or a list of legal moves of another length.
+    Gymnasium (1.4) takes the shape and the dtype of an array from the first env. If another env has a value that does
+    not fit, gymnasium fails, for example for None or a list of legal moves of another length, or changes the value: 2.5
+    becomes 2 after an integer, and any other number than 0 becomes True after a bool. Here numbers of different types
+    are joined in an array of a type that holds both, and everything else in an array of objects.
     """
 
     @override
     def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
+        for key, value in env_info.items():
+            column = vector_infos.get(key)
+            is_usual = type(column) is np.ndarray and USUAL.get(type(value)) is column.dtype and column.ndim == 1
+            if not (column is None or is_usual or _fits(column, value) or key == "final_obs"):
+                vector_infos[key] = _wider(key, column, value, vector_infos[f"_{key}"])
         try:
             return super()._add_info(vector_infos, env_info, env_num)
-        except (TypeError, ValueError, AttributeError):
-            return super()._add_info(_with_objects(vector_infos, env_info), env_info, env_num)
-
-
-def _with_objects(vector_infos: Mapping[str, Any], env_info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return infos in which every array that cannot hold the value of another env is an array of objects."""
-    joined = dict(vector_infos)
-    for key, value in env_info.items():
-        column = joined.get(key)
-        if column is None or (isinstance(column, dict) and isinstance(value, dict)):
-            continue
-        if isinstance(column, dict) or isinstance(value, dict):
-            raise TypeError(f"the info {key!r} must be a dict in all envs or in none, got {value!r}")
-        if not _fits(column, value):
-            objects = np.full(len(column), None, dtype=object)
-            for env_num in np.flatnonzero(joined[f"_{key}"]):
-                objects[env_num] = column[env_num]
-            joined[key] = objects
-    return joined
+        except OverflowError:  # an integer of more than 64 bits
+            for key, value in env_info.items():
+                if type(value) is int:
+                    empty = np.zeros(self.num_envs, dtype=bool)
+                    mask = vector_infos.get(f"_{key}", empty)
+                    vector_infos[key] = _objects(vector_infos.get(key, empty), mask)
+            return super()._add_info(vector_infos, env_info, env_num)
 
 
 def _fits(column: Any, value: Any) -> bool:
-    try:
-        column[:1].copy()[0] = value
-    except (TypeError, ValueError):
-        return False
-    return True
+    """Return whether a value can be written into the values of the other envs without a change; called at each step."""
+    if type(column) is dict:
+        return type(value) is dict
+    is_array = type(value) is np.ndarray
+    if ((value.dtype if is_array else type(value)), column.dtype) not in FITTING:
+        return column.dtype == object and column.ndim == 1 and not isinstance(value, dict)
+    return bool(column.shape[1:] == value.shape) if is_array else column.ndim == 1
+
+
+def _wider(key: str, column: Any, value: Any, mask: Any) -> Any:
+    """Return the values of the other envs in a form that also holds a value.
+
+    Args:
+        key: Name of the value, for an error.
+        column: Values of the other envs: an array whose leading axis has the number of envs, or a dict.
+        value: The value.
+        mask: Which envs have a value.
+
+    Raises:
+        TypeError: If one env has a dict, and another one has something else.
+    """
+    if isinstance(column, dict) or isinstance(value, dict):
+        raise TypeError(f"the info {key!r} must be a dict in all envs or in none, got {value!r}")
+    is_number = isinstance(value, (bool, int, float, np.number))
+    if not (is_number or isinstance(value, np.ndarray)) or column.shape[1:] != np.shape(value):
+        return _objects(column, mask)
+    kind = np.dtype(int) if type(value) is int else np.asarray(value).dtype  # also for an integer of more bits
+    if not {kind.kind, column.dtype.kind} <= NUMBERS:
+        return _objects(column, mask)
+    if not np.can_cast(kind, column.dtype):
+        return column.astype(np.result_type(kind, column.dtype))
+    FITTING.add((kind if isinstance(value, np.ndarray) else type(value), column.dtype))
+    return column
+
+
+def _objects(column: Any, mask: Any) -> Any:
+    """Return an array of objects with the values of the envs that have one, and None for the others."""
+    objects = np.full(len(column), None, dtype=object)
+    for env_num in np.flatnonzero(mask):
+        objects[env_num] = column[env_num]
+    return objects

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -19,6 +21,16 @@ def _exit() -> Any:
 
 def _interrupt() -> Any:
     raise KeyboardInterrupt
+
+
+def _cancel() -> Any:
+    raise asyncio.CancelledError
+
+
+def _cancel_future() -> Any:
+    future: concurrent.futures.Future[None] = concurrent.futures.Future()
+    future.cancel()
+    future.result()
 
 
 STEPS: dict[str, Callable[[], Any]] = {
@@ -40,6 +52,8 @@ STEPS: dict[str, Callable[[], Any]] = {
     "text as observation": lambda: (np.array(["1", "2", "3"]), 0.0, False, False, {}),
     "exit": _exit,
     "interrupt": _interrupt,
+    "cancelled task": _cancel,
+    "cancelled future": _cancel_future,
 }
 """Answers of a step, by the name of the attack."""
 

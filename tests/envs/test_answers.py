@@ -23,6 +23,7 @@ from tests.envs.attacking import STEPS, AttackingEnv, IndexEnv, OutsideEnv
 SAME, NEXT, DISABLED = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED
 WHO = r"^env 1, AttackingEnv, violates gymnasium's API in step 3 of its episode: "
 END = r"^env 1, AttackingEnv, must not end its process, raised "
+CANCELLED = r"^env 1, AttackingEnv, must handle the cancellation of its tasks, raised CancelledError\(\) in step 3 of"
 FIVE = r"step\(\) must return \(observation, reward, terminated, truncated, info\), got "
 OBS = r"the observation of step\(\) must have shape \(3,\) and dtype float32 .*, got "
 SAID = {
@@ -44,8 +45,9 @@ SAID = {
     "text as observation": WHO + OBS + r"shape \(3,\) and dtype <U1",
     "exit": END + r"SystemExit\(0\) in step 3 of its episode$",
     "interrupt": END + r"KeyboardInterrupt\(\) in step 3 of its episode$",
+    "cancelled task": CANCELLED,
+    "cancelled future": CANCELLED,
 }
-NOT_FROM_THE_KEYBOARD = ("interrupt",)
 
 
 def pair(make: Any = AttackingEnv, mode: AutoresetMode = SAME) -> tuple[VectorEnv, VectorEnv]:
@@ -164,7 +166,7 @@ def test_wrong_answers_drop_the_episode_in_both_modes() -> None:
 
     assert faults[0] == faults[1]
     assert faults[0][0].startswith("InvalidAnswerError: step() must return")
-    assert faults[0][-2:] == ["SystemExit: 0", "KeyboardInterrupt: "]
+    assert faults[0][-4:] == ["SystemExit: 0", "KeyboardInterrupt: ", "CancelledError: ", "CancelledError: "]
 
 
 def test_exit_in_a_signal_handler_is_not_taken_for_a_fault_of_the_env() -> None:
@@ -191,6 +193,17 @@ def test_ctrl_c_is_not_taken_for_a_fault_of_the_env() -> None:
     assert not is_of_env(KeyboardInterrupt())
     assert is_of_env(SystemExit(0))
     assert not is_of_env(GeneratorExit())
+
+
+@pytest.mark.parametrize("attack", ["cancelled task", "cancelled future"])
+def test_cancelled_task_of_an_env_is_a_fault_of_the_env(attack: str) -> None:
+    env = FaultBarrier(AttackingEnv(attack))
+    env.reset()
+    steps = [env.step(0) for _ in range(3)]
+    assert steps[2][3]
+    assert steps[2][4] == {"abnormal": True, "fault": "CancelledError: "}
+    envs = _SyncVectorEnv([AttackingEnv, lambda: AttackingEnv(attack)], SAME)
+    assert error_of(envs).startswith("env 1, AttackingEnv, must handle the cancellation")
 
 
 def test_numbers_are_converted() -> None:

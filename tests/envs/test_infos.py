@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from lightning_ding.envs import ProcessVectorEnv
+from lightning_ding.envs import ProcessVectorEnv, infos
 from lightning_ding.envs.sync import _SyncVectorEnv
 from tests.envs.attacking import InfoEnv
 
@@ -24,6 +24,11 @@ def envs(request: pytest.FixtureRequest) -> Iterator[VectorEnv]:
         made = ProcessVectorEnv([InfoEnv] * 3, SAME, envs_per_process=3)
     yield made
     made.close()
+
+
+def plain(value: Any) -> Any:
+    """Return a value with numpy's numbers and arrays as Python's numbers and lists."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def infos_of(envs: Any, *infos: dict[str, Any]) -> Any:
@@ -49,6 +54,49 @@ def test_env_without_the_value_has_none(envs: VectorEnv) -> None:
     found = infos_of(envs, {"x": 3}, {}, {"x": "left"})
     assert found["x"].tolist() == [3, None, "left"]
     assert found["_x"].tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ((1, 2.5, 3), np.float64),
+        ((1, 2, 2.5), np.float64),
+        ((True, 3, False), np.int64),
+        ((np.float32(1), 0.1, 2), np.float64),
+        ((np.uint8(255), np.int8(-1), np.uint8(0)), np.int16),
+        ((np.arange(2), np.array([0.5, 1.5]), np.arange(2)), np.float64),
+    ],
+)
+def test_numbers_of_different_types_are_joined_without_a_change(envs: VectorEnv, values: Any, kind: Any) -> None:
+    found = infos_of(envs, *({"x": value, "of": {"y": value}} for value in values))
+    for column in (found["x"], found["of"]["y"]):
+        assert column.dtype == kind
+        assert column.tolist() == list(map(plain, values))
+
+
+@pytest.mark.parametrize(
+    "values", [(3, "4", 5), (3, 10**30, 4), (10**30, 3, 4), (3, 4, np.arange(1)), (np.arange(2), 3, 4), (3, [4], 5)]
+)
+def test_values_that_no_array_of_numbers_holds_are_joined_as_objects(envs: VectorEnv, values: Any) -> None:
+    found = infos_of(envs, *({"x": value} for value in values))
+    assert found["x"].dtype == object
+    assert list(map(plain, found["x"])) == list(map(plain, values))
+
+
+def test_value_that_is_a_dict_in_some_envs_only_is_refused(envs: VectorEnv) -> None:
+    with pytest.raises(TypeError, match=r"the info 'x' must be a dict in all envs or in none, got {'y': 1}"):
+        infos_of(envs, {"x": 3}, {"x": {"y": 1}}, {})
+
+
+def test_values_are_compared_with_types_that_are_known_to_fit(envs: VectorEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = [{"a": number, "b": 0.5, "c": {"d": np.ones(2)}, "e": "text"} for number in range(3)]
+    infos_of(envs, *good)
+
+    def find_out(*_: Any) -> None:
+        raise AssertionError("types that were joined before are looked at in detail")
+
+    monkeypatch.setattr(infos, "_wider", find_out)
+    assert infos_of(envs, *good)["a"].tolist() == [0, 1, 2]
 
 
 def test_numbers_stay_an_array_of_numbers(envs: VectorEnv) -> None:
