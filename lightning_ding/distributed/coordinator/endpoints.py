@@ -6,6 +6,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from lightning_ding import __version__
@@ -180,7 +181,8 @@ class CollectorEndpoint(Endpoint):
             pause = self._pause()
         wait, data_id = max(replay.collector_wait(), pause), messages.handle(message, "data_id", "data")
         try:
-            verdict = replay.accept(sender, seq, data_id, metadata, policy_version, forced)
+            with self.run.held(data_id):
+                verdict = replay.accept(sender, seq, data_id, metadata, policy_version, forced)
         except OSError as error:
             logger.error("data of %s cannot be written: %s", sender.run_id, error)
             verdict, wait = "wait", DISK_WAIT
@@ -239,13 +241,13 @@ class LearnerEndpoint(Endpoint):
     def __init__(self, run: RunState) -> None:
         super().__init__(run)
         self._rounds: deque[Any] = deque()  # handles of the newest rounds, which may not have been read yet
-        self._answers: dict[tuple[str, int, int], Message] = {}  # the newest answers, which may not have arrived
+        self._answers: dict[tuple[str, int, int], Future[Message]] = {}  # the newest, which may not have arrived
 
     def answer_learner_get_data_task(self, message: Message) -> Message:
         """Draw a round and put it into the store, or answer how long to wait.
 
-        A request that is repeated with the same ``number`` gets the same answer, so that no episode statistics are lost
-        with an answer.
+        A request that is repeated with the same ``number`` gets the same answer, also if it arrives while the round is
+        drawn, so that no round is drawn twice and no episode statistics are lost with an answer.
         """
         if message.get("number") is None:
             return self._answer_get_data(message)
@@ -254,12 +256,19 @@ class LearnerEndpoint(Endpoint):
         with self.run.lock:
             self._owned(message, "learner")
             known = self._answers.get(key)
-        answer = known if known is not None else self._answer_get_data(message)
-        with self.run.lock:
-            self._answers[key] = answer
+            answer = self._answers.setdefault(key, Future())
             if len(self._answers) > KEPT_ROUNDS:
                 del self._answers[next(iter(self._answers))]
-        return answer
+        if known is not None:
+            return known.result()
+        try:
+            answer.set_result(self._answer_get_data(message))
+        except BaseException as error:
+            with self.run.lock:
+                self._answers.pop(key, None)  # a later copy of the message may succeed
+            answer.set_exception(error)
+            raise
+        return answer.result()
 
     def _answer_get_data(self, message: Message) -> Message:
         amount = self._amount(message)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,50 @@ def test_data_are_accepted_while_a_slow_disk_syncs_a_snapshot_and_deletes_its_en
     run.restart()
     assert sorted(run.rows()["reward"]) == list(range(12))
     assert len(list((run.coordinator.run.files / "journal").rglob("*.json"))) == 2
+
+
+def test_request_that_arrives_again_while_its_round_is_drawn_gets_the_same_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(config(tmp_path / "run"))
+    learner, collector = both(run)
+    collector.send(transitions(), returns=[1.0], lengths=[4])
+    draw, began, may_draw = run.replay.draw, threading.Event(), threading.Event()
+
+    def draw_slowly(*arguments: Any) -> Any:
+        began.set()
+        assert may_draw.wait(20)
+        return draw(*arguments)
+
+    monkeypatch.setattr(run.replay, "draw", draw_slowly)
+    request = {"batch_size": 4, "num_batches": 2, "cur_learner_iter": 0, "rank": 0, "number": 0}
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(learner.call, "learner_get_data_task", **request)
+        assert began.wait(20)
+        second = pool.submit(learner.call, "learner_get_data_task", **request)
+        with pytest.raises(FutureTimeoutError):
+            second.result(timeout=0.05)
+        may_draw.set()
+        assert second.result(20) == first.result(20)
+    assert first.result()["episodes"]["returns"] == [1.0]
+    assert run.replay.ratio.sampled == 8
+    assert len(run.store) == 1
+
+
+def test_request_that_arrives_again_after_a_full_disk_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(config(tmp_path / "run"))
+    learner, collector = both(run)
+    collector.send(transitions())
+
+    def fail(kind: str, tensors: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    request = {"batch_size": 4, "num_batches": 1, "cur_learner_iter": 0, "rank": 0, "number": 0}
+    with monkeypatch.context() as patch:
+        patch.setattr(run.store, "put", fail)
+        with pytest.raises(OSError, match="No space"):
+            learner.call("learner_get_data_task", **request)
+    assert learner.call("learner_get_data_task", **request)["data"] is not None
 
 
 def test_blocks_that_are_being_written_count_for_the_ratio() -> None:
