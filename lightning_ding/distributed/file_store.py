@@ -1,4 +1,4 @@
-"""Blocks of tensors as files in one folder on a disk that all machines share."""
+"""Blocks of tensors as files in one folder on a disk that all machines share, and the deletion of forgotten ones."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import re
 import secrets
 import shutil
 import stat
+import threading
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ NAME = re.compile(r"[0-9a-f]{32}")
 PATH = re.compile(r"[./\\\0]")  # characters of paths, which handles do not have
 MARK = re.compile(r"mark-[0-9a-f]{32}")
 SUFFIX = ".safetensors"
+INCOMPLETE = 600.0  # seconds without a write after which an incomplete file is deleted
 
 
 class FileStore(Store):
@@ -108,6 +111,13 @@ class FileStore(Store):
         found += [file for kind in kinds for file in Path(self._directory(kind)).glob(f"*{SUFFIX}")]
         return sum(_delete_if_older(file, oldest) for file in found)
 
+    def names(self, kind: Kind) -> list[str]:
+        """Return the names in the handles of all blocks of a kind."""
+        files = os.listdir(self._directory(kind))
+        return [
+            file[: -len(SUFFIX)] for file in files if file.endswith(SUFFIX) and NAME.fullmatch(file[: -len(SUFFIX)])
+        ]
+
     def mark(self) -> str:
         """Make an empty file that shows other machines that they have the same folder, and return its name.
 
@@ -146,6 +156,68 @@ class FileStore(Store):
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise Refusal(400, f"name must be 32 hexadecimal digits, got {_short(name)}")
         return f"{self._directory(kind)}/{name}{SUFFIX}"
+
+
+class UnannouncedData:
+    """Deletes blocks of transitions that no message names, because their collector was killed before it sent one.
+
+    Incomplete files of processes that were killed while writing them are deleted, too. Ages of blocks are measured with
+    the clock of this process, not with the times of the files, and begin again when the coordinator is restarted or was
+    suspended. A collector that waits therefore has time to send its message again. May be used from several threads.
+
+    Args:
+        store: Store of the blocks.
+        max_age: Seconds for which a block is kept after it was first seen or last named by a message, > 0.
+        clock: Function that returns the time in seconds.
+    """
+
+    def __init__(self, store: FileStore, max_age: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._max_age = max_age
+        self._clock = clock
+        self._since: dict[str, float] = {}  # when each block was first seen or last named
+        self._held: Counter[str] = Counter()  # messages that are being answered, by the block that they name
+        self._swept_at = clock()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def held(self, handle: Mapping[str, Any]) -> Iterator[None]:
+        """Keep a block while a message that names it is answered; afterwards its age is 0."""
+        name = str(handle.get("name"))
+        with self._lock:
+            self._held[name] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held[name] -= 1
+                if not self._held[name]:
+                    del self._held[name]
+                if name in self._since:
+                    self._since[name] = self._clock()
+
+    def sweep(self) -> int:
+        """Delete the blocks that are too old, and return the number of deleted files.
+
+        Call it several times in ``max_age``: after a longer pause, this process is taken to have been suspended.
+
+        Raises:
+            OSError: If the folder cannot be read or a file cannot be deleted.
+        """
+        incomplete = self._store.sweep(INCOMPLETE, kinds=())
+        names, now = self._store.names("data"), self._clock()
+        with self._lock:
+            was_suspended = now - self._swept_at > self._max_age / 2  # so that no message could be received
+            self._since = {name: now if was_suspended else self._since.get(name, now) for name in names}
+            self._swept_at = now
+        return incomplete + sum(self._delete_if_old(name, now) for name in names)
+
+    def _delete_if_old(self, name: str, now: float) -> bool:
+        with self._lock:  # once for each block, so that a message waits for one deletion at most
+            is_old = name not in self._held and now - self._since[name] >= self._max_age
+            if is_old:
+                self._store.delete({"kind": "data", "name": name})
+            return is_old
 
 
 def is_marked(folder: Path, mark: str) -> bool:

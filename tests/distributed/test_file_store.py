@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_ding.distributed.block_files import read_block
-from lightning_ding.distributed.file_store import FileStore, is_marked
+from lightning_ding.distributed.file_store import FileStore, UnannouncedData, is_marked
 from lightning_ding.distributed.transport import KINDS, Refusal
+from tests.distributed.coordinator.coordinating import Clock
 from tests.processes import start
 
 QUICK = settings(max_examples=200, deadline=None, derandomize=True)
@@ -171,6 +172,49 @@ def test_sweep_deletes_old_batches_and_half_written_files_and_keeps_the_rest(sto
     assert [file.exists() for file in half] == [False, True] * 4
     assert store.sweep(1800, kinds=("data",)) == 1
     assert not file_of(store, handles["data"][0]).exists()
+
+
+def test_data_that_no_message_names_are_deleted_after_their_time(store: FileStore) -> None:
+    clock = Clock()
+    unannounced = UnannouncedData(store, 100.0, clock)
+    forgotten, named, other = store.put("data", {}), store.put("data", {}), store.put("batch", {})
+    (store.folder / "data" / "notes.safetensors").touch()  # not a block
+    assert unannounced.sweep() == 0
+
+    def deleted_in(seconds: float) -> int:
+        return sum(deleted_after(10.0) for _ in range(int(seconds / 10)))
+
+    def deleted_after(seconds: float) -> int:
+        clock.now += seconds
+        return unannounced.sweep()
+
+    assert deleted_in(60.0) == 0
+    with unannounced.held(named):
+        pass
+    assert deleted_in(30.0) == 0
+    assert deleted_in(10.0) == 1
+    assert not file_of(store, forgotten).exists()
+    assert deleted_in(50.0) == 0
+    with unannounced.held(named), unannounced.held(named):  # a message that came twice and takes long
+        assert deleted_in(200.0) == 0
+    assert deleted_in(90.0) == 0
+    assert deleted_after(1000.0) == 0  # the process was suspended
+    assert deleted_in(90.0) == 0
+    assert file_of(store, named).exists()
+    assert deleted_in(10.0) == 1
+    assert store.names("data") == []
+    assert file_of(store, other).exists()
+    assert (store.folder / "data" / "notes.safetensors").exists()
+
+
+def test_incomplete_files_of_killed_processes_are_deleted_after_ten_minutes(store: FileStore) -> None:
+    unannounced = UnannouncedData(store, max_age=100.0)
+    half = [store.folder / "policy" / f".{HEX}{age}.safetensors.tmp" for age in ("old", "new")]
+    for file in half:
+        file.touch()
+    os.utime(half[0], (time.time() - 601, time.time() - 601))
+    assert unannounced.sweep() == 1
+    assert [file.exists() for file in half] == [False, True]
 
 
 def test_a_mark_is_a_new_one_each_time_and_alone(store: FileStore, tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ class Coordinator(WorkerEndpoint, DirectCalls):
         self._threads = [
             Periodic("leases", min(0.5, section.lease / SWEEPS), self.sweep, self.give_up),
             Periodic("snapshots", section.snapshot_interval, self.save, self.give_up),
+            Periodic("forgotten data", section.lease, self.run.delete_unannounced, self.give_up),
         ]
         self._methods: dict[str, Callable[[Message], Message]] = {
             name: getattr(self, f"answer_{name}") for name in MESSAGES

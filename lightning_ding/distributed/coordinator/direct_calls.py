@@ -69,9 +69,11 @@ class DirectCalls(CollectorEndpoint, LearnerEndpoint):
             number = replay.counts.next_seq.get(sender.run_id, 0)
             rows = rows_for_buffer(data, policy_version, number)
             about = {"env_step": nested.length(rows), "returns": [], "lengths": [], "dropped_episodes": []}
-            message = (sender, number, self.run.store.put("data", rows), {**about, "wait_time": 0.0})
+            handle = self.run.store.put("data", rows)
+            message = (sender, number, handle, {**about, "wait_time": 0.0})
             try:
-                replay.accept(*message, policy_version, forced=True)
+                with self.run.held(handle):
+                    replay.accept(*message, policy_version, forced=True)
             except Refusal as refusal:
                 raise ValueError(refusal.reason) from refusal
         with self.run.lock:

@@ -13,6 +13,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,13 @@ from lightning_ding.distributed.coordinator.publications import PublishedWeights
 from lightning_ding.distributed.coordinator.replay import Replay
 from lightning_ding.distributed.coordinator.resume_config import check_fixed_part, fixed_part
 from lightning_ding.distributed.coordinator.scheduler import Scheduler
-from lightning_ding.distributed.file_store import FileStore
+from lightning_ding.distributed.file_store import FileStore, UnannouncedData
 from lightning_ding.distributed.transport import KINDS, ROLES, Refusal, Store
 
 logger = logging.getLogger(__name__)
+
+KEPT_LEASES = 8  # leases after which data that no message names are deleted
+KEPT_SECONDS = 60.0  # the same in seconds, if that is longer; a collector sends a message again after 10 s at most
 
 
 class RunState:
@@ -68,6 +72,8 @@ class RunState:
         self.store = store
         self.scheduler = Scheduler(commander, config.system.coordinator, clock)
         self.weights = PublishedWeights(self.files / "policies.json", store)
+        age = max(KEPT_SECONDS, KEPT_LEASES * config.system.coordinator.lease)
+        self._unannounced = UnannouncedData(store, age, clock) if isinstance(store, FileStore) else None
         self.results = Results()
         self.replays: dict[str, Replay] = {}
         self.lock = threading.Condition(threading.RLock())
@@ -192,6 +198,31 @@ class RunState:
                 status |= replay.stats()
             run = {"train_iter": self.results.train_iter, "seconds": round(self.results.seconds, 3)}
             return {**status, **run, "is_over": self.scheduler.is_over, "error": self.scheduler.error}
+
+    # ------------------------------------------------------------------ data that collectors have written
+
+    def held(self, handle: Any) -> AbstractContextManager[None]:
+        """Return a context in which a block that a message names is not taken for a forgotten one.
+
+        Args:
+            handle: Handle of a block of transitions; None for none.
+        """
+        if self._unannounced is None or handle is None:
+            return nullcontext()
+        return self._unannounced.held(handle)
+
+    def delete_unannounced(self) -> None:
+        """Delete data that a collector has written and never announced, because it was killed.
+
+        Raises:
+            OSError: If the folder of the data cannot be read, or a file cannot be deleted.
+        """
+        try:
+            deleted = 0 if self._unannounced is None else self._unannounced.sweep()
+        except Refusal as refusal:  # the folder was replaced by a link, so that data are refused, too
+            raise OSError(refusal.reason) from refusal
+        if deleted:
+            logger.info("deleted %d files of transitions that no message has named", deleted)
 
     # ------------------------------------------------------------------ the end
 

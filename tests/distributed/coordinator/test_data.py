@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from lightning_ding.distributed.coordinator.coordinator import Coordinator
+from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.distributed.transport import LeaseLostError, Refusal
 from tests.distributed.coordinator.coordinating import Run, Worker, both, config, transitions
 
@@ -248,3 +251,55 @@ def test_a_disk_that_takes_nothing_lets_the_collector_wait(run: Run, monkeypatch
     assert answer["wait"] > 0
     assert run.counts.env_step == 0
     assert collector.send(transitions())["accepted"]
+
+
+def test_data_of_a_killed_collector_vanish_and_announced_data_stay(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "run" / "data")
+    run = Run(config(tmp_path / "run", samples_per_insert=2.0, tolerance=1.0, lease=10.0), store)
+    _, collector = both(run)
+    killed = store.put("data", transitions())
+    for first in (0, 4, 8):
+        assert collector.send(transitions(first=first))["accepted"]
+    waiting = store.put("data", transitions(first=12))
+    about = {"env_step": 4, "returns": [], "lengths": []}
+    message = {"seq": 3, "data_id": waiting, "metadata": about}
+
+    def announce_for(seconds: float) -> None:
+        for _ in range(int(seconds / 5)):
+            run.elapse(5)
+            assert not collector.call("collector_data_task", **message)["accepted"]
+            run.coordinator.run.delete_unannounced()
+
+    run.coordinator.run.delete_unannounced()
+    announce_for(75.0)
+    assert set(store.names("data")) == {killed["name"], waiting["name"]}
+    announce_for(5.0)  # eight leases have passed
+    assert store.names("data") == [waiting["name"]]
+    run.restart()
+    announce_for(200.0)
+    assert store.get(waiting).tensors["reward"].tolist() == [12, 13, 14, 15]
+    assert run.rows()["reward"] == list(range(12))
+
+
+def test_data_of_a_killed_collector_vanish_while_the_coordinator_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightning_ding.distributed.coordinator.run_state.KEPT_SECONDS", 0.01)
+    store = FileStore(tmp_path / "run" / "data")
+    store.put("data", transitions())
+    coordinator = Coordinator(config(tmp_path / "run", lease=0.02), store)
+    coordinator.start()
+    end = time.monotonic() + 20.0
+    while store.names("data"):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    coordinator.close()
+
+
+def test_folder_of_data_that_was_replaced_by_a_link_does_not_end_the_run(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "run" / "data")
+    run = Run(config(tmp_path / "run"), store)
+    (store.folder / "data").rmdir()
+    (store.folder / "data").symlink_to(tmp_path)
+    with pytest.raises(OSError, match="a link out of the store"):  # logged and tried again
+        run.coordinator.run.delete_unannounced()
