@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import pytest
 import torch
 
 from lightning_ding.distributed.coordinator import publications
+from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.distributed.stop_signals import StopSignal
 from tests.distributed.coordinator.coordinating import Run, both, config
+from tests.entry.runs import wait_until
+from tests.processes import Forked, start
 
 
 def test_signal_during_a_publication_leaves_the_previous_weights_whole(
@@ -61,3 +65,37 @@ def test_weights_whose_index_could_not_be_written_are_written_and_deleted_with_t
     run.restart()
     answer = collector.call("get_policy", policy_id=said["policy_id"], serial=-1)
     assert run.store.get(answer["handle"]).tensors["weight"].tolist() == [4.0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_learner_that_is_killed_while_it_writes_weights_leaves_the_previous_ones_and_another_continues(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    coordinator = Coordinator(config(tmp_path / "run", lease=1.0))
+    coordinator.start()
+    policies = tmp_path / "run" / "data" / "policy"
+
+    def learner(version: int, seconds: float = 0.0) -> Forked:
+        module = "tests.distributed.coordinator.publisher_script"
+        return start(["-m", module, tmp_path / "run", version, seconds])
+
+    def newest() -> tuple[int, set[float]]:
+        (task,) = (one for one in coordinator.run.scheduler.book.tasks.values() if one.role == "learner")
+        published = coordinator.run.weights.newer(task.info["policy_id"], -1)
+        tensors = coordinator.run.store.get(published["handle"]).tensors
+        return published["serial"], set(tensors["weight"].tolist())
+
+    with learner(1) as process:
+        assert process.wait(60) == 0
+    with learner(2, seconds=20.0) as process:
+        wait_until(lambda: [file for file in policies.glob(".*.tmp") if file.stat().st_size], process)
+        process.send_signal(number)
+        assert process.wait(10) == (143 if number == signal.SIGTERM else -9)
+    assert newest() == (1, {1.0})
+    assert len(list(policies.glob(".*.tmp"))) == (number == signal.SIGKILL)
+    with learner(3) as process:
+        assert process.wait(60) == 0
+    assert newest() == (2, {3.0})
+    assert len(list(policies.glob("[!.]*"))) == 2  # the newest ones, and those before
+    coordinator.close()
