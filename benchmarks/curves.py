@@ -111,7 +111,7 @@ def limits(env: str, bands: Sequence[tuple[Array, Array, Array, Array]]) -> tupl
 
     Args:
         env: Short name of the env.
-        bands: What ``band`` returned for each line of the figure.
+        bands: Results of ``band`` for the lines of the figure.
 
     Returns:
         The lowest and the highest return of the axis; None for an env without limits.

@@ -20,8 +20,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -36,6 +36,7 @@ ROLES = ("coordinator", "learner", "collector")
 COLLECTORS = 2
 LOOK = 0.05  # seconds between two checks
 SETTLED = 3.0  # seconds of an undisturbed run before the next kill
+LAST_REPORT = 0.5  # seconds after which no message of a killed process can arrive
 LONGEST = 180.0
 COMMAND = ["-c", "from lightning_ding.entry.cli import main; main()", "parallel", "--config"]
 Status = dict[str, Any]
@@ -115,8 +116,28 @@ def kill(run: Watched, role: str, generator: random.Random) -> float:
     os.kill(pid, signal.SIGKILL)
     if role == "collector":  # its lease still counts as running
         run.wait_for(lambda now: now["collectors"] != COLLECTORS)
+    if role == "learner":  # its last report may still be on its way
+        time.sleep(LAST_REPORT)
+        before = run.wait_for(bool)
     run.wait_for(recovered(role, before))
     return time.monotonic() - start
+
+
+@contextmanager
+def started(config: Path) -> Iterator[None]:
+    """Start the run of a config file, and end it after the block."""
+    log = config.with_suffix(".log").open("w")
+    with (
+        log,
+        subprocess.Popen(
+            [sys.executable, *COMMAND, str(config)], stdout=log, stderr=log, start_new_session=True
+        ) as process,
+    ):
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(60.0)
 
 
 def measure(kills: int, save: Callable[[dict[str, list[float]]], None]) -> None:
@@ -132,19 +153,13 @@ def measure(kills: int, save: Callable[[dict[str, list[float]]], None]) -> None:
         folder = Path(parent) / "run"
         file = Path(parent) / "config.json"
         file.write_text(json.dumps(config_of(str(folder))))
-        log = (Path(parent) / "log").open("w")
-        options: dict[str, Any] = {"stdout": log, "stderr": log, "start_new_session": True}
-        with log, subprocess.Popen([sys.executable, *COMMAND, str(file)], **options) as process:
-            run = Watched(folder)
-            try:
-                run.wait_for(lambda now: now["train_iter"] > 200)
-                for role in ROLES * kills:
-                    seconds[role].append(kill(run, role, generator))
-                    print(f"{role:>12}: {seconds[role][-1]:6.1f} s", flush=True)
-                    save(seconds)
-            finally:
-                process.terminate()
-                process.wait(60.0)
+        run = Watched(folder)
+        with started(file):
+            run.wait_for(lambda now: now["train_iter"] > 200)
+            for role in ROLES * kills:
+                seconds[role].append(kill(run, role, generator))
+                print(f"{role:>12}: {seconds[role][-1]:6.1f} s", flush=True)
+                save(seconds)
 
 
 def main() -> None:

@@ -40,7 +40,7 @@ MakeChannel = Callable[[], Channel]
 
 @dataclass
 class Record:
-    """What all simulated workers of a process have measured."""
+    """Measurements of all simulated workers of a process."""
 
     messages: list[tuple[float, str, float]] = field(default_factory=list)
     """Time of each answer, name of the message, and seconds from the request to the answer."""

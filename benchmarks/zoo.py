@@ -95,7 +95,7 @@ ADAM: dict[str, dict[str, Any]] = {
     "crossq": {"betas": (0.5, 0.999)},
     "qrdqn": {"eps": 0.01 / CARTPOLE_Q_LEARNER["batch_size"]},  # type: ignore[operator]
 }
-"""What the optimizers of the packages change of Adam's defaults; they drop it if ``optimizer_kwargs`` are passed."""
+"""Adam options of the packages' optimizers, which the packages drop if ``optimizer_kwargs`` are passed."""
 ZOO: dict[str, dict[str, dict[str, Any]]] = {
     "ppo": {
         "CartPole-v1": {

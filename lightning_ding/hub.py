@@ -23,7 +23,7 @@ WEIGHTS_FILE, RUN_FILE, CARD_FILE = "policy.safetensors", "run.yaml", "README.md
 TRAIN = f"lightning-ding fit --config {RUN_FILE}"
 """The command that trains such a policy again."""
 IN_MEMORY = re.compile(r"\d+ transitions")
-"""What a datamodule records of a data set without a file or a name."""
+"""The name that a datamodule records for a data set without a file or a name."""
 
 
 def push_to_hub(

@@ -178,7 +178,7 @@ class CoordinatorConfig:
     """Ratio of sampled to collected transitions; None means update_per_collect * batch_size / n_sample of the
     policy."""
     tolerance: float = 4.0
-    """Rounds by which learning may fall behind or run ahead of ``samples_per_insert``."""
+    """Rounds by which learning may differ from ``samples_per_insert``, in both directions."""
     max_policy_lag: int | None = None
     """Maximum number of updates between the weights that collected a transition and the newest weights; None for no
     limit."""

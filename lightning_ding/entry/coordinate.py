@@ -52,9 +52,8 @@ def coordinate(cfg: ParallelConfig, resume: bool = False) -> int:
     with ExitStack() as held:
         try:
             held.enter_context(FolderLock(folder))
-            (folder / ADDRESS_FILE).unlink(
-                missing_ok=True
-            )  # another program may use the port of an earlier coordinator
+            # Another program may use the port of an earlier coordinator.
+            (folder / ADDRESS_FILE).unlink(missing_ok=True)
             received = held.enter_context(collected(wanted))
             transport = get_transport(cfg.system.transport)
             store = transport.make_store(cfg)

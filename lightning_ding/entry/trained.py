@@ -1,4 +1,4 @@
-"""What commands for trained policies share: the policy of a checkpoint, and the env of its run."""
+"""The policy of a checkpoint and the env of its run, for the commands that use trained policies."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_no_output_of_a_network_is_a_sum_over_the_entries(name: str, continuous:
     env = XorEnv(continuous)
     found = outputs(policy.build(env.observation_space, env.action_space))
     has_actor = continuous or hasattr(policy.model, "compute_actor") or name in ("pg", "recurrent_ppo")
-    has_sigma = continuous and isinstance(policy, (SACPolicy, WeightedActorPolicy))  # as an output of its own
+    has_sigma = continuous and isinstance(policy, (SACPolicy, WeightedActorPolicy))  # as a separate output
     assert len(found) == (1 if name in ("pg", "bc", "dt") or not has_actor else 2 + has_sigma)
     for output in found:
         mixed = output[0] + output[1] - output[2] - output[3]

@@ -256,7 +256,7 @@ class CommWorker:
         beat_at = 0.0
         while not self._stopping.wait(max(0.0, self._next_beat(beat_at) - time.monotonic())):
             if self._next_beat(beat_at) > time.monotonic():
-                continue  # an answer has renewed the lease meanwhile
+                continue  # an answer has renewed the lease during the wait
             beat_at = time.monotonic()
             silence = beat_at - self._last_tick
             if self._stall_timeout is None or silence <= self._stall_timeout:

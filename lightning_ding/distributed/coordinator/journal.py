@@ -130,7 +130,9 @@ class Journal:
         self._depth_of_snapshot = self.depth
 
     def publish_snapshot(self) -> None:
-        """Wait until the written snapshot is on the disk, and delete older ones; entries may be written meanwhile.
+        """Wait until the written snapshot is on the disk, and delete older ones.
+
+        Entries may be written at the same time.
 
         Raises:
             OSError: If a file cannot be written; then nothing has changed.

@@ -114,13 +114,16 @@ class EventLoop:
         """
         try:
             with self._selector:
-                while self._map:
-                    self._review()
-                    for key, events in self._selector.select(CHECK):
-                        self._handle(key.fd, events)
+                self._serve()
         except Exception as error:
             logger.critical("the HTTP server failed, so this process ends: %r", error)
             _end_process()
+
+    def _serve(self) -> None:
+        while self._map:
+            self._review()
+            for key, events in self._selector.select(CHECK):
+                self._handle(key.fd, events)
 
     def _handle(self, descriptor: int, events: int) -> None:
         self._active.add(descriptor)

@@ -1,4 +1,4 @@
-"""What a policy adds to a checkpoint, and what a forked rank hands over to the process that started it.
+"""The state that a policy adds to a checkpoint, and that a forked rank returns to the process that started it.
 
 A checkpoint holds the counters of the run, the state of the check for non-finite updates, and the spaces of the env.
 """
