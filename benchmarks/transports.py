@@ -100,11 +100,12 @@ def channel_to_taker(transport: str, folder: Path) -> Iterator[Channel]:
     if transport == "ray":
         import ray
 
-        from lightning_ding.distributed.ray import COORDINATOR
+        from lightning_ding.distributed.ray import coordinator_options
         from lightning_ding.distributed.ray.channel import RayChannel
 
         ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=OBJECT_STORE)
-        actor: Any = ray.remote(TakerActor).options(name=COORDINATOR, namespace=NAMESPACE).remote(folder)
+        options = {**coordinator_options(str(folder)), "namespace": NAMESPACE}
+        actor: Any = ray.remote(TakerActor).options(**options).remote(folder)
         try:
             yield RayChannel(NAMESPACE, 60.0)
         finally:

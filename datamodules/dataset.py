@@ -76,7 +76,7 @@ class Dataset:
             ``next_obs`` and ``episode_id`` are needed. The names of D4RL's data sets are known too.
         observation_space: Observation space of the env; None makes one from the data, without bounds.
         action_space: Action space of the env; None makes one from the data: a Box from the smallest to the largest
-            action, or as many choices as the largest number in the data requires.
+            action, or the whole numbers from 0, or from a negative smallest one, to the largest one in the data.
         starts_at_zero: Whether discrete actions are counted from 0, as in our buffers, and not as the env counts them.
 
     Raises:
@@ -279,7 +279,7 @@ def _space_of(data: Any) -> spaces.Space[Any]:
     if kind.kind == "f":
         return spaces.Box(-np.inf, np.inf, shape, kind.type)
     if not shape:
-        return spaces.Discrete(int(data.max()) + 1)
+        return _choices_of(data)
     limits = np.iinfo(kind if kind.kind in "iu" else np.uint8)
     return spaces.Box(limits.min, limits.max, shape, kind.type if kind.kind in "iu" else np.uint8)
 
@@ -289,8 +289,16 @@ def _action_space_of(data: Any) -> spaces.Space[Any]:
         return spaces.Dict({name: _action_space_of(below) for name, below in data.items()})
     if data.dtype.kind == "f":
         return spaces.Box(data.min(0), data.max(0), dtype=data.dtype.type)
-    sizes = data.max(0) + 1
-    return spaces.Discrete(int(sizes)) if not data.shape[1:] else spaces.MultiDiscrete(sizes)
+    if data.shape[1:]:
+        start = np.minimum(data.min(0), 0)
+        return spaces.MultiDiscrete(data.max(0) - start + 1, start=start)
+    return _choices_of(data)
+
+
+def _choices_of(data: NDArray[Any]) -> spaces.Discrete:
+    """Return the whole numbers from 0, or from the smallest one in the data if it is negative, to the largest one."""
+    start = min(int(data.min()), 0)
+    return spaces.Discrete(int(data.max()) - start + 1, start=start)
 
 
 def _check_entry(space: spaces.Space[Any], data: Any, name: str, has_range: bool, starts_at_zero: bool) -> None:

@@ -29,6 +29,13 @@ KINDS: tuple[Kind, ...] = ("data", "batch", "priority", "policy")
 SCHEMA: int = 2
 """Version of the messages and blocks, which must be the same in workers and coordinator."""
 
+HEARTBEAT, DATA = "heartbeat", "collector_data_task"
+"""Names of the messages that a coordinator answers first, and of those that wait while a snapshot is written."""
+ANSWERED_AT_ONCE = 40
+"""Messages that are answered at a time; a request for a task can occupy one thread for up to a second."""
+DATA_AT_ONCE = 24
+"""Messages with data that are answered at a time; while a snapshot is written, each of them occupies its thread."""
+
 DISK_WAIT = 1.0
 """Seconds between two attempts to write to a full disk."""
 

@@ -1,4 +1,4 @@
-"""Trains every algorithm three times: uninterrupted, killed half way, and resumed from the last checkpoint.
+"""Trains every algorithm three times: uninterrupted, killed after its first epoch, and resumed from its checkpoint.
 
 Runs with other modes of envs, named ALGORITHM-MODE, are killed twice.
 
@@ -30,8 +30,8 @@ from lightning_ding.callbacks import MetricsLogger, RunCheckpoint
 from lightning_ding.envs import env_state
 from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy, plain, state_of
 
-ROUNDS, EPOCHS, HALF = 4, 6, 3  # rounds of an epoch; an evaluation every second epoch, so none at the half
-KILLED_IN = {"killed": HALF, "killed again": EPOCHS - 1}
+ROUNDS, EPOCHS, KILLED = 4, 4, 1  # rounds of an epoch; an evaluation every second epoch, so none before the kill
+KILLED_IN = {"killed": KILLED, "killed again": EPOCHS - 1}
 """Epochs at whose start runs are killed, counted from 0."""
 PRIORITISED = {"priority": True, "priority_IS_weight": True, "other": {"replay_buffer": {"type": "advanced"}}}
 CASES: dict[str, dict[str, Any]] = {  # what is special: arguments of the datamodule and changes of the config
@@ -40,7 +40,7 @@ CASES: dict[str, dict[str, Any]] = {  # what is special: arguments of the datamo
         "norm_reward": True,
         "num_envs": 3,
         "policy": {"collect": {"n_sample": 7}},
-    },  # 2 transitions wait at the half
+    },  # 2 transitions wait at the kill
     "c51": {"env": "MountainCar-v0", "policy": {"nstep": 3}},
     "qrdqn": {"env": "Acrobot-v1", "num_envs": 3, "policy": PRIORITISED},
     "rainbow": {},  # prioritised, noisy
@@ -60,7 +60,7 @@ CASES: dict[str, dict[str, Any]] = {  # what is special: arguments of the datamo
     "cql": {"policy": {"learn": {"with_lagrange": True}}},
     "ppo": {"norm_obs": True, "norm_reward": True},
     "ppo_offpolicy": {"norm_obs": True, "norm_reward": True},
-    "impala": {"num_envs": 3, "norm_reward": True},  # transitions wait at the half
+    "impala": {"num_envs": 3, "norm_reward": True},  # transitions wait at the kill
     "a2c": {"norm_reward": True, "num_envs": 3},
     "pg": {"num_envs": 3},  # whole episodes
 }
@@ -122,7 +122,7 @@ def fit(run: str, name: str, folder: Path, ranks: int) -> None:
     datamodule = make_datamodule(algorithm, rounds_per_epoch=ROUNDS, **case)
     where, series, end = folder / name / "killed", Series(), End(KILLED_IN.get(run))
     callbacks = [MetricsLogger(log_every_n_rounds=3), end]
-    every = 1 if run == "killed again" else HALF
+    every = 1 if run == "killed again" else KILLED
     callbacks += [RunCheckpoint(where, every_n_epochs=every)] if run in KILLED_IN else []  # saving must change nothing
     flags: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": False, "check_val_every_n_epoch": 2}
     flags |= {"strategy": "ddp", "devices": ranks} if ranks > 1 else {}

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests import processes
-from tests.algorithms.exact_resume_script import CASES, EPOCHS, HALF, MODES, ROUNDS
+from tests.algorithms.exact_resume_script import CASES, EPOCHS, KILLED, MODES, ROUNDS
 from tests.algorithms.table import ALGORITHMS, plain
 
 Report = dict[str, Any]
@@ -59,13 +59,13 @@ def test_a_resumed_run_logs_what_was_left_to_log(name: str, ranks: int, reports:
     straight, resumed = reports(ranks)[name][0]
     left = straight["series"][-len(resumed["series"]) :]
     assert left == resumed["series"]
-    assert EPOCHS - HALF < len(left) < len(straight["series"])
+    assert EPOCHS - KILLED < len(left) < len(straight["series"])
     assert any("eval/return_mean" in metrics for _, metrics in left)
     assert any("learn/total_loss" in metrics or "learn/critic_loss" in metrics for _, metrics in left)
 
 
 @EVERY
-def test_runs_trained_in_the_second_half_too(name: str, reports: Reports) -> None:
+def test_runs_trained_after_the_kill_too(name: str, reports: Reports) -> None:
     ((straight, _),) = reports(1)[name]
     assert straight["epochs"] == EPOCHS
     assert straight["counters"]["train_iter"] >= EPOCHS * ROUNDS

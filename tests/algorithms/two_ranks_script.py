@@ -19,7 +19,7 @@ from torch import Tensor
 from lightning_ding import nested
 from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy
 
-ROUNDS = 19
+ROUNDS = 8
 NORMALISED = ("a2c",)  # whose observations and rewards are normalised
 
 

@@ -83,6 +83,14 @@ def test_names_of_d4rl_are_known() -> None:
     assert len(Dataset(renamed)) == 7
 
 
+def test_actions_below_zero_start_the_space_that_is_made_from_them() -> None:
+    ends = {"reward": np.ones(3), "terminated": np.array([False, True, True]), "truncated": np.zeros(3, bool)}
+    steps = {"obs": np.zeros((3, 2)), **ends}
+    assert Dataset({**steps, "action": np.array([-1, 1, 0])}).action_space == spaces.Discrete(3, start=-1)
+    joint = Dataset({**steps, "action": np.array([[-2, 1], [0, 2], [1, 0]])}).action_space
+    assert joint == spaces.MultiDiscrete([4, 3], start=[-2, 0])
+
+
 def test_spaces_are_made_from_the_data() -> None:
     data = Dataset(counting_steps())
     assert data.action_space == spaces.Discrete(2)

@@ -117,3 +117,15 @@ class CountingEnv(gym.Env[FloatArray, np.int64]):
 
     def _observe(self) -> FloatArray:
         return np.array([self.number, self._episode, self._step], dtype=np.float32)
+
+
+class BreakingEnv(CountingEnv):
+    """A CountingEnv that breaks at every seventh step of all."""
+
+    steps = 0
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.steps % 7 == 0:
+            raise ArithmeticError("it broke")
+        return super().step(action)

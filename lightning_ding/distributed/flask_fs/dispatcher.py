@@ -7,15 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 from lightning_ding.distributed.flask_fs import NEEDS_FLASK
+from lightning_ding.distributed.transport import DATA, HEARTBEAT
 
 try:
     from waitress.task import ThreadedTaskDispatcher
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(NEEDS_FLASK, name=error.name) from error
 
-URGENT = "/heartbeat"
+URGENT = f"/{HEARTBEAT}"
 """Path of the requests that are answered first, because workers without an answer lose their tasks."""
-BLOCKING = "/collector_data_task"
+BLOCKING = f"/{DATA}"
 """Path of the requests that wait while a snapshot is written."""
 
 

@@ -27,7 +27,7 @@ from lightning_ding.distributed.flask_fs.connections import (
     is_authorised,
 )
 from lightning_ding.distributed.flask_fs.dispatcher import Dispatcher
-from lightning_ding.distributed.transport import Handler, Message, Refusal, Server
+from lightning_ding.distributed.transport import ANSWERED_AT_ONCE, DATA_AT_ONCE, Handler, Message, Refusal, Server
 
 try:
     from flask import Flask, Response, request
@@ -38,10 +38,6 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(NEEDS_FLASK, name=error.name) from error
 
-THREADS = 40
-"""Messages that are answered at a time; a request for a task can occupy one thread for up to a second."""
-DATA_THREADS = 24
-"""Messages with data that are answered at a time; while a snapshot is written, each of them occupies its thread."""
 BACKLOG = 4096
 """Connections that the kernel accepts before the server does."""
 HEADER_BYTES = 16_384
@@ -93,7 +89,7 @@ class FlaskServer(Server):
         self._server: Any = create_server(
             make_app(handler, token, channel, max_message, mark),
             sockets=[listener],
-            _dispatcher=Dispatcher(THREADS, DATA_THREADS),
+            _dispatcher=Dispatcher(ANSWERED_AT_ONCE, DATA_AT_ONCE),
             connection_limit=allowed_connections(),
             backlog=BACKLOG,
             max_request_header_size=HEADER_BYTES,

@@ -10,8 +10,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lightning_ding.distributed.transport import ANSWERED_AT_ONCE, DATA, DATA_AT_ONCE, HEARTBEAT
+
 COORDINATOR = "coordinator"
 """Name of the coordinator's actor in the namespace of the run."""
+THREADS_OF_MESSAGES = {HEARTBEAT: 4, DATA: DATA_AT_ONCE}
+"""Threads of the coordinator's actor that only answer messages of one name, so that these do not wait for others."""
 
 
 def import_ray() -> Any:
@@ -25,6 +29,13 @@ def import_ray() -> Any:
     except ImportError as error:
         raise ImportError('the transport "ray" needs Ray: pip install lightning_ding[ray]') from error
     return ray
+
+
+def coordinator_options(exp_name: str) -> dict[str, Any]:
+    """Return the options of a coordinator's actor: its name, and the number of messages that it answers at a time."""
+    others = ANSWERED_AT_ONCE - sum(THREADS_OF_MESSAGES.values())
+    threads = {"max_concurrency": others, "concurrency_groups": THREADS_OF_MESSAGES}
+    return {"name": COORDINATOR, "namespace": namespace_of(exp_name), **threads}
 
 
 def namespace_of(exp_name: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.distributed.ray import COORDINATOR, import_ray
+from lightning_ding.distributed.ray import COORDINATOR, THREADS_OF_MESSAGES, import_ray
 from lightning_ding.distributed.ray.store import RayStore
 from lightning_ding.distributed.transport import Channel, CoordinatorGoneError, LeaseLostError, Message, Refusal
 
@@ -98,7 +98,10 @@ class RayChannel(Channel):
         if self._actor is None:
             self._actor = self._find()
         timeout = max(0.1, min(CALL_TIMEOUT, deadline - time.monotonic()))
-        answer: dict[str, Any] = self._ray.get(self._actor.handle.remote(name, message, parcel), timeout=timeout)
+        handle = self._actor.handle
+        if name in THREADS_OF_MESSAGES:
+            handle = handle.options(concurrency_group=name)
+        answer: dict[str, Any] = self._ray.get(handle.remote(name, message, parcel), timeout=timeout)
         if (failed := answer.get("failed")) is not None:
             raise _FailedError(failed)
         return answer

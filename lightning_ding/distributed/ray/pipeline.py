@@ -15,7 +15,7 @@ from typing import Any
 from lightning_ding.config import ConfigLike, resolve, to_dict
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.resume_config import check_folder
-from lightning_ding.distributed.ray import COORDINATOR, import_ray, namespace_of
+from lightning_ding.distributed.ray import COORDINATOR, coordinator_options, import_ray, namespace_of
 from lightning_ding.distributed.ray.channel import join_cluster
 from lightning_ding.distributed.ray.collectors import Collectors, room_for_collectors
 from lightning_ding.distributed.ray.learner_ranks import (
@@ -36,7 +36,6 @@ OBJECT_STORE = 256 * 1024**2  # bytes of memory for blocks on this machine; Ray 
 LOOK = 1.0  # seconds between two checks of the workers
 CLOSE_TIMEOUT = 120.0  # seconds for the coordinator to write its state
 GOODBYE = 20.0  # seconds for the workers to end after the run
-CALLS = 64  # least number of calls that the coordinator can answer at a time
 
 
 def run_on_ray(cfg: ConfigLike[ParallelConfig] = None, resume: bool = False) -> dict[str, Any]:
@@ -184,9 +183,7 @@ class _Run:
         return replace(cfg, system=replace(cfg.system, collector=replace(cfg.system.collector, num=number)))
 
     def _start_coordinator(self, resume: bool) -> Any:
-        calls = max(CALLS, 4 * self._cfg.system.collector.number)  # those of workers without a task wait
-        options = {"name": COORDINATOR, "namespace": namespace_of(self._cfg.main.exp_name), "num_cpus": 1}
-        options |= {"max_restarts": -1, "max_concurrency": calls}
+        options = {**coordinator_options(self._cfg.main.exp_name), "num_cpus": 1, "max_restarts": -1}
         actor = self._ray.remote(CoordinatorActor).options(**options).remote(self._cfg, resume)
         self._pending.add(COORDINATOR, actor, {"CPU": 1})
         return actor

@@ -11,8 +11,8 @@ from typing import Any
 import requests
 
 from lightning_ding.distributed.flask_fs.dispatcher import RequestQueue
-from lightning_ding.distributed.flask_fs.server import DATA_THREADS, THREADS, FlaskServer
-from lightning_ding.distributed.transport import Message
+from lightning_ding.distributed.flask_fs.server import FlaskServer
+from lightning_ding.distributed.transport import ANSWERED_AT_ONCE, DATA_AT_ONCE, Message
 
 HEADERS = {"X-Lightning-Ding-Channel": "0"}
 DATA = "collector_data_task"
@@ -67,11 +67,11 @@ def ask(server: FlaskServer, name: str) -> str:
 def test_data_of_many_collectors_that_all_wait_leave_threads_for_heartbeats() -> None:
     answers: list[str] = []
     with blocking_data() as (server, inside, may_answer):
-        number = THREADS + 5
+        number = ANSWERED_AT_ONCE + 5
         collectors = [threading.Thread(target=lambda: answers.append(ask(server, DATA))) for _ in range(number)]
         for collector in collectors:
             collector.start()
-        for _ in range(DATA_THREADS):
+        for _ in range(DATA_AT_ONCE):
             assert inside.acquire(timeout=20)
         assert [ask(server, "heartbeat") for _ in range(3)] == ["heartbeat"] * 3
         assert ask(server, "task") == "task"

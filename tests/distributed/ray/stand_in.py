@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ class StandIn:
         self.door = RayServer(self.said, self.store)
         self.weights: Any = None
         self.failed = 0
+        self.is_free = threading.Event()
 
     def handle(self, name: str, message: Any, parcel: Any) -> Any:
         return self.door.answer(name, message, parcel)
@@ -56,6 +58,17 @@ class StandIn:
 
     def always_full(self, message: Any) -> Any:
         raise OSError(errno.ENOSPC, "no space left")
+
+    def collector_data_task(self, message: Any) -> Any:
+        """Wait as for a snapshot."""
+        return {"accepted": self.is_free.wait(30.0)}
+
+    def heartbeat(self, message: Any) -> Any:
+        return {}
+
+    def free(self, message: Any) -> Any:
+        self.is_free.set()
+        return {}
 
     def not_yet(self, message: Any) -> Any:
         return {"accepted": False, "wait": 0.1}

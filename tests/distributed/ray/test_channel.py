@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from lightning_ding.distributed.block_files import read_block
 from lightning_ding.distributed.ray.channel import RayChannel
-from lightning_ding.distributed.transport import CoordinatorGoneError, LeaseLostError, Refusal
+from lightning_ding.distributed.transport import DATA_AT_ONCE, CoordinatorGoneError, LeaseLostError, Refusal
 
 
 @pytest.fixture
@@ -60,6 +61,16 @@ def test_message_is_sent_again_while_the_coordinator_s_disk_is_full(channel: Ray
 
     assert read_block(folder / "journal.safetensors", 10_000).tensors["x"].tolist() == [0, 1, 2]
     assert (channel.store.held("data"), channel.call("held")["data"]) == (0, 0)
+
+
+def test_heartbeats_and_other_messages_are_answered_while_all_threads_for_data_wait(channel: RayChannel) -> None:
+    with ThreadPoolExecutor(DATA_AT_ONCE + 5) as senders:
+        waiting = [senders.submit(channel.call, "collector_data_task") for _ in range(DATA_AT_ONCE + 5)]
+        start = time.monotonic()
+        assert channel.call("heartbeat") == {}
+        channel.call("free")
+        assert time.monotonic() - start < 15.0  # data wait for up to 30 s
+        assert all(one.result()["accepted"] for one in waiting)
 
 
 def test_disk_that_stays_full_is_named_when_the_time_is_over(stand_in: Any, namespace: str) -> None:
