@@ -220,13 +220,12 @@ def _over_http(config: dict[str, Any]) -> Iterator[Coordinating]:
 def _over_ray(config: dict[str, Any]) -> Iterator[Coordinating]:
     import ray
 
-    from lightning_ding.distributed.ray import coordinator_options
+    from lightning_ding.distributed.ray import coordinator_class
     from lightning_ding.distributed.ray.channel import RayChannel
 
     ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=OBJECT_STORE)
     try:
-        options = {**coordinator_options(config["main"]["exp_name"]), "namespace": NAMESPACE}
-        actor: Any = ray.remote(MeasuredActor).options(**options).remote(config)
+        actor = coordinator_class(MeasuredActor, NAMESPACE).remote(config)
         pid = ray.get(actor.pid.remote(), timeout=START_TIMEOUT)
         yield Coordinating(lambda: RayChannel(NAMESPACE, 60.0), lambda: ray.get(actor.samples.remote()), pid)
     finally:

@@ -100,12 +100,11 @@ def channel_to_taker(transport: str, folder: Path) -> Iterator[Channel]:
     if transport == "ray":
         import ray
 
-        from lightning_ding.distributed.ray import coordinator_options
+        from lightning_ding.distributed.ray import coordinator_class
         from lightning_ding.distributed.ray.channel import RayChannel
 
         ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=OBJECT_STORE)
-        options = {**coordinator_options(str(folder)), "namespace": NAMESPACE}
-        actor: Any = ray.remote(TakerActor).options(**options).remote(folder)
+        actor = coordinator_class(TakerActor, NAMESPACE).remote(folder)
         try:
             yield RayChannel(NAMESPACE, 60.0)
         finally:

@@ -31,11 +31,17 @@ def import_ray() -> Any:
     return ray
 
 
-def coordinator_options(exp_name: str) -> dict[str, Any]:
-    """Return the options of a coordinator's actor: its name, and the number of messages that it answers at a time."""
+def coordinator_class(actor: type, namespace: str, **options: Any) -> Any:
+    """Return a class of actors that answer the messages of workers; its method ``remote`` starts one.
+
+    Args:
+        actor: Class with a method ``handle``.
+        namespace: Namespace of the run.
+        options: Further options of Ray, for example ``num_cpus``.
+    """
     others = ANSWERED_AT_ONCE - sum(THREADS_OF_MESSAGES.values())
     threads = {"max_concurrency": others, "concurrency_groups": THREADS_OF_MESSAGES}
-    return {"name": COORDINATOR, "namespace": namespace_of(exp_name), **threads}
+    return import_ray().remote(**threads)(actor).options(name=COORDINATOR, namespace=namespace, **options)
 
 
 def namespace_of(exp_name: str) -> str:

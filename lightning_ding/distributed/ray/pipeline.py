@@ -15,7 +15,7 @@ from typing import Any
 from lightning_ding.config import ConfigLike, resolve, to_dict
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.resume_config import check_folder
-from lightning_ding.distributed.ray import COORDINATOR, coordinator_options, import_ray, namespace_of
+from lightning_ding.distributed.ray import COORDINATOR, coordinator_class, import_ray, namespace_of
 from lightning_ding.distributed.ray.channel import join_cluster
 from lightning_ding.distributed.ray.collectors import Collectors, room_for_collectors
 from lightning_ding.distributed.ray.learner_ranks import (
@@ -183,8 +183,8 @@ class _Run:
         return replace(cfg, system=replace(cfg.system, collector=replace(cfg.system.collector, num=number)))
 
     def _start_coordinator(self, resume: bool) -> Any:
-        options = {**coordinator_options(self._cfg.main.exp_name), "num_cpus": 1, "max_restarts": -1}
-        actor = self._ray.remote(CoordinatorActor).options(**options).remote(self._cfg, resume)
+        namespace = namespace_of(self._cfg.main.exp_name)
+        actor = coordinator_class(CoordinatorActor, namespace, num_cpus=1, max_restarts=-1).remote(self._cfg, resume)
         self._pending.add(COORDINATOR, actor, {"CPU": 1})
         return actor
 

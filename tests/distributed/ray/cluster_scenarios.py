@@ -13,7 +13,7 @@ import torch
 from ray._private.internal_api import node_stats
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from lightning_ding.distributed.ray import coordinator_options
+from lightning_ding.distributed.ray import coordinator_class
 from lightning_ding.distributed.ray.channel import RayChannel
 from tests.distributed.ray.cluster import ParallelRun, actors, add_node, kill_node, running_cluster, say, wait_until
 from tests.distributed.ray.stand_in import StandIn
@@ -134,8 +134,7 @@ def weights(folder: Path) -> None:
     with running_cluster(2, 3, 3) as cluster:
         nodes = {node.node_id: node for node in cluster.worker_nodes}
         home = NodeAffinitySchedulingStrategy(head_of(cluster).node_id, soft=False)
-        options: Any = {**coordinator_options(str(folder)), "namespace": "weights", "scheduling_strategy": home}
-        coordinator: Any = ray.remote(StandIn).options(**options).remote(folder)
+        coordinator = coordinator_class(StandIn, "weights", scheduling_strategy=home).remote(folder)
         ray.get(coordinator.__ray_ready__.remote())
         readers: list[Any] = [
             ray.remote(Reader).options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lightning_ding.distributed.ray import coordinator_options
+from lightning_ding.distributed.ray import coordinator_class
 from tests.distributed.ray.stand_in import StandIn
 
 
@@ -44,7 +44,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def stand_in(ray: Any, namespace: str, folder: Path) -> Iterator[Any]:
     """Return an actor called "coordinator", which Ray restarts when it dies."""
-    options = {**coordinator_options(str(folder)), "namespace": namespace, "num_cpus": 1, "max_restarts": -1}
-    actor = ray.remote(StandIn).options(**options).remote(folder)
+    actor = coordinator_class(StandIn, namespace, num_cpus=1, max_restarts=-1).remote(folder)
     yield actor
     ray.kill(actor)

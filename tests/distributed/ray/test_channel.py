@@ -12,7 +12,7 @@ import torch
 
 from lightning_ding.distributed.block_files import read_block
 from lightning_ding.distributed.ray.channel import RayChannel
-from lightning_ding.distributed.transport import DATA_AT_ONCE, CoordinatorGoneError, LeaseLostError, Refusal
+from lightning_ding.distributed.transport import ANSWERED_AT_ONCE, CoordinatorGoneError, LeaseLostError, Refusal
 
 
 @pytest.fixture
@@ -64,8 +64,8 @@ def test_message_is_sent_again_while_the_coordinator_s_disk_is_full(channel: Ray
 
 
 def test_heartbeats_and_other_messages_are_answered_while_all_threads_for_data_wait(channel: RayChannel) -> None:
-    with ThreadPoolExecutor(DATA_AT_ONCE + 5) as senders:
-        waiting = [senders.submit(channel.call, "collector_data_task") for _ in range(DATA_AT_ONCE + 5)]
+    with ThreadPoolExecutor(ANSWERED_AT_ONCE + 5) as senders:
+        waiting = [senders.submit(channel.call, "collector_data_task") for _ in range(ANSWERED_AT_ONCE + 5)]
         start = time.monotonic()
         assert channel.call("heartbeat") == {}
         channel.call("free")
