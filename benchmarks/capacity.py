@@ -10,8 +10,8 @@
     soak     1,000 collectors for ``--minutes``; exits with 1 if memory, disk, files or threads grow, or if collectors
              were served too slowly or lost a lease
 
-The coordinator runs in a separate process. All collectors are threads of one process, which shares the CPU with the
-coordinator; the CPU time of the coordinator alone depends less on the machine's other work than times do.
+The coordinator runs in a separate process. The collectors are threads of processes with 100 each, which share the CPU
+with the coordinator; the CPU time of the coordinator alone depends less on the machine's other work than times do.
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ import argparse
 import json
 import logging
 import os
-import random
 import resource
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,19 +33,18 @@ from typing import Any
 import numpy as np
 
 from benchmarks.compare import provenance
+from benchmarks.crowd import STOP_TIMEOUT, Crowd, sizes, together
 from benchmarks.measured_coordinator import Coordinating, Sample, coordinating, end_with, serve
-from benchmarks.simulated import DATA, ENVS, ROWS, Record, Simulated, SimulatedCollector, SimulatedLearner
+from benchmarks.simulated import DATA, ENVS, ROWS, Record, SimulatedLearner
 
 COUNTS = (1, 10, 100, 1000)
 PERIODS = (10.0, 0.0)  # seconds between two blocks of a collector; 0: as fast as possible
 TRANSPORTS = ("flask_fs", "ray")
 PARTS = ("load", "waiting", "soak")
-START_TIMEOUT = 300.0
 WEIGHTS = 20_000  # numbers
 PUBLISH_EVERY = 10.0
 ROUND_EVERY = 0.1
 UNLIMITED = 1e12
-STACK = 512 * 1024  # bytes of a simulated worker's thread
 SETTLED = 0.25  # first share of a soak, which does not count
 BOUND_MIB = 8.0
 BOUND_DISK_MIB = 64.0
@@ -83,39 +80,39 @@ class Fleet:
         collectors: Number of collectors.
         period: Seconds between two blocks of a collector.
         round_every: Seconds between two rounds of the learner.
+        timeout: Seconds in which each collector must get a task.
     """
 
-    def __init__(self, running: Coordinating, collectors: int, period: float, round_every: float) -> None:
-        self.record = Record()
-        generator = random.Random(0)
-        make = running.make_channel
-        self._learner = SimulatedLearner(make, self.record, WEIGHTS, PUBLISH_EVERY, round_every)
-        self._collectors = [SimulatedCollector(make, self.record, period, generator) for _ in range(collectors)]
+    def __init__(
+        self, running: Coordinating, collectors: int, period: float, round_every: float, timeout: float = 300.0
+    ) -> None:
+        self._record = Record()
+        self._learner = SimulatedLearner(running.connect(), self._record, WEIGHTS, PUBLISH_EVERY, round_every)
+        self._crowds = [
+            Crowd(running.connect, size, period, seed, timeout) for seed, size in enumerate(sizes(collectors))
+        ]
 
-    def start(self) -> float:
-        """Start all workers, and return the seconds until each collector has a task."""
-        start = time.perf_counter()
-        workers: list[Simulated] = [self._learner, *self._collectors]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            if not worker.has_task.wait(max(0.0, start + START_TIMEOUT - time.perf_counter())):
-                missing = sum(not one.has_task.is_set() for one in workers)
-                raise RuntimeError(f"{missing} workers got no task within {START_TIMEOUT} s: {self.record.events}")
-        return time.perf_counter() - start
+    def start(self) -> None:
+        """Start all workers, and wait until each has a task."""
+        self._learner.start()
+        for crowd in self._crowds:
+            crowd.wait()
+
+    def between(self, start: float, end: float) -> Record:
+        """Return the messages of all workers in an interval, and all events."""
+        return together([self._record.between(start, end), *(crowd.between(start, end) for crowd in self._crowds)])
 
     def stop(self) -> None:
-        """Stop all workers, without waiting for their ends.
+        """Stop all workers.
 
         Raises:
             RuntimeError: If a worker has ended before, because the measured load was then smaller than it should be.
         """
-        workers: list[Simulated] = [self._learner, *self._collectors]
-        ended = sum(not worker.is_alive() for worker in workers)
-        for worker in workers:
-            worker.stop()
+        ended = sum(crowd.stop() for crowd in self._crowds) + (not self._learner.is_alive())
+        self._learner.stop()
+        self._learner.join(STOP_TIMEOUT)  # Ray ends a process whose threads call it after its end
         if ended:
-            raise RuntimeError(f"{ended} of {len(workers)} simulated workers ended too early: {self.record.events}")
+            raise RuntimeError(f"{ended} simulated workers ended too early: {self._record.events}")
 
 
 def measure(transport: str, collectors: int, period: float, seconds: float, tolerance: float) -> dict[str, Any]:
@@ -133,14 +130,15 @@ def measure(transport: str, collectors: int, period: float, seconds: float, tole
     try:
         with coordinating(config) as running:
             fleet = Fleet(running, collectors, period, ROUND_EVERY if tolerance == UNLIMITED else 1.0)
-            began = fleet.start()
+            fleet.start()
             time.sleep(period + 5.0)
             start = time.perf_counter()
             time.sleep(seconds)
             end = time.perf_counter()
             samples = [one for one in running.samples() if start - 1 <= one["time"] <= end + 1]
+            record = fleet.between(start, end)
             fleet.stop()
-            return {"start_seconds": began, **summary(fleet.record.between(start, end), samples, end - start)}
+            return summary(record, samples, end - start)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -190,9 +188,9 @@ def soak(transport: str, collectors: int, period: float, seconds: float) -> dict
             began, start = len(running.samples()), time.perf_counter()
             time.sleep(seconds)
             end = time.perf_counter()
-            samples = running.samples()[began:]
+            samples, record = running.samples()[began:], fleet.between(start, end)
             fleet.stop()
-            figures = summary(fleet.record.between(start, end), samples, end - start)
+            figures = summary(record, samples, end - start)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     grown = growth(samples)
@@ -321,7 +319,6 @@ def main() -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    threading.stack_size(STACK)
     logging.disable(logging.WARNING)  # workers that are stopped have no coordinator
     rows = json.loads(options.out.read_text())["rows"] if options.out.exists() else {}
     for name, arguments in jobs(options):

@@ -17,6 +17,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -166,13 +167,13 @@ class Coordinating:
     """A running coordinator.
 
     Args:
-        make_channel: Makes a connection to it.
+        connect: Connects a process to it, and returns what makes a connection of a worker; it can be pickled.
         samples: Returns all samples so far.
         pid: Id of its process.
     """
 
-    def __init__(self, make_channel: MakeChannel, samples: Callable[[], list[Sample]], pid: int) -> None:
-        self.make_channel = make_channel
+    def __init__(self, connect: Callable[[], MakeChannel], samples: Callable[[], list[Sample]], pid: int) -> None:
+        self.connect = connect
         self.samples = samples
         self.pid = pid
 
@@ -184,7 +185,7 @@ def coordinating(config: dict[str, Any]) -> Iterator[Coordinating]:
     with over(config) as running:
         disk = DiskMeter(Path(config["main"]["exp_name"]))
         try:
-            yield Coordinating(running.make_channel, lambda: disk.add_to(running.samples()), running.pid)
+            yield Coordinating(running.connect, lambda: disk.add_to(running.samples()), running.pid)
         finally:
             disk.stop()
 
@@ -208,10 +209,7 @@ def _over_http(config: dict[str, Any]) -> Iterator[Coordinating]:
             samples.append(json.loads(line))
             lines = process.stdout
             threading.Thread(target=lambda: samples.extend(map(json.loads, lines)), daemon=True).start()
-            resolved = resolve(ParallelConfig, config)
-            address = json.loads((folder / "coordinator.json").read_text())
-            token, store = read_token(None, folder), FileStore.of(resolved)
-            yield Coordinating(lambda: PlainChannel(address, token, store), lambda: list(samples), process.pid)
+            yield Coordinating(partial(_http_channels, config), lambda: list(samples), process.pid)
         finally:
             process.kill()
 
@@ -221,15 +219,32 @@ def _over_ray(config: dict[str, Any]) -> Iterator[Coordinating]:
     import ray
 
     from lightning_ding.distributed.ray import coordinator_class
-    from lightning_ding.distributed.ray.channel import RayChannel
 
     ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=OBJECT_STORE)
     try:
         actor = coordinator_class(MeasuredActor, NAMESPACE).remote(config)
         pid = ray.get(actor.pid.remote(), timeout=START_TIMEOUT)
-        yield Coordinating(lambda: RayChannel(NAMESPACE, 60.0), lambda: ray.get(actor.samples.remote()), pid)
+        connect = partial(_ray_channels, ray.get_runtime_context().gcs_address)
+        yield Coordinating(connect, lambda: ray.get(actor.samples.remote()), pid)
     finally:
         ray.shutdown()
+
+
+def _http_channels(config: dict[str, Any]) -> MakeChannel:
+    folder = Path(config["main"]["exp_name"])
+    address = json.loads((folder / "coordinator.json").read_text())
+    token, store = read_token(None, folder), FileStore.of(resolve(ParallelConfig, config))
+    return lambda: PlainChannel(address, token, store)
+
+
+def _ray_channels(address: str) -> MakeChannel:
+    import ray
+
+    from lightning_ding.distributed.ray.channel import RayChannel
+
+    if not ray.is_initialized():
+        ray.init(address, log_to_driver=False)
+    return lambda: RayChannel(NAMESPACE, 60.0)
 
 
 def end_with(number: int) -> None:

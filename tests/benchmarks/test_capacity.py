@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from benchmarks.capacity import Fleet, is_served
+from benchmarks.crowd import sizes
 from benchmarks.measured_coordinator import DiskMeter
 from benchmarks.simulated import ROWS, PlainChannel, put_block
 from lightning_ding.distributed.file_store import FileStore
@@ -39,16 +40,36 @@ class Lost:
         pass
 
 
-def test_simulated_workers_that_end_too_early_are_an_error() -> None:
-    class Running:
-        make_channel = Lost
+def connect_to_nothing() -> type[Lost]:
+    return Lost
 
-    fleet: Any = Fleet(Running(), 2, 10.0, 1.0)  # type: ignore[arg-type]
-    for worker in [fleet._learner, *fleet._collectors]:
-        worker.start()
-        worker.join(10)
-    with pytest.raises(RuntimeError, match=r"3 of 3 simulated workers ended too early.*lost coordinators"):
+
+class Running:
+    connect = staticmethod(connect_to_nothing)
+
+
+def test_simulated_learner_that_ends_too_early_is_an_error() -> None:
+    fleet: Any = Fleet(Running(), 0, 10.0, 1.0)  # type: ignore[arg-type]
+    fleet.start()
+    fleet._learner.join(10)
+    with pytest.raises(RuntimeError, match=r"1 simulated workers ended too early.*lost coordinators"):
         fleet.stop()
+
+
+@pytest.mark.slow  # a process imports torch
+def test_simulated_collectors_that_end_too_early_are_an_error() -> None:
+    fleet: Any = Fleet(Running(), 2, 10.0, 1.0, timeout=0.5)  # type: ignore[arg-type]
+    fleet._learner.start()
+    with pytest.raises(RuntimeError, match=r"2 collectors got no task in 0\.5 s.*lost coordinators.: 2"):
+        fleet._crowds[0].wait()
+    with pytest.raises(RuntimeError, match=r"3 simulated workers ended too early"):
+        fleet.stop()
+
+
+def test_collectors_are_shared_out_to_processes() -> None:
+    assert sizes(1) == [1]
+    assert sizes(250) == [100, 100, 50]
+    assert sum(sizes(1000)) == 1000
 
 
 def test_samples_have_the_sizes_of_folder_and_journal_that_were_measured_last(tmp_path: Path) -> None:
