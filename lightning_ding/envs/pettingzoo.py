@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.config import require
+from lightning_ding.envs.answers import is_of_env
 from lightning_ding.envs.checks import check_finite
 from lightning_ding.envs.game import spaces_of_players
 
@@ -141,7 +142,9 @@ class PettingZooVectorEnv(VectorEnv[Any, Any, Any]):
             try:
                 moment = self._games[i].step({self._names[i][player]: actions[i, player] for player in acting})
                 self._write(i, moment, reward, terminated, truncated)
-            except Exception as error:
+            except BaseException as error:
+                if not is_of_env(error):
+                    raise
                 self._handle_fault(i, error)
                 reward[i], terminated[i], truncated[i] = 0, False, self._is_in[i] | terminated[i] | truncated[i]
                 self._active[i] = self._is_in[i] = False
@@ -179,7 +182,9 @@ class PettingZooVectorEnv(VectorEnv[Any, Any, Any]):
                     self._renew(i)
                 self._is_in[i] = False
                 self._write(i, self._games[i].reset(seed), reward, terminated, truncated)
-            except Exception as error:
+            except BaseException as error:
+                if not is_of_env(error):
+                    raise
                 self._handle_fault(i, error)
                 seed = None if seed is None else (seed + 1) % 2**32  # the same seed would probably fail again
             else:
@@ -207,7 +212,7 @@ class PettingZooVectorEnv(VectorEnv[Any, Any, Any]):
         if not self._is_in[i].any():
             self._faults[i] = 0
 
-    def _handle_fault(self, i: int, error: Exception) -> None:
+    def _handle_fault(self, i: int, error: BaseException) -> None:
         self._is_broken[i] = True
         self._faults[i] += 1
         if self._faults[i] > self.max_faults:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 from typing import Any
@@ -54,8 +55,17 @@ class Draws(Env):
 
 
 class Raises(Env):
+    def __init__(self, error: BaseException, method: str = "reset") -> None:
+        super().__init__()
+        self.error, self.method = error, method
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        raise OSError("the simulator is busy")
+        if self.method == "reset":
+            raise self.error
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        raise self.error
 
 
 KEYS = gym.spaces.Dict({"a": gym.spaces.Box(-1, 1, (3,)), "b": gym.spaces.Discrete(2)})
@@ -132,8 +142,10 @@ def test_values_that_can_be_used_are_accepted(kwargs: Any) -> None:
     make_vector_env(Env, env_kwargs=kwargs, check_api=True).close()
 
 
-def test_an_exception_of_the_env_is_left_to_the_run() -> None:
-    make_vector_env(Raises, check_api=True).close()
+@pytest.mark.parametrize("method", ["reset", "step"])
+@pytest.mark.parametrize("error", [OSError("the simulator is busy"), asyncio.CancelledError(), SystemExit(0)])
+def test_an_exception_of_the_env_is_left_to_the_run(error: BaseException, method: str) -> None:
+    make_vector_env(Raises, env_kwargs={"error": error, "method": method}, check_api=True).close()
 
 
 def test_the_check_draws_no_random_numbers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import re
 from collections.abc import Callable
@@ -58,6 +59,8 @@ class FaultyGame(RelayGame):
             raise OSError("worn out")
         if self.at == "step" and self.fault == "raise" and len(self.moves) == 2:
             raise OSError("lost the connection")
+        if self.at == "step" and self.fault == "cancel" and len(self.moves) == 2:
+            raise asyncio.CancelledError("by its server")
 
     def last(self) -> Any:
         obs, reward, *flags = super().last()
@@ -419,6 +422,7 @@ def test_same_seed_gives_the_same_game() -> None:
     ("fault", "says"),
     [
         ("raise", "OSError: lost the connection"),
+        ("cancel", "CancelledError: by its server"),
         ("observation", "FloatingPointError: the observation is not finite"),
         ("reward", "FloatingPointError: the reward is not finite"),
     ],
