@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -211,6 +212,12 @@ def resolve(config_class: type[ConfigT], cfg: ConfigLike[ConfigT], path: str = "
     raise TypeError(f"cfg must be a {config_class.__name__}, a mapping or None, got {type(cfg).__name__}: {cfg!r}")
 
 
+@functools.cache
+def type_hints(config_class: type) -> dict[str, Any]:
+    """Return the types of a config class's fields; annotations are strings, which take long to evaluate."""
+    return typing.get_type_hints(config_class)
+
+
 def without_defaults(section: Mapping[str, Any], kept: Iterable[str], classes: Iterable[type]) -> dict[str, Any]:
     """Return a section without the keys that hold the default of a config class.
 
@@ -257,7 +264,7 @@ def _from_mapping(config_class: type[ConfigT], mapping: Mapping[str, Any], path:
     for_section = getattr(config_class, "for_section", None)
     if for_section is not None:  # the section's ``type`` decides which keys it has
         config_class, mapping = for_section(mapping, path)
-    hints = typing.get_type_hints(config_class)
+    hints = type_hints(config_class)
     defaults = config_class()
     fields = {field.name for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}

@@ -5,12 +5,11 @@ This module is below policies and reward models: a policy finds its reward model
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from lightning_ding.config import require, require_type, to_dict, without_defaults
+from lightning_ding.config import require, require_type, to_dict, type_hints, without_defaults
 from lightning_ding.registry import REWARD_MODEL_REGISTRY, import_modules
 
 
@@ -62,7 +61,7 @@ class RewardModelConfig:
         shared = {one.name for one in fields(RewardModelConfig)}
         selection = {"type": cls.type, "import_names": (), **section}
         for key in ("type", "import_names"):
-            require_type(f"{path}{key}", selection[key], typing.get_type_hints(cls)[key])
+            require_type(f"{path}{key}", selection[key], type_hints(cls)[key])
         if selection["type"] is None and section.keys() <= shared:
             return RewardModelConfig, section
         import_modules(selection["import_names"])

@@ -7,12 +7,11 @@ the evaluators is in ``worker/evaluator/config.py``, and the keys that only one 
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
-from lightning_ding.config import moved, require, require_type, without_defaults
+from lightning_ding.config import moved, require, require_type, type_hints, without_defaults
 from lightning_ding.registry import BUFFER_REGISTRY, import_modules
 
 
@@ -92,7 +91,7 @@ class ReplayBufferConfig:
             return cls, section
         selection = {"type": cls.type, "import_names": (), **section}
         for key in ("type", "import_names"):
-            require_type(f"{path}{key}", selection[key], typing.get_type_hints(cls)[key])
+            require_type(f"{path}{key}", selection[key], type_hints(cls)[key])
         import_modules(selection["import_names"])
         name = selection["type"]
         buffer: Any = BUFFER_REGISTRY.get(name) if name in BUFFER_REGISTRY else None
