@@ -35,7 +35,7 @@ from tests.algorithms.table import (
     with_first_step,
 )
 
-BATCHES, BATCH_SIZE, ENVS, STEPS = 3, 16, 4, 6
+BATCHES, BATCH_SIZE, ENVS, STEPS = 2, 16, 4, 6
 CLIP = 0.05  # norm of a gradient that is clipped
 DISCRETE: dict[str, Any] = {"obs_shape": 4, "action_shape": 2}
 ACTOR = {**DISCRETE, "action_space": "discrete"}

@@ -31,7 +31,7 @@ def check(seen: list[dict[str, Any]], kills: int) -> None:
 
 
 def test_run_killed_while_saving_leaves_a_complete_checkpoint_and_can_be_resumed(tmp_path: Path) -> None:
-    check(seen_after_kills(tmp_path, 8, 120), 8)
+    check(seen_after_kills(tmp_path, 4, 120), 4)
 
 
 @pytest.mark.slow
