@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -212,10 +211,14 @@ def resolve(config_class: type[ConfigT], cfg: ConfigLike[ConfigT], path: str = "
     raise TypeError(f"cfg must be a {config_class.__name__}, a mapping or None, got {type(cfg).__name__}: {cfg!r}")
 
 
-@functools.cache
 def type_hints(config_class: type) -> dict[str, Any]:
     """Return the types of a config class's fields; annotations are strings, which take long to evaluate."""
-    return typing.get_type_hints(config_class)
+    if config_class not in _HINTS:
+        _HINTS[config_class] = typing.get_type_hints(config_class)
+    return _HINTS[config_class]
+
+
+_HINTS: dict[type, dict[str, Any]] = {}  # of every class so far
 
 
 def without_defaults(section: Mapping[str, Any], kept: Iterable[str], classes: Iterable[type]) -> dict[str, Any]:
