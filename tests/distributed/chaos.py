@@ -14,13 +14,15 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,10 @@ FULL = (1.0, 5.0)  # seconds for which no process can write files
 DELAYS = (0.01, 0.3)  # seconds by which the network delays all that is sent
 SLOW = (2.0, 6.0)  # seconds for which the network is slow
 START_TIMEOUT = 600.0
+LINK = ("tbf", "rate", "4mbit", "burst", "128kb", "latency", "2s")
+"""Limit of a slow link, which delays what is sent beyond a burst: a token bucket of ``tc``."""
+OWN_NETWORK = "LIGHTNING_DING_OWN_NETWORK"
+"""Environment variable of a process in a separate network, whose loopback interface it may limit."""
 SETTLING = 10.0  # seconds without faults before the end, in which every role starts again
 LEAVING = 30.0  # seconds for the last processes to end after the command of the run
 VARIABLE = "CHAOS"  # of the environment of all processes of the run; its value is the folder
@@ -136,6 +142,7 @@ class Chaos:
         self._faults: list[Callable[[], None]] = [self._kill, self._kill, self._stop, self._fill_disk]
         if transport == "flask_fs":
             self._network.start()
+        if transport == "flask_fs" or OWN_NETWORK in os.environ:
             self._faults.append(self._slow_down)
 
     def run(self, seconds: float) -> dict[str, Any]:
@@ -219,8 +226,12 @@ class Chaos:
                 time.sleep(self._random.uniform(*FULL))
 
     def _slow_down(self) -> None:
-        self._network.delay = self._random.uniform(*DELAYS)
         self.done["slow network"] += 1
+        if self.transport == "ray":
+            with slow_link():
+                time.sleep(self._random.uniform(*SLOW))
+            return
+        self._network.delay = self._random.uniform(*DELAYS)
         time.sleep(self._random.uniform(*SLOW))
         self._network.delay = 0.0
 
@@ -246,6 +257,25 @@ def check_rows(folder: Path) -> dict[str, int]:
     return {"acknowledged": len(told), "kept": len(found), "taken": len(steps)}
 
 
+@contextmanager
+def slow_link() -> Iterator[None]:
+    """Limit the rate of the loopback interface."""
+    subprocess.run(["tc", "qdisc", "add", "dev", "lo", "root", *LINK], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["tc", "qdisc", "del", "dev", "lo", "root"], check=True)
+
+
+def enter_own_network() -> None:
+    """Start this program again in a separate network, where that is possible: by root, with util-linux and iproute2."""
+    if OWN_NETWORK in os.environ or os.geteuid() or not all(map(shutil.which, ("unshare", "ip", "tc"))):
+        return
+    os.environ[OWN_NETWORK] = "1"
+    start = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable, "-m"]
+    os.execvp("unshare", [*start, "tests.distributed.chaos", *sys.argv[1:]])
+
+
 def main() -> None:
     """Run with faults, and print what happened as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -254,6 +284,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=10.0)
     options = parser.parse_args()
+    if options.transport == "ray":
+        enter_own_network()
     options.folder.mkdir(parents=True)
     chaos = Chaos(options.folder, options.transport, options.seed)
     print(json.dumps({**vars(options), "folder": "", **chaos.run(60 * options.minutes)}))

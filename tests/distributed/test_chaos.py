@@ -24,6 +24,7 @@ from tests.distributed.chaos import Chaos
 from tests.distributed.witness_env import CARTPOLE_ENV, ENV, numbers, taken
 from tests.entry import runs
 
+MINUTES = float(os.environ.get("CHAOS_MINUTES", "2"))  # of faults at random
 ROLES = ("collector", "collector", "learner", "coordinator")  # as many as there are of each
 CARTPOLE: dict[str, Any] = {
     "policy": {
@@ -148,6 +149,23 @@ def test_cartpole_is_learned_while_a_process_dies_every_five_seconds(tmp_path: P
 @pytest.mark.parametrize("seed", range(3))
 def test_run_with_faults_at_random_keeps_each_step_once_and_reaches_its_return(seed: int, tmp_path: Path) -> None:
     """SIGKILL, SIGSTOP, a slow network and a full disk, for ``CHAOS_MINUTES``."""
-    found = Chaos(tmp_path, "flask_fs", seed).run(60 * float(os.environ.get("CHAOS_MINUTES", "2")))
+    found = Chaos(tmp_path, "flask_fs", seed).run(60 * MINUTES)
+    sys.stderr.write(f"{json.dumps(found)}\n")
+    assert sum(found["faults"].values()) >= 5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("seed", range(3))
+def test_run_on_ray_with_faults_at_random_keeps_each_step_once_and_reaches_its_return(
+    seed: int, tmp_path: Path
+) -> None:
+    """The same over Ray, in a separate network whose link is slow at times, where that is possible."""
+    pytest.importorskip("ray")
+    command = [sys.executable, "-m", "tests.distributed.chaos", str(tmp_path / "run"), "--transport", "ray"]
+    options = ["--seed", str(seed), "--minutes", str(MINUTES)]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-5000:]
+    found = json.loads(done.stdout.splitlines()[-1])
     sys.stderr.write(f"{json.dumps(found)}\n")
     assert sum(found["faults"].values()) >= 5
