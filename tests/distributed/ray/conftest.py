@@ -1,4 +1,4 @@
-"""One Ray for all tests of this folder, and an actor in the coordinator's place."""
+"""One Ray for the tests of this folder that follow each other, and an actor in the coordinator's place; Ray costs time while idle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lightning_ding.distributed.ray import coordinator_class
 from tests.distributed.ray.stand_in import StandIn
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def ray() -> Iterator[Any]:
     """Return the module, connected to a small Ray on this machine."""
     module = pytest.importorskip("ray")
@@ -29,19 +29,19 @@ def ray() -> Iterator[Any]:
     module.shutdown()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def namespace() -> str:
     """Return a namespace for the actors of these tests."""
     return f"tests-{uuid.uuid4().hex[:8]}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of the actor in the coordinator's place."""
     return tmp_path_factory.mktemp("coordinator")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stand_in(ray: Any, namespace: str, folder: Path) -> Iterator[Any]:
     """Return an actor called "coordinator", which Ray restarts when it dies."""
     actor = coordinator_class(StandIn, namespace, num_cpus=1, max_restarts=-1).remote(folder)
