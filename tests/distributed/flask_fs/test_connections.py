@@ -67,10 +67,12 @@ def test_requests_do_not_look_at_idle_connections(monkeypatch: pytest.MonkeyPatc
     with serving() as server, requests.Session() as session:
         idle = [connect(server) for _ in range(50)]
         assert ask(server, session) == 200
-        before = sum(looks.values())
+        before = looks.copy()
         for _ in range(20):
             assert ask(server, session) == 200
-        assert sum(looks.values()) - before <= 20 * 4
+        (asking,) = (looks - before).keys()  # how often depends on the threads
+        assert len(before) == 51
+        assert looks[asking] >= before[asking] + 20
         for connection in idle:
             connection.close()
 

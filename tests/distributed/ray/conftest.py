@@ -1,4 +1,7 @@
-"""One Ray for the tests of this folder that follow each other, and an actor in the coordinator's place; Ray costs time while idle."""
+"""One Ray for the tests of this folder that follow each other, and an actor in the coordinator's place.
+
+Ray uses a tenth of a core while it is idle, so it is stopped after these tests.
+"""
 
 from __future__ import annotations
 
@@ -45,5 +48,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stand_in(ray: Any, namespace: str, folder: Path) -> Iterator[Any]:
     """Return an actor called "coordinator", which Ray restarts when it dies."""
     actor = coordinator_class(StandIn, namespace, num_cpus=1, max_restarts=-1).remote(folder)
+    ray.get(actor.__ray_ready__.remote(), timeout=250)  # a busy machine needs long to start its process
     yield actor
     ray.kill(actor)
