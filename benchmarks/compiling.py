@@ -1,4 +1,4 @@
-"""What compiling updates costs and saves, for the recipe of each algorithm that collects its own data.
+"""Measure what compiling updates costs and saves, for the recipe of each algorithm that collects its own data.
 
     python -m benchmarks.compiling      # writes docs/results/compiling.json
 

@@ -95,7 +95,7 @@ def plot(points: dict[str, dict[str, Any]], file: Path) -> None:
 
 
 def main() -> None:
-    """Print the table, and write it with every turn to a JSON file, and a figure beside it."""
+    """Print the table, and write it with every turn to a JSON file, and draw a figure next to it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=AXES, default=list(AXES), help="numbers to change")
     parser.add_argument("--repeats", type=int, default=3, help="number of turns")

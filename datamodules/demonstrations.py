@@ -35,14 +35,14 @@ those of the replay buffer."""
 
 
 class Demonstrations:
-    """The transitions of a data set in a buffer of their own, which nothing leaves.
+    """The transitions of a data set in a separate buffer, which nothing leaves.
 
     Args:
         dataset: The transitions.
         share: Share of a minibatch that is drawn from them, in (0, 1); at least one transition, and not all.
         config: Config of the replay buffer; this buffer has the same type and priorities.
         seed: Seed of the draws.
-        action_start: What discrete actions count from in the data set, unless it counts them from 0.
+        action_start: Smallest discrete action of the data set, unless it is 0.
         imitation_reward: Whether each step has a reward of 1, in place of that in the data set.
     """
 

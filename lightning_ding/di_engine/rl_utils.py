@@ -200,7 +200,7 @@ class ppo_value_data(NamedTuple):  # noqa: N801
 
 
 class ppo_data(NamedTuple):  # noqa: N801
-    """What :class:`ppo_policy_data` and :class:`ppo_value_data` have."""
+    """The fields of :class:`ppo_policy_data` and :class:`ppo_value_data`."""
 
     logit_new: Any
     logit_old: Any

@@ -23,7 +23,7 @@ Wrapper = Callable[..., Any]
 
 
 class Named(NamedTuple):
-    """What a short name means."""
+    """Meaning of a short name."""
 
     single: Wrapper
     """Wrapper of an env; its other parameters are the arguments in a config."""

@@ -39,7 +39,7 @@ class TuneConfig:
     reports: int = 10
     """Times in a trial at which its newest evaluation is compared with those of other trials, >= 1."""
     metric: Literal["last", "best"] = "last"
-    """What is maximised: the mean return of the last evaluation, or of the best one."""
+    """Quantity to maximise: the mean return of the last evaluation, or of the best one."""
     seed: int = 0
     """Seed of the search, >= 0; the seeds of all trials are derived from it."""
     candidates: int = 3

@@ -1,4 +1,4 @@
-"""What a search leaves: a summary, plots, and the best settings as a config file."""
+"""The results of a search: a summary, plots, and the best settings as a config file."""
 
 from __future__ import annotations
 

@@ -200,9 +200,11 @@ def state_of(policy: Any, datamodule: Any) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return a state with tensors and arrays as lists, so that two can be compared with ``==``."""
-    if isinstance(value, (torch.Tensor, np.ndarray)):
-        return value.tolist()
+    """Return a state with the bytes of its tensors and arrays, so that two can be compared with ``==``."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().numpy()
+    if isinstance(value, np.ndarray):
+        return (value.shape, value.tobytes()) if value.dtype != object else value.tolist()
     if isinstance(value, dict):
         return {key: plain(below) for key, below in value.items()}
     return [plain(below) for below in value] if isinstance(value, (list, tuple)) else value

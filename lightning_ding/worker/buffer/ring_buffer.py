@@ -320,7 +320,7 @@ class RingBuffer(IBuffer):
 
         Args:
             batch: Nested arrays with leading axis K.
-            parts: What ``Schema.split_usual`` returned for the batch.
+            parts: Result of ``Schema.split_usual`` for the batch.
         """
         size = self._storage.push(batch, parts)
         self._pushed += size

@@ -92,7 +92,7 @@ class RingStorage:
 
         Args:
             data: Nested arrays with leading axis K. With ``env_id``, followers in the same env are recognised.
-            parts: What ``Schema.split_usual`` returned for them; None if it was not called.
+            parts: Result of ``Schema.split_usual`` for them; None if it was not called.
 
         Returns:
             K.

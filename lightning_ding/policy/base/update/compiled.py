@@ -40,7 +40,7 @@ class Differentiated(NamedTuple):
     norm: Tensor
     """Norm of the gradient of all parameters together, a scalar."""
     report: dict[str, Any]
-    """What the loss reports."""
+    """Values that the loss reports."""
 
 
 class Compiler:
