@@ -99,7 +99,7 @@ LARGEST_FORWARD = 4096  # rows of a forward pass over a whole round
 TARGET_OF = {"next_obs": "target_q", "obs": "target_q_tm1", "next_obs_1": "target_q_1"}
 """Name of the target network's output in a prepared round, for each of the observations that it may be computed for."""
 QConfigT = TypeVar("QConfigT", bound=QLearningConfig)
-ValuesAndMask = tuple[Tensor, "Tensor | None"]
+ValuesAndMask = tuple[Tensor, Tensor | None]
 
 
 class QLearningPolicy(ReplayPolicy[QConfigT]):

@@ -45,6 +45,8 @@ BARS = CARTPOLE | PENDULUM
 """The mean return of 20 greedy episodes that each recipe has to reach, see test_recipe_reaches_its_return."""
 DEMONSTRATED = ("sqil", "dqfd")
 """The recipes that take demonstrations."""
+FEW_UPDATES = {"dqfd.py": {"per_train_iter_k": 10}}
+"""Options for a short run of a recipe that makes many updates before it collects."""
 TWINS = {f"{name}.py": f"{name}_{'cartpole' if name in CARTPOLE else 'pendulum'}.yaml" for name in BARS}
 OFFLINE = {name: f"{name}_pendulum.yaml" for name in ("bc", "td3_bc", "iql", "awac", "cql")}
 OFFLINE |= {name: f"{name}_cartpole.yaml" for name in ("discrete_cql", "dt")}
@@ -150,7 +152,9 @@ def test_recipe_trains_and_ends_with_the_return_and_the_best_checkpoint(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [name, *arguments_of(name, tmp_path), "--max-env-step", "1"])  # one round
-    load(RECIPES / name).main()
+    recipe = load(RECIPES / name)
+    recipe.CONFIG["learn"].update(FEW_UPDATES.get(name, {}))
+    recipe.main()
     score, best = capsys.readouterr().out.strip().splitlines()[-2:]
     found = re.fullmatch(r"mean return of 20 greedy episodes: (-?\d+\.\d)", score)
     assert found is not None
@@ -165,6 +169,7 @@ def test_yaml_trains_from_the_command_line(name: str, tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     arguments_of(name, tmp_path)
     short = ["--data.max_env_step", "1", "--model.cfg.eval.evaluator.n_episode", "2"]
+    short += [f"--model.cfg.learn.{key}={value}" for key, value in FEW_UPDATES.get(name, {}).items()]
     main(["fit", "--config", str(RECIPES / "configs" / TWINS[name]), *short])
     (file,) = tmp_path.rglob("last.ckpt")
     assert file.parents[2].name == TWINS[name].removesuffix(".yaml")
