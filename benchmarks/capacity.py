@@ -24,6 +24,7 @@ import resource
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -31,6 +32,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
+import psutil
 
 from benchmarks.compare import provenance
 from benchmarks.crowd import STOP_TIMEOUT, Crowd, sizes, together
@@ -132,15 +134,27 @@ def measure(transport: str, collectors: int, period: float, seconds: float, tole
             fleet = Fleet(running, collectors, period, ROUND_EVERY if tolerance == UNLIMITED else 1.0)
             fleet.start()
             time.sleep(period + 5.0)
-            start = time.perf_counter()
+            start, before = time.perf_counter(), cpu_of_programs()
             time.sleep(seconds)
-            end = time.perf_counter()
+            end, after = time.perf_counter(), cpu_of_programs()
             samples = [one for one in running.samples() if start - 1 <= one["time"] <= end + 1]
             record = fleet.between(start, end)
             fleet.stop()
-            return summary(record, samples, end - start)
+            cores = {name: round(used / (end - start), 3) for name, used in (after - before).most_common(6)}
+            return {**summary(record, samples, end - start), "cores_of_programs": cores}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def cpu_of_programs() -> Counter[str]:
+    """Return the CPU seconds that each kind of program on this machine has used; simulated collectors are one kind."""
+    found: Counter[str] = Counter()
+    for process in psutil.process_iter(["cmdline", "cpu_times"]):
+        command, used = process.info["cmdline"], process.info["cpu_times"]
+        if command and used:
+            is_crowd = "--multiprocessing-fork" in command
+            found["collectors" if is_crowd else Path(command[0]).name.split()[0]] += used.user + used.system
+    return found
 
 
 def summary(record: Record, samples: Sequence[Sample], seconds: float) -> dict[str, Any]:

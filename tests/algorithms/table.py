@@ -200,11 +200,11 @@ def state_of(policy: Any, datamodule: Any) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return a state with the bytes of its tensors and arrays, so that two can be compared with ``==``."""
+    """Return a state with the bytes of its tensors and arrays as text, so that two can be compared with ``==``."""
     if isinstance(value, torch.Tensor):
         value = value.detach().numpy()
     if isinstance(value, np.ndarray):
-        return (value.shape, value.tobytes()) if value.dtype != object else value.tolist()
+        return (value.shape, value.tobytes().decode("latin1")) if value.dtype != object else value.tolist()
     if isinstance(value, dict):
         return {key: plain(below) for key, below in value.items()}
     return [plain(below) for below in value] if isinstance(value, (list, tuple)) else value
