@@ -1,4 +1,4 @@
-"""The common parts of policies with a recurrent network: the option ``model.core``, and the state of each env while acting.
+"""The parts of policies with a recurrent network: the option ``model.core``, and the state of each env while acting.
 
 A policy with memory keeps one table for collecting and one for evaluating. Their rows are envs. A row is zero before
 the first observation of an episode, so workers need not know about it: they call ``reset`` with the envs where an
