@@ -153,7 +153,8 @@ def cpu_of_programs() -> Counter[str]:
         command, used = process.info["cmdline"], process.info["cpu_times"]
         if command and used:
             is_crowd = "--multiprocessing-fork" in command
-            found["collectors" if is_crowd else Path(command[0]).name.split()[0]] += used.user + used.system
+            program = Path(command[0]).name.split()[0].split(".")[0]  # Ray appends the method to an actor's name
+            found["collectors" if is_crowd else program] += used.user + used.system
     return found
 
 
