@@ -84,7 +84,7 @@ class FileStore(Store):
             os.unlink(self._file(handle))
 
     @override
-    def move(self, handle: Any, file: Path) -> None:
+    def move(self, handle: Any, file: Path, block: Block | None = None) -> None:
         source = self._file(handle)
         try:
             if not stat.S_ISREG(os.lstat(source).st_mode):

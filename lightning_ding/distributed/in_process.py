@@ -62,8 +62,8 @@ class MemoryStore(Store):
             self._blocks.pop(_key(handle), None)
 
     @override
-    def move(self, handle: Any, file: Path) -> None:
-        write_block(file, *self.get(handle))
+    def move(self, handle: Any, file: Path, block: Block | None = None) -> None:
+        write_block(file, *(block or self.get(handle)))
         self.delete(handle)
 
 

@@ -109,8 +109,14 @@ class Store(ABC):
         """Delete a block; do nothing if there is none."""
 
     @abstractmethod
-    def move(self, handle: Any, file: Path) -> None:
-        """Move a block from the store into a safetensors file, which appears under its name when it is complete."""
+    def move(self, handle: Any, file: Path, block: Block | None = None) -> None:
+        """Move a block from the store into a safetensors file, which appears under its name when it is complete.
+
+        Args:
+            handle: Handle of the block.
+            file: New file.
+            block: The block as :meth:`get` returned it, so that a store that has to write it need not read it again.
+        """
 
 
 class Channel(ABC):

@@ -110,7 +110,7 @@ class Replay:
             if problem is not None:
                 raise problem
             rows = None if data is None else self.intake.read(data.tensors, entry)
-            self.journal.write(entry, lambda file: self._store.move(data_id, file))
+            self.journal.write(entry, lambda file: self._store.move(data_id, file, data))
             with self._lock:
                 self._apply_or_discard(entry, rows)
                 self._blocks.note()

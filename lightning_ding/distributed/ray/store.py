@@ -93,8 +93,8 @@ class RayStore(Store):
                 self._deleted.append(name)
 
     @override
-    def move(self, handle: Any, file: Path) -> None:
-        write_block(file, *self.get(handle))
+    def move(self, handle: Any, file: Path, block: Block | None = None) -> None:
+        write_block(file, *(block or self.get(handle)))
         self.delete(handle)
 
     # ------------------------------------------------------------------ references sent with a message

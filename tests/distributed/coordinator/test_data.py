@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -35,6 +36,14 @@ def test_an_accepted_block_is_in_the_buffer_and_counted(run: Run) -> None:
     assert run.rows()["reward"] == [0, 1, 2, 3]
     assert (run.counts.env_step, run.counts.episode, run.counts.sample) == (4, 2, 4)
     assert len(run.store) == 0
+
+
+def test_an_accepted_block_is_read_from_the_store_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, collector = both(run)
+    get = Mock(wraps=run.store.get)
+    monkeypatch.setattr(run.store, "get", get)
+    collector.send(transitions())
+    assert get.call_count == 1
 
 
 def test_a_message_that_comes_twice_counts_once(run: Run) -> None:
