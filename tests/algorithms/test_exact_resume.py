@@ -24,9 +24,12 @@ RANKS = pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.s
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     """Return a function that runs the script, once for each number of ranks, and returns what each rank wrote."""
     made: dict[int, dict[str, list[tuple[Report, Report]]]] = {}
+    started = {1: False, 2: False}
 
     def run(ranks: int) -> dict[str, list[tuple[Report, Report]]]:
         if ranks not in made:
+            assert not started[ranks], "the runs failed in a test before this one"
+            started[ranks] = True
             folder = tmp_path_factory.mktemp(f"exact_{ranks}")
             processes.run("-m", "tests.algorithms.exact_resume_script", folder, ranks, timeout=280)
             made[ranks] = {name: _read(folder / name, ranks) for name in ALGORITHMS}

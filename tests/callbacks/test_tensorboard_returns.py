@@ -62,7 +62,7 @@ def test_tab_of_hyper_parameters_has_those_of_policy_and_data(events: EventAccum
     assert plugin.plugin_name == "hparams"
     assert written["cfg/learn/batch_size"].number_value == 4
     assert written["env_id"].string_value == "CartPole-v1"
-    assert written["max_env_step"].number_value == 32
+    assert written["num_envs"].number_value == 2
 
 
 def test_callback_is_added_only_for_tensorboard(make_trainer: MakeTrainer, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ForwardRef, Literal, get_origin
 
 import gymnasium as gym
 import pytest
@@ -20,6 +20,7 @@ from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.entry.lightning_cli import main
 from lightning_ding.policy import DQNPolicy
+from lightning_ding.registry import POLICY_REGISTRY
 from tests.envs.own import SOURCE
 
 Config = dict[str, Any]
@@ -28,7 +29,7 @@ LOGGER = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"sa
 
 @pytest.fixture
 def settings(small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    """Go into an empty folder with a config file ``run.yaml``, and return what stands in it."""
+    """Go into an empty folder with a config file ``run.yaml``, and return its content."""
     monkeypatch.chdir(tmp_path)
     flags = {"accelerator": "cpu", "logger": LOGGER, "enable_progress_bar": False, "enable_model_summary": False}
     data = {"env_id": "CartPole-v1", "num_envs": 2, "max_env_step": 64}
@@ -167,6 +168,20 @@ def test_help_lists_every_field_with_its_meaning(capsys: pytest.CaptureFixture[s
     for name, meaning in asked:
         assert name in shown, f"{name} is not listed"
         assert plain(meaning) in shown[name], f"{name} does not say {meaning!r}"
+
+
+def quoted(alias: Any) -> bool:
+    """Return whether a type contains another one as text."""
+    arguments = () if get_origin(alias) is Literal else getattr(alias, "__args__", ())
+    return any(isinstance(one, str | ForwardRef) or quoted(one) for one in arguments)
+
+
+@pytest.mark.parametrize("name", POLICY_REGISTRY)
+def test_no_alias_next_to_a_config_contains_a_quoted_type(name: str) -> None:
+    """To find such a type, jsonargparse looks at every variable of every loaded module, for each class of a config."""
+    modules = {one.__module__ for one in POLICY_REGISTRY.get(name).config_class.__mro__}
+    aliases = {f"{module}.{key}": value for module in modules for key, value in vars(sys.modules[module]).items()}
+    assert [key for key, value in aliases.items() if key.startswith("lightning_ding") and quoted(value)] == []
 
 
 MISTAKES: list[tuple[str, Sequence[str], Config, str]] = [

@@ -1,4 +1,4 @@
-"""What PPO, A2C and REINFORCE have in common: options, with memory too, acting, advantages, minibatches, step sizes."""
+"""The common behaviour of PPO, A2C and REINFORCE: options, memory, acting, advantages, minibatches, step sizes."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.coordinator.sample_ratio import SampleRatio
 from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.distributed.flask_fs.auth import read_token
+from lightning_ding.distributed.transport import Block
 from tests.distributed.coordinator.coordinating import Run, Worker, both, config, transitions
 
 WORKERS = 16
@@ -87,11 +88,11 @@ def test_entries_of_two_collectors_are_written_at_the_same_time_and_kept_in_both
     first.take(), second.take()
     move, both_write, second_is_in = run.store.move, threading.Barrier(2, timeout=20), threading.Event()
 
-    def move_slowly(handle: Any, file: Path) -> None:
+    def move_slowly(handle: Any, file: Path, block: Block | None) -> None:
         both_write.wait()  # breaks unless both threads come here
         if file.name.startswith("000000000001"):
             assert second_is_in.wait(20)
-        move(handle, file)
+        move(handle, file, block)
 
     monkeypatch.setattr(run.store, "move", move_slowly)
 
@@ -120,10 +121,10 @@ def test_snapshot_waits_for_entries_that_are_being_written(tmp_path: Path, monke
     collector.send(transitions())
     move, began, may_move = run.store.move, threading.Event(), threading.Event()
 
-    def move_late(handle: Any, file: Path) -> None:
+    def move_late(handle: Any, file: Path, block: Block | None) -> None:
         began.set()
         assert may_move.wait(20)
-        move(handle, file)
+        move(handle, file, block)
 
     monkeypatch.setattr(run.store, "move", move_late)
     sender = threading.Thread(target=lambda: collector.send(transitions(first=4)), daemon=True)

@@ -120,7 +120,7 @@ def test_flood_of_wrong_tokens_writes_few_lines_to_the_log(caplog: pytest.LogCap
 
 
 def test_workers_are_answered_during_a_flood_of_wrong_tokens() -> None:
-    """How long a worker waits is counted in wrong tokens that are refused meanwhile, because machines differ."""
+    """A worker's wait is counted in wrong tokens that are refused during it, because machines differ in speed."""
     is_over, refused, waited = threading.Event(), Counter[int](), []
 
     def flood(client: int) -> None:
