@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.capacity import Fleet, is_served
+from benchmarks.capacity import Fleet, cpu_of_programs, is_served
 from benchmarks.crowd import sizes
 from benchmarks.measured_coordinator import DiskMeter
 from benchmarks.simulated import ROWS, PlainChannel, put_block
@@ -70,6 +71,28 @@ def test_collectors_are_shared_out_to_processes() -> None:
     assert sizes(1) == [1]
     assert sizes(250) == [100, 100, 50]
     assert sum(sizes(1000)) == 1000
+
+
+class Program:
+    """A process as psutil lists it."""
+
+    def __init__(self, command: list[str] | None, seconds: float | None) -> None:
+        used = None if seconds is None else SimpleNamespace(user=seconds, system=0.5)
+        self.info = {"cmdline": command, "cpu_times": used}
+
+
+def test_cpu_time_is_added_up_by_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = [
+        Program(["/usr/bin/python3.11", "-m", "benchmarks.capacity"], 1.0),
+        Program(["/usr/bin/python3.11", "-c", "spawn_main()", "--multiprocessing-fork"], 2.0),
+        Program(["/opt/bin/python3.11", "-c", "spawn_main()", "--multiprocessing-fork"], 3.0),
+        Program(["ray::MeasuredActor"], 4.0),
+        Program(["ray::MeasuredActor.handle"], 5.0),
+        Program([], 6.0),  # a thread of the kernel
+        Program(["ended"], None),
+    ]
+    monkeypatch.setattr("psutil.process_iter", lambda _: programs)
+    assert cpu_of_programs() == {"python3": 1.5, "collectors": 6.0, "ray::MeasuredActor": 10.0}
 
 
 def test_samples_have_the_sizes_of_folder_and_journal_that_were_measured_last(tmp_path: Path) -> None:

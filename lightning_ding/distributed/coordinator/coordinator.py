@@ -86,7 +86,9 @@ class Coordinator(WorkerEndpoint, DirectCalls):
         section = self.config.system.coordinator
         self._threads = [
             Periodic("leases", min(0.5, section.lease / SWEEPS), self.sweep, self.give_up),
-            Periodic("snapshots", section.snapshot_interval, self.save, self.give_up),
+            Periodic(
+                "snapshots", section.snapshot_interval, self.run.save, self.give_up, self.run.delete_saved_entries
+            ),
             Periodic("forgotten data", section.lease, self.run.delete_unannounced, self.give_up),
         ]
         self._methods: dict[str, Callable[[Message], Message]] = {
@@ -195,8 +197,9 @@ class Coordinator(WorkerEndpoint, DirectCalls):
         self.run.commit()
 
     def save(self) -> None:
-        """Write buffers and tasks to the disk."""
+        """Write buffers and tasks to the disk, and empty the journals."""
         self.run.save()
+        self.run.delete_saved_entries()
 
     def give_up(self, why: str) -> None:
         """End the run with an error."""
@@ -264,15 +267,23 @@ class Periodic:
         seconds: Seconds between two calls, > 0.
         function: Function to call.
         on_error: Function that is called with the description of an error.
+        afterwards: Function that is called after each call of ``function``. Its time does not make the calls rarer,
+            because its work would only add up.
     """
 
     def __init__(
-        self, name: str, seconds: float, function: Callable[[], None], on_error: Callable[[str], None]
+        self,
+        name: str,
+        seconds: float,
+        function: Callable[[], None],
+        on_error: Callable[[str], None],
+        afterwards: Callable[[], None] = lambda: None,
     ) -> None:
         self._name = name
         self._seconds = seconds
         self._function = function
         self._on_error = on_error
+        self._afterwards = afterwards
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -290,12 +301,19 @@ class Periodic:
         pause = self._seconds
         while not self._stopping.wait(pause):
             began = time.monotonic()
-            try:
-                self._function()
-            except OSError as error:
-                logger.error("%s: %s; trying again later", self._name, error)
-            except Exception as error:
-                logger.exception("%s failed", self._name)
-                self._on_error(f"{self._name} failed: {error!r}")
-                return
+            goes_on = self._call(self._function)
             pause = max(self._seconds, (time.monotonic() - began) / LARGEST_SHARE)
+            if not (goes_on and self._call(self._afterwards)):
+                return
+
+    def _call(self, function: Callable[[], None]) -> bool:
+        """Call a function, and return whether the thread goes on."""
+        try:
+            function()
+        except OSError as error:
+            logger.error("%s: %s; trying again later", self._name, error)
+        except Exception as error:
+            logger.exception("%s failed", self._name)
+            self._on_error(f"{self._name} failed: {error!r}")
+            return False
+        return True

@@ -200,7 +200,7 @@ class Replay:
     # ------------------------------------------------------------------ snapshots
 
     def snapshot(self, over: set[str]) -> None:
-        """Write buffer and counts, and empty the journal, if anything has changed.
+        """Write buffer and counts, if anything has changed; the journal's entries are then of no more use.
 
         Args:
             over: Ids of attempts that have ended.
@@ -213,7 +213,14 @@ class Replay:
             if saved_at is not None:
                 self.journal.publish_snapshot()  # messages are accepted while the disk takes its time
                 self._saved_at = saved_at
-                self.journal.delete_until(saved_at[0])
+
+    def delete_saved_entries(self) -> None:
+        """Delete the journal's entries that the newest snapshot contains.
+
+        Raises:
+            OSError: If a file cannot be deleted.
+        """
+        self.journal.delete_until(self._saved_at[0])
 
     def _write_snapshot(self, over: set[str]) -> tuple[int, int] | None:
         """Write a snapshot that no entry is missing in; return its counts, or None if nothing has changed."""

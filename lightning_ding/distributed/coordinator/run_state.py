@@ -184,6 +184,17 @@ class RunState:
         self.changed()
         self.commit()
 
+    def delete_saved_entries(self) -> None:
+        """Delete the entries of the journals that snapshots contain.
+
+        Raises:
+            OSError: If a file cannot be deleted.
+        """
+        with self.lock:
+            replays = list(self.replays.values())
+        for replay in replays:
+            replay.delete_saved_entries()
+
     def status(self) -> dict[str, Any]:
         """Return the progress of the run as builtins."""
         with self.lock:

@@ -2,8 +2,9 @@
 
 A handle is ``{"kind", "name"}``, made of builtins like the rest of a message. The reference to its object is sent along
 with the message. Ray keeps an object while a process holds a reference to it and the process that put it is alive.
-Therefore each process has a table of references. The coordinator stores weights again from its process, and writes them
-to a file, because they are still needed after their learner has ended.
+Therefore each process has a table of references. A small block is sent along itself, because an object costs more: its
+bytes go through the object store, and its owner is told of each process that holds it. The coordinator stores weights
+again from its process, and writes them to a file, because they are still needed after their learner has ended.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from lightning_ding.distributed.transport import KINDS, Block, Kind, Refusal, St
 logger = logging.getLogger(__name__)
 
 FETCH_TIMEOUT = 60.0  # seconds for a block from another machine
+SMALL = 65_536
+"""Bytes of the largest block that is sent with the message; Ray puts what is over 100 kB into the object store."""
 KEPT: dict[str, int] = {"data": 1024, "batch": 64, "priority": 32, "policy": 4}
 """Number of blocks of each kind that a process holds; the oldest one is released when there are more.
 
@@ -35,7 +38,7 @@ There are more places for data than collectors, each of which sends one block at
 
 
 Refs = dict[str, list[Any]]
-"""References by the names of their handles; each is in a list, so that Ray does not replace it by its object."""
+"""References, or small blocks, by the names of their handles; in lists, so that Ray replaces none by its object."""
 
 
 class RayStore(Store):
@@ -73,12 +76,7 @@ class RayStore(Store):
         ref = self._refs[kind].get(name)
         if ref is None:
             return self._read(handle)
-        errors = self._ray.exceptions
-        try:
-            value = self._ray.get(ref, timeout=FETCH_TIMEOUT)
-        except (errors.ObjectLostError, errors.GetTimeoutError, errors.RaySystemError) as error:
-            self.release([name])
-            raise Refusal(404, f"the {kind} block {name} is lost: {type(error).__name__}") from error
+        value = self._fetch(kind, name, ref) if isinstance(ref, self._ray.ObjectRef) else ref
         return unpack(kind, name, value, self._max_bytes)
 
     @override
@@ -170,12 +168,24 @@ class RayStore(Store):
         self._share(handle, tensors, metadata)
 
     def _share(self, handle: Mapping[str, str], tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
+        value = pack(handle["kind"], flatten(tensors), metadata)
+        if _bytes_of(value["data"]) <= SMALL:
+            self._hold(handle, {**value, "data": {name: array.copy() for name, array in value["data"].items()}})
+            return
         errors = self._ray.exceptions
         try:
-            ref = self._ray.put(pack(handle["kind"], flatten(tensors), metadata))
+            ref = self._ray.put(value)
         except (errors.ObjectStoreFullError, errors.OutOfDiskError) as error:
             raise OSError(f"Ray has no space for a {handle['kind']} block: {error}") from error
         self._hold(handle, ref)
+
+    def _fetch(self, kind: str, name: str, ref: Any) -> Any:
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(ref, timeout=FETCH_TIMEOUT)
+        except (errors.ObjectLostError, errors.GetTimeoutError, errors.RaySystemError) as error:
+            self.release([name])
+            raise Refusal(404, f"the {kind} block {name} is lost: {type(error).__name__}") from error
 
     def _keep_adopted(self, handle: Mapping[str, str]) -> None:
         try:
@@ -255,7 +265,7 @@ def unpack(kind: str, name: str, value: Any, max_bytes: int) -> Block:
     if not isinstance(value, dict) or value.keys() != PARTS or value["kind"] != kind:
         raise Refusal(422, f"the object of {name} is not a {kind} block")
     form, data = value["form"], value["data"]
-    size = sum(array.nbytes for array in data.values())
+    size = _bytes_of(data)
     if size > max_bytes:
         raise Refusal(413, f"the {kind} block {name} has {size} bytes, more than {max_bytes}")
     if form.keys() != data.keys():
@@ -264,6 +274,10 @@ def unpack(kind: str, name: str, value: Any, max_bytes: int) -> Block:
         return Block(unflatten({part: _tensor(part, form[part], data[part]) for part in form}), value["metadata"])
     except (RuntimeError, TypeError, ValueError) as error:
         raise Refusal(422, f"the {kind} block {name} is invalid: {error}") from error
+
+
+def _bytes_of(data: Mapping[str, Any]) -> int:
+    return sum(array.nbytes for array in data.values())
 
 
 def _tensor(name: str, form: tuple[str, tuple[int, ...]], array: Any) -> torch.Tensor:

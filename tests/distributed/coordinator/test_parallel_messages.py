@@ -166,7 +166,7 @@ def test_data_are_accepted_while_a_slow_disk_syncs_a_snapshot_and_deletes_its_en
 
     monkeypatch.setattr("lightning_ding.distributed.coordinator.journal.sync_tree", send_meanwhile)
     monkeypatch.setattr(run.replay.journal, "delete_until", delete_slowly)
-    run.replay.snapshot(set())
+    run.coordinator.save()
     assert (sent, run.replay.journal.depth) == (2, 2)
     run.restart()
     assert sorted(run.rows()["reward"]) == list(range(12))

@@ -132,3 +132,20 @@ def test_a_full_disk_is_tried_again() -> None:
     until(lambda: len(calls) >= 3)
     thread.stop()
     assert told == []
+
+
+def test_only_the_time_of_the_function_makes_its_calls_rarer() -> None:
+    """Files that a snapshot made useless pile up until they are deleted, so rarer snapshots would not save that time."""
+    calls: list[str] = []
+
+    def delete() -> None:
+        calls.append("delete")
+        time.sleep(0.2)
+
+    thread = Periodic("saving", 0.01, lambda: calls.append("save"), calls.append, delete)
+    began = time.monotonic()
+    thread.start()
+    until(lambda: len(calls) >= 6)
+    assert time.monotonic() - began < 4.0  # a pause that counted the 0.2 s would alone be 4 s
+    assert calls[:6] == ["save", "delete"] * 3
+    thread.stop()

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from lightning_ding.distributed.block_files import read_block
-from lightning_ding.distributed.ray.store import KEPT, RayStore, pack
+from lightning_ding.distributed.ray.store import KEPT, SMALL, RayStore, pack
 from lightning_ding.distributed.transport import Refusal
 
 NAME = "0" * 32
+SIZES = pytest.mark.parametrize("size", [pytest.param(8, id="small"), pytest.param(SMALL, id="large")])
 
 
 @pytest.fixture
@@ -20,13 +21,15 @@ def store(ray: Any) -> RayStore:
     return RayStore()
 
 
-def test_block_comes_back_with_its_values_forms_and_metadata(store: RayStore) -> None:
+@SIZES
+def test_block_comes_back_with_its_values_forms_and_metadata(store: RayStore, size: int) -> None:
     tensors = {
         "obs": {"image": np.arange(6, dtype=np.uint8).reshape(2, 3), "speed": torch.tensor([0.5, -1.0])},
         "half": torch.tensor([[1.5]], dtype=torch.bfloat16),
         "is_last": torch.tensor([True, False]),
         "number": torch.tensor(7),
         "nothing": torch.zeros(0, 4),
+        "more": torch.arange(size) % 128,
     }
 
     block = store.get(store.put("data", tensors, {"by": "test"}))
@@ -40,16 +43,26 @@ def test_block_comes_back_with_its_values_forms_and_metadata(store: RayStore) ->
     assert block.tensors["nothing"].shape == (0, 4)
     assert block.tensors["half"].dtype == torch.bfloat16
     assert block.tensors["half"].tolist() == [[1.5]]
+    assert block.tensors["more"].tolist() == [i % 128 for i in range(size)]
 
 
-def test_writing_into_a_block_does_not_change_it_for_others(store: RayStore) -> None:
-    source = torch.zeros(3)
+@SIZES
+def test_writing_into_a_block_does_not_change_it_for_others(store: RayStore, size: int) -> None:
+    source = torch.zeros(size)
     handle = store.put("batch", {"x": source})
 
     source += 1
     store.get(handle).tensors["x"].add_(2)
 
-    assert store.get(handle).tensors["x"].tolist() == [0, 0, 0]
+    assert store.get(handle).tensors["x"].sum() == 0
+
+
+def test_only_blocks_over_the_size_are_objects_of_ray(ray: Any, store: RayStore) -> None:
+    for size, is_object in ((SMALL, False), (SMALL + 1, True)):
+        tensors = {"x": torch.zeros(SMALL // 4), "y": {"z": torch.zeros(size - SMALL, dtype=torch.uint8)}}
+        handle = store.put("data", tensors)
+        ((sent,),) = store.refs_of({"data_id": handle}).values()
+        assert isinstance(sent, ray.ObjectRef) == is_object
 
 
 def test_part_of_a_tensor_is_put_without_the_rest(store: RayStore) -> None:
@@ -138,12 +151,13 @@ def _broken(**changes: Any) -> dict[str, Any]:
         (_broken(form={"x/": ("float32", (2,))}, data={"x/": np.zeros(8, np.uint8)}), "is invalid"),
     ],
 )
-def test_object_of_another_form_is_refused(ray: Any, store: RayStore, value: Any, reason: str) -> None:
+def test_object_of_another_form_is_refused(ray: Any, value: Any, reason: str) -> None:
     handle = {"kind": "data", "name": NAME}
-    store.adopt({"data_id": handle}, {NAME: [ray.put(value)]})
-
-    with pytest.raises(Refusal, match=f"422: .*{reason}"):
-        store.get(handle)
+    for sent in (ray.put(value), value):
+        store = RayStore()
+        store.adopt({"data_id": handle}, {NAME: [sent]})
+        with pytest.raises(Refusal, match=f"422: .*{reason}"):
+            store.get(handle)
 
 
 def test_too_large_block_is_refused(ray: Any) -> None:
