@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load
+from safetensors.torch import load, save
 from torch import Tensor
 
 from lightning_ding import nested
@@ -87,7 +87,34 @@ def read_block(file: Path | str, max_bytes: int) -> Block:
         Refusal: If there is no file (404), it is not a regular file (403), too large (413), or not a complete block
             (422).
     """
-    content = _read(file, max_bytes)
+    return block_of(_read(file, max_bytes), os.path.basename(file))
+
+
+def bytes_of(flat: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """Return the content of the file that ``write_block`` writes for tensors, given as ``flatten`` returns them."""
+    return bytes(save(_own_memory(flat), dict(metadata)))
+
+
+def write_bytes(file: Path, content: bytes) -> None:
+    """Write the content of a block into a file, which appears when it is complete.
+
+    Raises:
+        OSError: If there is no space or writing fails; then the file does not exist, or is the old one.
+    """
+    with replacing(file) as temporary:
+        temporary.write_bytes(content)
+
+
+def block_of(content: bytes, name: str) -> Block:
+    """Return the block that ``bytes_of`` has made into ``content``, with sorted keys.
+
+    Args:
+        content: Content of a file.
+        name: Name for the error.
+
+    Raises:
+        Refusal: If the content is not that of a complete block (422).
+    """
     try:
         flat = sorted(load(content).items())  # safetensors returns them in a different order each time
         tensors = unflatten(dict(flat))
@@ -95,9 +122,7 @@ def read_block(file: Path | str, max_bytes: int) -> Block:
         has_metadata = b'"__metadata__"' in header and b'"__metadata__":{}' not in header  # data have none
         metadata = json.loads(header).get("__metadata__") if has_metadata else None
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, AssertionError) as error:
-        raise Refusal(
-            422, f"{os.path.basename(file)} is truncated or not a block of tensors: {str(error)[:200]}"
-        ) from error
+        raise Refusal(422, f"{name} is truncated or not a block of tensors: {str(error)[:200]}") from error
     return Block(tensors, metadata or {})
 
 
@@ -114,7 +139,7 @@ def _tensor(value: Any) -> Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
-def _own_memory(flat: dict[str, Tensor]) -> dict[str, Tensor]:
+def _own_memory(flat: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors with copies of those that share memory, such as tied weights, which safetensors refuses."""
     seen: set[int] = set()
     own = {}

@@ -10,12 +10,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lightning_ding.distributed.transport import ANSWERED_AT_ONCE, DATA, DATA_AT_ONCE, HEARTBEAT
+from lightning_ding.distributed.transport import ANSWERED_AT_ONCE, DATA, HEARTBEAT
 
 COORDINATOR = "coordinator"
 """Name of the coordinator's actor in the namespace of the run."""
-THREADS_OF_MESSAGES = {HEARTBEAT: 4, DATA: DATA_AT_ONCE}
-"""Threads of the coordinator's actor that only answer messages of one name, so that these do not wait for others."""
+THREADS_OF_MESSAGES = {HEARTBEAT: 4, DATA: 8}
+"""Threads of the coordinator's actor that only answer messages of one name, so that these do not wait for others.
+
+Each takes its messages from Ray in Python, so more threads for data spend more time in waiting for each other.
+"""
 
 
 def import_ray() -> Any:

@@ -2,14 +2,15 @@
 
 A handle is ``{"kind", "name"}``, made of builtins like the rest of a message. The reference to its object is sent along
 with the message. Ray keeps an object while a process holds a reference to it and the process that put it is alive.
-Therefore each process has a table of references. A small block is sent along itself, because an object costs more: its
-bytes go through the object store, and its owner is told of each process that holds it. The coordinator stores weights
+Therefore each process has a table of references. A small block is sent along itself, as the bytes of a safetensors
+file, because an object costs more: it goes through the object store, and its owner is told of who holds it. The coordinator stores weights
 again from its process, and writes them to a file, because they are still needed after their learner has ended.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import uuid
 from collections.abc import Iterable, Mapping
@@ -21,7 +22,15 @@ import torch
 from typing_extensions import override
 
 from lightning_ding.config import require
-from lightning_ding.distributed.block_files import flatten, read_block, unflatten, write_block
+from lightning_ding.distributed.block_files import (
+    block_of,
+    bytes_of,
+    flatten,
+    read_block,
+    unflatten,
+    write_block,
+    write_bytes,
+)
 from lightning_ding.distributed.ray import import_ray
 from lightning_ding.distributed.transport import KINDS, Block, Kind, Refusal, Store
 
@@ -76,6 +85,9 @@ class RayStore(Store):
         ref = self._refs[kind].get(name)
         if ref is None:
             return self._read(handle)
+        if isinstance(ref, bytes):
+            _require_size(kind, name, len(ref), self._max_bytes)
+            return block_of(ref, f"the {kind} block {name}")
         value = self._fetch(kind, name, ref) if isinstance(ref, self._ray.ObjectRef) else ref
         return unpack(kind, name, value, self._max_bytes)
 
@@ -92,7 +104,12 @@ class RayStore(Store):
 
     @override
     def move(self, handle: Any, file: Path, block: Block | None = None) -> None:
-        write_block(file, *(block or self.get(handle)))
+        kind, name = check_handle(handle)
+        content = self._refs[kind].get(name)
+        if isinstance(content, bytes):
+            write_bytes(file, content)
+        else:
+            write_block(file, *(block or self.get(handle)))
         self.delete(handle)
 
     # ------------------------------------------------------------------ references sent with a message
@@ -168,13 +185,13 @@ class RayStore(Store):
         self._share(handle, tensors, metadata)
 
     def _share(self, handle: Mapping[str, str], tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
-        value = pack(handle["kind"], flatten(tensors), metadata)
-        if _bytes_of(value["data"]) <= SMALL:
-            self._hold(handle, {**value, "data": {name: array.copy() for name, array in value["data"].items()}})
+        flat = flatten(tensors)
+        if sum(tensor.nbytes for tensor in flat.values()) <= SMALL:
+            self._hold(handle, bytes_of(flat, metadata))
             return
         errors = self._ray.exceptions
         try:
-            ref = self._ray.put(value)
+            ref = self._ray.put(pack(handle["kind"], flat, metadata))
         except (errors.ObjectStoreFullError, errors.OutOfDiskError) as error:
             raise OSError(f"Ray has no space for a {handle['kind']} block: {error}") from error
         self._hold(handle, ref)
@@ -265,9 +282,7 @@ def unpack(kind: str, name: str, value: Any, max_bytes: int) -> Block:
     if not isinstance(value, dict) or value.keys() != PARTS or value["kind"] != kind:
         raise Refusal(422, f"the object of {name} is not a {kind} block")
     form, data = value["form"], value["data"]
-    size = _bytes_of(data)
-    if size > max_bytes:
-        raise Refusal(413, f"the {kind} block {name} has {size} bytes, more than {max_bytes}")
+    _require_size(kind, name, sum(array.nbytes for array in data.values()), max_bytes)
     if form.keys() != data.keys():
         raise Refusal(422, f"the {kind} block {name} lacks the form or the data of a tensor")
     try:
@@ -276,8 +291,9 @@ def unpack(kind: str, name: str, value: Any, max_bytes: int) -> Block:
         raise Refusal(422, f"the {kind} block {name} is invalid: {error}") from error
 
 
-def _bytes_of(data: Mapping[str, Any]) -> int:
-    return sum(array.nbytes for array in data.values())
+def _require_size(kind: str, name: str, size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise Refusal(413, f"the {kind} block {name} has {size} bytes, more than {max_bytes}")
 
 
 def _tensor(name: str, form: tuple[str, tuple[int, ...]], array: Any) -> torch.Tensor:
@@ -285,7 +301,7 @@ def _tensor(name: str, form: tuple[str, tuple[int, ...]], array: Any) -> torch.T
     kind = getattr(torch, dtype, None)
     if not isinstance(kind, torch.dtype) or array.dtype != np.uint8 or array.ndim != 1:
         raise Refusal(422, f"{name} must be a tensor of bytes with a known dtype, got {dtype!r}")
-    expected = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    expected = math.prod(shape) * kind.itemsize
     if array.nbytes != expected:
         raise Refusal(422, f"{name} of {dtype} {shape} must have {expected} bytes, got {array.nbytes}")
     if not expected:

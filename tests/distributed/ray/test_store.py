@@ -81,13 +81,14 @@ def test_deleted_block_is_not_there(store: RayStore) -> None:
         store.get(handle)
 
 
-def test_moved_block_lies_in_the_file_alone(store: RayStore, tmp_path: Path) -> None:
-    handle = store.put("data", {"obs": {"x": torch.tensor([1.0, 2.0])}}, {"seq": "3"})
+@SIZES
+def test_moved_block_lies_in_the_file_alone(store: RayStore, tmp_path: Path, size: int) -> None:
+    handle = store.put("data", {"obs": {"x": torch.tensor([1.0, 2.0] * size)}}, {"seq": "3"})
 
     store.move(handle, tmp_path / "0.safetensors")
 
-    block = read_block(tmp_path / "0.safetensors", 10_000)
-    assert block.tensors["obs"]["x"].tolist() == [1.0, 2.0]
+    block = read_block(tmp_path / "0.safetensors", 1_000_000)
+    assert block.tensors["obs"]["x"].tolist() == [1.0, 2.0] * size
     assert block.metadata == {"seq": "3"}
     assert store.held("data") == 0
 
@@ -151,21 +152,35 @@ def _broken(**changes: Any) -> dict[str, Any]:
         (_broken(form={"x/": ("float32", (2,))}, data={"x/": np.zeros(8, np.uint8)}), "is invalid"),
     ],
 )
-def test_object_of_another_form_is_refused(ray: Any, value: Any, reason: str) -> None:
+def test_object_of_another_form_is_refused(ray: Any, store: RayStore, value: Any, reason: str) -> None:
     handle = {"kind": "data", "name": NAME}
-    for sent in (ray.put(value), value):
-        store = RayStore()
-        store.adopt({"data_id": handle}, {NAME: [sent]})
-        with pytest.raises(Refusal, match=f"422: .*{reason}"):
-            store.get(handle)
+    store.adopt({"data_id": handle}, {NAME: [ray.put(value)]})
+
+    with pytest.raises(Refusal, match=f"422: .*{reason}"):
+        store.get(handle)
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [("text", "is not a data block"), ({"kind": "policy"}, "is not a data block"), (b"torn", "is truncated")],
+)
+def test_small_block_of_another_form_is_refused(store: RayStore, sent: Any, reason: str) -> None:
+    handle = {"kind": "data", "name": NAME}
+    store.adopt({"data_id": handle}, {NAME: [sent]})
+
+    with pytest.raises(Refusal, match=f"422: .*{reason}"):
+        store.get(handle)
 
 
 def test_too_large_block_is_refused(ray: Any) -> None:
-    store = RayStore(max_bytes=100)
+    large, small = RayStore(max_bytes=100_000), RayStore(max_bytes=200)  # a small one has a header
 
-    assert store.get(store.put("data", {"x": torch.zeros(25)})).tensors["x"].shape == (25,)
-    with pytest.raises(Refusal, match=r"413: .* has 104 bytes, more than 100"):
-        store.get(store.put("data", {"x": torch.zeros(26)}))
+    assert large.get(large.put("data", {"x": torch.zeros(25_000)})).tensors["x"].shape == (25_000,)
+    with pytest.raises(Refusal, match=r"413: .* has 100004 bytes, more than 100000"):
+        large.get(large.put("data", {"x": torch.zeros(25_001)}))
+    assert small.get(small.put("data", {"x": torch.zeros(25)})).tensors["x"].shape == (25,)
+    with pytest.raises(Refusal, match=r"413: .* has 288 bytes, more than 200"):
+        small.get(small.put("data", {"x": torch.zeros(50)}))
 
 
 def test_oldest_unread_blocks_are_released_first(store: RayStore) -> None:
