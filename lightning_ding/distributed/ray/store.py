@@ -2,9 +2,11 @@
 
 A handle is ``{"kind", "name"}``, made of builtins like the rest of a message. The reference to its object is sent along
 with the message. Ray keeps an object while a process holds a reference to it and the process that put it is alive.
-Therefore each process has a table of references. A small block is sent along itself, as the bytes of a safetensors
-file, because an object costs more: it goes through the object store, and its owner is told of who holds it. The coordinator stores weights
-again from its process, and writes them to a file, because they are still needed after their learner has ended.
+Therefore each process has a table of references. The coordinator stores weights again from its process, and writes them
+to a file, because they are still needed after their learner has ended.
+
+An object costs more than a small message: it goes through the object store, and its owner is told of who holds it.
+Therefore a small block that has one reader is sent along itself, as the bytes of a safetensors file.
 """
 
 from __future__ import annotations
@@ -186,7 +188,8 @@ class RayStore(Store):
 
     def _share(self, handle: Mapping[str, str], tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
         flat = flatten(tensors)
-        if sum(tensor.nbytes for tensor in flat.values()) <= SMALL:
+        is_small = sum(tensor.nbytes for tensor in flat.values()) <= SMALL
+        if is_small and handle["kind"] != "policy":  # weights are sent to each node once, not to each collector
             self._hold(handle, bytes_of(flat, metadata))
             return
         errors = self._ray.exceptions

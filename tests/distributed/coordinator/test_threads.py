@@ -135,7 +135,7 @@ def test_a_full_disk_is_tried_again() -> None:
 
 
 def test_only_the_time_of_the_function_makes_its_calls_rarer() -> None:
-    """Files that a snapshot made useless pile up until they are deleted, so rarer snapshots would not save that time."""
+    """Useless files pile up until they are deleted, so rarer snapshots would save none of that time."""
     calls: list[str] = []
 
     def delete() -> None:

@@ -65,6 +65,12 @@ def test_only_blocks_over_the_size_are_objects_of_ray(ray: Any, store: RayStore)
         assert isinstance(sent, ray.ObjectRef) == is_object
 
 
+def test_weights_are_objects_of_ray_which_each_node_gets_once(ray: Any, store: RayStore) -> None:
+    handle = store.put("policy", {"w": torch.zeros(2)})
+    ((sent,),) = store.refs_of({"handle": handle}).values()
+    assert isinstance(sent, ray.ObjectRef)
+
+
 def test_part_of_a_tensor_is_put_without_the_rest(store: RayStore) -> None:
     handle = store.put("data", {"x": torch.arange(12).reshape(3, 4)[:, 1:3].t()})
 
