@@ -25,7 +25,12 @@ ARGUMENTS = ("env_kwargs", "eval_env_kwargs", "wrappers", "norm_obs")
 """Arguments of a datamodule that a recipe may have as a constant, in capitals."""
 SMALL = {  # config keys that make a round of a recipe short
     "dqn_acrobot": {"eval.evaluator.max_episode_steps": 4},
-    "dqn_pong": {"random_collect_size": 32, "eval.evaluator.max_episode_steps": 4, "eval.evaluator.n_episode": 2},
+    "dqn_pong": {
+        "random_collect_size": 32,
+        "learn.batch_size": 4,
+        "eval.evaluator.max_episode_steps": 4,
+        "eval.evaluator.n_episode": 2,
+    },
     "sac_bipedalwalker": {"random_collect_size": 64},
     "sac_hopper": {"random_collect_size": 300},
     "sac_lunarlander_continuous": {"random_collect_size": 300},
