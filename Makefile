@@ -15,8 +15,8 @@ train: $(READY)  ## train DQN on CartPole-v1
 	$(BIN)/python recipes/dqn.py
 
 # Hundreds of processes import the package: each would compile it where none may write bytecode
-test: $(READY)  ## the fast tests, doctests included, in four processes
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations=40
+test: $(READY)  ## the fast tests, doctests included, in three processes
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=40
 
 test-failed: $(READY)  ## what failed in the last run, once more and alone
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none

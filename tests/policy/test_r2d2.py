@@ -222,6 +222,7 @@ def test_evaluating_does_not_change_the_state_of_collecting() -> None:
 @pytest.mark.parametrize("autoreset", ["next_step", "same_step", "disabled"])
 def test_collected_states_are_those_of_reading_each_episode_from_its_start(autoreset: Any, random: bool) -> None:
     policy: Any = make_policy("r2d2", model={"obs_shape": 4, "action_shape": 2})
+    policy.seed(0)
     env = make_vector_env("CartPole-v1", 3, autoreset=autoreset)
     env.reset(seed=0)
     env.action_space.seed(0)

@@ -187,7 +187,8 @@ def test_selector_keeps_a_connection_while_its_requests_are_answered(monkeypatch
         assert ask(server, session) == 200
         changes.clear()
         assert [ask(server, session) for _ in range(10)] == [200] * 10
-        assert changes == []
+        assert {"register", "unregister"}.isdisjoint(changes)
+        assert len(changes) < 20  # none on a quiet machine, and not one for each request and each answer
 
 
 def test_client_that_leaves_during_its_request_is_noticed_before_the_answer() -> None:
