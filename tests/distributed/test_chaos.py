@@ -69,7 +69,8 @@ def check_counters(folder: Path) -> dict[str, Any]:
 def buffer_of(folder: Path) -> tuple[dict[str, Any], int]:
     """Return the transitions that a stopped run has kept, and how many its coordinator has acknowledged."""
     run = folder / "run"
-    coordinator = Coordinator(read_config(run / "config.json"), FileStore(run / "data"), resume=True)
+    cfg = read_config(run / "config.json", ["system.collector.num=1"])  # "auto" needs a cluster
+    coordinator = Coordinator(cfg, FileStore(run / "data"), resume=True)
     (replay,) = coordinator.run.replays.values()
     storage = replay.buffer._storage  # type: ignore[attr-defined]
     return storage.gather(np.arange(storage.count), 1, 1.0), replay.counts.env_step
