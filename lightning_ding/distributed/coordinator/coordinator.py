@@ -268,7 +268,7 @@ class Periodic:
         function: Function to call.
         on_error: Function that is called with the description of an error.
         afterwards: Function that is called after each call of ``function``. Its time does not make the calls rarer,
-            because its work would only add up.
+            because work that is postponed would only add up.
     """
 
     def __init__(
@@ -301,13 +301,13 @@ class Periodic:
         pause = self._seconds
         while not self._stopping.wait(pause):
             began = time.monotonic()
-            goes_on = self._call(self._function)
+            may_continue = self._call(self._function)
             pause = max(self._seconds, (time.monotonic() - began) / LARGEST_SHARE)
-            if not (goes_on and self._call(self._afterwards)):
+            if not (may_continue and self._call(self._afterwards)):
                 return
 
     def _call(self, function: Callable[[], None]) -> bool:
-        """Call a function, and return whether the thread goes on."""
+        """Call a function; return False if it failed in a way that ends the thread."""
         try:
             function()
         except OSError as error:

@@ -200,7 +200,9 @@ class Replay:
     # ------------------------------------------------------------------ snapshots
 
     def snapshot(self, over: set[str]) -> None:
-        """Write buffer and counts, if anything has changed; the journal's entries are then of no more use.
+        """Write buffer and counts, if anything has changed.
+
+        The entries of the journal remain until :meth:`delete_saved_entries`.
 
         Args:
             over: Ids of attempts that have ended.

@@ -5,8 +5,8 @@ with the message. Ray keeps an object while a process holds a reference to it an
 Therefore each process has a table of references. The coordinator stores weights again from its process, and writes them
 to a file, because they are still needed after their learner has ended.
 
-An object costs more than a small message: it goes through the object store, and its owner is told of who holds it.
-Therefore a small block that has one reader is sent along itself, as the bytes of a safetensors file.
+An object costs more than a small message: it goes through the object store, and each process that holds it reports that
+to its owner. Therefore a small block that has one reader is sent along itself, as the bytes of a safetensors file.
 """
 
 from __future__ import annotations
