@@ -28,6 +28,7 @@ SETTINGS = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 500,  # the death of a node is noticed after 5 s instead of 15 s
     "health_check_failure_threshold": 10,
+    "gcs_rpc_server_reconnect_timeout_s": 10,  # the death of the head, instead of 60 s
     "enable_worker_prestart": False,
     "prestart_worker_first_driver": False,
     "worker_niceness": 0,  # by default actors have a lower priority than everything else on the machine
@@ -60,7 +61,7 @@ def running_cluster(head: int, *nodes: int) -> Iterator[Cluster]:
     finally:
         ray.shutdown()
         cluster.shutdown()  # type: ignore[no-untyped-call]
-    wait_until(lambda: not marked_processes(), 30.0)
+    wait_until(lambda: not marked_processes(), 180.0, marked_processes)  # Ray's agents look a minute for a dead head
 
 
 def add_node(cluster: Cluster, cpus: int) -> Any:
@@ -81,10 +82,11 @@ def marked_processes() -> list[str]:
         try:
             is_ours = os.environ[MARK].encode() in (entry / "environ").read_bytes()
             state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            command = (entry / "cmdline").read_text().replace("\0", " ")
         except OSError:  # it has ended, or is another user's
             continue
         if is_ours and state != "Z" and int(entry.name) != os.getpid():
-            found.append(f"{entry.name} {(entry / 'comm').read_text().strip()}")
+            found.append(f"{entry.name} {command[:200]}")
     return found
 
 
@@ -161,11 +163,17 @@ class ParallelRun:
         return result
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 600.0) -> Any:
-    """Wait until a condition is true, and return its value."""
+def wait_until(condition: Callable[[], Any], seconds: float = 600.0, state: Callable[[], Any] = str) -> Any:
+    """Wait until a condition is true, and return its value.
+
+    Args:
+        condition: What is asked, five times a second.
+        seconds: Longest wait.
+        state: What the error shows after that.
+    """
     end = time.monotonic() + seconds
     while not (value := condition()):
-        assert time.monotonic() < end, "waited too long"
+        assert time.monotonic() < end, f"not true within {seconds:g} s: {state()}"
         time.sleep(0.2)
     return value
 
