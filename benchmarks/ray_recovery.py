@@ -167,6 +167,7 @@ def measure(roles: list[str], kills: int) -> dict[str, list[float]]:
                 found[role].append(observed.kill(role))
                 print(f"{role}: {found[role][-1]:.1f} s", flush=True)
                 FILE.write_text(json.dumps({"provenance": provenance(), "seconds": found}, indent=1) + "\n")
+        observed.wait_for_progress()  # the learner must be there to report its results
         observed.end()
     return found
 
