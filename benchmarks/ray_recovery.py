@@ -31,6 +31,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import psutil
+
 from benchmarks.compare import provenance
 from lightning_ding.distributed.ray import namespace_of
 from lightning_ding.distributed.ray.channel import RayChannel
@@ -89,6 +91,14 @@ def running_cluster() -> Iterator[Any]:
         cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
+def is_running(pid: int) -> bool:
+    """Return whether a process has not ended."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 class ObservedRun:
     """A run in a cluster, whose actors are killed.
 
@@ -132,6 +142,8 @@ class ObservedRun:
         if role == "node":
             (node,) = [one for one in self._cluster.worker_nodes if one.node_id == about["Address"]["NodeID"]]
             self._cluster.remove_node(node, allow_graceful=False)
+            while is_running(about["Pid"]):  # an actor notices the end of its node a moment later
+                time.sleep(LOOK)
         else:
             os.kill(about["Pid"], signal.SIGKILL)
         counter = "train_iter" if role == "learner" else "env_step"
