@@ -18,7 +18,7 @@ from lightning_ding.policy import MDQNPolicy
 
 ENV_ID = "CartPole-v1"
 NUM_ENVS = 8
-MAX_ENV_STEP = 50_000
+MAX_ENV_STEP = 100_000
 CONFIG = {
     "nstep": 1,
     "learn": {"update_per_collect": 16, "batch_size": 128, "learning_rate": 1e-3, "target_update_freq": 100},
