@@ -10,7 +10,8 @@
 
 The data set of Pendulum-v1 is 50,000 transitions that a SAC policy makes, with exploration, after 3,000 of the 20,000
 env steps of ``recipes/sac.py``. That of CartPole-v1 is 200 episodes of a QR-DQN policy after 10,000 of the 50,000 env
-steps of ``recipes/qrdqn.py``. The demonstrations of ``benchmarks/learn.py`` are 20 greedy episodes of a DQN policy
+steps of ``recipes/qrdqn.py``; that of ``dt`` is the replay buffer of this recipe after 20,000, which holds all its
+episodes from the first one on. The demonstrations of ``benchmarks/learn.py`` are 20 greedy episodes of a DQN policy
 after all 50,000 env steps of ``recipes/dqn.py``; those of the expert that ``gail`` imitates are 10 of them. Every
 algorithm makes the updates of its recipe, with its settings; ``bc_cartpole`` is ``bc`` with those of ``recipes/bc.py``
 on the demonstrations of 20 greedy episodes. The result is the mean return of the final policy, not of
@@ -24,6 +25,7 @@ import json
 import logging
 import time
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +33,40 @@ from benchmarks import proofs, tianshou_offline
 from benchmarks.learn import KEEP, commit, machine
 from lightning_ding.config import deep_merge
 
+
+@dataclass(frozen=True)
+class Source:
+    """How a data set is made: a policy is trained as in its recipe, and plays episodes."""
+
+    recipe: str
+    """Name of a file in ``recipes``."""
+    env_steps: int
+    """Env steps of the training."""
+    n_episode: int | None = None
+    """Episodes that the trained policy plays; None takes the replay buffer of the training instead."""
+    is_greedy: bool = False
+    """Act as in evaluations, without exploration."""
+
+    @property
+    def ending(self) -> str:
+        """Ending of the file."""
+        return ".npz" if self.n_episode else ".safetensors"
+
+
 SETS = {
-    "pendulum": ("sac", 3000, 250, False),
-    "cartpole": ("qrdqn", 10_000, 200, False),
-    "cartpole_best": ("dqn", 50_000, 20, True),
-    "cartpole_expert": ("dqn", 50_000, 10, True),
+    "pendulum": Source("sac", 3000, 250),
+    "cartpole": Source("qrdqn", 10_000, 200),
+    "cartpole_training": Source("qrdqn", 20_000),
+    "cartpole_best": Source("dqn", 50_000, 20, is_greedy=True),
+    "cartpole_expert": Source("dqn", 50_000, 10, is_greedy=True),
 }
-"""Recipe of the behaviour policy, env steps of its training, episodes of the data set, and whether they are greedy."""
 FOLDER = Path("runs/offline")
 N_EVALUATION = 100  # greedy episodes
 RESULT = Path("docs/results/offline.json")
 ALGORITHMS = {
     **dict.fromkeys(("bc", "td3_bc", "iql", "awac", "cql"), "pendulum"),
     "discrete_cql": "cartpole",
-    "dt": "cartpole",
+    "dt": "cartpole_training",
     "bc_cartpole": "cartpole_best",
 }
 """The data set of each run."""
@@ -55,25 +77,43 @@ LABELS = {"ours": "lightning_ding", "tianshou": "Tianshou, examples"}
 QUIET: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
 
 
+def file_of(name: str, folder: Path = FOLDER) -> Path:
+    """Return the path of a data set."""
+    return folder / f"{name}{SETS[name].ending}"
+
+
 def make_data(name: str, folder: Path) -> Path:
-    """Train the behaviour policy and collect its episodes, unless the file is there; return the file."""
+    """Train the behaviour policy, and write its episodes or those of its training, unless the file is there.
+
+    Args:
+        name: A key of ``SETS``.
+        folder: Folder of the data sets.
+
+    Returns:
+        The file.
+    """
     from lightning import Trainer, seed_everything
 
     from lightning_ding.datamodules import ReplayDataModule
+    from lightning_ding.datamodules.dataset_files import load_dataset
     from lightning_ding.entry.collect import collect
     from lightning_ding.policy import create_policy
 
-    file = folder / f"{name}.npz"
+    file, source = file_of(name, folder), SETS[name]
     if file.is_file():
         return file
-    behaviour, steps, n_episode, greedy = SETS[name]
     seed_everything(0)
-    recipe = proofs.load(behaviour)
-    datamodule = ReplayDataModule(recipe.ENV_ID, num_envs=recipe.NUM_ENVS, seed=0, max_env_step=steps)
+    recipe = proofs.load(source.recipe)
+    datamodule = ReplayDataModule(recipe.ENV_ID, num_envs=recipe.NUM_ENVS, seed=0, max_env_step=source.env_steps)
     trainer = Trainer(accelerator="cpu", default_root_dir=folder / name, limit_val_batches=0, **QUIET)
     config = deep_merge(recipe.CONFIG, {"eval": {"evaluator": {"stop_value": None}}})
-    trainer.fit(create_policy({"type": behaviour, **config}), datamodule)
-    found = collect(folder / name / "checkpoints" / "last.ckpt", str(file), n_episode, greedy).statistics()
+    trainer.fit(create_policy({"type": source.recipe, **config}), datamodule)
+    if source.n_episode is None:
+        assert datamodule.buffer is not None
+        datamodule.buffer.save_data(file)
+    else:
+        collect(folder / name / "checkpoints" / "last.ckpt", str(file), source.n_episode, source.is_greedy)
+    found = load_dataset(file).statistics()
     print(f"{file}: {found.transitions} transitions, mean return {found.return_mean:.1f}", flush=True)
     return file
 

@@ -129,11 +129,11 @@ def data_option(name: str, algorithm: str) -> str:
         algorithm: Name of its recipe.
     """
     if algorithm in offline.ALGORITHMS:
-        return f"--data.dataset {offline.FOLDER / offline.ALGORITHMS[algorithm]}.npz"
+        return f"--data.dataset {offline.file_of(offline.ALGORITHMS[algorithm])}"
     proof = PROOFS[PROOF_OF.get(name, name)]
     if proof.expert is not None:
-        return f"--model.cfg.reward_model.data_path {offline.FOLDER / proof.expert}.npz"
-    return "" if proof.demonstrations is None else f"--data.demonstrations {offline.FOLDER / proof.demonstrations}.npz"
+        return f"--model.cfg.reward_model.data_path {offline.file_of(proof.expert)}"
+    return "" if proof.demonstrations is None else f"--data.demonstrations {offline.file_of(proof.demonstrations)}"
 
 
 def returns(name: str, folder: Path) -> list[float]:

@@ -331,7 +331,8 @@ class ScheduledValues:
         for name, one in in_use.items():
             if name not in self._ended and one.is_over(env_step, budget):
                 self._ended.add(name)
-                _warn_of_end(name, env_step, factors[name])
+                if factors[name] != 1.0:  # at 1 a warm-up ends, and the configured value holds
+                    _warn_of_end(name, env_step, factors[name])
 
 
 @rank_zero_only

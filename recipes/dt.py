@@ -1,8 +1,8 @@
-"""Decision Transformer on CartPole-v1: learns from episodes of a QR-DQN policy after only 10,000 env steps.
+"""Decision Transformer on CartPole-v1: learns from the episodes that QR-DQN was trained on, bad and good ones.
 
-    python recipes/qrdqn.py --max-env-step 10000
-    lightning-ding collect runs/qrdqn_cartpole/version_0/checkpoints/last.ckpt --out cartpole.npz --n_episode 200
-    python recipes/dt.py cartpole.npz
+    python recipes/qrdqn.py --max-env-step 20000
+    cp runs/qrdqn_cartpole/version_0/checkpoints/last-*/rank_0/buffer.safetensors cartpole_training.safetensors
+    python recipes/dt.py cartpole_training.safetensors
 
 Evaluates the policy, which is asked for 500 steps, after 1,500 updates on 20 greedy episodes, and prints the mean
 return in the data too.

@@ -228,6 +228,14 @@ def test_a_run_that_outlives_its_schedule_says_so_once(
     assert caplog.text.count("the schedule") == caplog.text.count(text) == 1
 
 
+def test_the_end_of_a_warm_up_is_not_warned_of(make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture) -> None:
+    warm_up = {"type": "piecewise", "unit": "env_step", "points": [[0, 0.1], [20, 1.0]]}
+    with caplog.at_level(logging.WARNING, logger="lightning_ding"):
+        policy, _ = run(make_trainer, "dqn", 96, {"lr_scheduler": warm_up})
+    assert policy.cur_lr() == policy.config.learn.learning_rate
+    assert "the schedule" not in caplog.text
+
+
 def test_a_run_that_ends_with_its_schedule_says_nothing(
     make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import offline, proofs
+from lightning_ding.datamodules.dataset_files import load_dataset
 
 
 @pytest.fixture
@@ -50,19 +51,35 @@ def test_run_with_other_settings_is_repeated(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", offline.ALGORITHMS)
 def test_data_set_of_a_run_is_of_its_env(name: str) -> None:
-    behaviour, *_ = offline.SETS[offline.ALGORITHMS[name]]
-    assert offline.recipe_of(name)[2] == proofs.load(behaviour).ENV_ID
+    source = offline.SETS[offline.ALGORITHMS[name]]
+    assert offline.recipe_of(name)[2] == proofs.load(source.recipe).ENV_ID
 
 
 @pytest.mark.parametrize("name", sorted(set(offline.ALGORITHMS) - set(offline.OTHER_ENVS)))
 def test_recipe_says_how_to_make_the_data_that_it_is_measured_with(name: str) -> None:
-    behaviour, steps, episodes, is_greedy = offline.SETS[offline.ALGORITHMS[name]]
+    source = offline.SETS[offline.ALGORITHMS[name]]
     says = str(offline.recipe_of(name)[1].__doc__)
-    assert f"python recipes/{behaviour}.py --max-env-step {steps}\n" in says
-    assert f"--out {offline.ALGORITHMS[name]}.npz --n_episode {episodes}\n" in says
-    assert not is_greedy
+    assert f"python recipes/{source.recipe}.py --max-env-step {source.env_steps}\n" in says
+    file = offline.file_of(offline.ALGORITHMS[name]).name
+    made = f"/checkpoints/last-*/rank_0/buffer.safetensors {file}\n"
+    if source.n_episode:
+        made = f"--out {file} --n_episode {source.n_episode}\n"
+    assert made in says
+    assert not source.is_greedy
 
 
 def test_run_on_another_env_has_the_settings_of_its_recipe() -> None:
     assert offline.recipe_of("bc_cartpole")[::2] == ("bc", "CartPole-v1")
     assert offline.settings_of("bc_cartpole", "ours") == offline.settings_of("bc", "ours")
+
+
+def test_replay_buffer_of_a_training_is_a_data_set_with_all_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(offline.SETS, "small", offline.Source("qrdqn", 128))
+    file = offline.make_data("small", tmp_path)
+    assert file == tmp_path / "small.safetensors"
+    found = load_dataset(file)
+    assert found.statistics().transitions >= 128
+    written = file.stat().st_mtime_ns
+    assert offline.make_data("small", tmp_path).stat().st_mtime_ns == written
