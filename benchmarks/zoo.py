@@ -155,7 +155,7 @@ ZOO: dict[str, dict[str, dict[str, Any]]] = {
     },
     "td3": {"Pendulum-v1": DETERMINISTIC, "Hopper-v5": MUJOCO_TD3, "HalfCheetah-v5": MUJOCO_TD3},
     "ddpg": {"Pendulum-v1": DETERMINISTIC},
-    "qrdqn": {"CartPole-v1": CARTPOLE_Q_LEARNER},
+    "qrdqn": {"CartPole-v1": CARTPOLE_Q_LEARNER | {"policy_kwargs": {**WIDE, "n_quantiles": 10}}},
     "tqc": {"Pendulum-v1": {"learning_rate": 1e-3}, "LunarLanderContinuous-v3": CONTINUOUS_LANDER},
     "crossq": {"Pendulum-v1": {"policy_delay": 2, "policy_kwargs": WIDE}},
     "recurrent_ppo": {
