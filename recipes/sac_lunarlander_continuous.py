@@ -4,8 +4,8 @@
     python recipes/sac_lunarlander_continuous.py --seed 1
 
 Trains for 100,000 env steps and evaluates the best checkpoint on 20 separate episodes. The settings are those of RL
-Baselines3 Zoo, except for the length of the run and two layers of 256 units; one update for each env step, in rounds of
-four.
+Baselines3 Zoo, except for the length of the run, minibatches of 128 and two layers of 128 units; one update for each env
+step, in rounds of four.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ MAX_ENV_STEP = 100_000
 CONFIG = {
     "compile": "auto",
     "random_collect_size": 10_000,
+    "model": {"actor_head_hidden_size": 128, "critic_head_hidden_size": 128},
     "learn": {
         "update_per_collect": 4,
+        "batch_size": 128,
         **dict.fromkeys(("learning_rate_q", "learning_rate_policy", "learning_rate_alpha"), 7.3e-4),
         "lr_scheduler": {"type": "linear"},
         "target_theta": 0.01,
