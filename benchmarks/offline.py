@@ -10,8 +10,8 @@
 
 The data set of Pendulum-v1 is 50,000 transitions that a SAC policy makes, with exploration, after 3,000 of the 20,000
 env steps of ``recipes/sac.py``. That of CartPole-v1 is 200 episodes of a QR-DQN policy after 10,000 of the 50,000 env
-steps of ``recipes/qrdqn.py``; that of ``dt`` is the replay buffer of this recipe after 20,000, which holds all its
-episodes from the first one on. The demonstrations of ``benchmarks/learn.py`` are 20 greedy episodes of a DQN policy
+steps of ``recipes/qrdqn.py``; that of ``dt`` is what this recipe learns from in all 50,000, from bad episodes to good
+ones. The demonstrations of ``benchmarks/learn.py`` are 20 greedy episodes of a DQN policy
 after all 50,000 env steps of ``recipes/dqn.py``; those of the expert that ``gail`` imitates are 10 of them. Every
 algorithm makes the updates of its recipe, with its settings; ``bc_cartpole`` is ``bc`` with those of ``recipes/bc.py``
 on the demonstrations of 20 greedy episodes. The result is the mean return of the final policy, not of
@@ -36,27 +36,36 @@ from lightning_ding.config import deep_merge
 
 @dataclass(frozen=True)
 class Source:
-    """How a data set is made: a policy is trained as in its recipe, and plays episodes."""
+    """How a data set is made: of episodes that a trained policy plays, or of those of its training."""
 
     recipe: str
     """Name of a file in ``recipes``."""
     env_steps: int
     """Env steps of the training."""
-    n_episode: int | None = None
-    """Episodes that the trained policy plays; None takes the replay buffer of the training instead."""
+    n_episode: int = 0
+    """Episodes that the trained policy plays."""
     is_greedy: bool = False
-    """Act as in evaluations, without exploration."""
+    """Play without exploration, as in evaluations."""
+    buffer_size: int | None = None
+    """Size of the replay buffer of the training, which is then the data set; None means that of the recipe."""
 
     @property
     def ending(self) -> str:
         """Ending of the file."""
-        return ".npz" if self.n_episode else ".safetensors"
+        return ".npz" if self.buffer_size is None else ".safetensors"
+
+    def config(self) -> dict[str, Any]:
+        """Return the config of the training, which never stops before its env steps."""
+        config = deep_merge(proofs.load(self.recipe).CONFIG, {"eval": {"evaluator": {"stop_value": None}}})
+        if self.buffer_size is None:
+            return config
+        return deep_merge(config, {"other": {"replay_buffer": {"replay_buffer_size": self.buffer_size}}})
 
 
 SETS = {
     "pendulum": Source("sac", 3000, 250),
     "cartpole": Source("qrdqn", 10_000, 200),
-    "cartpole_training": Source("qrdqn", 20_000),
+    "cartpole_training": Source("qrdqn", 50_000, buffer_size=60_000),
     "cartpole_best": Source("dqn", 50_000, 20, is_greedy=True),
     "cartpole_expert": Source("dqn", 50_000, 10, is_greedy=True),
 }
@@ -106,9 +115,8 @@ def make_data(name: str, folder: Path) -> Path:
     recipe = proofs.load(source.recipe)
     datamodule = ReplayDataModule(recipe.ENV_ID, num_envs=recipe.NUM_ENVS, seed=0, max_env_step=source.env_steps)
     trainer = Trainer(accelerator="cpu", default_root_dir=folder / name, limit_val_batches=0, **QUIET)
-    config = deep_merge(recipe.CONFIG, {"eval": {"evaluator": {"stop_value": None}}})
-    trainer.fit(create_policy({"type": source.recipe, **config}), datamodule)
-    if source.n_episode is None:
+    trainer.fit(create_policy({"type": source.recipe, **source.config()}), datamodule)
+    if source.buffer_size is not None:
         assert datamodule.buffer is not None
         datamodule.buffer.save_data(file)
     else:

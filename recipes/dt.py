@@ -1,10 +1,11 @@
-"""Decision Transformer on CartPole-v1: learns from the episodes that QR-DQN was trained on, bad and good ones.
+r"""Decision Transformer on CartPole-v1: learns from the episodes that QR-DQN was trained on, bad and good ones.
 
-    python recipes/qrdqn.py --max-env-step 20000
+    lightning-ding fit --config recipes/configs/qrdqn_cartpole.yaml --model.cfg.eval.evaluator.stop_value null \
+        --model.cfg.other.replay_buffer.replay_buffer_size 60000
     cp runs/qrdqn_cartpole/version_0/checkpoints/last-*/rank_0/buffer.safetensors cartpole_training.safetensors
     python recipes/dt.py cartpole_training.safetensors
 
-Evaluates the policy, which is asked for 500 steps, after 1,500 updates on 20 greedy episodes, and prints the mean
+Evaluates the policy, which is asked for 500 steps, after 2,000 updates on 20 greedy episodes, and prints the mean
 return in the data too.
 """
 
@@ -19,7 +20,7 @@ from lightning_ding.datamodules import OfflineDataModule
 from lightning_ding.policy import DTPolicy
 
 ENV_ID = "CartPole-v1"
-MAX_TRAIN_ITER = 1_500
+MAX_TRAIN_ITER = 2_000
 NORM_OBS, NORM_REWARD = True, False
 CONFIG = {
     "context_len": 10,
@@ -31,7 +32,7 @@ CONFIG = {
         "learning_rate": 0.001,
         "lr_scheduler": {"type": "piecewise", "unit": "budget", "points": [[0.0, 0.05], [0.1, 1.0]]},
     },
-    "eval": {"evaluator": {"eval_freq": 1500, "n_episode": 20}},
+    "eval": {"evaluator": {"eval_freq": 2000, "n_episode": 20}},
 }
 
 

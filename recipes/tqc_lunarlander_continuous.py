@@ -4,8 +4,8 @@
     python recipes/tqc_lunarlander_continuous.py --seed 1
 
 Trains for 100,000 env steps and evaluates the best checkpoint on 20 separate episodes. The settings are those of RL
-Baselines3 Zoo, except for the length of the run, minibatches of 128 and two layers of 128 units; one update for each env
-step, in rounds of four.
+Baselines3 Zoo, except for the length of the run, minibatches of 128 and two layers of 128 units; one update for each
+env step, in rounds of four.
 """
 
 from __future__ import annotations

@@ -58,13 +58,15 @@ def test_data_set_of_a_run_is_of_its_env(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(set(offline.ALGORITHMS) - set(offline.OTHER_ENVS)))
 def test_recipe_says_how_to_make_the_data_that_it_is_measured_with(name: str) -> None:
     source = offline.SETS[offline.ALGORITHMS[name]]
-    says = str(offline.recipe_of(name)[1].__doc__)
-    assert f"python recipes/{source.recipe}.py --max-env-step {source.env_steps}\n" in says
-    file = offline.file_of(offline.ALGORITHMS[name]).name
-    made = f"/checkpoints/last-*/rank_0/buffer.safetensors {file}\n"
-    if source.n_episode:
-        made = f"--out {file} --n_episode {source.n_episode}\n"
-    assert made in says
+    says, file = str(offline.recipe_of(name)[1].__doc__), offline.file_of(offline.ALGORITHMS[name]).name
+    if source.buffer_size is None:
+        assert f"python recipes/{source.recipe}.py --max-env-step {source.env_steps}\n" in says
+        assert f"--out {file} --n_episode {source.n_episode}\n" in says
+    else:
+        assert f"fit --config recipes/configs/{source.recipe}_cartpole.yaml" in says
+        assert source.env_steps == proofs.load(source.recipe).MAX_ENV_STEP
+        assert f"--model.cfg.other.replay_buffer.replay_buffer_size {source.buffer_size}\n" in says
+        assert f"/checkpoints/last-*/rank_0/buffer.safetensors {file}\n" in says
     assert not source.is_greedy
 
 
@@ -76,7 +78,7 @@ def test_run_on_another_env_has_the_settings_of_its_recipe() -> None:
 def test_replay_buffer_of_a_training_is_a_data_set_with_all_its_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(offline.SETS, "small", offline.Source("qrdqn", 128))
+    monkeypatch.setitem(offline.SETS, "small", offline.Source("qrdqn", 128, buffer_size=1000))
     file = offline.make_data("small", tmp_path)
     assert file == tmp_path / "small.safetensors"
     found = load_dataset(file)

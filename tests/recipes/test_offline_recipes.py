@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmarks import offline
 from lightning_ding.config import resolve
 from lightning_ding.entry.collect import collect
 from lightning_ding.entry.lightning_cli import main
@@ -44,7 +45,7 @@ def test_recipe_and_its_yaml_have_equal_settings(name: str) -> None:
     assert resolve(policy_class.config_class, twin["model"]["cfg"]) == resolve(policy_class.config_class, recipe.CONFIG)
     data = {"env_id": recipe.ENV_ID, "seed": 0, "max_train_iter": recipe.MAX_TRAIN_ITER, "norm_obs": recipe.NORM_OBS}
     data["norm_reward"] = recipe.NORM_REWARD
-    assert twin["data"] == {"dataset": f"{data_of(name)}.npz", **data}
+    assert twin["data"] == {"dataset": offline.file_of(offline.ALGORITHMS[name]).name, **data}
     assert len((RECIPES / f"{name}.py").read_text().splitlines()) <= 60
 
 
