@@ -3,7 +3,7 @@
     python recipes/sac_lunarlander_continuous.py            # seed 0
     python recipes/sac_lunarlander_continuous.py --seed 1
 
-Trains for 100,000 env steps and evaluates the best checkpoint on 20 separate episodes. The settings are those of RL
+Trains for 200,000 env steps and evaluates the best checkpoint on 20 separate episodes. The settings are those of RL
 Baselines3 Zoo, except for the length of the run, minibatches of 128 and two layers of 128 units; one update for each
 env step, in rounds of four.
 """
@@ -20,7 +20,7 @@ from lightning_ding.policy import SACPolicy
 
 ENV_ID = "LunarLanderContinuous-v3"
 NUM_ENVS = 4
-MAX_ENV_STEP = 100_000
+MAX_ENV_STEP = 200_000
 CONFIG = {
     "compile": "auto",
     "random_collect_size": 10_000,
