@@ -25,7 +25,7 @@ from lightning_ding.distributed.ray.learner_ranks import (
     with_a_device_for_each_actor,
 )
 from lightning_ding.distributed.ray.pending import Pending
-from lightning_ding.distributed.ray.worker_set import WorkerSet
+from lightning_ding.distributed.ray.worker_set import WorkerSet, not_restarted
 from lightning_ding.distributed.ray.workers import CoordinatorActor
 from lightning_ding.distributed.stop_signals import collected
 from lightning_ding.exit_codes import BY_SIGNAL
@@ -212,7 +212,7 @@ class _Run:
             logger.warning("the coordinator is not available: %s", type(error).__name__)
             time.sleep(LOOK)
         except errors.RayActorError as error:
-            raise RuntimeError("the coordinator died, and Ray does not restart it") from error
+            raise not_restarted("the coordinator", error) from error
         except errors.GetTimeoutError:
             logger.warning("the coordinator does not answer")
         return False

@@ -79,6 +79,19 @@ def why_ended(ref: Any) -> str | None:
     return None if code == 0 else f"exit code {code}"
 
 
+def not_restarted(name: str, error: Exception) -> RuntimeError:
+    """Return the error that ends a run because an actor is dead for good.
+
+    Args:
+        name: What died.
+        error: Ray's error, whose last sentence about the actor, and what follows it, is the reason.
+    """
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    begins = [number for number, line in enumerate(lines) if line.startswith("The actor ")]
+    reason = " ".join(lines[begins[-1] :] if begins else lines)
+    return RuntimeError(f"{name} died, and Ray does not restart it: {reason}")
+
+
 class WorkerSet:
     """Workers that are restarted one by one: by Ray if their process or their node dies, here if they fail.
 
@@ -171,4 +184,4 @@ class WorkerSet:
         try:
             return why_ended(ref)
         except self._ray.exceptions.RayActorError as error:
-            raise RuntimeError(f"{name} died more than {self._cfg.system.restarts} times") from error
+            raise not_restarted(name, error) from error
