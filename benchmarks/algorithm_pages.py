@@ -1,4 +1,4 @@
-"""What was measured of each algorithm: a part of its page in docs/algorithms, between two comments.
+"""Write what was measured of each algorithm into its page in docs/algorithms, between two comments.
 
     python -m benchmarks.algorithm_pages
 

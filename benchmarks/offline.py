@@ -47,7 +47,7 @@ class Source:
     is_greedy: bool = False
     """Play without exploration, as in evaluations."""
     buffer_size: int | None = None
-    """Size of the replay buffer of the training, which is then the data set; None means that of the recipe."""
+    """Size of the replay buffer of the training, which is the data set; None plays episodes instead."""
 
     @property
     def ending(self) -> str:

@@ -332,10 +332,10 @@ class ScheduledValues:
             if name not in self._ended and one.is_over(env_step, budget):
                 self._ended.add(name)
                 if factors[name] != 1.0:  # at 1 a warm-up ends, and the configured value holds
-                    _warn_of_end(name, env_step, factors[name])
+                    _warn_of_end(name, factors[name])
 
 
 @rank_zero_only
-def _warn_of_end(name: str, env_step: int, factor: float) -> None:
-    text = "the schedule learn.%s ended before env step %d; the run continues with its last factor, %g"
-    logger.warning(text, f"{name}_scheduler", env_step, factor)
+def _warn_of_end(name: str, factor: float) -> None:
+    text = "the schedule learn.%s_scheduler has ended; the run continues with its last factor, %g"
+    logger.warning(text, name, factor)

@@ -122,6 +122,11 @@ def test_every_experiment_and_every_run_on_a_data_set_is_on_one_page(tmp_path: P
     assert sorted(listed) == sorted(offline.ALGORITHMS)
 
 
+def test_page_of_the_tutorial_is_what_the_script_writes() -> None:
+    tutorial = (ROOT / "docs" / "contributing" / "algorithm.md").read_text()
+    assert rewritten(tutorial, measured("mellowmax", ROOT / "docs" / "results", {})) == tutorial
+
+
 def test_text_outside_the_comments_is_kept_and_a_page_without_them_is_refused() -> None:
     page = f"# A\n\n{START}\nold\n{END}\n\nA remark.\n"
     new = f"# A\n\n{START}\n\nnew\n\n{END}\n\nA remark.\n"

@@ -83,8 +83,8 @@ def not_restarted(name: str, error: Exception) -> RuntimeError:
     """Return the error that ends a run because an actor is dead for good.
 
     Args:
-        name: What died.
-        error: Ray's error, whose last sentence about the actor, and what follows it, is the reason.
+        name: Name of the actor that died.
+        error: Ray's error. The reason begins at its last line that begins with "The actor".
     """
     lines = [line.strip() for line in str(error).strip().splitlines()]
     begins = [number for number, line in enumerate(lines) if line.startswith("The actor ")]

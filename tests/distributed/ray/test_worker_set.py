@@ -1,4 +1,4 @@
-"""What the error says that ends a run when Ray gives up an actor."""
+"""The error that ends a run when Ray does not restart an actor has the reason."""
 
 from __future__ import annotations
 
