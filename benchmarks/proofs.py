@@ -103,7 +103,7 @@ class Proof:
 
 PPO_PENDULUM = {
     "discount_factor": 0.9,
-    "learn": {"epoch_per_collect": 10, "entropy_weight": 0.0, "lr_scheduler": {"type": "constant"}},
+    "learn": {"batch_size": 256, "learning_rate": 1e-3, "lr_scheduler": {"type": "constant"}},
     "collect": {"n_sample": 2048},
 }
 PPO_LANDER = {

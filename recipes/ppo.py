@@ -21,16 +21,11 @@ ENV_ID = "CartPole-v1"
 NUM_ENVS = 8
 MAX_ENV_STEP = 100_000
 CONFIG = {
+    "discount_factor": 0.98,
     "model": {"encoder_hidden_size_list": [64, 64], "share_encoder": False, "activation": "tanh"},
-    "learn": {
-        "epoch_per_collect": 4,
-        "batch_size": 256,
-        "learning_rate": 0.001,
-        "entropy_weight": 0.01,
-        "lr_scheduler": {"type": "linear"},
-    },
-    "collect": {"n_sample": 1024},
-    "eval": {"evaluator": {"eval_freq": 80, "n_episode": 20, "stop_value": 500.0}},
+    "learn": {"batch_size": 100, "learning_rate": 0.0015, "lr_scheduler": {"type": "linear"}},
+    "collect": {"n_sample": 800},
+    "eval": {"evaluator": {"eval_freq": 400, "n_episode": 20, "stop_value": 500.0}},
 }
 
 
