@@ -21,10 +21,11 @@ ENV_ID = "CartPole-v1"
 NUM_ENVS = 8
 MAX_ENV_STEP = 300_000
 CONFIG = {
+    "discount_factor": 0.98,
     "model": {"encoder_hidden_size_list": [64, 64], "activation": "tanh"},
-    "learn": {"adv_norm": False, "learning_rate": 0.001},
-    "collect": {"n_sample": 40},
-    "eval": {"evaluator": {"eval_freq": 500, "n_episode": 20, "stop_value": 500.0}},
+    "learn": {"adv_norm": False, "batch_size": 40, "entropy_weight": 0.0, "ppo_param_init": True},
+    "collect": {"n_sample": 400},
+    "eval": {"evaluator": {"eval_freq": 100, "n_episode": 20, "stop_value": 500.0}},
 }
 
 

@@ -59,6 +59,8 @@ class ActorCriticLearnConfig(OnPolicyLearnConfig):
     value_norm: bool | Literal["symlog", "popart"] = False
     """Train the critic to predict returns divided by their running root mean square (True), less their mean and divided
     by their standard deviation with outputs preserved (popart), or their symmetric logarithm (symlog)."""
+    ppo_param_init: bool = False
+    """Orthogonal weights at the start, and an actor that is nearly uniform (Andrychowicz et al. 2021)."""
     rpo_alpha: float = 0.0
     """Largest uniform noise on the mean of continuous actions in updates, >= 0, in units of half the action's range;
     0.5 in the paper of RPO."""
@@ -131,7 +133,7 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
 
     def _initialise(self, model: nn.Module | None) -> None:
         super()._initialise(model)
-        if model is None and self._needs_model() and getattr(self.config.learn, "ppo_param_init", False):
+        if model is None and self._needs_model() and self.config.learn.ppo_param_init:
             self.model.init_orthogonally()  # type: ignore[operator]
 
     def _init_spaces(self) -> None:

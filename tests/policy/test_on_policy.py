@@ -153,7 +153,7 @@ CHANGES: dict[str, tuple[Config, Any]] = {
     "learn.adv_norm": ({}, None),  # the other of both
     "learn.return_norm": ({}, False),
     "learn.target_kl": ({"learn": {"epoch_per_collect": 3}}, 1e-9),
-    "learn.ppo_param_init": ({}, False),
+    "learn.ppo_param_init": ({}, None),  # the other of both
     "learn.ignore_done": ({}, True),
     "collect.n_sample": ({}, 8),
     "collect.n_episode": ({"collect": {"n_sample": None, "n_episode": 2, "collector": {"type": "episode"}}}, 3),
