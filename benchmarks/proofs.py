@@ -103,7 +103,12 @@ class Proof:
 
 PPO_PENDULUM = {
     "discount_factor": 0.9,
-    "learn": {"batch_size": 256, "learning_rate": 1e-3, "lr_scheduler": {"type": "constant"}},
+    "learn": {
+        "epoch_per_collect": 10,
+        "batch_size": 256,
+        "learning_rate": 1e-3,
+        "lr_scheduler": {"type": "constant"},
+    },
     "collect": {"n_sample": 2048},
 }
 PPO_LANDER = {

@@ -23,9 +23,14 @@ MAX_ENV_STEP = 100_000
 CONFIG = {
     "discount_factor": 0.98,
     "model": {"encoder_hidden_size_list": [64, 64], "share_encoder": False, "activation": "tanh"},
-    "learn": {"batch_size": 100, "learning_rate": 0.0015, "lr_scheduler": {"type": "linear"}},
+    "learn": {
+        "epoch_per_collect": 5,
+        "batch_size": 100,
+        "learning_rate": 0.0025,
+        "lr_scheduler": {"type": "linear"},
+    },
     "collect": {"n_sample": 800},
-    "eval": {"evaluator": {"eval_freq": 400, "n_episode": 20, "stop_value": 500.0}},
+    "eval": {"evaluator": {"eval_freq": 200, "n_episode": 20, "stop_value": 500.0}},
 }
 
 
