@@ -71,8 +71,8 @@ NOTES = """## How to read the tables
   whose return is less: these experiments leave out what the env needs, which is a memory, or hindsight
   (`dqn_bitflip`), or a reward model (`dqn_mountaincar`). `a2c_defaults_*` and `impala_cartpole` must also have
   `end_bar` of `benchmarks/proofs.py` at their last evaluation.
-* Env steps and seconds to the return: median over the seeds, up to the first evaluation, of 20 greedy episodes, that
-  has at least the required return. A dash: at least half of the seeds never had it.
+* Env steps and seconds to the return: median over the seeds, up to the first evaluation, of 20 greedy episodes (200
+  in games), that has at least the required return. A dash: at least half of the seeds never had it.
 * Seconds: median of the whole run. The time of evaluations is not counted.
 * Figures: lines are interquartile means over seeds, bands their 95 % intervals, the dashed line is the required return.
 * A `+` after a commit: the tree had uncommitted changes."""

@@ -7,9 +7,9 @@
     python -m benchmarks.learn --sides tianshou         # all experiments for which Tianshou has an example
     python -m benchmarks.curves                         # draws docs/results/learning/*.svg, and writes learning.md
 
-Each run is a separate process with one torch thread. Evaluations are 20 greedy episodes at regular env steps, and
-their time is not counted. A run's result is its best policy's mean over 100 other greedy episodes. A run that fails
-does not stop the others: it is listed at the end, and the exit code is 1.
+Each run is a separate process with one torch thread. Evaluations are 20 greedy episodes, or 200 games, at regular env
+steps, and their time is not counted. A run's result is its best policy's mean over 100 other greedy episodes. A run
+that fails does not stop the others: it is listed at the end, and the exit code is 1.
 """
 
 from __future__ import annotations

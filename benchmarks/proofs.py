@@ -67,6 +67,8 @@ class Proof:
     """Seeds, if none are asked for."""
     evaluations: int = 25
     """Points of the curve."""
+    n_episode: int = 20
+    """Episodes of an evaluation."""
     has_defaults: bool = False
     """Leave all options of the policy at their defaults, instead of taking the recipe's CONFIG."""
     demonstrations: str | None = None
@@ -90,7 +92,7 @@ class Proof:
     @property
     def plan(self) -> Plan:
         """Length of a run and its evaluations."""
-        return Plan(self.budget, max(1, self.budget // self.evaluations))
+        return Plan(self.budget, max(1, self.budget // self.evaluations), self.n_episode)
 
     def config(self) -> dict[str, Any]:
         """Return the config of the policy: the recipe's with the overrides, that never stops before the budget."""
@@ -180,8 +182,8 @@ PROOFS = {
     "td3_halfcheetah": Proof("td3_halfcheetah", "HalfCheetah-v5", 100_000, 2500, algorithm="td3"),
     "ppo_minigrid": Proof("ppo_minigrid", "minigrid:MiniGrid-DoorKey-5x5-v0", 100_000, 0.9, algorithm="ppo"),
     "dqn_pong": Proof("dqn_pong", "lightning_ding.envs.make_atari", 1_000_000, 10, algorithm="dqn"),
-    "dqn_tictactoe": Proof("dqn_tictactoe", "pettingzoo:tictactoe_v3", 150_000, 0.8),
-    "dqn_connect_four": Proof("dqn_connect_four", "pettingzoo:connect_four_v3", 60_000, 0.8),
+    "dqn_tictactoe": Proof("dqn_tictactoe", "pettingzoo:tictactoe_v3", 150_000, 0.8, n_episode=200),
+    "dqn_connect_four": Proof("dqn_connect_four", "pettingzoo:connect_four_v3", 60_000, 0.8, n_episode=200),
 }
 
 
