@@ -32,7 +32,7 @@ POINTS = 100  # number of points of a curve
 AXES = ("env steps", "seconds of training")
 HOME = ("dqn_cartpole", "td3_pendulum")  # experiments of the figure on the home page
 COLUMNS = 3  # panels in a row
-NAMES = {"make_atari": "Pong"}
+NAMES = {"MinAtarEnv": "MinAtar-Breakout", "make_atari": "Pong"}
 """Names of envs that their ids do not say."""
 RETURNS = {
     "CartPole-v1": (0, 500),

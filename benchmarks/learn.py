@@ -87,7 +87,7 @@ def train(proof: Proof, seed: int) -> Run:
         datamodule_class(
             proof.env_id,
             **data,
-            num_envs=proof.num_envs or getattr(module, "NUM_ENVS", proofs.NUM_ENVS),
+            num_envs=getattr(module, "NUM_ENVS", proofs.NUM_ENVS),
             seed=seed,
             max_env_step=plan.budget,
             rounds_per_epoch=_rounds(policy, plan.eval_every),

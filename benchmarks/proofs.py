@@ -13,7 +13,7 @@ from typing_extensions import NotRequired
 from lightning_ding.config import deep_merge
 
 RECIPES = Path(__file__).parents[1] / "recipes"
-NUM_ENVS = 8  # if neither the table nor the recipe sets it
+NUM_ENVS = 8  # of a recipe without this constant
 
 
 class Run(TypedDict):
@@ -61,8 +61,6 @@ class Proof:
     """Mean return that the best policy must reach over greedy episodes that were not used to choose it."""
     overrides: dict[str, Any] = field(default_factory=dict)
     """Overrides of the recipe's CONFIG on this env."""
-    num_envs: int | None = None
-    """Envs; None means the recipe's ``NUM_ENVS``, or 8."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Seeds, if none are asked for."""
     evaluations: int = 25
@@ -113,18 +111,6 @@ PPO_PENDULUM = {
     },
     "collect": {"n_sample": 2048},
 }
-PPO_LANDER = {
-    "discount_factor": 0.999,
-    "learn": {
-        "learning_rate": 3e-4,
-        "batch_size": 64,
-        "epoch_per_collect": 4,
-        "entropy_weight": 0.01,
-        "lr_scheduler": {"type": "constant"},
-    },
-    "collect": {"n_sample": 16_384, "gae_lambda": 0.98},
-    "eval": {"evaluator": {"eval_freq": 400}},
-}
 DQN_LANDER = {
     "learn": {"learning_rate": 6.3e-4},
     "other": {"replay_buffer": {"replay_buffer_size": 50_000}},
@@ -163,7 +149,7 @@ PROOFS = {
     "redq_pendulum": Proof("redq", "Pendulum-v1", 8_000, -200),
     "tqc_pendulum": Proof("tqc", "Pendulum-v1", 15_000, -200),
     "ppo_pendulum": Proof("ppo", "Pendulum-v1", 200_000, -250, PPO_PENDULUM),
-    "ppo_lunarlander": Proof("ppo", "LunarLander-v3", 1_000_000, 200, PPO_LANDER, num_envs=16),
+    "ppo_lunarlander": Proof("ppo_lunarlander", "LunarLander-v3", 1_000_000, 200, algorithm="ppo"),
     "rnd_mountaincar": Proof("rnd", "MountainCar-v0", 150_000, -150),
     "icm_mountaincar": Proof("icm", "MountainCar-v0", 150_000, -150),
     "dqn_mountaincar": Proof("rnd", "MountainCar-v0", 150_000, -150, without=("reward_model",), is_ceiling=True),
@@ -181,6 +167,7 @@ PROOFS = {
     "sac_hopper": Proof("sac_hopper", "Hopper-v5", 300_000, 2000, algorithm="sac"),
     "td3_halfcheetah": Proof("td3_halfcheetah", "HalfCheetah-v5", 100_000, 2500, algorithm="td3"),
     "ppo_minigrid": Proof("ppo_minigrid", "minigrid:MiniGrid-DoorKey-5x5-v0", 100_000, 0.9, algorithm="ppo"),
+    "dqn_minatar": Proof("dqn_minatar", "lightning_ding.envs.MinAtarEnv", 300_000, 10, algorithm="dqn"),
     "dqn_pong": Proof("dqn_pong", "lightning_ding.envs.make_atari", 1_000_000, 10, algorithm="dqn"),
     "dqn_tictactoe": Proof("dqn_tictactoe", "pettingzoo:tictactoe_v3", 150_000, 0.8, n_episode=200),
     "dqn_connect_four": Proof("dqn_connect_four", "pettingzoo:connect_four_v3", 60_000, 0.8, n_episode=200),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lightning_ding.envs.base_env import make_base_env as make_base_env
     from lightning_ding.envs.ding_env_wrapper import DingEnvWrapper as DingEnvWrapper
     from lightning_ding.envs.game import GameEnv as GameEnv
+    from lightning_ding.envs.minatar import MinAtarEnv as MinAtarEnv
     from lightning_ding.envs.normalise import NormaliseObservation as NormaliseObservation
     from lightning_ding.envs.normalise import NormaliseReward as NormaliseReward
     from lightning_ding.envs.normalise import RunningStatistics as RunningStatistics
@@ -42,6 +43,7 @@ _HOMES = {
     "EnvStepper": "stepper",
     "FaultBarrier": "wrappers",
     "GameEnv": "game",
+    "MinAtarEnv": "minatar",
     "NormaliseObservation": "normalise",
     "NormaliseReward": "normalise",
     "NotPlainError": "state.memo",

@@ -155,7 +155,8 @@ def test_run_that_fails_does_not_stop_the_others(
 def test_make_installs_what_the_envs_of_all_experiments_need(target: str) -> None:
     text = (RECIPES.parent / "Makefile").read_text()
     (extras,) = re.findall(rf"^{target}:.*\n\t\$\(PIP\) -e '\.\[(.*)\]'$", text, re.MULTILINE)
-    assert {"bench", "box2d", "minigrid", "mujoco"} <= set(extras.split(","))  # the others are in the extra dev
+    needed = {"bench", "box2d", "minatar", "minigrid", "mujoco"}  # the others are in the extra dev
+    assert needed <= set(extras.split(","))
 
 
 def test_peer_of_a_recipe_for_one_env_is_found_by_its_algorithm() -> None:
@@ -196,7 +197,7 @@ def test_axis_of_returns_of_every_env_with_limits_is_within_what_is_possible() -
         "tictactoe_v3": (-1, 1),
         "connect_four_v3": (-1, 1),
     }
-    no_limits = {"BipedalWalker-v3", "Hopper-v5", "HalfCheetah-v5"}
+    no_limits = {"BipedalWalker-v3", "Hopper-v5", "HalfCheetah-v5", "MinAtar-Breakout"}
     envs = {curves.short_name(proof.env_id) for proof in PROOFS.values()}
     assert envs - no_limits == set(curves.RETURNS) == set(possible)
     for env, (low, high) in possible.items():
@@ -311,5 +312,5 @@ def test_zoo_has_settings_for_every_experiment_with_its_algorithms() -> None:
         if proof.peer_algorithm in zoo.ZOO and not proof.has_defaults and not learn.has_peer(proof, "peer")
         if not proof.is_ceiling
     ]
-    assert missing == ["ppo_minigrid", "dqn_pong"]  # the peers' wrappers are not here
+    assert missing == ["ppo_minigrid", "dqn_minatar", "dqn_pong"]  # the peers' wrappers are not here
     assert zoo.has("c51", "CartPole-v1") is False

@@ -25,6 +25,7 @@ ARGUMENTS = ("env_kwargs", "eval_env_kwargs", "wrappers", "norm_obs")
 """Arguments of a datamodule that a recipe may have as a constant, in capitals."""
 SMALL = {  # config keys that make a round of a recipe short
     "dqn_acrobot": {"eval.evaluator.max_episode_steps": 4},
+    "dqn_minatar": {"random_collect_size": 100},
     "dqn_pong": {
         "random_collect_size": 32,
         "learn.batch_size": 4,

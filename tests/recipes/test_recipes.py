@@ -57,6 +57,7 @@ REWARDED |= {"gail": "gail_cartpole.yaml", "her": "her_bitflip.yaml"}
 PACKAGES = {
     "dqn_acrobot": "gymnasium",
     "dqn_connect_four": "pettingzoo",
+    "dqn_minatar": "minatar",
     "dqn_pong": "ale_py",
     "dqn_tictactoe": "pettingzoo",
     "ppo_lunarlander": "Box2D",
