@@ -3,7 +3,7 @@
     python recipes/sac_hopper.py            # seed 0
     python recipes/sac_hopper.py --seed 1
 
-Trains for 300,000 env steps and evaluates the best checkpoint on 20 separate episodes. The settings are those of
+Trains for 100,000 env steps and evaluates the best checkpoint on 20 separate episodes. The settings are those of
 Haarnoja et al. 2018b, table 1 (https://arxiv.org/abs/1812.05905), which are the defaults, with 10,000 random steps at
 the start as in RL Baselines3 Zoo; one update for each env step, in rounds of four.
 """
@@ -20,13 +20,13 @@ from lightning_ding.policy import SACPolicy
 
 ENV_ID = "Hopper-v5"
 NUM_ENVS = 4
-MAX_ENV_STEP = 300_000
+MAX_ENV_STEP = 100_000
 CONFIG = {
     "compile": "auto",
     "random_collect_size": 10_000,
     "learn": {"update_per_collect": 4},
     "collect": {"n_sample": 4},
-    "eval": {"evaluator": {"eval_freq": 10_000, "n_episode": 20}},
+    "eval": {"evaluator": {"eval_freq": 5_000, "n_episode": 20}},
 }
 
 
