@@ -51,8 +51,9 @@ OFFLINE_NOTE = (
     "[Data sets](../results.md#data-sets) describes the data; seconds are the median over the seeds."
 )
 PEER_NOTE = (
-    "Ratio of seconds: those of this project divided by those of the peer, so below 1 this project is faster; "
-    "[Against peers](../results/versus.md) has the details."
+    "Ratio of seconds: those of this project divided by those of the peer, each with its own published settings, which "
+    "differ in networks, batches and numbers of updates too; [Against peers](../results/versus.md) has the details. "
+    "[Results](../results.md#speed-of-dqn) has ratios for the same work of DQN, PPO and SAC."
 )
 
 Pairs = Mapping[str, Sequence[tuple[versus.Side, versus.Side]]]

@@ -30,11 +30,7 @@ hide: [toc]
 
 # Zoo
 
-An entry is a YAML file with tuned settings, and the return of the policies that they train. `make zoo` reproduces this
-page. It trains five seeds of every entry, leaves out those that [the results](results/learning.md) have with the same
-settings, draws the curves and writes the tables. `make zoo KEEP=commit` repeats the runs of other commits too,
-and `make zoo SIDES=ours` leaves out the peers. A run that fails is listed at the end and does not stop the others.
-
+An entry is a YAML file with tuned settings, and the return of the policies that they train.
 `lightning-ding fit --config recipes/configs/ENTRY.yaml` trains seed 0 of an entry. Add `--seed_everything 1
 --data.seed 1` for another seed. `lightning-ding test` with the same options and `--ckpt_path PATH` evaluates a
 checkpoint. `python -m benchmarks.offline --only_data` makes the data sets that some entries need; the option that names
@@ -43,10 +39,9 @@ them is below the tables.
 ENVS = """
 ## Envs
 
-Each run chooses its best policy by its evaluations. The return is the mean of 100 other greedy episodes of that policy,
-or of 20 where the JSON file has no `n_test`; the table has the interquartile mean over seeds and its 95 % interval by
-the bootstrap. These runs do not end early at a
-`stop_value`.
+Each run chooses its best policy by its evaluations. The return is the mean of 100 other greedy episodes of that policy
+(20 in older runs); the table has the interquartile mean over seeds and its 95 % interval by the bootstrap, and the
+number of seeds that were measured. These runs do not end early at a `stop_value`.
 
 | entry | algorithm | env | return | seeds | env steps |
 |---|---|---|--:|--:|--:|
@@ -65,6 +60,12 @@ DISTRIBUTED = """
 
 The entries `parallel_*.yaml` are configs of `lightning-ding parallel`. Their returns are on the page
 [Distributed](distributed.md#measurements).
+
+## Making this page
+
+`make zoo` trains five seeds of every entry, leaves out those that [the results](results/learning.md) have with the same
+settings, draws the curves and writes the tables. `make zoo KEEP=commit` repeats the runs of other commits too,
+and `make zoo SIDES=ours` leaves out the peers. A run that fails is listed at the end and does not stop the others.
 """
 
 

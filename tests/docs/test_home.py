@@ -20,7 +20,7 @@ def test_example_of_the_home_page_has_twelve_lines_and_runs(tmp_path: Path, monk
     page.write_text(HOME.replace("50_000", "1_000"))
     with as_before(tmp_path, monkeypatch):
         module = run_page(page)
-    assert vars(module)["result"]["eval/return_mean"] > 0
+    assert vars(module)["result"]["test/return_mean"] > 0
 
 
 def test_every_number_of_the_home_page_is_one_of_the_results() -> None:
