@@ -64,9 +64,10 @@ NOTES = """## How to read the tables
 
 * Experiment: an algorithm on an env, with the settings of `benchmarks/proofs.py`. Peers have the tuned settings that
   their project publishes.
-* Return: each run keeps its best policy. The return is the mean of 100 greedy episodes of that policy, or of 20 where
-  the JSON file has no `n_test`; none of them was used to choose it. Of all seeds, it is the interquartile mean and its
-  95 % interval by the bootstrap. The JSON files in `docs/results/learn` have the return of each seed.
+* Return: each run keeps its best policy. The return is the mean of 100 greedy episodes of that policy, or of 20 for
+  older runs, which have no `n_test` in the JSON file; none of them was used to choose it. Of all seeds, it is the
+  interquartile mean and its 95 % interval by the bootstrap. The JSON files in `docs/results/learn` have the return of
+  each seed.
 * Seeds that passed: seeds whose return is at least the required one. If the required return is "below" a number, seeds
   whose return is less: these experiments leave out what the env needs, which is a memory, or hindsight
   (`dqn_bitflip`), or a reward model (`dqn_mountaincar`). `a2c_defaults_*` and `impala_cartpole` must also have

@@ -201,8 +201,7 @@ def kept_runs(record: dict[str, Any], name: str, side: str) -> list[Any]:
 def save(name: str, budget: int, side: str, run: Run, folder: Path) -> None:
     """Write a run and its command to the file.
 
-    Runs of other sides in the file are kept, and those of other seeds if they have the same settings and were tested on
-    as many episodes.
+    Runs of other sides in the file are kept, and those of other seeds if they have the same settings.
     """
     proof, record = PROOFS[name], read(name, folder)
     record |= {"recipe": proof.recipe, "env_id": proof.env_id, "budget": budget, "bar": proof.bar}
@@ -215,8 +214,7 @@ def save(name: str, budget: int, side: str, run: Run, folder: Path) -> None:
         command += f" --budget {budget}"
     how = {"command": command, "commit": commit()}
     how |= {"time": time.strftime("%Y-%m-%d %H:%M:%S"), "machine": machine()}
-    kept = [one for one in kept_runs(record, name, side) if one.get("n_test") == run.get("n_test")]
-    by_seed = {one["seed"]: one for one in [*kept, {**run, **how}]}
+    by_seed = {one["seed"]: one for one in [*kept_runs(record, name, side), {**run, **how}]}
     record[side] = {"config": settings_of(name, side), "runs": [by_seed[seed] for seed in sorted(by_seed)]}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(record) + "\n")

@@ -115,13 +115,15 @@ def test_runs_that_are_kept_are_not_run_again(tmp_path: Path, monkeypatch: pytes
     assert missing("config") == missing("none")
 
 
-def test_runs_with_another_number_of_test_episodes_are_repeated_and_not_mixed(tmp_path: Path) -> None:
+def test_runs_with_another_number_of_test_episodes_are_repeated_and_kept_until_then(tmp_path: Path) -> None:
     run: proofs.Run = {"seed": 0, "seconds": 1.0, "final": 9.0, "curve": [(10, 1.0, 9.0)]}  # tested on 20
     learn.save("dqn_cartpole", 10, "ours", run, tmp_path)
     assert learn.missing("dqn_cartpole", ["ours"], [0], "config", tmp_path) == [(0, "ours")]
     learn.save("dqn_cartpole", 10, "ours", {**run, "seed": 1, "n_test": 100}, tmp_path)
-    learn.save("dqn_cartpole", 10, "ours", {**run, "seed": 2, "n_test": 100}, tmp_path)
-    assert [one["seed"] for one in learn.read("dqn_cartpole", tmp_path)["ours"]["runs"]] == [1, 2]
+    assert [one["seed"] for one in learn.read("dqn_cartpole", tmp_path)["ours"]["runs"]] == [0, 1]
+    learn.save("dqn_cartpole", 10, "ours", {**run, "n_test": 100}, tmp_path)
+    assert [one.get("n_test") for one in learn.read("dqn_cartpole", tmp_path)["ours"]["runs"]] == [100, 100]
+    assert learn.missing("dqn_cartpole", ["ours"], [0, 1], "config", tmp_path) == []
 
 
 def test_run_that_fails_does_not_stop_the_others(
