@@ -21,7 +21,7 @@ ENV_ID = "Pendulum-v1"
 NUM_ENVS = 8
 MAX_ENV_STEP = 8_000
 CONFIG = {
-    "random_collect_size": 1000,
+    "random_collect_size": 200,
     "model": {"actor_head_hidden_size": 64, "critic_head_hidden_size": 128},
     "learn": {
         "update_per_collect": 8,

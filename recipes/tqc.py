@@ -21,11 +21,11 @@ ENV_ID = "Pendulum-v1"
 NUM_ENVS = 8
 MAX_ENV_STEP = 15_000
 CONFIG = {
-    "random_collect_size": 1000,
+    "random_collect_size": 200,
     "model": {"actor_head_hidden_size": 64, "critic_head_hidden_size": 64, "ensemble_num": 3},
     "learn": {
         "update_per_collect": 8,
-        "batch_size": 128,
+        "batch_size": 256,
         "learning_rate_q": 0.001,
         "learning_rate_policy": 0.001,
         "learning_rate_alpha": 0.001,
