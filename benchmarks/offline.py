@@ -9,13 +9,13 @@
     python -m benchmarks.offline --table                                # docs/results/offline.json as a table
 
 The data set of Pendulum-v1 is 50,000 transitions that a SAC policy makes, with exploration, after 3,000 of the 20,000
-env steps of ``recipes/sac.py``. That of CartPole-v1 is 200 episodes of a QR-DQN policy after 10,000 of the 50,000 env
-steps of ``recipes/qrdqn.py``; that of ``dt`` is what this recipe learns from in all 50,000, from bad episodes to good
-ones. The demonstrations of ``benchmarks/learn.py`` are 20 greedy episodes of a DQN policy
-after all 50,000 env steps of ``recipes/dqn.py``; those of the expert that ``gail`` imitates are 10 of them. Every
-algorithm makes the updates of its recipe, with its settings; ``bc_cartpole`` is ``bc`` with those of ``recipes/bc.py``
-on the demonstrations of 20 greedy episodes. The result is the mean return of the final policy, not of
-the best one, over 100 greedy episodes: with data alone one could not choose.
+env steps of ``recipes/sac.py``. That of CartPole-v1 is 200 episodes of a QR-DQN policy after 10,000 env steps with the
+settings ``SLOW_QRDQN``; that of ``dt`` is what these settings learn from in 50,000, from bad episodes to good ones. The
+demonstrations of ``benchmarks/learn.py`` are 20 greedy episodes of a DQN policy after all 50,000 env steps of
+``recipes/dqn.py``; those of the expert that ``gail`` imitates are 10 of them. Every algorithm makes the updates of its
+recipe, with its settings; ``bc_cartpole`` is ``bc`` with those of ``recipes/bc.py`` on the demonstrations of 20 greedy
+episodes. The result is the mean return of the final policy, not of the best one, over 100 greedy episodes: with data
+alone one could not choose.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class Source:
     """Episodes that the trained policy plays."""
     is_greedy: bool = False
     """Play without exploration, as in evaluations."""
+    settings: dict[str, Any] | None = None
+    """Config of the training; None means the recipe's."""
     buffer_size: int | None = None
     """Size of the replay buffer of the training, which is the data set; None plays episodes instead."""
 
@@ -56,16 +58,26 @@ class Source:
 
     def config(self) -> dict[str, Any]:
         """Return the config of the training, which never stops before its env steps."""
-        config = deep_merge(proofs.load(self.recipe).CONFIG, {"eval": {"evaluator": {"stop_value": None}}})
+        settings = proofs.load(self.recipe).CONFIG if self.settings is None else self.settings
+        config = deep_merge(settings, {"eval": {"evaluator": {"stop_value": None}}})
         if self.buffer_size is None:
             return config
         return deep_merge(config, {"other": {"replay_buffer": {"replay_buffer_size": self.buffer_size}}})
 
 
+SLOW_QRDQN = {
+    "nstep": 3,
+    "model": {"num_quantiles": 10},
+    "learn": {"update_per_collect": 16, "batch_size": 128, "target_update_freq": 10},
+    "collect": {"n_sample": 64},
+    "other": {"replay_buffer": {"replay_buffer_size": 20_000}},
+    "eval": {"evaluator": {"eval_freq": 500, "n_episode": 20}},
+}
+"""Settings of QR-DQN that still play badly after 10,000 env steps, so that the data leave something to learn."""
 SETS = {
     "pendulum": Source("sac", 3000, 250),
-    "cartpole": Source("qrdqn", 10_000, 200),
-    "cartpole_training": Source("qrdqn", 50_000, buffer_size=60_000),
+    "cartpole": Source("qrdqn", 10_000, 200, settings=SLOW_QRDQN),
+    "cartpole_training": Source("qrdqn", 50_000, settings=SLOW_QRDQN, buffer_size=60_000),
     "cartpole_best": Source("dqn", 50_000, 20, is_greedy=True),
     "cartpole_expert": Source("dqn", 50_000, 10, is_greedy=True),
 }

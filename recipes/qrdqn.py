@@ -21,12 +21,12 @@ ENV_ID = "CartPole-v1"
 NUM_ENVS = 8
 MAX_ENV_STEP = 50_000
 CONFIG = {
-    "nstep": 3,
-    "model": {"num_quantiles": 10},
-    "learn": {"update_per_collect": 16, "batch_size": 128, "target_update_freq": 10},
-    "collect": {"n_sample": 64},
-    "other": {"replay_buffer": {"replay_buffer_size": 20_000}},  # newer data than the default keeps
-    "eval": {"evaluator": {"eval_freq": 500, "n_episode": 20, "stop_value": 500.0}},
+    "random_collect_size": 1000,
+    "model": {"num_quantiles": 10, "encoder_hidden_size_list": [256, 256]},
+    "learn": {"update_per_collect": 128, "batch_size": 64, "learning_rate": 2.3e-3, "target_update_freq": 10},
+    "collect": {"n_sample": 256},
+    "other": {"eps": {"end": 0.04, "decay": 5000}},
+    "eval": {"evaluator": {"eval_freq": 1000, "n_episode": 20, "stop_value": 500.0}},
 }
 
 
