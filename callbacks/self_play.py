@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from lightning.pytorch import Callback, Trainer
 from typing_extensions import override
@@ -35,6 +36,9 @@ class SelfPlay(Callback):
     legal moves. Only the learner's transitions are learned from. Evaluations are played against the ``opponent`` of the
     evaluation envs.
 
+    These opponents see the observations of the game, and make its moves. A wrapper that changes observations or actions
+    is therefore refused: the learner would see and do something else than it does as an opponent.
+
     The snapshots are part of every checkpoint. Under DDP each rank has the same ones.
 
     Args:
@@ -47,7 +51,7 @@ class SelfPlay(Callback):
 
     Raises:
         ValueError: If an argument is out of range. At the start of a fit: if the policy has memory, or the training
-            envs are no games, or are in other processes.
+            envs are no games, are in other processes, or have wrappers that change observations or actions.
     """
 
     def __init__(
@@ -110,12 +114,14 @@ class SelfPlay(Callback):
         for env in envs:
             game = "a game, such as 'pettingzoo:tictactoe_v3', with SelfPlay"
             require(hasattr(env.unwrapped, "opponents"), "env_id", game, env.unwrapped)
+            _check_wrappers(env)
             env.unwrapped.opponents = self
         if self._learner is not pl_module:
             self._learner, self._snapshots = pl_module, {}
         if self._saved is not None:
             self._snapshots = {number: self._frozen(state) for number, state in self._saved.items()}
             self._saved = None
+            self._drop_oldest()
         if not self._snapshots:
             self._take()
 
@@ -140,7 +146,11 @@ class SelfPlay(Callback):
     def _take(self) -> None:
         """Add a snapshot of the learner."""
         self._snapshots[self._learner.progress.env_step] = self._frozen(self._learner.eval_mode.state_dict())
-        if len(self._snapshots) > self.max_snapshots:
+        self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        """Remove the oldest snapshots until ``max_snapshots`` are left; a checkpoint may hold more."""
+        while len(self._snapshots) > self.max_snapshots:
             del self._snapshots[next(iter(self._snapshots))]
 
     def _frozen(self, state: Mapping[str, Any]) -> Any:
@@ -150,3 +160,21 @@ class SelfPlay(Callback):
         frozen.to(learner.device)
         frozen.eval_mode.load_state_dict(state)
         return frozen
+
+
+def _check_wrappers(env: gym.Env[Any, Any]) -> None:
+    """Raise if a wrapper of a game changes observations or actions, because opponents play without wrappers."""
+    while isinstance(env, gym.Wrapper):
+        allowed = (
+            "ones that keep observations and actions, because SelfPlay's opponents have those of the game itself; make "
+            "the change in a function that returns the game, with env_id='pettingzoo:my_module.make_game'"
+        )
+        require(not _changes_play(env), "wrappers", allowed, type(env).__name__)
+        env = env.env
+
+
+def _changes_play(env: gym.Wrapper[Any, Any, Any, Any]) -> bool:
+    """Return whether a wrapper is one of observations or of actions, or has other spaces than the env inside."""
+    is_of_values = isinstance(env, (gym.ObservationWrapper, gym.ActionWrapper))
+    inside = env.env
+    return is_of_values or (env.observation_space, env.action_space) != (inside.observation_space, inside.action_space)

@@ -82,12 +82,14 @@ def from_hub(repo_id: str, *, revision: str | None = None, token: str | None = N
     Raises:
         ValueError: If the file is not a policy, or names no registered one.
         FileNotFoundError: If there is no such repository, revision or file, or no access to it.
-        ConnectionError: If the hub does not answer.
+        ConnectionError: If the hub does not answer, and the file is not in the cache.
         ImportError: If the extra ``hub`` is not installed.
     """
     hub = _hub()
     try:
         file = hub.HfApi(token=token).hf_hub_download(repo_id, WEIGHTS_FILE, revision=revision)
+    except hub.errors.LocalEntryNotFoundError as error:  # an EntryNotFoundError of the cache, without an answer
+        raise ConnectionError(f"the hub must answer, because {repo_id!r} is not in the cache: {error}") from error
     except (
         hub.errors.RepositoryNotFoundError,
         hub.errors.RevisionNotFoundError,

@@ -153,6 +153,18 @@ def test_what_is_no_policy_of_the_hub_is_refused(hub: type[Hub]) -> None:
         from_hub("me/text")
 
 
+@pytest.mark.parametrize("repo_id", ["me/cup", "me/none"])
+def test_hub_that_cannot_be_reached_is_not_a_missing_repository(
+    repo_id: str, hub: type[Hub], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push_to_hub(policy(), "me/cup")
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    template = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    with pytest.raises(ConnectionError, match=f"the hub must answer, because '{repo_id}' is not in the cache: "):
+        from_hub(repo_id)
+
+
 def test_mistakes_are_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="repo_id must be of the form name/repository, got 'cup'"):
         push_to_hub(policy(), "cup")

@@ -25,8 +25,9 @@ from lightning_ding.datamodules import Dataset, save_dataset
 from lightning_ding.datamodules.dataset_files import check_target
 from lightning_ding.entry.lightning_cli import policy_class
 from lightning_ding.entry.serial_cli import CommandParser
-from lightning_ding.entry.trained import add_policy_options, env_of_run, in_one_line, load, naming_the_option
+from lightning_ding.entry.trained import EnvOfRun, add_policy_options, env_of_run, in_one_line, load, naming_the_option
 from lightning_ding.envs import Pausable, make_vector_env
+from lightning_ding.envs.vector import MODES
 from lightning_ding.modes import CollectMode
 from lightning_ding.policy import Policy
 from lightning_ding.policy.random import random_collect_mode
@@ -112,7 +113,7 @@ def collect(
             _check_acts_alone(policy_class(policy))
     found = None if ckpt is None else load(ckpt, policy, import_names)
     arguments = {} if found is None else found.trained_in
-    env = _make_env(arguments, env_id, min(num_envs, n_episode), seed)
+    env = _make_env(env_of_run(arguments, env_id), num_envs, n_episode, seed)
     seeds = np.random.SeedSequence([seed, 1])
     try:
         if found is None:
@@ -149,10 +150,11 @@ def _greedy(policy: Policy[Any]) -> CollectMode:
     return policy.collect_mode._replace(forward=lambda obs, **_: greedy.forward(obs), reset=greedy.reset)
 
 
-def _make_env(arguments: Mapping[str, Any], env_id: str | None, num_envs: int, seed: int) -> gym.vector.VectorEnv:
-    described = env_of_run(arguments, env_id)
-    described = described._replace(wrappers=(*described.wrappers, Pausable))
-    return make_vector_env(num_envs=num_envs, seed=np.random.SeedSequence([seed, 0]), **described._asdict())
+def _make_env(described: EnvOfRun, num_envs: int, n_episode: int, seed: int) -> gym.vector.VectorEnv:
+    count, seeds = described.num_envs_for(n_episode, num_envs), np.random.SeedSequence([seed, 0])
+    if MODES[described.mode].has_separate_envs:
+        described = described._replace(wrappers=(*described.wrappers, Pausable))
+    return make_vector_env(num_envs=count, seed=seeds, **described._asdict())
 
 
 def _check_acts_alone(policy: type[Policy[Any]]) -> None:

@@ -5,7 +5,8 @@
     lightning-ding enjoy best.ckpt --video cartpole.gif --stochastic
 
 A video ends in .mp4 (gymnasium's RecordVideo, extra ``video``) or .gif. Of several episodes, each has its number in the
-name of its file. The env is that of the run's evaluations.
+name of its file. The env is that of the run's evaluations. A native vector env cannot be shown; ``--env_id`` names a
+single env to play instead.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from gymnasium.wrappers import RecordVideo
 from lightning_ding.config import require
 from lightning_ding.entry.trained import (
     EnvOfRun,
+    as_single,
     command_parser,
     env_of_run,
     in_one_line,
@@ -94,7 +96,8 @@ def enjoy(
     if video is not None:
         import_extra("moviepy" if video.endswith(".mp4") else "PIL.Image")
     loaded = load(ckpt, policy, import_names)
-    env = make_env(env_of_run(loaded.trained_in, env_id, evaluation=True), "human" if video is None else "rgb_array")
+    described = as_single(env_of_run(loaded.trained_in, env_id, evaluation=True))
+    env = make_env(described, "human" if video is None else "rgb_array")
     try:
         loaded.build(env.observation_space, env.action_space)
         loaded.seed(np.random.SeedSequence([seed, 1]))

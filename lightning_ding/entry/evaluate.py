@@ -4,7 +4,8 @@
     lightning-ding evaluate best.ckpt --episodes 100 --stochastic --seed 1 --json > returns.json
 
 The env is that of the run's evaluations. Each episode has a seed of its number and ``--seed``, so the result does not
-depend on the number of envs. ``--json`` prints the return and the length of every episode as well.
+depend on the number of envs. It does for a run with ``mode="native"``, because the envs of its vector env have one
+random stream. ``--json`` prints the return and the length of every episode as well.
 
 Shapes: E episodes.
 """
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from lightning_ding.config import require
 from lightning_ding.entry.trained import command_parser, env_of_run, in_one_line, load
 from lightning_ding.envs import make_vector_env
+from lightning_ding.envs.vector import MODES, AutoresetName
 from lightning_ding.modes import EvalMode
 from lightning_ding.policy import Policy
 from lightning_ding.worker import InteractionSerialEvaluator
@@ -71,7 +73,8 @@ def evaluate(
         stochastic: Explore as in training; otherwise act as in evaluations.
         seed: Seed of the episodes and of the exploration, >= 0.
         num_envs: Number of envs, >= 1.
-        max_episode_steps: Env steps after which an episode is cut off, >= 1; None for no limit but that of the env.
+        max_episode_steps: Env steps after which an episode is cut off, >= 1; None for no limit but that of the env,
+            which is the only choice for a native vector env.
         env_id: Env to play; None means that of the run's evaluations.
         policy: Name or dotted path of the policy; None reads it from the checkpoint.
         import_names: Modules to import first, which register the policy, its network or its encoder.
@@ -90,7 +93,9 @@ def evaluate(
     require(seed >= 0, "seed", ">= 0", seed)
     loaded = load(ckpt, policy, import_names)
     described = env_of_run(loaded.trained_in, env_id, evaluation=True)
-    env = make_vector_env(num_envs=min(num_envs, episodes), autoreset="disabled", **described._asdict())
+    autoreset: AutoresetName | None = "disabled" if MODES[described.mode].has_separate_envs else None
+    count = described.num_envs_for(episodes, num_envs)
+    env = make_vector_env(num_envs=count, autoreset=autoreset, **described._asdict())
     try:
         loaded.build(env.single_observation_space, env.single_action_space)
         loaded.seed(np.random.SeedSequence([seed, 1]))

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gymnasium as gym
+
 from lightning_ding.config import require
 from lightning_ding.entry.lightning_cli import is_refusal, line_of, policy_class
 from lightning_ding.entry.serial_cli import CommandParser
-from lightning_ding.envs.wrapper_names import as_list, for_evaluation
+from lightning_ding.envs.named import find_env
+from lightning_ding.envs.vector import VectorMode
+from lightning_ding.envs.wrapper_names import as_list, for_evaluation, short_name
 from lightning_ding.policy import Policy, load_policy
 from lightning_ding.registry import NotRegisteredError, import_modules
+
+logger = logging.getLogger(__name__)
+NATIVE: VectorMode = "native"
 
 
 class EnvOfRun(NamedTuple):
@@ -24,6 +32,12 @@ class EnvOfRun(NamedTuple):
     wrappers: tuple[Any, ...]
     env_kwargs: dict[str, Any]
     import_names: tuple[str, ...]
+    mode: VectorMode = "sync"
+    """The mode ``native`` of a run in a native vector env; otherwise ``sync``, whatever the run had."""
+
+    def num_envs_for(self, episodes: int, num_envs: int) -> int:
+        """Return the number of envs for a number of episodes; a native vector env may have a fixed number of envs."""
+        return num_envs if self.mode == NATIVE else min(num_envs, episodes)
 
 
 def load(ckpt: str | Path, name: str | None = None, import_names: Sequence[str] = ()) -> Policy[Any]:
@@ -62,7 +76,7 @@ def env_of_run(arguments: Mapping[str, Any], env_id: str | None = None, evaluati
 
     Args:
         arguments: Arguments of its datamodule, ``policy.trained_in``; empty without a run.
-        env_id: Another env, with the wrappers of the run.
+        env_id: Another env, which is no vector env, with the wrappers of the run. Vector wrappers are left out.
         evaluation: Return the env of evaluations, if the run had another one for them.
 
     Raises:
@@ -78,7 +92,37 @@ def env_of_run(arguments: Mapping[str, Any], env_id: str | None = None, evaluati
     require(bool(found), "env_id", "an env, because the checkpoint names none", None)
     modules = arguments.get("import_names") or ()
     modules = (modules,) if isinstance(modules, str) else tuple(modules)
-    return EnvOfRun(found, tuple(wrappers), dict(kwargs or {}) if env_id is None else {}, modules)
+    is_native = arguments.get("mode") == NATIVE
+    if env_id is None:
+        return EnvOfRun(found, tuple(wrappers), dict(kwargs or {}), modules, NATIVE if is_native else "sync")
+    return EnvOfRun(found, _of_single_envs(wrappers) if is_native else tuple(wrappers), {}, modules)
+
+
+def as_single(described: EnvOfRun) -> EnvOfRun:
+    """Return the env of a run as one that can be made and shown alone.
+
+    Raises:
+        ValueError: If the run used a native vector env that is not registered as a single env too, or vector wrappers.
+    """
+    if described.mode != NATIVE:
+        return described
+    import_modules(described.import_names)
+    env = find_env(described.env)
+    is_single = isinstance(env, str) and gym.spec(env).entry_point is not None
+    allowed = (
+        'a single env, because the vector env or the vector wrappers of this run with mode="native" cannot be shown; '
+        "name one with --env_id"
+    )
+    require(is_single and all(map(short_name, described.wrappers)), "env_id", allowed, described.env)
+    return described._replace(mode="sync")
+
+
+def _of_single_envs(wrappers: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the wrappers of a native vector env that single envs have too, which are those with short names."""
+    left_out = [one for one in wrappers if short_name(one) is None]
+    if left_out:
+        logger.warning("the env of --env_id is played without the vector wrappers of the run: %s", left_out)
+    return tuple(one for one in wrappers if short_name(one) is not None)
 
 
 def command_parser(command: str, description: str | None, has_env: bool = True) -> CommandParser:
@@ -93,7 +137,7 @@ def command_parser(command: str, description: str | None, has_env: bool = True) 
     parser = CommandParser(prog=f"lightning-ding {command}", description=description, **shown)  # type: ignore[arg-type]
     parser.add_argument("ckpt", help="checkpoint of a run, or a safetensors file of a policy")
     if has_env:
-        parser.add_argument("--env_id", help="another env than that of the run")
+        parser.add_argument("--env_id", help="another env than that of the run, not a vector env")
     add_policy_options(parser)
     return parser
 

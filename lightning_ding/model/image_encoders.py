@@ -56,7 +56,7 @@ class ImageInput(nn.Module):
         if obs.dtype == torch.uint8:
             x = x.div_(255)  # a new tensor, so this changes no observation
         if self.channels_last:
-            x = x.movedim(-1, -3)
+            x = x.movedim(x.ndim - 1, x.ndim - 3)  # ONNX has no negative axes here
         return x.flatten(1, 2) if self.is_stack else x
 
 

@@ -24,7 +24,7 @@ def load_policy(path: str | Path, policy_class: type[Policy[Any]] | None = None)
     """Return the trained policy of a file, on the CPU, which acts as at the end of its run.
 
     Args:
-        path: A checkpoint of a run, or a file that :meth:`Policy.export` wrote as ``safetensors``.
+        path: A checkpoint of a run, or a file that :meth:`Policy.export` wrote as ``safetensors``, by any name.
         policy_class: Class of the policy; None finds it by the name in the file.
 
     Raises:
@@ -34,12 +34,19 @@ def load_policy(path: str | Path, policy_class: type[Policy[Any]] | None = None)
     """
     allowed = "the path of a checkpoint or of a safetensors file"
     require(Path(path).is_file(), "path", allowed, str(path))
-    if Path(path).suffix == ".safetensors":
+    if Path(path).suffix == ".safetensors" or _is_safetensors(Path(path)):
         return _from_weights(*read_weights(path), policy_class)
     saved = read_checkpoint(path)
     found = class_of(saved) if policy_class is None else policy_class
     policy = found.load_from_checkpoint(path, map_location="cpu", weights_only=True)
     return _at_the_end_of_its_run(policy)
+
+
+def _is_safetensors(path: Path) -> bool:
+    """Return whether a file starts like a safetensors file: the length of a JSON object in 8 bytes, then the object."""
+    with path.open("rb") as file:
+        start = file.read(9)
+    return start[8:] == b"{" and int.from_bytes(start[:8], "little") <= path.stat().st_size - 8
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -198,6 +199,29 @@ def test_second_fit_keeps_its_snapshots_and_another_policy_gets_new_ones(
     assert list(self_play._snapshots) == [0, 24, 48]
 
 
+def test_resumed_run_with_fewer_snapshots_keeps_the_newest(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    def run(max_env_step: int, max_snapshots: int, file: Path | None = None) -> Rounds:
+        self_play = SelfPlay(snapshot_interval=20, max_snapshots=max_snapshots)
+        callbacks = [self_play, rounds := Rounds(self_play), RunCheckpoint(tmp_path / str(max_env_step))]
+        trainer = make_trainer(enable_checkpointing=True, callbacks=callbacks)
+        trainer.fit(DQNPolicy(small), data(max_env_step), ckpt_path=file, weights_only=True)
+        return rounds
+
+    assert run(64, 10).snapshots[64] == [0, 24, 48]
+    rounds = run(96, 2, tmp_path / "64" / "last.ckpt")
+    assert rounds.snapshots == {72: [48, 72], 80: [48, 72], 88: [48, 72], 96: [72, 96]}
+
+
+def test_list_of_snapshots_shrinks_to_a_smaller_maximum(make_trainer: MakeTrainer, small: Config) -> None:
+    self_play = SelfPlay(snapshot_interval=20)
+    policy, _ = fit(make_trainer, small, self_play)
+    self_play.max_snapshots = 2
+    make_trainer(callbacks=[self_play]).fit(policy, data(96))
+    assert list(self_play._snapshots) == [48, 88]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -227,6 +251,67 @@ def test_envs_without_opponents_are_refused(
     datamodule = ReplayDataModule(env_id, num_envs=1, mode=mode, max_env_step=64)
     with pytest.raises(ValueError, match=re.escape(message)):
         make_trainer(callbacks=[SelfPlay()]).fit(DQNPolicy(small), datamodule)
+
+
+class Larger(gym.ObservationWrapper[Any, Any, Any]):
+    """Scales the planes of a game, in the same space."""
+
+    def observation(self, observation: Any) -> Any:
+        return {**observation, "observation": observation["observation"] * 10}
+
+
+class OtherMoves(gym.ActionWrapper[Any, Any, Any]):
+    """Counts the moves from the other end."""
+
+    def action(self, action: Any) -> Any:
+        return 8 - action
+
+
+class SeenTwice(gym.Wrapper[Any, Any, Any, Any]):
+    """Repeats the planes, without being a wrapper of observations."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        planes = gym.spaces.Box(0, 1, (3, 3, 4), np.int8)
+        mask = env.observation_space["action_mask"]  # type: ignore[index]
+        self.observation_space = gym.spaces.Dict({"observation": planes, "action_mask": mask})
+
+    def reset(self, **arguments: Any) -> Any:
+        obs, info = self.env.reset(**arguments)
+        return self._twice(obs), info
+
+    def step(self, action: Any) -> Any:
+        obs, *others = self.env.step(action)
+        return self._twice(obs), *others
+
+    def _twice(self, obs: Any) -> Any:
+        return {**obs, "observation": np.concatenate([obs["observation"]] * 2, axis=-1)}
+
+
+@pytest.mark.parametrize(
+    ("place", "wrapper", "name"),
+    [
+        ("wrappers", Larger, "Larger"),
+        ("train_wrappers", Larger, "Larger"),
+        ("wrappers", OtherMoves, "OtherMoves"),
+        ("wrappers", SeenTwice, "SeenTwice"),
+    ],
+)
+def test_wrappers_that_opponents_do_not_have_are_refused(
+    place: str, wrapper: Any, name: str, make_trainer: MakeTrainer, small: Config
+) -> None:
+    wanted = rf"wrappers must be ones that keep observations and actions, .*my_module\.make_game', got {name!r}"
+    arguments: dict[str, Any] = {place: [wrapper, "clip_reward"]}
+    with pytest.raises(ValueError, match=wanted):
+        make_trainer(callbacks=[SelfPlay()]).fit(DQNPolicy(small), data(**arguments))
+
+
+def test_wrappers_that_keep_observations_and_actions_are_allowed(make_trainer: MakeTrainer, small: Config) -> None:
+    self_play = SelfPlay(snapshot_interval=20)
+    wrappers = [{"scale_reward": {"scale": 0.5}}, {"time_limit": {"max_episode_steps": 3}}]
+    config = deep_merge(small, {"collect": {"collector": {"env_fault": "drop"}}})
+    fit(make_trainer, config, self_play, wrappers=wrappers)
+    assert list(self_play._snapshots) == [0, 24, 48]
 
 
 def test_policy_with_memory_is_refused(make_trainer: MakeTrainer) -> None:

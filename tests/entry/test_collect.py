@@ -18,6 +18,7 @@ from lightning_ding.entry.collect import collect
 from lightning_ding.policy import DQNPolicy, SACPolicy
 from lightning_ding.policy.base.recurrent import EnvStates
 from tests.algorithms.table import make_policy
+from tests.entry.trained_runs import VECTOR_ENV, train
 from tests.toys.bandits import TargetEnv
 
 MakeTrainer = Callable[..., Trainer]
@@ -73,6 +74,14 @@ def test_each_greedy_episode_starts_without_memory_of_the_one_before(
     monkeypatch.setattr(EnvStates, "read", note)
     data = collect(tmp_path / "checkpoints" / "last.ckpt", str(tmp_path / "x.npz"), 3, greedy=True, num_envs=1)
     assert np.flatnonzero(firsts).tolist() == data.bounds()[:-1].tolist()
+
+
+def test_episodes_of_a_native_vector_env_are_written(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+    ckpt = train(make_trainer, tmp_path, env_id=VECTOR_ENV, mode="native", env_kwargs={"max_episode_steps": 4})
+    data = collect(ckpt, str(tmp_path / "x.npz"), n_episode=3, num_envs=2)
+    assert data.bounds().tolist() == [0, 4, 8, 12]
+    assert data.columns["truncated"].nonzero()[0].tolist() == [3, 7, 11]
+    assert load_dataset(tmp_path / "x.npz").observation_space.shape == (4,)
 
 
 def test_policy_that_acts_on_rewards_is_refused(ckpt: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from lightning_ding.entry.cli import main
 from lightning_ding.entry.enjoy import enjoy
-from tests.entry.trained_runs import train
+from tests.entry.trained_runs import VECTOR_ENV, VECTOR_WRAPPER, train
 
 MakeTrainer = Callable[..., Trainer]
 
@@ -80,6 +80,31 @@ def test_wrappers_of_the_run_are_used(make_trainer: MakeTrainer, tmp_path: Path)
     ckpt = train(make_trainer, tmp_path, wrappers=[wrapper])
     ((value, _),) = enjoy(ckpt, video=str(tmp_path / "x.gif"), stochastic=True)
     assert value == 2.0
+
+
+@pytest.mark.parametrize("arguments", [{"env_id": VECTOR_ENV}, {"wrappers": [VECTOR_WRAPPER]}])
+def test_native_vector_env_cannot_be_shown_but_another_env_can(
+    arguments: dict[str, Any], make_trainer: MakeTrainer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ckpt = train(make_trainer, tmp_path, mode="native", **arguments)
+    options = ["enjoy", str(ckpt), "--video", str(tmp_path / "x.gif")]
+    with pytest.raises(SystemExit) as end:
+        main(options)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert end.value.code == 2
+    assert line.startswith(
+        "error: env_id must be a single env, because the vector env or the vector wrappers of this run"
+    )
+    assert line.endswith(f"name one with --env_id, got {arguments.get('env_id', 'CartPole-v1')!r}")
+    main([*options, "--env_id", "CartPole-v1"])
+    assert (tmp_path / "x.gif").is_file()
+
+
+def test_native_vector_env_that_is_registered_as_a_single_one_too_is_shown(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    ckpt = train(make_trainer, tmp_path, mode="native", wrappers=["flatten"], env_kwargs={"max_episode_steps": 4})
+    assert enjoy(ckpt, video=str(tmp_path / "x.gif")) == [(4.0, tmp_path / "x.gif")]
 
 
 class Blind(gym.Env[Any, Any]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -15,7 +16,7 @@ from lightning import Trainer
 from lightning_ding.entry.cli import main
 from lightning_ding.entry.evaluate import evaluate, resampled_means, statistics
 from lightning_ding.policy import DQNPolicy
-from tests.entry.trained_runs import train
+from tests.entry.trained_runs import VECTOR_ENV, VECTOR_WRAPPER, train
 from tests.policy.saved import write_checkpoint
 
 MakeTrainer = Callable[..., Trainer]
@@ -92,6 +93,31 @@ def test_stochastic_evaluation_explores_and_is_seeded(ckpt: Path) -> None:
 def test_env_of_evaluations_is_played(make_trainer: MakeTrainer, tmp_path: Path) -> None:
     ckpt = train(make_trainer, tmp_path, eval_env_kwargs={"max_episode_steps": 4})
     assert evaluate(ckpt, 2)["lengths"] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"env_id": VECTOR_ENV, "env_kwargs": {"max_episode_steps": 4}},
+        {"env_kwargs": {"max_episode_steps": 4}, "wrappers": [VECTOR_WRAPPER]},
+    ],
+)
+def test_native_vector_env_of_the_run_is_played(
+    arguments: dict[str, Any], make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    ckpt = train(make_trainer, tmp_path, mode="native", **arguments)
+    found = evaluate(ckpt, 3)
+    assert (found["lengths"], found["mean"]) == ([4, 4, 4], 4.0)
+    assert evaluate(ckpt, 3) == found
+
+
+def test_another_env_than_the_native_vector_env_is_a_single_one(
+    make_trainer: MakeTrainer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrappers = ["flatten", VECTOR_WRAPPER]
+    ckpt = train(make_trainer, tmp_path, env_id=VECTOR_ENV, mode="native", wrappers=wrappers)
+    assert evaluate(ckpt, 3, env_id="CartPole-v1", max_episode_steps=4)["lengths"] == [4, 4, 4]  # not if native
+    assert f"the env of --env_id is played without the vector wrappers of the run: ['{VECTOR_WRAPPER}']" in caplog.text
 
 
 def test_policy_with_memory_is_evaluated(make_trainer: MakeTrainer, tmp_path: Path) -> None:

@@ -12,6 +12,10 @@ from lightning import Trainer
 from lightning_ding.datamodules import ReplayDataModule
 from tests.algorithms.table import make_policy
 
+VECTOR_ENV = "gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv"
+"""A class that makes a vector env, for runs with ``mode="native"``."""
+VECTOR_WRAPPER = "gymnasium.wrappers.vector.FlattenObservation"
+
 
 def train(make_trainer: Callable[..., Trainer], folder: Path, name: str = "dqn", **arguments: Any) -> Path:
     """Return the checkpoint of a run of 16 env steps in CartPole."""

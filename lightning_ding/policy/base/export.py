@@ -10,6 +10,7 @@ Shapes: B batch, S size of a recurrent state.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import os
 import warnings
@@ -63,7 +64,7 @@ class ActionGraph(nn.Module):
     """Maps the tensors of observations to those of actions, all flat, so that a graph of it can be recorded.
 
     Args:
-        policy: A policy that knows the spaces of its env.
+        policy: A policy that knows the spaces of its env. If it is not on the CPU, the graph holds a copy that is.
 
     Raises:
         ValueError: If the policy is in DI-engine's form, or its memory is not a recurrent state.
@@ -78,6 +79,7 @@ class ActionGraph(nn.Module):
         fits = all(isinstance(one, EnvStates) for one in memory.values())
         way = "; policy.actor() keeps the last steps that others act on, and format='safetensors' writes them"
         require(fits, "policy", f"one whose memory, if any, is a recurrent state, to be written as a graph{way}", name)
+        policy = policy if policy.device.type == "cpu" else _copy_on_cpu(policy)
         self.memory_name = next(iter(memory), None)
         self._policy = [policy]  # in a list, so that target networks and rewards are no part of the graph
         self.model, self.normaliser = policy.model, policy.normaliser
@@ -118,6 +120,14 @@ class _GivenState:
 
 def _is_own_form(policy: Any) -> bool:
     return "_cfg" not in vars(policy)  # which a policy in DI-engine's form has
+
+
+def _copy_on_cpu(policy: Any) -> Any:
+    """Return a policy with copies of all weights on the CPU; it shares its other attributes with the given one."""
+    other = copy.copy(policy)
+    held = {name: vars(policy)[name] for name in ("_modules", "_parameters", "_buffers")}
+    vars(other).update(copy.deepcopy(held))
+    return other.cpu()
 
 
 def _module(policy: Any, name: str) -> nn.Module | None:

@@ -72,8 +72,10 @@ class Actor:
 
         Raises:
             ValueError: If ``obs`` has neither the shape of one observation nor that of a batch, other keys than
-                the space, or values of another kind, such as floats for bytes; if ``reward`` does not fit; if the
-                policy does not explore and is not deterministic; or if its network gives a non-finite action.
+                the space, or values of another kind, such as floats for bytes; if an integer does not fit into the
+                space's type, or is outside of a Discrete, MultiDiscrete or MultiBinary space; if ``reward`` does not
+                fit; if the policy does not explore and is not deterministic; or if its network gives a non-finite
+                action.
         """
         allowed = f"None for {_name(self._policy)}, which does not act on rewards"
         require(self._acts_on_reward or reward is None, "reward", allowed, reward)
@@ -166,7 +168,8 @@ def to_batch(obs: Any, space: spaces.Space[Any]) -> tuple[Any, bool]:
         space: Observation space of one env.
 
     Raises:
-        ValueError: If ``obs`` fits neither, or has other keys or another kind of numbers.
+        ValueError: If ``obs`` fits neither, or has other keys, another kind of numbers, or integers that are not
+            allowed.
 
     Example:
         >>> batch, is_single = to_batch([0.5, 1.0], spaces.Box(-1, 1, (2,)))
@@ -201,8 +204,40 @@ def _read(
     require(fits, name, f"numbers that {kind} can hold, as the space {space} has them", array.dtype)
     allowed = f"of shape {shape}, or {('B', *shape)} for a batch".replace("'", "")
     require(array.shape in (shape, array.shape[:1] + shape), name, allowed, array.shape)
+    _check_integers(array, space, name)
     arrays[name], singles[name] = np.asarray(array, kind, order="C"), array.shape == shape
     return arrays[name]
+
+
+def _check_integers(array: NDArray[Any], space: spaces.Space[Any], name: str) -> None:
+    """Refuse integers that the type of the space cannot hold, and those outside of a space of indices.
+
+    Those outside the bounds of a Box are used, as in training.
+
+    Raises:
+        ValueError: If there is one.
+    """
+    bounds = _integer_bounds(space, array.dtype)
+    if bounds is None:
+        return
+    low, high = bounds
+    outside = (array < low) | (array > high)
+    if outside.any():
+        first, last, value = (np.broadcast_to(one, array.shape)[outside][0] for one in (low, high, array))
+        raise ValueError(f"{name} must be integers from {first} to {last}, as the space {space} has them, got {value}")
+
+
+def _integer_bounds(space: spaces.Space[Any], given: np.dtype[Any]) -> tuple[Any, Any] | None:
+    """Return the smallest and the largest allowed integers; None if every number of the given type is allowed."""
+    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+        number = space.n if isinstance(space, spaces.Discrete) else space.nvec
+        return space.start, space.start + number - 1
+    if isinstance(space, spaces.MultiBinary):
+        return 0, 1
+    kind = np.dtype(space.dtype)
+    if kind.kind not in "iu" or np.can_cast(given, kind):
+        return None
+    return np.iinfo(kind).min, np.iinfo(kind).max
 
 
 def _numbered(entries: Any) -> Any:

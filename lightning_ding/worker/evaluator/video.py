@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import math
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +22,8 @@ MAX_SIDE = 320
 """Pixels of a frame's longer side; larger frames are shrunk by a whole factor."""
 MAX_FRAMES = 300
 """Maximum number of frames of a video; of longer videos every n-th frame is kept, so they run faster."""
+MAX_GIF_FPS = 50
+"""Maximum frames per second of a GIF; many viewers play frames of less than 20 ms at 100 ms each."""
 
 
 def check_can_render(env: VectorEnv) -> None:
@@ -82,14 +85,24 @@ def write_video(writer: Any, tag: str, video: NDArray[np.uint8], step: int, fps:
 def gif(video: NDArray[np.uint8], fps: float) -> bytes:
     """Return a video, shape (T, C, H, W) with C 1, 3 or 4, as an animated GIF that repeats.
 
+    A frame of a GIF lasts a whole number of hundredths of a second. Above ``MAX_GIF_FPS`` only every n-th frame is
+    written, so that the video keeps its speed, apart from rounding.
+
+    Args:
+        video: The video.
+        fps: Frames per second of the video, > 0.
+
     Raises:
         ImportError: If the extra ``video`` is not installed.
     """
     image = import_extra("PIL.Image")
-    pixels = video[:, 0] if video.shape[1] == 1 else video.transpose(0, 2, 3, 1)  # Pillow wants grey as (H, W)
+    step = max(1, math.ceil(fps / MAX_GIF_FPS))
+    duration = round(100 * step / fps) * 10  # milliseconds; Pillow would round down
+    shown = video[::step]
+    pixels = shown[:, 0] if shown.shape[1] == 1 else shown.transpose(0, 2, 3, 1)  # Pillow wants grey as (H, W)
     images = (image.fromarray(np.ascontiguousarray(frame)) for frame in pixels)
     file = io.BytesIO()
-    next(images).save(file, format="GIF", save_all=True, append_images=images, duration=1000 / fps, loop=0)
+    next(images).save(file, format="GIF", save_all=True, append_images=images, duration=duration, loop=0)
     return file.getvalue()
 
 

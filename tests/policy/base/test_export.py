@@ -28,7 +28,7 @@ VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 def built(name: str, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> Policy[Any]:
     """Return a policy whose normaliser has seen observations of another scale, where there are floats."""
     torch.manual_seed(0)
-    is_image = isinstance(observation_space, spaces.Box) and len(observation_space.shape) == 3
+    is_image = isinstance(observation_space, spaces.Box) and len(observation_space.shape) >= 3
     changes = {"model": {"encoder_hidden_size_list": [4, 4, 4, 8]}} if is_image else {}
     policy = make_policy(name, **changes).build(observation_space, action_space)
     if isinstance(observation_space, spaces.Box) and observation_space.dtype == np.float32:
@@ -89,6 +89,8 @@ def test_observations_of_any_space_are_inputs(space: spaces.Space[Any], tmp_path
 
 
 IMAGE = spaces.Box(0, 255, (4, 36, 36), np.uint8)
+CHANNELS_LAST = spaces.Box(0, 255, (36, 37, 3), np.uint8)
+STACK = spaces.Box(0, 255, (2, 36, 37, 3), np.uint8)
 DOUBLE = spaces.Box(-1, 1, (3,), np.float64)
 MASKED = spaces.Dict({"action_mask": spaces.MultiBinary(3), "x": VECTOR})
 
@@ -97,6 +99,8 @@ MASKED = spaces.Dict({"action_mask": spaces.MultiBinary(3), "x": VECTOR})
     ("name", "space", "action_space"),
     [
         ("dqn", IMAGE, spaces.Discrete(3)),
+        ("dqn", CHANNELS_LAST, spaces.Discrete(3)),
+        ("ppo", STACK, spaces.Discrete(3)),
         ("sac", DOUBLE, spaces.Box(-0.1, 0.1, (2,), np.float64)),
         ("ppo", VECTOR, HYBRID),
         ("ppo", VECTOR, INTEGERS),
@@ -129,6 +133,30 @@ def test_program_of_torch_export_acts_as_the_policy(name: str, tmp_path: Path) -
         np.testing.assert_allclose(action.numpy(), actor(obs), rtol=1e-4)
 
 
+def from_elsewhere(x: torch.Tensor) -> torch.Tensor:
+    """Return numbers in place of those of a tensor on the device meta, which has none; they depend on its size."""
+    return torch.rand(x.shape, generator=torch.Generator().manual_seed(x.numel())).to(x.dtype)
+
+
+@pytest.mark.parametrize("name", ["dqn", "sac", "recurrent_ppo"])
+def test_policy_on_another_device_is_exported_as_from_the_cpu(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    action_space = spaces.Box(-2, 2, (2,)) if name == "sac" else spaces.Discrete(3)
+    policy = built(name, VECTOR, action_space)
+    policy._apply(from_elsewhere)  # type: ignore[no-untyped-call]
+    inputs = policy.export(tmp_path / "cpu.onnx").read_bytes(), policy.export(tmp_path / "cpu.pt2", "torch_export")
+    to_cpu = torch.Tensor.cpu
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda x: from_elsewhere(x) if x.is_meta else to_cpu(x))
+    policy.to("meta")
+    assert policy.export(tmp_path / "other.onnx").read_bytes() == inputs[0]
+    programs = [torch.export.load(file) for file in (inputs[1], policy.export(tmp_path / "other.pt2", "torch_export"))]
+    states = [program.state_dict for program in programs]
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(tensor, states[1][key]) for key, tensor in states[0].items())
+    assert {x.device.type for x in policy.state_dict().values()} == {policy.device.type} == {"meta"}
+
+
 @pytest.mark.parametrize("name", [*ALGORITHMS, "dt"])
 def test_policy_is_read_from_safetensors(name: str, tmp_path: Path) -> None:
     env = gym.make(ALGORITHMS[name].env_id if name in ALGORITHMS else "CartPole-v1")
@@ -143,6 +171,13 @@ def test_policy_is_read_from_safetensors(name: str, tmp_path: Path) -> None:
     assert (read.progress.env_step, read.training, read.env_spaces) == (7, False, policy.env_spaces)
     obs = np.random.default_rng(0).normal(size=(6, *(env.observation_space.shape or ()))).astype(np.float32)
     np.testing.assert_array_equal(read.actor()(obs), policy.actor()(obs))
+
+
+def test_safetensors_file_of_any_name_is_read(tmp_path: Path) -> None:
+    policy = built("dqn", VECTOR, spaces.Discrete(3))
+    read = load_policy(policy.export(tmp_path / "policy.weights", "safetensors"))
+    obs = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    np.testing.assert_array_equal(read.predict(obs), policy.predict(obs))
 
 
 def test_pg_that_samples_in_evaluations_is_exported_greedily(tmp_path: Path) -> None:

@@ -184,6 +184,45 @@ def test_observation_that_does_not_fit_is_refused(space: spaces.Space[Any], obs:
         to_batch(obs, space)
 
 
+BYTES = spaces.Box(0, 255, (3,), np.uint8)
+TABLE = spaces.MultiDiscrete([3, 2], start=[0, 4])
+
+
+@pytest.mark.parametrize(
+    ("space", "obs", "message"),
+    [
+        (BYTES, [300, -1, 5], "obs must be integers from 0 to 255, as the space Box.* has them, got 300"),
+        (BYTES, np.array([[1, 2, 3], [1, -1, 3]], np.int8), "obs must be integers from 0 to 255,.*, got -1"),
+        (BYTES, torch.tensor([1, 2, 256]), "obs must be integers from 0 to 255,.*, got 256"),
+        (spaces.Discrete(5), 7, r"obs must be integers from 0 to 4, as the space Discrete\(5\) has them, got 7"),
+        (spaces.Discrete(5), -1, "obs must be integers from 0 to 4,.*, got -1"),
+        (spaces.Discrete(3, start=2), [2, 4, 5], "obs must be integers from 2 to 4,.*, got 5"),
+        (TABLE, [[2, 4], [2, 6]], "obs must be integers from 4 to 5,.*, got 6"),
+        (TABLE, np.array([3, 5], np.uint64), "obs must be integers from 0 to 2,.*, got 3"),
+        (spaces.MultiBinary(2), [0, 2], "obs must be integers from 0 to 1,.*, got 2"),
+        (
+            spaces.Dict({"x": VECTOR, "at": TABLE}),
+            {"x": np.zeros(3), "at": [0, 0]},
+            r"obs\.at must be integers from 4 to 5,.*, got 0",
+        ),
+    ],
+)
+def test_integers_outside_of_the_space_are_refused(space: spaces.Space[Any], obs: Any, message: str) -> None:
+    policy = make_policy("ppo").build(space, spaces.Discrete(2))
+    for act in (policy.predict, policy.actor(deterministic=False)):
+        with pytest.raises(ValueError, match=f"{message}$"):
+            act(obs)
+
+
+def test_integers_within_the_space_are_taken() -> None:
+    table = to_batch(np.array([[2, 5], [0, 4]], np.uint8), TABLE)[0]
+    assert (table.dtype, table.tolist()) == (np.int64, [[2, 5], [0, 4]])
+    assert to_batch([0, 7, 255], BYTES)[0].tolist() == [[0, 7, 255]]
+    assert to_batch(np.zeros((0, 3), np.int64), BYTES)[0].shape == (0, 3)
+    small = spaces.Box(0, 100, (1,), np.uint8)  # the bounds of a Box are not checked
+    assert to_batch([200], small)[0].tolist() == to_batch(np.array([200], np.uint8), small)[0].tolist() == [[200]]
+
+
 def test_observation_that_could_be_a_batch_of_smaller_ones_is_decided_by_the_space() -> None:
     square = spaces.Box(-1, 1, (3, 3), np.float32)
     assert to_batch(np.zeros((3, 3)), square)[1]

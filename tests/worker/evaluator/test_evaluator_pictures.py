@@ -256,6 +256,26 @@ def test_grey_frames_make_an_animation() -> None:
     assert (animation.n_frames, animation.size) == (3, (4, 2))  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("fps", "step", "milliseconds"),
+    [(5, 1, 200), (30, 1, 30), (50, 1, 20), (60, 2, 30), (67, 2, 30), (100, 2, 20), (125, 3, 20), (500, 10, 20)],
+)
+def test_animation_has_the_speed_of_the_env_and_frames_of_at_least_20_ms(
+    fps: float, step: int, milliseconds: int
+) -> None:
+    film = np.arange(30, dtype=np.uint8).reshape(30, 1, 1, 1) * np.ones((30, 1, 2, 4), np.uint8)
+
+    animation: Any = Image.open(io.BytesIO(gif(film, fps)))
+
+    shown = []
+    for number in range(animation.n_frames):
+        animation.seek(number)
+        assert animation.info["duration"] == milliseconds
+        shown.append(np.asarray(animation.convert("L"))[0, 0])
+    assert shown == list(range(0, 30, step))
+    assert milliseconds / step == pytest.approx(1000 / fps, rel=0.2)
+
+
 def test_figure_of_every_evaluation_is_written_into_its_folder(tmp_path: Path) -> None:
     folder, writer = tmp_path / "a" / "figures", FakeWriter()
     evaluator = evaluator_of(filmed_envs([(1, 2)]), writer, n_episode=2, figure_path=str(folder))
