@@ -10,6 +10,7 @@ A subclass that only changes the default inherits the space.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 from abc import ABC, abstractmethod
@@ -197,6 +198,8 @@ KINDS: dict[str, type[SearchSpace]] = {
 }
 """Kinds of spaces by the name with which a text begins."""
 FORMS = "log(LOW,HIGH), uniform(LOW,HIGH), int(LOW,HIGH), log_int(LOW,HIGH) or choice(A,B,...)"
+PART = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'[^']*'|[^,]*?)\s*(,|\Z)""")
+"""A value of a text, with or without quotes, and what follows it."""
 WORDS: dict[str, Scalar] = {"true": True, "false": False, "null": None, "none": None}
 
 
@@ -205,7 +208,7 @@ def parse_space(text: str) -> SearchSpace:
 
     Args:
         text: One of the forms ``log(LOW,HIGH)``, ``uniform(LOW,HIGH)``, ``int(LOW,HIGH)``, ``log_int(LOW,HIGH)`` and
-            ``choice(A,B,...)``.
+            ``choice(A,B,...)``. Quotes make a value a string: ``choice('1','none','a,b')``.
 
     Raises:
         ValueError: If the text has another form, or the ends are not allowed.
@@ -216,10 +219,10 @@ def parse_space(text: str) -> SearchSpace:
         >>> parse_space("choice(relu, tanh, null)")
         Choice(values=('relu', 'tanh', None))
     """
-    found = re.fullmatch(r"\s*(\w+)\s*\((.*)\)\s*", text)
+    found = re.fullmatch(r"\s*(\w+)\s*\((.*)\)\s*", text, re.DOTALL)
     require(found is not None, "a search space", f"one of {FORMS}", text)
     assert found is not None
-    kind, values = found[1], [_value(part.strip()) for part in found[2].split(",")]
+    kind, values = found[1], [_value(part) for part in _parts(found[2])]
     if kind not in KINDS:
         raise ValueError(f"unknown kind of search space {kind!r} in {text!r}; {nearest(kind, KINDS)}")
     if kind == "choice":
@@ -281,8 +284,23 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def _parts(text: str) -> Iterator[str]:
+    """Yield the parts between the commas that are not in quotes."""
+    end = 0
+    while found := PART.match(text, end):
+        yield found[1]
+        if not found[2]:
+            return
+        end = found.end()
+
+
 def _value(text: str) -> Scalar:
     """Return the value that a part of a text means."""
+    if text.startswith('"'):
+        try:
+            return str(json.loads(text))
+        except ValueError:
+            return text.strip("'\"")
     if text.lower() in WORDS:
         return WORDS[text.lower()]
     for kind in (int, float):
@@ -294,4 +312,7 @@ def _value(text: str) -> Scalar:
 
 
 def _text(value: Scalar) -> str:
+    """Return the text of a value; a string that would be read as something else has quotes."""
+    if isinstance(value, str):
+        return value if [*map(_value, _parts(value))] == [value] else json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)

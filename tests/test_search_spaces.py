@@ -61,6 +61,28 @@ def test_text_of_a_space_is_read_and_written(text: str, space: SearchSpace) -> N
 
 
 @pytest.mark.parametrize(
+    "values",
+    [
+        ("1", "2"),
+        ("1", 1, 1.0, True, "true"),
+        ("a,b", "c"),
+        ("none", "null", None),
+        ("", " a ", "it's", '"a"', "'", "\\"),
+        ("a\nb", "x)", "(y"),
+        ("inf", float("inf"), 1e20, -3),
+    ],
+)
+def test_values_of_a_choice_are_read_as_they_were_written(values: tuple[Any, ...]) -> None:
+    found = parse_space(str(Choice(*values)))
+    assert isinstance(found, Choice)
+    assert [(type(value), value) for value in found.values] == [(type(value), value) for value in values]
+
+
+def test_quotes_around_a_value_make_it_a_string() -> None:
+    assert parse_space("""choice('1', "none", 'a, b', relu, don't)""") == Choice("1", "none", "a, b", "relu", "don't")
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("1e-5..1e-2", "a search space must be one of"),

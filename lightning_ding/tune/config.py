@@ -63,12 +63,14 @@ class Candidate:
     values: Mapping[str, Any]
     """Values of the searched fields that differ from the settings as given, by dotted name."""
     returns: Sequence[float] = ()
-    """Return of each seed; empty without a comparison."""
+    """Return of each seed that has one; empty without a comparison."""
+    failed: int = 0
+    """Number of seeds without a return, such as those with a non-finite loss."""
 
     @property
     def mean(self) -> float:
-        """Mean over the seeds; minus infinity without any."""
-        return sum(self.returns) / len(self.returns) if self.returns else float("-inf")
+        """Mean over the seeds; minus infinity without any, or if a seed has no return."""
+        return sum(self.returns) / len(self.returns) if self.returns and not self.failed else float("-inf")
 
     @property
     def standard_error(self) -> float:

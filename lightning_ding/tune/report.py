@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
+import uuid
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +23,26 @@ from lightning_ding.tune.config import Candidate, TuneConfig, nested
 SHOWN = 5  # trials of the summary
 
 
+@contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """Yield the path of a new file, which replaces ``file`` at the end of the block.
+
+    Several processes may replace the file at the same time; readers see a complete one.
+    """
+    new = file.with_name(f".{uuid.uuid4().hex}{file.suffix}")
+    try:
+        yield new
+        os.replace(new, file)
+    finally:
+        new.unlink(missing_ok=True)
+
+
 def write_best(file: Path, settings: Mapping[str, Any], best: Candidate, budget: int | None) -> None:
     """Write the settings of a run with those of a candidate as a config file of ``fit``."""
     content = deep_merge(settings, {"model": {"cfg": nested(best.values)}})
     head = [f"# lightning-ding fit --config {file}", "#", f"# Settings of a search: {best.name}, {_score(best)}."]
-    file.write_text("\n".join([*head, yaml.safe_dump(content, sort_keys=False)]))
+    with replacing(file) as new:
+        new.write_text("\n".join([*head, yaml.safe_dump(content, sort_keys=False)]))
 
 
 def plot(study: optuna.Study, folder: Path) -> list[Path]:
@@ -51,7 +69,8 @@ def plot(study: optuna.Study, folder: Path) -> list[Path]:
 
 def _save(axes: Any, file: Path) -> Path:
     axes.figure.tight_layout()
-    axes.figure.savefig(file, dpi=120)
+    with replacing(file) as new:
+        axes.figure.savefig(new, dpi=120)
     return file
 
 
@@ -88,6 +107,8 @@ def _line_of(trial: FrozenTrial) -> str:
 
 
 def _score(candidate: Candidate) -> str:
+    if candidate.failed:
+        return f"no return with {candidate.failed} of {candidate.failed + len(candidate.returns)} seeds"
     if not candidate.returns:
         return "no return"
     if math.isnan(candidate.standard_error):

@@ -1,15 +1,19 @@
 """The trials of an Optuna study that several processes work on.
 
 Each trial has a slot, from 0; a study has as many slots as trials are wanted. If a process dies, the others notice that
-its heartbeat stopped, and one of them runs the same trial again. The same happens when the command is started again.
+its heartbeat stopped, and one of them runs the same trial again in the same slot. The same happens when the command is
+started again. A surplus trial has no slot: two processes made the last trial at the same moment.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
+import sqlite3
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -37,7 +41,7 @@ SILENT_TRIALS = sqlalchemy.text(
 
 
 class SurplusTrialError(Exception):
-    """Another process took the last slot at the same moment."""
+    """A trial has no slot below the number of trials that this process wants."""
 
 
 class SeededSampler(BaseSampler):
@@ -104,7 +108,8 @@ class SharedTrials:
         pruner: optuna.pruners.BasePruner | None = None,
     ) -> None:
         self.total = total
-        with warnings.catch_warnings():
+        self._lock_file = file.with_suffix(".lock")
+        with self._lock(), warnings.catch_warnings():  # Optuna cannot make one file in two processes at once
             warnings.simplefilter("ignore", ExperimentalWarning)  # of the heartbeat
             self._retry = RetryHeartbeatStaleTrialCallback(max_retry=RETRIES)
             self._storage = RDBStorage(
@@ -125,8 +130,9 @@ class SharedTrials:
 
     def begin_with(self, values: Mapping[str, Any]) -> None:
         """Give the first trial some values, unless it has been given."""
-        if not self.study.get_trials(deepcopy=False):
-            self.study.enqueue_trial(dict(values), skip_if_exists=True)
+        with self._lock():
+            if not self.study.get_trials(deepcopy=False):
+                self.study.enqueue_trial(dict(values), skip_if_exists=True)
 
     def run(self, objective: Objective) -> None:
         """Run trials until all of them have ended, those of other processes included.
@@ -152,6 +158,16 @@ class SharedTrials:
         """Return the trials in some states, by number."""
         return self.study.get_trials(deepcopy=False, states=states)
 
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        """Let only one process at a time run a block.
+
+        The lock is that of an empty SQLite file: it exists on every system, and ends with its process.
+        """
+        with closing(sqlite3.connect(self._lock_file, timeout=BUSY_SECONDS, isolation_level=None)) as connection:
+            connection.execute("BEGIN EXCLUSIVE")
+            yield
+
     def _put_back_dead_trials(self) -> None:
         """Put back the trials without a sign of life for ``grace_seconds``.
 
@@ -167,14 +183,16 @@ class SharedTrials:
             fail_stale_trials(self.study)
 
     def _has_work(self) -> bool:
-        first = [trial for trial in self.study.get_trials(deepcopy=False) if _repeated(trial) is None]
-        return bool(self.in_state(TrialState.WAITING)) or len(first) < self.total
+        waiting = self.in_state(TrialState.WAITING)
+        return any(trial.user_attrs.get(SLOT, 0) < self.total for trial in waiting) or self._has_free_slot()
+
+    def _has_free_slot(self) -> bool:
+        """Return whether there are more free slots than trials that will take one."""
+        expected = len(self._without_slot())  # first: a trial that takes its slot now is counted twice, not missed
+        return expected + sum(slot < self.total for slot in self._taken()) < self.total
 
     def _call(self, objective: Objective, trial: Trial) -> float:
         slot = self._slot(trial)
-        if slot >= self.total:
-            raise SurplusTrialError(f"all {self.total} trials are taken")
-        trial.set_user_attr(SLOT, slot)
         try:
             return objective(trial, slot)
         except (optuna.TrialPruned, NonFiniteError):
@@ -187,16 +205,48 @@ class SharedTrials:
             raise
 
     def _slot(self, trial: Trial) -> int:
-        """Return the number of new trials before a trial, or before the one that it repeats."""
-        trials = self.study.get_trials(deepcopy=False)
-        (mine,) = (one for one in trials if one.number == trial.number)
-        first = _repeated(mine)
-        number = trial.number if first is None else first
-        return sum(_repeated(one) is None for one in trials if one.number < number)
+        """Return the slot of a trial that repeats another one, or give a new trial a slot.
 
+        Earlier trials without a slot will take the first ones that are free. If one of them turns out to be surplus,
+        its slot remains free for a later trial.
 
-def _repeated(trial: FrozenTrial) -> int | None:
-    """Return the number of the trial that a trial repeats; None for a new trial."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        return RetryHeartbeatStaleTrialCallback.retried_trial_number(trial)
+        Raises:
+            SurplusTrialError: If the slot is one that only a process with a larger ``total`` wants.
+        """
+        if SLOT in trial.user_attrs:
+            slot: int = trial.user_attrs[SLOT]
+            if slot >= self.total:
+                if self._has_free_slot():
+                    self.study.enqueue_trial({})  # a new trial, which runs before the one that is put back
+                self._put_back(trial)
+                raise SurplusTrialError(f"slot {slot} is left to a process that wants more than {self.total} trials")
+            return slot
+        with self._lock():
+            taken = self._taken()
+            earlier = sum(one.number < trial.number for one in self._without_slot())
+            slot = next(itertools.islice((one for one in itertools.count() if one not in taken), earlier, None))
+            if slot >= self.total:
+                raise SurplusTrialError(f"all {self.total} trials are taken")
+            trial.set_user_attr(SLOT, slot)
+        return slot
+
+    def _taken(self) -> set[int]:
+        """Return the slots of all trials."""
+        return {one.user_attrs[SLOT] for one in self.study.get_trials(deepcopy=False) if SLOT in one.user_attrs}
+
+    def _without_slot(self) -> list[FrozenTrial]:
+        """Return the trials that will take a slot as soon as they run."""
+        return [one for one in self.in_state(TrialState.WAITING, TrialState.RUNNING) if SLOT not in one.user_attrs]
+
+    def _put_back(self, trial: Trial) -> None:
+        """Put back a trial that has not run; this is not one of its retries."""
+        (frozen,) = (one for one in self.study.get_trials() if one.number == trial.number)
+        self.study.add_trial(
+            optuna.create_trial(
+                state=TrialState.WAITING,
+                params=frozen.params,
+                distributions=frozen.distributions,
+                user_attrs=frozen.user_attrs,
+                system_attrs=frozen.system_attrs,
+            )
+        )

@@ -112,7 +112,7 @@ class Study:
 
         Other processes that run the same study share the work. All of them wait for its end and return its result.
         """
-        from lightning_ding.tune.report import plot, summary_of, write_best
+        from lightning_ding.tune.report import plot, replacing, summary_of, write_best
 
         began = time.monotonic()
         self._trials.run(self._search)
@@ -124,7 +124,8 @@ class Study:
         plots = plot(self.study, self.folder)
         compared = candidates if self.config.candidates else []
         summary = summary_of(self.study, self.config, self.spaces, compared, best, [file, *plots])
-        (self.folder / SUMMARY).write_text(summary + "\n")
+        with replacing(self.folder / SUMMARY) as new:
+            new.write_text(summary + "\n")
         return TuneResult(best, compared, file, summary)
 
     @property
@@ -230,7 +231,8 @@ class Study:
             one.user_attrs[SLOT]: one.value for one in trials.study.get_trials(deepcopy=False) if one.value is not None
         }
         returns = [[values[slot] for slot in sorted(values) if slot // count == at] for at in range(len(candidates))]
-        return [Candidate(one.name, one.values, got) for one, got in zip(candidates, returns, strict=True)]
+        pairs = zip(candidates, returns, strict=True)
+        return [Candidate(one.name, one.values, got, count - len(got)) for one, got in pairs]
 
 
 def _first_difference(then: Any, now: Any, path: str = "") -> tuple[str, Any, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -199,3 +200,86 @@ def test_trial_beyond_the_last_slot_is_not_run(tmp_path: Path) -> None:
     slots: list[int] = []
     trials.run(lambda trial, slot: slots.append(slot) or 0.0)  # type: ignore[func-returns-value]
     assert slots == [0]
+    make(tmp_path, 3).run(lambda trial, slot: slots.append(slot) or 0.0)  # type: ignore[func-returns-value]
+    assert slots == [0, 1, 2]  # a larger number of trials extends the study
+
+
+def test_slot_of_a_surplus_trial_is_taken_by_a_later_one(tmp_path: Path) -> None:
+    trials, slots = make(tmp_path, 3), list[int]()
+    surplus = trials.study.ask()  # of a process with fewer trials
+    trials._has_work = iter([True, False]).__next__  # type: ignore[method-assign]
+
+    def objective(trial: Trial, slot: int) -> float:
+        slots.append(slot)
+        trials.study.tell(surplus, state=TrialState.FAIL)
+        return 0.0
+
+    trials.run(objective)
+    make(tmp_path, 3).run(lambda trial, slot: slots.append(slot) or 0.0)  # type: ignore[func-returns-value]
+    assert slots == [1, 0, 2]
+
+
+def test_trial_that_was_put_back_survives_processes_with_fewer_trials(tmp_path: Path) -> None:
+    seen: list[tuple[int, float]] = []
+
+    def interrupted(trial: Trial, slot: int) -> float:
+        seen.append((slot, draw(trial, slot)))
+        if slot == 1:  # slot 2 is put back first, by another process
+            with pytest.raises(KeyboardInterrupt):
+                make(tmp_path).run(interrupted)
+        if slot > 0:
+            raise KeyboardInterrupt
+        return 0.0
+
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path, 3).run(interrupted)
+    fewer = make(tmp_path, 2)
+    fewer.run(lambda trial, slot: seen.append((slot, draw(trial, slot))) or 0.0)  # type: ignore[func-returns-value]
+    for _ in range(RETRIES + 1):
+        fewer._has_work = iter([True, False]).__next__  # type: ignore[method-assign]
+        fewer.run(draw)
+    make(tmp_path, 3).run(lambda trial, slot: seen.append((slot, draw(trial, slot))) or 0.0)  # type: ignore[func-returns-value]
+    assert [slot for slot, _ in seen] == [0, 1, 2, 1, 2]
+    assert seen[3:] == seen[1:3]
+
+
+def test_free_slot_is_taken_although_a_trial_of_a_later_one_waits(tmp_path: Path) -> None:
+    trials, slots = make(tmp_path, 2), list[int]()
+    surplus = trials.study.ask()
+
+    def interrupted(trial: Trial, slot: int) -> float:
+        slots.append(slot)
+        trials.study.tell(surplus, state=TrialState.FAIL)
+        raise KeyboardInterrupt
+
+    trials._has_work = iter([True]).__next__  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        trials.run(interrupted)
+    for total in (1, 2):
+        make(tmp_path, total).run(lambda trial, slot: slots.append(slot) or draw(trial, slot))  # type: ignore[func-returns-value]
+    assert slots == [1, 0, 1]
+    assert len(drawn(trials)) == 2
+
+
+ROUNDS = 3
+
+
+def open_folders(folder: Path, start: Barrier) -> None:
+    """Open the study of each folder at the same moment as other processes."""
+    for number in range(ROUNDS):
+        start.wait(60)
+        make(folder / str(number)).begin_with({"x": 0.5})
+
+
+def test_processes_that_start_at_the_same_moment_share_one_study(tmp_path: Path) -> None:
+    for number in range(ROUNDS):
+        (tmp_path / str(number)).mkdir()
+    context = multiprocessing.get_context("fork")  # a new interpreter would import torch again
+    start = context.Barrier(3)
+    processes = [context.Process(target=open_folders, args=(tmp_path, start), daemon=True) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert [len(make(tmp_path / str(number)).study.trials) for number in range(ROUNDS)] == [1] * ROUNDS

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
+import re
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +13,11 @@ import yaml
 from optuna.trial import TrialState
 
 from lightning_ding.entry.lightning_cli import make_run
+from lightning_ding.policy.base.update.non_finite import NonFiniteError
 from lightning_ding.search_spaces import Choice, LogUniform
 from lightning_ding.tune import Study, TuneResult, tune
 from lightning_ding.tune.config import Candidate
+from lightning_ding.tune.report import replacing
 
 RUN: dict[str, Any] = {
     "policy": "dqn",
@@ -107,6 +112,62 @@ def test_study_that_has_ended_is_not_run_again(
     again = reopened(folder).run()
     assert again.candidates == result.candidates
     assert again.best == result.best
+
+
+def test_results_are_replaced_and_never_written_in_place(folder: Path, result: TuneResult) -> None:
+    files = [folder / name for name in ("best.yaml", "summary.txt", "history.png")]
+    with ExitStack() as stack:
+        old = [stack.enter_context(file.open("rb")) for file in files]  # as another process reads them
+        reopened(folder).run()
+        for file, opened in zip(files, old, strict=True):
+            assert not os.path.samestat(os.fstat(opened.fileno()), file.stat()), file
+    assert not list(folder.glob(".*"))
+
+
+def test_result_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    file = tmp_path / "best.yaml"
+    file.write_text("old")
+
+    def write() -> None:
+        with replacing(file) as new:
+            new.write_text("ha")
+            raise OSError("disk")
+
+    with pytest.raises(OSError, match="disk"):
+        write()
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    ("failing", "best", "returns", "mean"),
+    [
+        ("trial_1_seed_[12]", "as given", [[150.0, 150.0, 150.0], [200.0]], 150.0),
+        (".*_seed_[12]", "as given", [[150.0], [200.0]], float("-inf")),
+        ("as_given_seed_0", "trial 1", [[150.0, 150.0], [200.0, 200.0, 200.0]], 200.0),
+    ],
+)
+def test_settings_that_diverge_with_a_seed_do_not_win(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, best: str, returns: list[list[float]], mean: float
+) -> None:
+    def run_trial(maker: Any, settings: dict[str, Any], *_: Any) -> float:
+        name = Path(settings["trainer"]["default_root_dir"]).name
+        if re.fullmatch(failing, name):
+            raise NonFiniteError.__new__(NonFiniteError)  # its arguments describe an update
+        return 200.0 if name.startswith("trial_1") or name == "0001" else 150.0
+
+    monkeypatch.setattr("lightning_ding.tune.study.run_trial", run_trial)
+    found = tune(RUN, tmp_path, SPACES, **{**SEARCH, "trials": 2, "candidate_seeds": 3})
+    assert [list(one.returns) for one in found.candidates] == returns
+    assert (found.best.name, found.best.mean) == (best, mean)
+    incomplete = [one.name for one in found.candidates if len(one.returns) < 3]
+    for name in incomplete:
+        assert re.search(rf"{name} +no return with \d of 3 seeds", found.summary)
+
+
+def test_values_of_a_choice_keep_their_type(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"choice\(huber, \"none\"\) holds 'none'"):
+        tune(RUN, tmp_path, {"learn.loss": Choice("huber", "none")})
 
 
 def test_folder_of_another_search_is_refused(folder: Path, result: TuneResult) -> None:
