@@ -25,10 +25,11 @@ CONFIG = {
     "model": {"actor_head_hidden_size": 64, "critic_head_hidden_size": 64, "ensemble_num": 3},
     "learn": {
         "update_per_collect": 8,
-        "batch_size": 256,
+        "batch_size": 128,
         "learning_rate_q": 0.001,
         "learning_rate_policy": 0.001,
         "learning_rate_alpha": 0.001,
+        "target_theta": 0.01,
     },
     "collect": {"n_sample": 8},
     "eval": {"evaluator": {"eval_freq": 1000, "n_episode": 20}},
