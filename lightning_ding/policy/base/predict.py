@@ -196,12 +196,15 @@ def _read(
         got = list(entries) if isinstance(entries, Mapping) else type(obs).__name__
         require(is_known, name, f"a dict with the keys {list(parts)}", got)
         return {key: _read(entries[key], below, f"{name}.{key}", arrays, singles) for key, below in parts.items()}
-    require(not isinstance(obs, Mapping), name, f"numbers, as the space {space} has them", obs)
+    if isinstance(obs, Mapping):  # no require: the text of a space takes longer than all checks of an observation
+        raise ValueError(f"{name} must be numbers, as the space {space} has them, got {obs!r}")
     array: NDArray[Any] = nested.to_numpy(obs)  # type: ignore[assignment]
     kind, shape = np.dtype(space.dtype), tuple(space.shape or ())
     fits = array.dtype == kind or (array.dtype.kind in "biuf" and np.can_cast(array.dtype, kind, "same_kind"))
     fits = fits or (array.dtype.kind in "biu" and kind.kind in "iu")  # Python's integers are int64
-    require(fits, name, f"numbers that {kind} can hold, as the space {space} has them", array.dtype)
+    if not fits:
+        allowed = f"numbers that {kind} can hold, as the space {space} has them"
+        raise ValueError(f"{name} must be {allowed}, got {array.dtype!r}")
     allowed = f"of shape {shape}, or {('B', *shape)} for a batch".replace("'", "")
     require(array.shape in (shape, array.shape[:1] + shape), name, allowed, array.shape)
     _check_integers(array, space, name)
