@@ -7,6 +7,7 @@ import hashlib
 import json
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -161,6 +162,7 @@ def test_hub_that_cannot_be_reached_is_not_a_missing_repository(
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     template = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # it tries five times more, and waits up to 8 s
     with pytest.raises(ConnectionError, match=f"the hub must answer, because '{repo_id}' is not in the cache: "):
         from_hub(repo_id)
 
