@@ -1,4 +1,4 @@
-"""MinAtar's games: five Atari games on a board of 10 x 10, which a small network learns in minutes (extra ``minatar``).
+"""MinAtar's games: five Atari games on a board of 10 x 10, for which a small network is enough (extra ``minatar``).
 
 Package and paper: Young and Tian 2019 (https://arxiv.org/abs/1903.03176).
 

@@ -1,7 +1,9 @@
-"""MinAtar's games: what their boards mean, and that a restored game goes on as the saved one."""
+"""MinAtar's games: what their boards mean, and that a restored game continues as the saved one does."""
 
 from __future__ import annotations
 
+import sys
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 from lightning_ding.envs import MinAtarEnv, env_state, load_env_state, make_vector_env
 from lightning_ding.envs.minatar import GAMES
 
-pytest.importorskip("minatar")
+NEEDS_MINATAR = pytest.mark.skipif(find_spec("minatar") is None, reason="needs the extra minatar")
 LEFT, RIGHT = 1, 2
 
 
@@ -31,8 +33,9 @@ def actions_of(env: MinAtarEnv, steps: int, seed: int) -> NDArray[Any]:
     return np.random.default_rng(seed).integers(env.action_space.n, size=steps)
 
 
+@NEEDS_MINATAR
 @pytest.mark.parametrize("game", GAMES)
-def test_restored_game_goes_on_as_the_saved_one(game: str) -> None:
+def test_restored_game_continues_as_the_saved_one_does(game: str) -> None:
     kwargs = {"game": game, "sticky_action_prob": 0.5}
     first, second = (make_vector_env(MinAtarEnv, 2, "sync", seed=seed, env_kwargs=kwargs) for seed in (0, 7))
     draw = np.random.default_rng(0)
@@ -51,6 +54,7 @@ def test_restored_game_goes_on_as_the_saved_one(game: str) -> None:
     second.close()
 
 
+@NEEDS_MINATAR
 @pytest.mark.parametrize("game", GAMES)
 def test_a_seed_gives_the_same_game_whatever_was_played_before(game: str) -> None:
     used = MinAtarEnv(game, sticky_action_prob=0.5, minimal_actions=False)
@@ -63,6 +67,7 @@ def test_a_seed_gives_the_same_game_whatever_was_played_before(game: str) -> Non
         assert play(fresh, actions) == play(used, actions)
 
 
+@NEEDS_MINATAR
 def test_paddle_goes_where_it_is_sent_and_a_brick_is_a_point() -> None:
     env = MinAtarEnv("breakout", sticky_action_prob=0.0, render_mode="rgb_array")
     board, _ = env.reset(seed=0)
@@ -87,6 +92,7 @@ def test_paddle_goes_where_it_is_sent_and_a_brick_is_a_point() -> None:
     assert board[..., 3].sum() == 30 - total
 
 
+@NEEDS_MINATAR
 def test_image_shows_each_object_in_its_colour() -> None:
     env = MinAtarEnv("breakout", render_mode="rgb_array")
     env.reset(seed=0)
@@ -100,6 +106,7 @@ def test_image_shows_each_object_in_its_colour() -> None:
     assert MinAtarEnv("breakout").render() is None
 
 
+@NEEDS_MINATAR
 def test_all_six_actions_on_request() -> None:
     assert MinAtarEnv("breakout").action_space.n == 3
     assert MinAtarEnv("breakout", minimal_actions=False).action_space.n == 6
@@ -116,3 +123,11 @@ def test_all_six_actions_on_request() -> None:
 def test_wrong_arguments_are_named(arguments: dict[str, Any], error: str) -> None:
     with pytest.raises(ValueError, match=error):
         MinAtarEnv(**arguments)
+
+
+def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "minatar", None)
+    with pytest.raises(
+        ImportError, match=r"MinAtarEnv needs the extra 'minatar': pip install 'lightning_ding\[minatar\]'"
+    ):
+        MinAtarEnv()

@@ -215,7 +215,7 @@ def _read(
 def _check_integers(array: NDArray[Any], space: spaces.Space[Any], name: str) -> None:
     """Refuse integers that the type of the space cannot hold, and those outside of a space of indices.
 
-    Those outside the bounds of a Box are used, as in training.
+    Integers that only lie outside the bounds of a Box are used, as they are in training.
 
     Raises:
         ValueError: If there is one.
