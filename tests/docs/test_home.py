@@ -32,3 +32,10 @@ def test_every_number_of_the_home_page_is_one_of_the_results() -> None:
         text = (DOCS / page).read_text()
         compiled = re.findall(r"compiled: ([\d.]+)", measured)
         assert [one for one in [ours, peer, *compiled] if f" {one} |" not in text] == [], measured
+
+
+def test_numbers_of_the_readme_are_those_of_the_home_page() -> None:
+    readme = (DOCS.parent / "README.md").read_text()
+    rows = re.findall(r"^\| .* \| \[commands?\]\(.*\) \|$", readme, re.MULTILINE)
+    assert len(rows) == 6
+    assert [row for row in rows if row.replace("](docs/", "](") not in HOME.splitlines()] == []
