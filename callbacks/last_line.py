@@ -14,6 +14,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from typing_extensions import override
 
 from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
+from lightning_ding.return_text import return_text
 
 UNITS = {"env_step": "env steps", "train_iter": "updates"}
 """Unit of each counter that ``Progress.axis`` can name."""
@@ -52,7 +53,7 @@ class LastLine(Callback):
         """Log the line or print the table, on rank zero."""
         progress, checkpoint = pl_module.progress, _checkpoint(trainer) or "none"
         unit = UNITS[progress.axis]
-        best = f"{self._best:.1f}" if math.isfinite(self._best) else None
+        best = return_text(self._best) if math.isfinite(self._best) else None
         if not self._shows_table():
             best_text = "no evaluation" if best is None else f"best return {best}"
             rank_zero_info(f"fit ended: {progress.position} {unit}, {best_text}, checkpoint {checkpoint}")

@@ -11,6 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
 from lightning_ding.config import require
+from lightning_ding.return_text import return_text
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class StopAtReturn(Callback):
         """Stop if the mean return is high enough."""
         mean = trainer.callback_metrics.get("eval/return_mean")
         if mean is not None and pl_module.progress.train_iter > 0 and float(mean) >= self.stop_value:
-            stop_run(trainer, f"the mean return {float(mean):.1f} reached stop_value={self.stop_value}")
+            stop_run(trainer, f"the mean return {return_text(float(mean))} reached stop_value={self.stop_value}")
 
 
 STOPS = (StopAt, StopAtReturn)

@@ -32,6 +32,7 @@ from lightning_ding.modes import CollectMode
 from lightning_ding.policy import Policy
 from lightning_ding.policy.random import random_collect_mode
 from lightning_ding.registry import import_modules
+from lightning_ding.return_text import return_text
 from lightning_ding.worker import create_serial_collector
 
 
@@ -48,7 +49,8 @@ def main(arguments: Sequence[str]) -> None:
     data = in_one_line(lambda: collect(**vars(options)))
     found = data.statistics()
     print(f"written: {options.out}, {found.episodes} episodes, {found.transitions} transitions")
-    print(f"mean return: {found.return_mean:.1f}, from {found.return_min:.1f} to {found.return_max:.1f}")
+    mean, least, most = map(return_text, (found.return_mean, found.return_min, found.return_max))
+    print(f"mean return: {mean}, from {least} to {most}")
 
 
 def _parser() -> CommandParser:

@@ -25,6 +25,7 @@ from lightning_ding.di_engine.translate import translate
 from lightning_ding.entry.lightning_cli import is_refusal, line_of
 from lightning_ding.entry.serial import eval as evaluate
 from lightning_ding.entry.serial import train
+from lightning_ding.return_text import return_text
 
 MODES = ("serial", "serial_onpolicy", "eval")
 
@@ -83,7 +84,7 @@ def _serial(options: argparse.Namespace) -> None:
     if options.mode == "eval":
         for seed in seeds:
             paths = {"load_path": options.load_path, "replay_path": options.replay_path}
-            print(f"mean return: {evaluate(pair, seed, **paths):.1f}")
+            print(f"mean return: {return_text(evaluate(pair, seed, **paths))}")
         return
     unused = "None: it belongs to -m eval"
     require(options.load_path is None, "--load-path", unused, options.load_path)

@@ -17,6 +17,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.trial import FrozenTrial, TrialState
 
 from lightning_ding.config import deep_merge
+from lightning_ding.return_text import return_text
 from lightning_ding.search_spaces import SearchSpace
 from lightning_ding.tune.config import Candidate, TuneConfig, nested
 
@@ -103,7 +104,7 @@ def summary_of(
 
 def _line_of(trial: FrozenTrial) -> str:
     values = ", ".join(f"{name}={_short(value)}" for name, value in trial.params.items())
-    return f"  trial {trial.user_attrs['slot']:<4} {trial.value:>9.1f}  {values}"
+    return f"  trial {trial.user_attrs['slot']:<4} {return_text(trial.value or 0.0):>9}  {values}"
 
 
 def _score(candidate: Candidate) -> str:
@@ -112,9 +113,9 @@ def _score(candidate: Candidate) -> str:
     if not candidate.returns:
         return "no return"
     if math.isnan(candidate.standard_error):
-        return f"mean return {candidate.mean:.1f} with one seed"
+        return f"mean return {return_text(candidate.mean)} with one seed"
     error, count = candidate.standard_error, len(candidate.returns)
-    return f"mean return {candidate.mean:.1f} with a standard error of {error:.1f} over {count} seeds"
+    return f"mean return {return_text(candidate.mean)} with a standard error of {return_text(error)} over {count} seeds"
 
 
 def _short(value: Any) -> str:

@@ -18,6 +18,7 @@ from lightning_ding.callbacks.stop import stop_run
 from lightning_ding.config import deep_merge, require
 from lightning_ding.entry.lightning_cli import given_settings, make_run
 from lightning_ding.policy import Policy
+from lightning_ding.return_text import return_text
 from lightning_ding.tune.config import nested
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class TrialReporter(Callback):
         self._trial.report(value, number * progress.budget // self._reports)
         if number < self._reports and self._trial.should_prune():
             self.is_pruned = True
-            stop_run(trainer, f"trial {self._trial.number} is pruned with a mean return of {value:.1f}")
+            stop_run(trainer, f"trial {self._trial.number} is pruned with a mean return of {return_text(value)}")
 
 
 def run_trial(maker: RunMaker, settings: Mapping[str, Any], metric: str, reporter: TrialReporter) -> float:

@@ -13,6 +13,7 @@ from lightning import Trainer
 from lightning_ding.callbacks import BestCheckpoint, LastLine
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
+from lightning_ding.return_text import return_text
 from tests.toys.envs import CountingEnv
 
 MakeTrainer = Callable[..., Trainer]
@@ -31,8 +32,9 @@ def test_fit_ends_with_a_line_of_best_return_env_steps_and_checkpoint(
     with caplog.at_level(logging.INFO, logger="lightning.pytorch.utilities.rank_zero"):
         trainer.fit(DQNPolicy(small), data())
     (best,) = (one for one in trainer.checkpoint_callbacks if isinstance(one, BestCheckpoint))
+    best_return = return_text(float(best.best_model_score))
     assert caplog.messages[-1] == (
-        f"fit ended: 64 env steps, best return {best.best_model_score:.1f}, checkpoint {best.best_model_path}"
+        f"fit ended: 64 env steps, best return {best_return}, checkpoint {best.best_model_path}"
     )
 
 
@@ -62,7 +64,7 @@ def test_table_has_best_return_env_steps_speed_and_checkpoint(
     title, *rows, checkpoint = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()]
     assert title == "fit ended"
     assert [tuple(row.rsplit(maxsplit=1)) for row in rows] == [
-        ("best return", f"{best.best_model_score:.1f}"),
+        ("best return", return_text(float(best.best_model_score))),
         ("env steps", "64"),
         ("seconds", "4.0"),
         ("env steps per second", "16"),  # the 16 random steps included

@@ -17,6 +17,7 @@ from lightning_ding.entry.cli import main
 from lightning_ding.entry.collect import collect
 from lightning_ding.policy import DQNPolicy, SACPolicy
 from lightning_ding.policy.base.recurrent import EnvStates
+from lightning_ding.return_text import return_text
 from tests.algorithms.table import make_policy
 from tests.entry.trained_runs import VECTOR_ENV, train
 from tests.toys.bandits import TargetEnv
@@ -45,7 +46,7 @@ def test_command_writes_the_episodes_of_the_policy(
     assert data.action_space == spaces.Box(-2, 2, (1,))
     shown = capsys.readouterr().out.splitlines()
     assert shown[0] == f"written: {out}, 3 episodes, 600 transitions"
-    assert shown[1].startswith(f"mean return: {data.returns().mean():.1f}")
+    assert shown[1].startswith(f"mean return: {return_text(data.returns().mean())},")
 
 
 def test_greedy_actions_are_those_of_the_eval_mode(ckpt: Path, tmp_path: Path) -> None:
