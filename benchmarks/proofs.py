@@ -170,7 +170,7 @@ PROOFS = {
     "dqn_minatar": Proof("dqn_minatar", "lightning_ding.envs.MinAtarEnv", 300_000, 10, algorithm="dqn"),
     "dqn_pong": Proof("dqn_pong", "lightning_ding.envs.make_atari", 1_000_000, 10, algorithm="dqn"),
     "dqn_tictactoe": Proof("dqn_tictactoe", "pettingzoo:tictactoe_v3", 150_000, 0.8, n_episode=200),
-    "dqn_connect_four": Proof("dqn_connect_four", "pettingzoo:connect_four_v3", 60_000, 0.8, n_episode=200),
+    "dqn_connect_four": Proof("dqn_connect_four", "pettingzoo:connect_four_v3", 150_000, 0.8, n_episode=200),
 }
 
 

@@ -22,13 +22,13 @@ from lightning_ding.policy import DQNPolicy
 ENV_ID = "pettingzoo:connect_four_v3"
 SELF_PLAY: dict[str, Any] = {"newest_share": 0.3, "past_share": 0.2, "snapshot_interval": 5_000}
 NUM_ENVS = 32
-MAX_ENV_STEP = 60_000
+MAX_ENV_STEP = 150_000
 CONFIG = {
     "discount_factor": 0.95,  # an early win is worth more than a late one
     "model": {"encoder_hidden_size_list": [128, 128], "dueling": False},
     "learn": {"update_per_collect": 16, "target_update_freq": 100, "lr_scheduler": {"type": "linear"}},
     "collect": {"n_sample": 128},
-    "other": {"eps": {"end": 0.1, "decay": 20_000}, "replay_buffer": {"replay_buffer_size": 20_000}},
+    "other": {"eps": {"end": 0.1, "decay": 20_000}, "replay_buffer": {"replay_buffer_size": 50_000}},
     "eval": {"evaluator": {"eval_freq": 1000, "n_episode": 200}},
 }
 
