@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import multiprocessing
 import os
 import threading
@@ -344,6 +345,7 @@ def test_making_and_closing_often_leaves_neither_processes_nor_descriptors(conte
         ProcessVectorEnv([CountingEnv] * 2, context=context).close()
         return set(os.listdir("/proc/self/fd"))
 
+    gc.collect()  # what earlier tests left must not be closed in the middle of this one
     before = len(open_files())
     for _ in range(20):
         after = len(open_files())
