@@ -34,6 +34,7 @@ from typing import Any
 from benchmarks import proofs, sbx_side, tianshou_side, zoo
 from benchmarks.proofs import PROOFS, Proof, Run
 from lightning_ding.config import deep_merge
+from lightning_ding.return_text import return_text
 
 PEERS: dict[str, Any] = {"peer": zoo, "sbx": sbx_side, "tianshou": tianshou_side}
 """Modules with ``has``, ``settings`` and ``train``; ``peer`` is Stable-Baselines3."""
@@ -148,7 +149,7 @@ def in_processes(name: str, tasks: Sequence[tuple[int, str]], budget: int, jobs:
             print(f"{name} {side}, seed {seed} failed:\n{done.stderr}", file=sys.stderr, flush=True)
             return f"{name} {side}, seed {seed}"
         run: Run = json.loads(done.stdout.strip().splitlines()[-1])
-        print(f"{name:>18} {side}, seed {seed}: {run['final']:8.1f} in {run['seconds']:6.0f} s", flush=True)
+        print(f"{name:>18} {side}, seed {seed}: {return_text(run['final']):>8} in {run['seconds']:6.0f} s", flush=True)
         with lock:
             save(name, budget, side, run, folder)
         return None
