@@ -105,11 +105,11 @@ PPO_PENDULUM = {
     "discount_factor": 0.9,
     "learn": {
         "epoch_per_collect": 10,
-        "batch_size": 125,
+        "batch_size": 256,
         "learning_rate": 1e-3,
         "lr_scheduler": {"type": "constant"},
     },
-    "collect": {"n_sample": 1000},
+    "collect": {"n_sample": 2048},
 }
 DQN_LANDER = {
     "learn": {"learning_rate": 6.3e-4},
