@@ -104,12 +104,12 @@ class Proof:
 PPO_PENDULUM = {
     "discount_factor": 0.9,
     "learn": {
-        "epoch_per_collect": 10,
-        "batch_size": 256,
-        "learning_rate": 1e-3,
-        "lr_scheduler": {"type": "constant"},
+        "epoch_per_collect": 15,
+        "batch_size": 250,
+        "learning_rate": 2e-3,
+        "lr_scheduler": {"type": "linear"},
     },
-    "collect": {"n_sample": 2048},
+    "collect": {"n_sample": 2000},
 }
 DQN_LANDER = {
     "learn": {"learning_rate": 6.3e-4},
