@@ -4,7 +4,7 @@
     python recipes/dqn_acrobot.py --seed 1
 
 Trains for 100,000 env steps and evaluates the best checkpoint on 20 separate episodes. The goal is first found by
-chance, so epsilon stays at 0.1 after it fell; targets have returns of three steps.
+chance, so a tenth of the actions stay random. Targets are returns of three steps.
 """
 
 from __future__ import annotations

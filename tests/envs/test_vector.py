@@ -10,7 +10,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
-from lightning.pytorch import Trainer
 
 from lightning_ding.datamodules import RolloutDataModule
 from lightning_ding.envs import ProcessVectorEnv, make_vector_env
@@ -239,12 +238,10 @@ def test_the_type_of_a_mode_lists_the_modes_there_are() -> None:
     assert get_args(VectorMode) == tuple(MODES)
 
 
-def test_a_mode_of_the_list_is_all_that_a_datamodule_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mode_of_the_list_is_all_that_a_datamodule_needs(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MODES, "mirrored", MODES["sync"])  # type: ignore[misc]
     datamodule = RolloutDataModule("CartPole-v1", num_envs=2, mode="mirrored")  # type: ignore[arg-type]
-    trainer = Trainer(
-        max_epochs=1, limit_train_batches=1, limit_val_batches=1, logger=False, enable_model_summary=False
-    )
+    trainer = make_trainer(max_epochs=1, limit_train_batches=1, limit_val_batches=1)
     trainer.fit(PGPolicy(), datamodule=datamodule)
     assert trainer.global_step > 0
 

@@ -67,8 +67,8 @@ class Actor:
                 in the first step of an episode.
 
         Returns:
-            What ``env.step`` takes, or a batch of it: arrays, a number of numpy for a single Discrete action, or a dict
-            of these, in the type and within the bounds of the action space.
+            The action that ``env.step`` takes, or a batch of them, in the type and within the bounds of the action
+            space: an array, a number of numpy for a single Discrete action, or a dict of these.
 
         Raises:
             ValueError: If ``obs`` has neither the shape of one observation nor that of a batch, other keys than
