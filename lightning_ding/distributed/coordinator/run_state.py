@@ -20,10 +20,16 @@ from typing import Any
 from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.distributed.commander.base import BaseParallelCommander
 from lightning_ding.distributed.coordinator.intake import ReplaySettings
-from lightning_ding.distributed.coordinator.journal import STATE_FILE
 from lightning_ding.distributed.coordinator.publications import PublishedWeights
 from lightning_ding.distributed.coordinator.replay import Replay
-from lightning_ding.distributed.coordinator.resume_config import check_fixed_part, fixed_part
+from lightning_ding.distributed.coordinator.resume_config import (
+    COORDINATOR,
+    STATE_FILE,
+    check_fixed_part,
+    check_folder_of_coordinator,
+    fixed_part,
+    read_state,
+)
 from lightning_ding.distributed.coordinator.scheduler import Scheduler
 from lightning_ding.distributed.file_store import FileStore, UnannouncedData
 from lightning_ding.distributed.transport import KINDS, ROLES, Refusal, Store
@@ -45,8 +51,8 @@ class RunState:
         clock: Function that returns the time in seconds, for leases.
 
     Raises:
-        ValueError: If the folder holds an unfinished run and ``resume`` is false, a finished run and ``resume`` is
-            true, or a run that cannot be resumed with this config.
+        ValueError: If the folder holds files of another run and ``resume`` is false, or ``resume`` is true and it
+            holds no unfinished run, or one that is damaged or cannot be resumed with this config.
     """
 
     def __init__(
@@ -59,15 +65,8 @@ class RunState:
     ) -> None:
         self.config = config = settings.config
         self.folder = Path(config.main.exp_name)
-        self.files = self.folder / "coordinator"
-        state_file = self.files / STATE_FILE
-        if state_file.exists() and not resume:
-            raise ValueError(
-                f"{str(self.folder)!r} contains an unfinished run: continue it with --resume (resume=True), "
-                "or choose another main.exp_name"
-            )
-        if resume and not state_file.exists() and (self.folder / "result.json").exists():
-            raise ValueError(f"the run in {str(self.folder)!r} is finished: choose another main.exp_name")
+        self.files = self.folder / COORDINATOR
+        check_folder_of_coordinator(self.folder, resume)
         self.settings = settings
         self.store = store
         self.scheduler = Scheduler(commander, config.system.coordinator, clock)
@@ -84,11 +83,9 @@ class RunState:
         self._writing = threading.Lock()  # must not be acquired while holding ``lock``
         self._noted = self._written = self._owed = 0
         self._of_thread = _OfThread()
-        if not state_file.exists():
-            shutil.rmtree(self.files, ignore_errors=True)
         self.files.mkdir(parents=True, exist_ok=True)
-        if state_file.exists():
-            self.load_state_dict(json.loads(state_file.read_text()))
+        if resume:
+            self.load_state_dict(read_state(self.files / STATE_FILE))
             self.weights.load()
 
     # ------------------------------------------------------------------ buffers
