@@ -2,8 +2,8 @@
 
 An entry is a JSON file and, if it has data, a safetensors file that is written after it. The entry is valid as soon as
 all its files exist. The last of them appears under its name when it is complete; a JSON file before it may be truncated
-if the process dies, and is then deleted. Both files have a checksum: an entry that has changed on the disk is moved into
-another folder, and an error in the log names it. Entries are deleted when no snapshot needs them any more, see
+if the process dies, and is then deleted. Both files have a checksum: an entry that has changed on the disk is moved
+into another folder, and an error in the log names it. Entries are deleted when no snapshot needs them any more, see
 :mod:`lightning_ding.distributed.coordinator.snapshots`. They are not synced: they survive the death of the process, but
 possibly not a power failure.
 """
@@ -208,7 +208,9 @@ def _entry_of(name: str, text: str) -> Entry:
     run_id, _, seq = name[DIGITS + 1 :].rpartition("_")
     named = {"number": _number(name), "run_id": run_id, "seq": int(seq)}
     if different := sorted(key for key, value in named.items() if content.get(key) != value):
-        logger.warning("the journal entry %s has another %s in its file: its name counts", name, " and ".join(different))
+        logger.warning(
+            "the journal entry %s has another %s in its file: its name counts", name, " and ".join(different)
+        )
     content |= named
     if checksum is not None and checksum != zlib.crc32(json.dumps(content).encode()):
         raise ValueError("its JSON file has changed since it was written")

@@ -287,7 +287,7 @@ class Replay:
             try:
                 self.intake.load(folder, self.snapshots.read_state(folder))
             except (OSError, ValueError, KeyError, TypeError) as error:
-                damages.append(f"{folder} cannot be used: {error!s}")
+                damages.append(f"the snapshot {folder.name} of {self.buffer_id} cannot be used: {error!s}")
                 self.intake.close()
                 self.intake = self._make_intake()
                 continue

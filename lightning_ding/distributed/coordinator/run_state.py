@@ -72,7 +72,8 @@ class RunState:
         self.scheduler = Scheduler(commander, config.system.coordinator, clock)
         self.weights = PublishedWeights(self.files / "policies.json", store)
         age = max(KEPT_SECONDS, KEPT_LEASES * config.system.coordinator.lease)
-        self._unannounced = UnannouncedData(store, age, clock) if isinstance(store, FileStore) else None
+        is_shared = isinstance(store, FileStore)
+        self._unannounced = UnannouncedData(store, age, clock, self._published_names) if is_shared else None
         self.results = Results()
         self.replays: dict[str, Replay] = {}
         self.lock = threading.Condition(threading.RLock())
@@ -213,14 +214,14 @@ class RunState:
         """Return a context in which a block that a message names is not taken for a forgotten one.
 
         Args:
-            handle: Handle of a block of transitions; None for none.
+            handle: Handle of a block of transitions or weights; None for none.
         """
         if self._unannounced is None or handle is None:
             return nullcontext()
         return self._unannounced.held(handle)
 
     def delete_unannounced(self) -> None:
-        """Delete data that a collector has written and never announced, because it was killed.
+        """Delete transitions and weights that a worker has written and never announced, because it was killed.
 
         Raises:
             OSError: If the folder of the data cannot be read, or a file cannot be deleted.
@@ -230,7 +231,11 @@ class RunState:
         except Refusal as refusal:  # the folder was replaced by a link, so that data are refused, too
             raise OSError(refusal.reason) from refusal
         if deleted:
-            logger.info("deleted %d files of transitions that no message has named", deleted)
+            logger.info("deleted %d files of data or weights that no message has named", deleted)
+
+    def _published_names(self) -> set[str]:
+        with self.lock:
+            return {handle["name"] for handle in self.weights.handles()}
 
     # ------------------------------------------------------------------ the end
 

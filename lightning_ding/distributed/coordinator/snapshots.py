@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_ding.checkpoints.files import sync, sync_tree
-from lightning_ding.checkpoints.manifest import MANIFEST, TornCheckpointError, verify, write_manifest
+from lightning_ding.checkpoints.manifest import MANIFEST, read_manifest, verify, write_manifest
 
 STATE_FILE = "state.json"
 CHECKED = "manifest"
@@ -48,13 +48,11 @@ class Snapshots:
             ValueError: If a file is missing or has changed; the message names it.
             OSError: If a file cannot be read.
         """
-        try:
-            state: dict[str, Any] = json.loads((folder / STATE_FILE).read_text())
-            is_checked = CHECKED in state
-        except (ValueError, TypeError) as error:
-            raise TornCheckpointError(f"{folder / STATE_FILE} is not valid JSON: {error}") from error
-        if is_checked or (folder / MANIFEST).exists():
+        if (folder / MANIFEST).exists():
             verify(folder)
+        state: dict[str, Any] = json.loads((folder / STATE_FILE).read_text())
+        if CHECKED in state:
+            read_manifest(folder)  # which raises if it is missing
         return state
 
     def use(self, folder: Path, number: int) -> None:

@@ -135,6 +135,7 @@ class CoordinatorActor:
         store = RayStore(self._folder / "data", cfg.system.coordinator.max_block)
         resumes = resume or (restarted and holds_run(self._folder))  # it may have died before it wrote its state
         self._coordinator = Coordinator(cfg, store, resume=bool(resumes))
+        store.delete_other_weights(self._coordinator.run.weights.handles())
         self._coordinator.start()
         self._server = RayServer(self._coordinator.handle, store)
 
