@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from lightning_ding import __version__
 from lightning_ding.distributed.coordinator import endpoints
+from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.coordinator.publications import PublishedWeights
 from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.distributed.in_process import MemoryStore
@@ -214,9 +215,56 @@ def test_finished_run_is_not_resumed(run: Run) -> None:
         run.restart()
 
 
+@pytest.mark.parametrize("resume", [True, False])
+def test_data_without_the_state_of_their_run_are_never_deleted(run: Run, resume: bool) -> None:
+    _, collector = both(run)
+    collector.send(transitions())
+    run.coordinator.save()
+    collector.send(transitions(first=4))
+    folder = Path(run.cfg["main"]["exp_name"])
+    state = folder / "coordinator" / "state.json"
+    kept = state.read_text()
+    state.unlink()
+    before = contents(folder)
+    with pytest.raises(ValueError, match=r"files of a run, .* but not coordinator/state\.json, .* nothing was changed"):
+        Coordinator(run.cfg, run.store, resume=resume)
+    assert contents(folder) == before
+    state.write_text(kept)
+    run.restart()
+    assert run.rows()["reward"] == list(range(8))
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_resuming_a_folder_without_a_run_is_refused_and_writes_nothing(tmp_path: Path, listens: bool) -> None:
+    with pytest.raises(ValueError, match=r"'.*/misspelt' contains no run to resume"):
+        Coordinator(config(tmp_path / "misspelt"), None if listens else MemoryStore(), resume=True)
+    assert not (tmp_path / "misspelt").exists()
+
+
+def test_new_run_does_not_replace_the_result_of_another_one(run: Run) -> None:
+    run.coordinator.handle("shutdown", {})
+    run.coordinator.close()
+    with pytest.raises(ValueError, match="contains a finished run: choose another folder"):
+        Coordinator(run.cfg, run.store)
+
+
+@pytest.mark.parametrize("left", ["", "5", "{}", '{"scheduler": {}'])
+def test_damaged_state_ends_in_one_line_that_names_the_file(run: Run, left: str) -> None:
+    state = Path(run.cfg["main"]["exp_name"], "coordinator", "state.json")
+    state.write_text(left)
+    with pytest.raises(ValueError, match=f"^{state} (is damaged|must be the state of a run)") as raised:
+        run.restart()
+    assert "\n" not in str(raised.value)
+    assert state.read_text() == left
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     return Run(config(tmp_path / "run"))
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 def files(run: Run) -> list[Path]:

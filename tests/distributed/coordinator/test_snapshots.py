@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from tests.distributed.coordinator.coordinating import Run, both, config, transi
 
 
 @pytest.fixture
-def saved(tmp_path: Path) -> Iterator[tuple[Run, Any]]:
+def saved(tmp_path: Path) -> tuple[Run, Any]:
     """Return a run with two snapshots, and entries after each of them, and its collector."""
     run = Run(config(tmp_path / "run"))
     _, collector = both(run)
@@ -24,7 +24,7 @@ def saved(tmp_path: Path) -> Iterator[tuple[Run, Any]]:
         collector.send(transitions(first=first))
         run.coordinator.save()
     collector.send(transitions(first=8))
-    yield run, collector
+    return run, collector
 
 
 def folder_of(run: Run, name: str) -> Path:
@@ -104,7 +104,9 @@ def test_run_is_not_resumed_without_the_data_of_its_damaged_snapshots(saved: tup
     for folder in (older, newer):
         flip(folder / "buffer.safetensors")
     files = {file: file.read_bytes() for file in older.parents[2].rglob("*") if file.is_file()}
-    with pytest.raises(ValueError, match=r"data of the run cannot be restored: .*2/buffer.* has changed .*; there is no"):
+    with pytest.raises(
+        ValueError, match=r"data of the run cannot be restored: .*2/buffer.* has changed .*; there is no"
+    ):
         run.restart()
     assert {file: file.read_bytes() for file in older.parents[2].rglob("*") if file.is_file()} == files
 
