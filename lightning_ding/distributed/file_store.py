@@ -28,6 +28,8 @@ NAME = re.compile(r"[0-9a-f]{32}")
 PATH = re.compile(r"[./\\\0]")  # characters of paths, which handles do not have
 MARK = re.compile(r"mark-[0-9a-f]{32}")
 SUFFIX = ".safetensors"
+OWNER = "run.txt"
+"""File in a folder of blocks outside of the run's folder, which contains the path of that folder."""
 STALE = 600.0
 """Seconds without a write after which an incomplete file, or a round or priorities that were not read, are deleted."""
 
@@ -63,10 +65,34 @@ class FileStore(Store):
         policies = None if system.path_policy is None else Path(system.path_policy)
         return cls(Path(system.path_data) if system.path_data else data, system.coordinator.max_block, policies)
 
+    def claim(self, run: Path) -> None:
+        """Note in the folders of the store that they belong to a run, unless they are in the folder of the run.
+
+        Args:
+            run: Folder of the run.
+
+        Raises:
+            ValueError: If they belong to another run, whose blocks this one would delete.
+        """
+        run = run.resolve()
+        for folder in {self.folder, self.policy_folder}:
+            if folder.is_relative_to(run):
+                continue
+            file = folder / OWNER
+            with suppress(FileExistsError), file.open("x") as new:
+                new.write(str(run))
+            if (owner := file.read_text()) != str(run):
+                raise ValueError(
+                    f"system.path_data and path_policy must be folders of this run alone, but {str(folder)!r} belongs "
+                    f"to the run in {owner!r}: choose another folder, or delete {file} if that run is never resumed"
+                )
+
     def clear(self) -> None:
-        """Delete all blocks."""
+        """Delete all blocks, and what :meth:`claim` has written."""
         for kind in KINDS:
             shutil.rmtree(self._home(kind) / kind, ignore_errors=True)
+        for folder in (self.folder, self.policy_folder):
+            (folder / OWNER).unlink(missing_ok=True)
 
     @override
     def put(self, kind: Kind, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -75,10 +75,10 @@ class Coordinator(WorkerEndpoint, DirectCalls):
         self._lock = FolderLock(Path(self.config.main.exp_name))
         self._server: Server | None = None
         self._listens = store is None
-        store = self._prepare_to_listen(resume) if store is None else store
-        settings = ReplaySettings.of(self.config)
-        made = commander if commander is not None else create_parallel_commander(self.config)
         try:
+            store = self._prepare_to_listen(resume) if store is None else store
+            settings = ReplaySettings.of(self.config)
+            made = commander if commander is not None else create_parallel_commander(self.config)
             super().__init__(RunState(settings, made, store, resume, clock))
         except Exception:
             self._lock.release()

@@ -31,7 +31,13 @@ class FlaskTransport(Transport):
 
     @override
     def make_store(self, config: ParallelConfig) -> Store:
+        """Return the store of a run, without files that an earlier coordinator of this run has left.
+
+        Raises:
+            ValueError: If its folders belong to another run.
+        """
         store = FileStore.of(config)
+        store.claim(Path(config.main.exp_name))
         store.sweep(STALE)
         return store
 
