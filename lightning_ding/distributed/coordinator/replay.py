@@ -18,9 +18,8 @@ from torch import Tensor
 
 from lightning_ding.distributed.block_files import checksum_of, read_block
 from lightning_ding.distributed.coordinator.intake import Counts, Intake, ReplaySettings, Sender
-from lightning_ding.distributed.coordinator.journal import Entry, Journal
+from lightning_ding.distributed.coordinator.journal import Entry, Journal, Snapshots
 from lightning_ding.distributed.coordinator.sample_ratio import PollInterval, SampleRatio
-from lightning_ding.distributed.coordinator.snapshots import Snapshots
 from lightning_ding.distributed.transport import Block, Refusal, Store
 from lightning_ding.worker import IBuffer, NotEnoughError
 

@@ -166,7 +166,7 @@ def test_data_are_accepted_while_a_slow_disk_syncs_a_snapshot_and_deletes_its_en
         send_meanwhile()
         delete_until(number)
 
-    monkeypatch.setattr("lightning_ding.distributed.coordinator.snapshots.sync_tree", send_meanwhile)
+    monkeypatch.setattr("lightning_ding.distributed.coordinator.journal.sync_tree", send_meanwhile)
     monkeypatch.setattr(run.replay.journal, "delete_until", delete_slowly)
     run.coordinator.save()
     assert (sent, run.replay.journal.depth) == (3, 2)
