@@ -74,7 +74,8 @@ def checksum_of(tensors: Mapping[str, Any]) -> int:
     checksum = 0
     for name, tensor in sorted(flatten(tensors).items()):
         checksum = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), checksum)
-        checksum = zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy(), checksum)
+        array: Any = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+        checksum = zlib.crc32(array, checksum)
     return checksum
 
 

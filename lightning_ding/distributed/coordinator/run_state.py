@@ -72,8 +72,9 @@ class RunState:
         self.scheduler = Scheduler(commander, config.system.coordinator, clock)
         self.weights = PublishedWeights(self.files / "policies.json", store)
         age = max(KEPT_SECONDS, KEPT_LEASES * config.system.coordinator.lease)
-        is_shared = isinstance(store, FileStore)
-        self._unannounced = UnannouncedData(store, age, clock, self._published_names) if is_shared else None
+        self._unannounced = (
+            UnannouncedData(store, age, clock, self._published_names) if isinstance(store, FileStore) else None
+        )
         self.results = Results()
         self.replays: dict[str, Replay] = {}
         self.lock = threading.Condition(threading.RLock())

@@ -23,7 +23,7 @@ pytest.importorskip("ray")
 def cfg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ParallelConfig:
     context = SimpleNamespace(was_current_actor_reconstructed=True)
     monkeypatch.setattr(workers, "import_ray", lambda: SimpleNamespace(get_runtime_context=lambda: context))
-    monkeypatch.setattr(workers.torch, "set_num_threads", lambda number: None)
+    monkeypatch.setattr("torch.set_num_threads", lambda number: None)
     made = config(tmp_path)
     made["system"]["transport"] = "ray"
     return resolve(ParallelConfig, made)
