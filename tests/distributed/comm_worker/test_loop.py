@@ -185,7 +185,7 @@ def test_what_a_task_raises_is_reported_with_its_end_and_the_next_task_is_done()
 def test_report_contains_the_causes_of_an_error() -> None:
     def fail() -> None:
         try:
-            os.environ["nope"]
+            os.environ["NOPE"]
         except KeyError as error:
             raise ValueError("no such key") from error
 
@@ -193,7 +193,7 @@ def test_report_contains_the_causes_of_an_error() -> None:
         fail()
     reason, *stack = report_of(raised.value).splitlines()
     assert reason == "ValueError: no such key"
-    assert "KeyError: 'nope'" in stack
+    assert "KeyError: 'NOPE'" in stack
     assert not [line for line in stack if line.startswith("ValueError")]
 
 
