@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import Any, Generic, TypeVar
 
@@ -133,6 +134,51 @@ def import_modules(names: Iterable[str]) -> None:
             importlib.import_module(name)
         except ImportError as error:
             raise ImportError(f"import_names: cannot import {name!r}: {error}") from error
+
+
+def check_imported(content: Any) -> None:
+    """Check that the program has imported every module that the content of a file names as ``import_names``.
+
+    An import runs code, and a file may come from anybody. Loading a file calls this function before it makes anything
+    of the content, so that :func:`import_modules` finds every module of the content among the imported ones.
+
+    Args:
+        content: Nested mappings and sequences, such as the config of a policy in a checkpoint.
+
+    Raises:
+        NotRegisteredError: If a module is not imported; the message names all of them.
+
+    Example:
+        >>> check_imported({"reward_model": {"import_names": ["json"]}})
+        >>> check_imported({"reward_model": {"import_names": ["own_rewards"]}})  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        lightning_ding.registry.NotRegisteredError: "the file needs the module 'own_rewards' (reward_model.import_...
+    """
+    paths: dict[str, str] = {}
+    for module, path in _modules_in(content):
+        if module not in sys.modules and module.partition(".")[0] != "ding":
+            paths.setdefault(module, path)
+    if paths:
+        named = ", ".join(f"{module!r} ({path})" for module, path in paths.items())
+        raise NotRegisteredError(
+            f"the file needs the module {named}, which the program has not imported: loading a file imports nothing; "
+            "import the module first if you trust it"
+        )
+
+
+def _modules_in(content: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the modules that ``import_names`` anywhere in nested data name, each with its dotted path."""
+    if isinstance(content, Mapping):
+        for key, value in content.items():
+            below = f"{path}.{key}" if path else str(key)
+            if key == "import_names":
+                names = [value] if isinstance(value, str) else value if isinstance(value, Iterable) else []
+                yield from ((str(name), below) for name in names)
+            yield from _modules_in(value, below)
+    elif isinstance(content, (list, tuple)):
+        for number, value in enumerate(content):
+            yield from _modules_in(value, f"{path}[{number}]")
 
 
 ENV_REGISTRY: Registry[Any] = Registry("env")

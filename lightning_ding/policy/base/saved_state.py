@@ -1,19 +1,25 @@
 """The state that a policy adds to a checkpoint, and that a forked rank returns to the process that started it.
 
-A checkpoint holds the counters of the run, the state of the check for non-finite updates, and the spaces of the env.
+A checkpoint holds the counters of the run, the state of the check for non-finite updates, and the spaces of the env. It
+is data: making a policy of its config imports no module that the config names.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any, TypeVar
 
-from lightning_ding.config import nearest
+from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
+
+from lightning_ding.config import nearest, require
 from lightning_ding.policy.base.normaliser import check_holds_statistics
 from lightning_ding.policy.base.older_configs import check_meaning, to_save
 from lightning_ding.policy.base.saved_spaces import from_plain, to_plain
 from lightning_ding.policy.base.trainer import HANDED_OVER, attached_trainer
+from lightning_ding.registry import check_imported
 
 SPACES = "env_spaces"
 """Key of the observation and the action space of one env in a checkpoint."""
@@ -27,6 +33,63 @@ RUN_ARGUMENTS = (
 """Arguments of a datamodule that say how a policy was trained."""
 SEED = "seed_everything"
 """Key of the seed of the whole run, the option of ``fit``, in a checkpoint and among the arguments of a run."""
+
+PolicyClass = TypeVar("PolicyClass", bound=type)
+_IS_OF_FILE: ContextVar[bool] = ContextVar("is_of_file", default=False)
+
+
+@contextmanager
+def config_of_file() -> Iterator[None]:
+    """Treat the configs of policies that are made in this block as the content of a file."""
+    token = _IS_OF_FILE.set(True)
+    try:
+        yield
+    finally:
+        _IS_OF_FILE.reset(token)
+
+
+def check_config(cfg: Any) -> None:
+    """Check the config of a new policy before anything is made of it.
+
+    Raises:
+        NotRegisteredError: If the config is that of a file, and names a module that the program has not imported.
+    """
+    if _IS_OF_FILE.get():
+        check_imported(cfg)
+
+
+def reads_data_only(policy_class: PolicyClass) -> PolicyClass:
+    """Make ``load_from_checkpoint`` of a class treat a checkpoint as data, as a decorator."""
+    owner: Any = policy_class
+
+    def load_from_checkpoint(
+        cls: Any,
+        checkpoint_path: Any,
+        map_location: Any = None,
+        hparams_file: Any = None,
+        strict: bool | None = None,
+        weights_only: bool | None = True,
+        **kwargs: Any,
+    ) -> Any:
+        """Return the policy of a checkpoint, without importing or calling anything that the file names.
+
+        The arguments are those of Lightning's method. Further arguments are those of the constructor, and replace those
+        in the file. ``weights_only=False`` runs code that the file holds: pass it only for a file that you wrote.
+
+        Raises:
+            NotRegisteredError: If the config in the file names a module that the program has not imported, or a class
+                that is not registered.
+            UnpicklingError: If the file contains other objects than tensors and builtins.
+        """
+        is_of_user = "cfg" in kwargs or hparams_file is not None
+        is_safe = True if weights_only is None else weights_only
+        given = {**kwargs, "_instantiator": None}  # otherwise Lightning calls a function that the file names
+        with nullcontext() if is_of_user else config_of_file():
+            load = super(owner, cls).load_from_checkpoint
+            return load(checkpoint_path, map_location, hparams_file, strict, weights_only=is_safe, **given)
+
+    owner.load_from_checkpoint = _restricted_classmethod(load_from_checkpoint)
+    return policy_class
 
 
 def save(policy: Any, checkpoint: dict[str, Any]) -> None:
@@ -42,10 +105,13 @@ def load(policy: Any, checkpoint: Mapping[str, Any]) -> None:
 
     Raises:
         KeyError: If the checkpoint lacks the counters.
-        ValueError: If the config repeats numbers of an older version that have another meaning now.
+        ValueError: If the config repeats numbers of an older version that have another meaning now, or the weights
+            have an entry that only a forked rank hands over.
     """
     if "progress" not in checkpoint:
         raise KeyError(f"the checkpoint contains no 'progress'; {nearest('progress', checkpoint)}")
+    has_config = HANDED_OVER in checkpoint.get("state_dict", {})  # a config, which take_over would read
+    require(not has_config, "state_dict", f"weights, without {HANDED_OVER!r}", sorted(checkpoint.get("state_dict", {})))
     check_holds_statistics(checkpoint)
     check_meaning(policy.config, checkpoint.get("hyper_parameters", {}).get("cfg", {}))
     policy.progress.load_state_dict(checkpoint["progress"])
