@@ -29,6 +29,7 @@ from lightning_ding.policy import DQNPolicy, NonFiniteError, load_dump, load_pol
 from lightning_ding.policy.base.weights_file import KEY
 from lightning_ding.registry import NotRegisteredError
 from lightning_ding.tune import Study
+from lightning_ding.worker import create_buffer
 from lightning_ding.worker.learner.engine import read_checkpoint
 from tests.distributed.coordinator.coordinating import Run, config
 from tests.docs.pages import as_before
@@ -51,15 +52,18 @@ class Stolen:
     '''A class of a module that the program has not imported.'''
 """
 SPACES = (spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2))
-NAMING: dict[str, dict[str, Any]] = {
+NEEDED: dict[str, dict[str, Any]] = {
     "reward_model": {"reward_model": {"type": "own", "import_names": ["hostile"]}},
     "replay_buffer": {"other": {"replay_buffer": {"type": "own", "import_names": ["hostile"], "alpha": 0.5}}},
-    "collector": {"collect": {"collector": {"import_names": ["hostile"]}}},
-    "learner": {"learn": {"learner": {"import_names": ["json", "hostile"]}}},
+}
+"""Changes of a config that name a module, which registers a class without which no policy can be made."""
+LEFT_OUT: dict[str, dict[str, Any]] = {
+    "buffer": {"other": {"replay_buffer": {"type": "own", "import_names": ["hostile"]}}},
+    "collector": {"collect": {"collector": {"import_names": ["json", "hostile"]}}},
     "text": {"eval": {"evaluator": {"import_names": "hostile"}}},
 }
-"""Changes of a config that name a module."""
-REFUSED = r"the file needs the module 'hostile' \([\w.\[\]]+import_names\), which the program has not imported: "
+"""Changes of a config that name a module, without which the policy acts."""
+REFUSED = r"the file names the module 'hostile' \([\w.\[\]]+import_names\), which the program has not imported: "
 
 
 class Runs:
@@ -119,23 +123,38 @@ def error_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 # ---------------------------------------------------------------------- checkpoints
 
 
-@pytest.mark.parametrize("section", NAMING)
+@pytest.mark.parametrize("section", NEEDED)
 @pytest.mark.parametrize("load", [load_policy, DQNPolicy.load_from_checkpoint])
-def test_checkpoint_whose_config_names_a_module(
+def test_checkpoint_whose_config_needs_a_module(
     load: Callable[..., Any], section: str, content: dict[str, Any]
 ) -> None:
-    with pytest.raises(NotRegisteredError, match=REFUSED):
-        load(with_config(content, NAMING[section]))
+    with pytest.raises(NotRegisteredError, match=f"no .* is registered as 'own'; .*; {REFUSED}"):
+        load(with_config(content, NEEDED[section]))
+
+
+@pytest.mark.parametrize("section", LEFT_OUT)
+@pytest.mark.parametrize("load", [load_policy, DQNPolicy.load_from_checkpoint])
+def test_checkpoint_whose_config_names_a_module(
+    load: Callable[..., Any], section: str, content: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    policy = load(with_config(content, LEFT_OUT[section]))
+    assert re.search(REFUSED, caplog.text)
+    assert "hostile" not in str(policy.cfg)  # no worker that is made later imports it
+    if section == "collector":
+        assert policy.config.collect.collector.import_names == ("json",)
+    if section == "buffer":
+        with pytest.raises(NotRegisteredError, match="no buffer is registered as 'own'"):
+            create_buffer(policy.config.other.replay_buffer)
 
 
 @pytest.mark.parametrize(
     "command", ["export", "evaluate --env_id CartPole-v1", "enjoy --env_id CartPole-v1", "collect --out x.npz"]
 )
-def test_command_for_a_checkpoint_whose_config_names_a_module(
+def test_command_for_a_checkpoint_whose_config_needs_a_module(
     command: str, content: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = error_line([*command.split(), str(with_config(content, NAMING["reward_model"]))], capsys)
-    assert re.match(f"error: {REFUSED}", line)
+    line = error_line([*command.split(), str(with_config(content, NEEDED["reward_model"]))], capsys)
+    assert re.search(f"^error: no reward model is registered as 'own'; .*; {REFUSED}", line)
     assert line.endswith("import_names (--import_names MODULE) imports a module of yours that registers it")
 
 
@@ -158,13 +177,13 @@ def test_checkpoint_with_the_instantiator_of_lightning(
 
 @pytest.mark.parametrize("key", ["hparams", "module_arguments"])
 def test_checkpoint_with_a_config_under_an_older_key_of_lightning(key: str, content: dict[str, Any]) -> None:
-    torch.save({**content, key: {"cfg": NAMING["reward_model"]}, "hyper_parameters": {}}, "forged.ckpt")
+    torch.save({**content, key: {"cfg": NEEDED["reward_model"]}, "hyper_parameters": {}}, "forged.ckpt")
     with pytest.raises(NotRegisteredError, match=REFUSED):
         DQNPolicy.load_from_checkpoint("forged.ckpt")
 
 
 def test_checkpoint_with_the_config_of_a_forked_rank_among_its_weights(content: dict[str, Any]) -> None:
-    file = forged(content, {"state_dict": {"handed_over": {**content, "cfg": NAMING["reward_model"]}}})
+    file = forged(content, {"state_dict": {"handed_over": {**content, "cfg": NEEDED["reward_model"]}}})
     resume = DQNPolicy().on_load_checkpoint  # which a Trainer calls before it loads the weights
     for load in (load_policy, DQNPolicy.load_from_checkpoint, lambda path: resume(torch.load(path, weights_only=True))):
         with pytest.raises(ValueError, match="state_dict must be weights, without 'handed_over'"):
@@ -198,11 +217,46 @@ def test_run_that_is_resumed_from_the_checkpoint_of_somebody_else() -> None:
     fit(8, None)
     honest = next(Path().rglob("last.ckpt"))
     forgery = honest.with_name("forged.ckpt")
-    named = {"cfg": deep_merge(NAMING["reward_model"], NAMING["replay_buffer"]), "_instantiator": "hostile.make"}
+    named = {"cfg": deep_merge(NEEDED["reward_model"], NEEDED["replay_buffer"]), "_instantiator": "hostile.make"}
     arguments = {"env_id": "hostile.make", "wrappers": ["hostile.make"], "import_names": ["hostile"]}
     changes = {"hyper_parameters": named, "datamodule_hyper_parameters": arguments}
     torch.save(deep_merge(torch.load(honest, weights_only=True), changes), forgery)
     assert fit(16, forgery) == 16  # with the config and the env of the program
+
+
+CODE = {
+    "module of an id": {"env_id": "hostile:Hostile-v0"},
+    "function": {"env_id": "hostile.make"},
+    "function of Python": {"env_id": {"class_path": "os.system", "init_args": {"command": "touch ran"}}},
+    "function with arguments": {"env_id": "os.system", "env_kwargs": {"command": "touch ran"}},
+    "evaluation": {"env_id": "CartPole-v1", "eval_env_id": "hostile.make"},
+    "game": {"env_id": "pettingzoo:hostile.make"},
+    "class of games": {"env_id": "lightning_ding.envs.GameEnv", "env_kwargs": {"game": "hostile.make"}},
+    "opponent": {"env_id": "pettingzoo:tictactoe_v3", "env_kwargs": {"opponent": "hostile.make"}},
+    "wrapper": {"env_id": "CartPole-v1", "wrappers": ["hostile.make"]},
+    "wrapper of Python": {"env_id": "CartPole-v1", "wrappers": ["functools.partial"]},
+    "wrapper of evaluations": {"env_id": "CartPole-v1", "eval_wrappers": [{"class_path": "hostile.make"}]},
+}
+"""Arguments of a datamodule that name code."""
+
+
+@pytest.mark.parametrize("kind", CODE)
+def test_env_of_a_checkpoint_that_is_code(
+    kind: str, content: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(forged(content, {"datamodule_hyper_parameters": CODE[kind]}))
+    own_env = ["--env_id", "CartPole-v1"] if "wrapper" in kind else []
+    for command in (["evaluate", file, *own_env], ["enjoy", file, *own_env]):
+        line = error_line(command, capsys)
+        assert re.match(r"error: the file makes its env with '.*', which is no registered env", line)
+        assert re.search(r"--import_names \w+(\.\w+)? allows what is in that module, if you trust it$", line)
+
+
+def test_modules_of_the_env_of_a_checkpoint(content: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = {"env_id": "CartPole-v1", "import_names": ["hostile"]}
+    file = str(forged(content, {"datamodule_hyper_parameters": arguments}))
+    for command in ("evaluate", "enjoy", "collect --out x.npz", "evaluate --env_id CartPole-v1"):
+        assert re.match(f"error: {REFUSED}", error_line([*command.split(), file], capsys))
 
 
 @pytest.mark.parametrize("name", [["hostile", "Stolen"], ["subprocess", "Popen"]])
@@ -214,10 +268,15 @@ def test_saved_state_of_an_env_that_names_a_class(name: list[str]) -> None:
 # ---------------------------------------------------------------------- other files of a policy
 
 
-@pytest.mark.parametrize("section", NAMING)
-def test_safetensors_file_whose_config_names_a_module(section: str) -> None:
+@pytest.mark.parametrize("section", NEEDED)
+def test_safetensors_file_whose_config_needs_a_module(section: str) -> None:
     with pytest.raises(NotRegisteredError, match=REFUSED):
-        load_policy(safetensors_with({"cfg": NAMING[section]}))
+        load_policy(safetensors_with({"cfg": NEEDED[section]}))
+
+
+@pytest.mark.parametrize("section", LEFT_OUT)
+def test_safetensors_file_whose_config_names_a_module(section: str) -> None:
+    assert "hostile" not in str(load_policy(safetensors_with({"cfg": LEFT_OUT[section]})).cfg)
 
 
 def test_safetensors_file_whose_policy_is_a_dotted_path() -> None:
@@ -232,22 +291,22 @@ def test_safetensors_file_with_another_description(text: str) -> None:
         load_policy("forged.safetensors")
 
 
-def test_repository_of_the_hub_whose_config_names_a_module(hub: type[Hub]) -> None:  # noqa: F811
-    file = safetensors_with({"cfg": NAMING["reward_model"]})
+def test_repository_of_the_hub_whose_config_needs_a_module(hub: type[Hub]) -> None:  # noqa: F811
+    file = safetensors_with({"cfg": NEEDED["reward_model"]})
     more = {"run.yaml": b"data: {import_names: [hostile]}", "hostile.py": HOSTILE.encode()}
     hub.repos["me/forged"] = {"policy.safetensors": file.read_bytes(), **more}
     with pytest.raises(NotRegisteredError, match=REFUSED):
         from_hub("me/forged")
 
 
-def test_dump_of_an_update_whose_config_names_a_module() -> None:
+def test_dump_of_an_update_whose_config_needs_a_module() -> None:
     policy = DQNPolicy({"model": {"obs_shape": 4, "action_shape": 2}})
     policy.updater.guard.folder = "dump"
     batch: dict[str, Any] = {"obs": torch.zeros(1, 4), "next_obs": torch.zeros(1, 4), "action": torch.tensor([0])}
     with pytest.raises(NonFiniteError) as caught:
         policy.learn_mode.forward(batch | {"reward": torch.tensor([torch.nan]), "terminated": torch.tensor([False])})
     file = Path(str(caught.value.folder)) / "state.pt"
-    torch.save(deep_merge(torch.load(file, weights_only=True), {"config": NAMING["reward_model"]}), file)
+    torch.save(deep_merge(torch.load(file, weights_only=True), {"config": NEEDED["reward_model"]}), file)
     with pytest.raises(NotRegisteredError, match=REFUSED):
         load_dump(file.parent)
 

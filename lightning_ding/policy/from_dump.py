@@ -67,7 +67,7 @@ def load_dump(
 
     Raises:
         ValueError: If the policy is not registered and ``policy_class`` is None.
-        NotRegisteredError: If the config in the dump names a module that the program has not imported.
+        NotRegisteredError: If the config in the dump names a class that is not registered.
         RuntimeError: If the policy was given its network and ``model`` is None.
         OSError: If the files cannot be read.
 

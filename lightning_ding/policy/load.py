@@ -29,8 +29,8 @@ def load_policy(path: str | Path, policy_class: type[Policy[Any]] | None = None)
 
     Raises:
         ValueError: If the file is neither, has changed since it was written, or names no policy.
-        NotRegisteredError: If the policy, its network or its encoder is of a class that is not registered, or the
-            config names a module that the program has not imported. Import the module first.
+        NotRegisteredError: If the policy, its network or its encoder is of a class that is not registered. Import the
+            module that registers it first; no module that the file names is imported.
     """
     allowed = "the path of a checkpoint or of a safetensors file"
     require(Path(path).is_file(), "path", allowed, str(path))
@@ -89,9 +89,9 @@ def _from_weights(
     found: type[Policy[Any]] = POLICY_REGISTRY.get(description["policy"]) if policy_class is None else policy_class
     with config_of_file():
         policy = found(description["cfg"])
-    set_spaces(policy, description[SPACES])
-    if not policy.is_built and policy.env_spaces is not None:
-        policy.build(*policy.env_spaces)
+        set_spaces(policy, description[SPACES])
+        if not policy.is_built and policy.env_spaces is not None:
+            policy.build(*policy.env_spaces)
     policy.normaliser.load_state_dict(weights.get("normaliser", {}))
     policy.model.load_state_dict(weights["model"])
     policy.progress.load_state_dict(description["progress"])

@@ -89,8 +89,7 @@ class Policy(LightningModule, Generic[ConfigT]):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        saved_state.check_config(cfg)
-        self.config: ConfigT = self._read_config(cfg)
+        self.config: ConfigT = self._read_config(saved_state.as_data(cfg))
         if model is not None and not isinstance(model, nn.Module):
             raise TypeError(f"model must be an nn.Module or None, got {type(model).__name__}")
         self.enable_field = enabled_fields(self.total_field, enable_field)

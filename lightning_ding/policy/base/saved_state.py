@@ -6,6 +6,7 @@ is data: making a policy of its config imports no module that the config names.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -19,7 +20,7 @@ from lightning_ding.policy.base.normaliser import check_holds_statistics
 from lightning_ding.policy.base.older_configs import check_meaning, to_save
 from lightning_ding.policy.base.saved_spaces import from_plain, to_plain
 from lightning_ding.policy.base.trainer import HANDED_OVER, attached_trainer
-from lightning_ding.registry import check_imported
+from lightning_ding.registry import NotRegisteredError, ask_for, not_imported, only_imported
 
 SPACES = "env_spaces"
 """Key of the observation and the action space of one env in a checkpoint."""
@@ -34,28 +35,39 @@ RUN_ARGUMENTS = (
 SEED = "seed_everything"
 """Key of the seed of the whole run, the option of ``fit``, in a checkpoint and among the arguments of a run."""
 
+logger = logging.getLogger(__name__)
+
 PolicyClass = TypeVar("PolicyClass", bound=type)
-_IS_OF_FILE: ContextVar[bool] = ContextVar("is_of_file", default=False)
+_LEFT_OUT: ContextVar[dict[str, str] | None] = ContextVar("_LEFT_OUT", default=None)
+"""Modules that a file names and that are not imported, by their dotted paths; None unless a file is being loaded."""
 
 
 @contextmanager
 def config_of_file() -> Iterator[None]:
-    """Treat the configs of policies that are made in this block as the content of a file."""
-    token = _IS_OF_FILE.set(True)
-    try:
-        yield
-    finally:
-        _IS_OF_FILE.reset(token)
-
-
-def check_config(cfg: Any) -> None:
-    """Check the config of a new policy before anything is made of it.
+    """Treat the configs of policies that are made in this block as the content of a file.
 
     Raises:
-        NotRegisteredError: If the config is that of a file, and names a module that the program has not imported.
+        NotRegisteredError: Naming the modules that are not imported, if a class that the config names is missing.
     """
-    if _IS_OF_FILE.get():
-        check_imported(cfg)
+    left_out: dict[str, str] = {}
+    token = _LEFT_OUT.set(left_out)
+    try:
+        yield
+    except NotRegisteredError as error:
+        raise NotRegisteredError("; ".join([error.args[0], *([ask_for(left_out)] if left_out else [])])) from error
+    finally:
+        _LEFT_OUT.reset(token)
+    if left_out:
+        logger.warning("%s (the policy acts without it)", ask_for(left_out))
+
+
+def as_data(cfg: Any) -> Any:
+    """Return the config of a new policy, if it is that of a file without the modules that are not imported."""
+    left_out = _LEFT_OUT.get()
+    if left_out is None:
+        return cfg
+    left_out |= not_imported(cfg)
+    return only_imported(cfg)
 
 
 def reads_data_only(policy_class: PolicyClass) -> PolicyClass:
@@ -77,8 +89,8 @@ def reads_data_only(policy_class: PolicyClass) -> PolicyClass:
         in the file. ``weights_only=False`` runs code that the file holds: pass it only for a file that you wrote.
 
         Raises:
-            NotRegisteredError: If the config in the file names a module that the program has not imported, or a class
-                that is not registered.
+            NotRegisteredError: If the config in the file names a class that is not registered; the message names the
+                modules of the config that the program has not imported.
             UnpicklingError: If the file contains other objects than tensors and builtins.
         """
         is_of_user = "cfg" in kwargs or hparams_file is not None
