@@ -255,7 +255,7 @@ def test_env_of_a_checkpoint_that_is_code(
 def test_modules_of_the_env_of_a_checkpoint(content: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     arguments = {"env_id": "CartPole-v1", "import_names": ["hostile"]}
     file = str(forged(content, {"datamodule_hyper_parameters": arguments}))
-    for command in ("evaluate", "enjoy", "collect --out x.npz", "evaluate --env_id CartPole-v1"):
+    for command in ("evaluate", "enjoy --video x.gif", "collect --out x.npz", "evaluate --env_id CartPole-v1"):
         assert re.match(f"error: {REFUSED}", error_line([*command.split(), file], capsys))
 
 
@@ -301,7 +301,7 @@ def test_repository_of_the_hub_whose_config_needs_a_module(hub: type[Hub]) -> No
 
 def test_dump_of_an_update_whose_config_needs_a_module() -> None:
     policy = DQNPolicy({"model": {"obs_shape": 4, "action_shape": 2}})
-    policy.updater.guard.folder = "dump"
+    policy.updater.guard.folder = Path("dump")
     batch: dict[str, Any] = {"obs": torch.zeros(1, 4), "next_obs": torch.zeros(1, 4), "action": torch.tensor([0])}
     with pytest.raises(NonFiniteError) as caught:
         policy.learn_mode.forward(batch | {"reward": torch.tensor([torch.nan]), "terminated": torch.tensor([False])})

@@ -76,6 +76,7 @@ def reads_data_only(policy_class: PolicyClass) -> PolicyClass:
 
     def load_from_checkpoint(
         cls: Any,
+        /,
         checkpoint_path: Any,
         map_location: Any = None,
         hparams_file: Any = None,
