@@ -95,11 +95,11 @@ def reads_data_only(policy_class: PolicyClass) -> PolicyClass:
             UnpicklingError: If the file contains other objects than tensors and builtins.
         """
         is_of_user = "cfg" in kwargs or hparams_file is not None
-        is_safe = True if weights_only is None else weights_only
-        given = {**kwargs, "_instantiator": None}  # otherwise Lightning calls a function that the file names
+        given = {**kwargs, "weights_only": weights_only is not False}
+        given["_instantiator"] = None  # otherwise Lightning calls a function that the file names
         with nullcontext() if is_of_user else config_of_file():
             load = super(owner, cls).load_from_checkpoint
-            return load(checkpoint_path, map_location, hparams_file, strict, weights_only=is_safe, **given)
+            return load(checkpoint_path, map_location, hparams_file, strict, **given)
 
     owner.load_from_checkpoint = _restricted_classmethod(load_from_checkpoint)
     return policy_class
