@@ -231,6 +231,8 @@ CODE = {
     "function with arguments": {"env_id": "os.system", "env_kwargs": {"command": "touch ran"}},
     "evaluation": {"env_id": "CartPole-v1", "eval_env_id": "hostile.make"},
     "game": {"env_id": "pettingzoo:hostile.make"},
+    "game of Atari": {"env_id": "lightning_ding.envs.make_atari", "env_kwargs": {"game": "hostile:Hostile/X-v0"}},
+    "function of the package": {"env_id": "lightning_ding.envs.make_vector_env"},
     "class of games": {"env_id": "lightning_ding.envs.GameEnv", "env_kwargs": {"game": "hostile.make"}},
     "opponent": {"env_id": "pettingzoo:tictactoe_v3", "env_kwargs": {"opponent": "hostile.make"}},
     "wrapper": {"env_id": "CartPole-v1", "wrappers": ["hostile.make"]},

@@ -7,6 +7,8 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +18,9 @@ from gymnasium.vector import VectorEnv
 from lightning_ding.config import require
 from lightning_ding.entry.lightning_cli import is_refusal, line_of, policy_class
 from lightning_ding.entry.serial_cli import CommandParser
+from lightning_ding.envs.atari import make_atari
 from lightning_ding.envs.envpool import PREFIX as ENVPOOL
 from lightning_ding.envs.game import PREFIX as PETTINGZOO
-from lightning_ding.envs.game import GameEnv
 from lightning_ding.envs.named import find_env
 from lightning_ding.envs.vector import VectorMode
 from lightning_ding.envs.wrapper_names import as_list, for_evaluation, short_name
@@ -27,6 +29,8 @@ from lightning_ding.registry import NotRegisteredError, check_imported, import_m
 
 logger = logging.getLogger(__name__)
 NATIVE: VectorMode = "native"
+OWN_ENVS = "lightning_ding.envs"
+"""The package of the envs here, whose modules a file may name."""
 
 
 class EnvOfRun(NamedTuple):
@@ -105,43 +109,57 @@ def env_of_run(
     modules = (modules,) if isinstance(modules, str) else tuple(modules)
     with naming_the_option():
         check_imported({"data": {"import_names": modules}})
-    opponents = [kwargs["opponent"]] if kwargs and "opponent" in kwargs else []  # of a game of PettingZoo
-    _check_names([*wrappers, *([name, *opponents] if env_id is None else [])], trusted)
+    _check_names([*wrappers, *([name] if env_id is None else [])], kwargs or {}, trusted)
     is_native = arguments.get("mode") == NATIVE
     if env_id is None:
         return EnvOfRun(found, tuple(wrappers), dict(kwargs or {}), modules, NATIVE if is_native else "sync")
     return EnvOfRun(found, _of_single_envs(wrappers) if is_native else tuple(wrappers), {}, modules)
 
 
-def _check_names(names: Sequence[Any], trusted: Sequence[str]) -> None:
+def _check_names(names: Sequence[Any], env_kwargs: Mapping[str, Any], trusted: Sequence[str]) -> None:
     """Check that the names of envs and wrappers in a file lead to nothing but envs and wrappers that are known here.
 
     Such a name is a registered id, a short name, a class of envs or wrappers in a module that the program has imported,
     or any object in a module that the user has named. Other objects are code that the file chooses, such as a function
-    of Python's own modules.
+    of Python's own modules. The same holds for the arguments of this package's envs, some of which are names too.
 
     Raises:
         NotRegisteredError: If a name leads to something else.
     """
     for given in names:
         path = given.get("class_path") if isinstance(given, Mapping) else given
-        if isinstance(path, str) and short_name(given) is None and not _is_known(path, trusted):
-            module = _module_and_name(path)[0]
-            raise NotRegisteredError(
-                f"the file makes its env with {path!r}, which is no registered env, no short name of a wrapper and no "
-                f"class of an imported module; --import_names {module} allows what is in that module, if you trust it"
-            )
+        if not isinstance(path, str) or short_name(given) is not None:
+            continue
+        is_own = path.startswith((f"{OWN_ENVS}.", f"{PETTINGZOO}:"))
+        for text in [path, *(_texts([given, env_kwargs]) if is_own else [])]:
+            if not _is_known(text, trusted):
+                module = _module_and_name(text)[0]
+                raise NotRegisteredError(
+                    f"the file makes its env with {text!r}, which is no registered env, no short name of a wrapper and "
+                    f"no class of an imported module; --import_names {module} allows what is in that module, if you "
+                    "trust it"
+                )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts in nested data, without keys."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (Mapping, list, tuple)):
+        for below in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(below)
 
 
 def _is_known(path: str, trusted: Sequence[str]) -> bool:
     module, name = _module_and_name(path)
     if not module or module in trusted or module == ENVPOOL:
         return True
+    if f"{module}.".startswith(f"{OWN_ENVS}.") and find_spec(module) is not None:
+        import_module(module)
     if name in gym.registry:  # `module:id`, of which the module registers the id
         return module in sys.modules
     found = getattr(sys.modules.get(module), name, None)
-    is_env = isinstance(found, type) and issubclass(found, (gym.Env, VectorEnv))
-    return is_env and found is not GameEnv  # its argument is the name of a function
+    return found is make_atari or (isinstance(found, type) and issubclass(found, (gym.Env, VectorEnv)))
 
 
 def _module_and_name(path: str) -> tuple[str, str]:

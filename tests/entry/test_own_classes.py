@@ -18,6 +18,7 @@ from lightning import Trainer, seed_everything
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.entry.cli import main
 from lightning_ding.entry.evaluate import evaluate
+from lightning_ding.entry.trained import env_of_run
 from lightning_ding.policy import DQNPolicy, load_policy
 from tests.docs.pages import as_before
 from tests.policy.saved import write_checkpoint
@@ -179,3 +180,20 @@ def test_function_that_makes_the_env_of_a_file_is_called_only_if_the_user_names_
         evaluate("env.ckpt", 2)
     assert "own_classes" not in sys.modules
     assert evaluate("env.ckpt", 2, import_names=["own_classes"])["lengths"] == [3, 3]
+
+
+ENVS: dict[str, dict[str, Any]] = {
+    "lightning_ding.envs.partly_observed:CartPoleNoVelocity-v1": {},
+    "lightning_ding.envs.make_atari": {"game": "ALE/Pong-v5"},
+    "lightning_ding.envs.bit_flip.BitFlipEnv": {"n_bits": 3},
+    "pettingzoo:tictactoe_v3": {"opponent": "random"},
+    "gymnasium.envs.classic_control.CartPoleEnv": {},
+    "CartPole-v1": {},
+}
+
+
+@pytest.mark.parametrize("env_id", ENVS)
+def test_env_of_this_package_or_of_an_imported_module_needs_no_option(env_id: str) -> None:
+    wrappers = ["flatten", {"time_limit": {"max_episode_steps": 4}}, "gymnasium.wrappers.FlattenObservation"]
+    found = env_of_run({"env_id": env_id, "env_kwargs": ENVS[env_id], "wrappers": wrappers})
+    assert (found.env, found.env_kwargs) == (env_id, ENVS[env_id])
