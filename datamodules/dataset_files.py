@@ -168,6 +168,10 @@ def _read_minari(name: str) -> Dataset:
     known = minari.list_local_datasets()
     hint = f"the id of one of {sorted(known)}; others come with: minari download {name}"
     require(name in known, "dataset", hint, name)
+    described = known[name]
+    spaces_of_file = {"observation_space", "action_space"}
+    allowed = "a Minari data set that holds its spaces; without them Minari makes the env that the data set names"
+    require(spaces_of_file <= described.keys(), "dataset", allowed, name)
     data = minari.load_dataset(name)
     parts = [_of_minari(episode) for episode in data.iterate_episodes()]
     return Dataset(nested.concatenate_arrays(parts), data.observation_space, data.action_space)

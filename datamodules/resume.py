@@ -56,6 +56,18 @@ class ResumableDataModule(RunData, LightningDataModule):
         self._loader_warnings = LoaderWarnings()
         self._reset()
 
+    @classmethod
+    def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Raise, because the arguments in a checkpoint name code: its env, wrappers and modules.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            f"{cls.__name__} must be made by its constructor, got the checkpoint {str(checkpoint_path)!r}, whose "
+            "arguments name code: pass your own arguments, and the checkpoint to Trainer.fit(ckpt_path=...)"
+        )
+
     # ------------------------------------------------------------------ to implement
 
     @abstractmethod

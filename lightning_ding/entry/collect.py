@@ -96,7 +96,8 @@ def collect(
         policy: Name or dotted path of the policy; None reads it from the checkpoint.
         num_envs: Number of envs, >= 1.
         seed: Seed of envs and exploration, >= 0.
-        import_names: Modules to import first, which register the policy, its network or its encoder.
+        import_names: Modules to import first, which register the policy, its network or its encoder, or have the env
+            and the wrappers of the run.
 
     Raises:
         ValueError: If an argument is out of its range, the checkpoint names no policy or no env, the policy acts on
@@ -115,7 +116,7 @@ def collect(
             _check_acts_alone(policy_class(policy))
     found = None if ckpt is None else load(ckpt, policy, import_names)
     arguments = {} if found is None else found.trained_in
-    env = _make_env(env_of_run(arguments, env_id), num_envs, n_episode, seed)
+    env = _make_env(env_of_run(arguments, env_id, trusted=import_names), num_envs, n_episode, seed)
     seeds = np.random.SeedSequence([seed, 1])
     try:
         if found is None:

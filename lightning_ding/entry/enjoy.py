@@ -80,7 +80,8 @@ def enjoy(
         seed: Seed of the episodes and of the exploration, >= 0.
         env_id: Env to play; None means that of the run's evaluations.
         policy: Name or dotted path of the policy; None reads it from the checkpoint.
-        import_names: Modules to import first, which register the policy, its network or its encoder.
+        import_names: Modules to import first, which register the policy, its network or its encoder, or have the env
+            and the wrappers of the run.
 
     Returns:
         The return of each episode, and the path of its video.
@@ -96,7 +97,7 @@ def enjoy(
     if video is not None:
         import_extra("moviepy" if video.endswith(".mp4") else "PIL.Image")
     loaded = load(ckpt, policy, import_names)
-    described = as_single(env_of_run(loaded.trained_in, env_id, evaluation=True))
+    described = as_single(env_of_run(loaded.trained_in, env_id, evaluation=True, trusted=import_names))
     env = make_env(described, "human" if video is None else "rgb_array")
     try:
         loaded.build(env.observation_space, env.action_space)

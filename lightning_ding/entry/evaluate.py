@@ -77,7 +77,8 @@ def evaluate(
             which is the only choice for a native vector env.
         env_id: Env to play; None means that of the run's evaluations.
         policy: Name or dotted path of the policy; None reads it from the checkpoint.
-        import_names: Modules to import first, which register the policy, its network or its encoder.
+        import_names: Modules to import first, which register the policy, its network or its encoder, or have the env
+            and the wrappers of the run.
 
     Returns:
         The statistics of :func:`statistics`; ``returns`` and ``lengths`` of the E episodes; ``length_mean``,
@@ -92,7 +93,7 @@ def evaluate(
         require(number >= 1, name, ">= 1", number)
     require(seed >= 0, "seed", ">= 0", seed)
     loaded = load(ckpt, policy, import_names)
-    described = env_of_run(loaded.trained_in, env_id, evaluation=True)
+    described = env_of_run(loaded.trained_in, env_id, evaluation=True, trusted=import_names)
     autoreset: AutoresetName | None = "disabled" if MODES[described.mode].has_separate_envs else None
     count = described.num_envs_for(episodes, num_envs)
     env = make_vector_env(num_envs=count, autoreset=autoreset, **described._asdict())

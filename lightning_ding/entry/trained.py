@@ -7,22 +7,30 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+from gymnasium.vector import VectorEnv
 
 from lightning_ding.config import require
 from lightning_ding.entry.lightning_cli import is_refusal, line_of, policy_class
 from lightning_ding.entry.serial_cli import CommandParser
+from lightning_ding.envs.atari import make_atari
+from lightning_ding.envs.envpool import PREFIX as ENVPOOL
+from lightning_ding.envs.game import PREFIX as PETTINGZOO
 from lightning_ding.envs.named import find_env
 from lightning_ding.envs.vector import VectorMode
 from lightning_ding.envs.wrapper_names import as_list, for_evaluation, short_name
 from lightning_ding.policy import Policy, load_policy
-from lightning_ding.registry import NotRegisteredError, import_modules
+from lightning_ding.registry import NotRegisteredError, check_imported, import_modules
 
 logger = logging.getLogger(__name__)
 NATIVE: VectorMode = "native"
+OWN_ENVS = "lightning_ding.envs"
+"""The package of the envs here, whose modules a file may name."""
 
 
 class EnvOfRun(NamedTuple):
@@ -71,16 +79,23 @@ def naming_the_option() -> Iterator[None]:
         raise NotRegisteredError(f"{error.args[0]}; {way}") from error
 
 
-def env_of_run(arguments: Mapping[str, Any], env_id: str | None = None, evaluation: bool = False) -> EnvOfRun:
+def env_of_run(
+    arguments: Mapping[str, Any],
+    env_id: str | None = None,
+    evaluation: bool = False,
+    trusted: Sequence[str] = (),
+) -> EnvOfRun:
     """Return the env of a run.
 
     Args:
-        arguments: Arguments of its datamodule, ``policy.trained_in``; empty without a run.
+        arguments: Arguments of its datamodule, ``policy.trained_in``, which a file holds; empty without a run.
         env_id: Another env, which is no vector env, with the wrappers of the run. Vector wrappers are left out.
         evaluation: Return the env of evaluations, if the run had another one for them.
+        trusted: Modules whose functions and classes the file may name; see :func:`_check_names`.
 
     Raises:
         ValueError: If neither the run nor ``env_id`` names an env.
+        NotRegisteredError: If the file names code that the program has not imported, or that makes no env.
     """
     wrappers = [*for_evaluation(arguments.get("wrappers") or ())]
     name, kwargs = arguments.get("env_id"), arguments.get("env_kwargs")
@@ -92,10 +107,66 @@ def env_of_run(arguments: Mapping[str, Any], env_id: str | None = None, evaluati
     require(bool(found), "env_id", "an env, because the checkpoint names none", None)
     modules = arguments.get("import_names") or ()
     modules = (modules,) if isinstance(modules, str) else tuple(modules)
+    with naming_the_option():
+        check_imported({"data": {"import_names": modules}})
+    _check_names([*wrappers, *([name] if env_id is None else [])], kwargs or {}, trusted)
     is_native = arguments.get("mode") == NATIVE
     if env_id is None:
         return EnvOfRun(found, tuple(wrappers), dict(kwargs or {}), modules, NATIVE if is_native else "sync")
     return EnvOfRun(found, _of_single_envs(wrappers) if is_native else tuple(wrappers), {}, modules)
+
+
+def _check_names(names: Sequence[Any], env_kwargs: Mapping[str, Any], trusted: Sequence[str]) -> None:
+    """Check that the names of envs and wrappers in a file lead to nothing but envs and wrappers that are known here.
+
+    Such a name is a registered id, a short name, a class of envs or wrappers in a module that the program has imported,
+    or any object in a module that the user has named. Other objects are code that the file chooses, such as a function
+    of Python's own modules. The same holds for the arguments of this package's envs, some of which are names too.
+
+    Raises:
+        NotRegisteredError: If a name leads to something else.
+    """
+    for given in names:
+        path = given.get("class_path") if isinstance(given, Mapping) else given
+        if not isinstance(path, str) or short_name(given) is not None:
+            continue
+        is_own = path.startswith((f"{OWN_ENVS}.", f"{PETTINGZOO}:"))
+        for text in [path, *(_texts([given, env_kwargs]) if is_own else [])]:
+            if not _is_known(text, trusted):
+                module = _module_and_name(text)[0]
+                raise NotRegisteredError(
+                    f"the file makes its env with {text!r}, which is no registered env, no short name of a wrapper and "
+                    f"no class of an imported module; --import_names {module} allows what is in that module, if you "
+                    "trust it"
+                )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts in nested data, without keys."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (Mapping, list, tuple)):
+        for below in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(below)
+
+
+def _is_known(path: str, trusted: Sequence[str]) -> bool:
+    module, name = _module_and_name(path)
+    if not module or module in trusted or module == ENVPOOL:
+        return True
+    if f"{module}.".startswith(f"{OWN_ENVS}.") and find_spec(module) is not None:
+        import_module(module)
+    if name in gym.registry:  # `module:id`, of which the module registers the id
+        return module in sys.modules
+    found = getattr(sys.modules.get(module), name, None)
+    return found is make_atari or (isinstance(found, type) and issubclass(found, (gym.Env, VectorEnv)))
+
+
+def _module_and_name(path: str) -> tuple[str, str]:
+    """Return the module and the object that the name of an env or a wrapper consists of; no module in a plain id."""
+    path = path.removeprefix(f"{PETTINGZOO}:")
+    module, colon, name = path.rpartition(":")
+    return (module, name) if colon or path in gym.registry else path.rpartition(".")[::2]
 
 
 def as_single(described: EnvOfRun) -> EnvOfRun:
@@ -150,7 +221,8 @@ def add_policy_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="MODULE",
-        help="module to import first, which registers the policy, its network or its encoder; repeat it for several",
+        help="module to import first, which registers the policy, its network or its encoder, or has the env of the "
+        "run; repeat it for several",
     )
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from lightning_ding.config import require
 from lightning_ding.policy.base.policy import Policy
+from lightning_ding.policy.base.saved_state import config_of_file
 from lightning_ding.policy.base.update.dump import read_dump
 from lightning_ding.policy.base.update.gradient_clipping import GradClip
 from lightning_ding.registry import POLICY_REGISTRY
@@ -66,6 +67,7 @@ def load_dump(
 
     Raises:
         ValueError: If the policy is not registered and ``policy_class`` is None.
+        NotRegisteredError: If the config in the dump names a class that is not registered.
         RuntimeError: If the policy was given its network and ``model`` is None.
         OSError: If the files cannot be read.
 
@@ -87,7 +89,8 @@ def load_dump(
     if policy_class is None and state["type"] is None:
         raise ValueError(f"policy_class must be given: the policy of {folder}, a {state['class']}, is not registered")
     made_of = policy_class or POLICY_REGISTRY.get(state["type"])
-    policy = made_of({**state["config"], "compile": False, "on_non_finite": "raise"}, model=model)
+    with config_of_file():
+        policy = made_of({**state["config"], "compile": False, "on_non_finite": "raise"}, model=model)
     policy.learn_mode.load_state_dict(state["learn"])
     policy.progress.load_state_dict(state["progress"])
     policy.progress.budget = state["budget"]

@@ -12,7 +12,7 @@ import torch
 from lightning_ding.checkpoints.manifest import verify_archive
 from lightning_ding.config import MARK, require
 from lightning_ding.policy.base.policy import Policy
-from lightning_ding.policy.base.saved_state import SPACES, set_spaces
+from lightning_ding.policy.base.saved_state import SPACES, config_of_file, set_spaces
 from lightning_ding.policy.base.weights_file import read_weights
 from lightning_ding.registry import POLICY_REGISTRY, NotRegisteredError
 
@@ -30,7 +30,7 @@ def load_policy(path: str | Path, policy_class: type[Policy[Any]] | None = None)
     Raises:
         ValueError: If the file is neither, has changed since it was written, or names no policy.
         NotRegisteredError: If the policy, its network or its encoder is of a class that is not registered. Import the
-            module that registers it first.
+            module that registers it first; no module that the file names is imported.
     """
     allowed = "the path of a checkpoint or of a safetensors file"
     require(Path(path).is_file(), "path", allowed, str(path))
@@ -60,7 +60,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
         raise ValueError(f"path must be a checkpoint of a run, got {str(path)!r}, which cannot be read") from error
-    is_known = isinstance(saved, dict) and {"state_dict", "hyper_parameters"} <= saved.keys()
+    parts = [saved.get(name) for name in ("state_dict", "hyper_parameters")] if isinstance(saved, dict) else [None]
+    is_known = all(isinstance(part, Mapping) for part in parts)
     require(is_known, "path", "a checkpoint of a run, with weights and config", str(path))
     return saved
 
@@ -72,7 +73,8 @@ def class_of(saved: Mapping[str, Any]) -> type[Policy[Any]]:
         ValueError: If it names none.
         NotRegisteredError: If the class is not registered.
     """
-    mark = saved["hyper_parameters"].get("cfg", {}).get(MARK, "")
+    cfg = saved["hyper_parameters"].get("cfg", {})
+    mark = str(cfg.get(MARK, "")) if isinstance(cfg, Mapping) else ""
     known = {f"{POLICY_REGISTRY.get(one).__name__}Dict": one for one in POLICY_REGISTRY}
     require(bool(mark), "policy", "the name of the policy, because the checkpoint does not tell it", None)
     if mark not in known:
@@ -85,10 +87,11 @@ def _from_weights(
     description: Mapping[str, Any], weights: dict[str, Any], policy_class: type[Policy[Any]] | None
 ) -> Policy[Any]:
     found: type[Policy[Any]] = POLICY_REGISTRY.get(description["policy"]) if policy_class is None else policy_class
-    policy = found(description["cfg"])
-    set_spaces(policy, description[SPACES])
-    if not policy.is_built and policy.env_spaces is not None:
-        policy.build(*policy.env_spaces)
+    with config_of_file():
+        policy = found(description["cfg"])
+        set_spaces(policy, description[SPACES])
+        if not policy.is_built and policy.env_spaces is not None:
+            policy.build(*policy.env_spaces)
     policy.normaliser.load_state_dict(weights.get("normaliser", {}))
     policy.model.load_state_dict(weights["model"])
     policy.progress.load_state_dict(description["progress"])

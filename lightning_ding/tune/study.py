@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_ding.config import ConfigLike, deep_merge, resolve
+from lightning_ding.config import ConfigLike, deep_merge, require, resolve
 from lightning_ding.search_spaces import SearchSpace
 from lightning_ding.tune.config import Candidate, TuneConfig, derived_seed, find_spaces, read_files, values_of
 from lightning_ding.tune.trial_run import RunMaker, TrialReporter, run_trial
@@ -151,6 +151,10 @@ class Study:
             path, then, now = _first_difference(found, mine)
             allowed = f"a new folder, or the folder of a study with {path}={then!r}"
             raise ValueError(f"folder must be {allowed}, got {str(self.folder)!r} with {path}={now!r}")
+        for trial in self.study.get_trials(deepcopy=False):  # their values become settings of runs
+            foreign = sorted(trial.params.keys() - self.spaces.keys())
+            where = f"the fields of trial {trial.number} in {str(self.folder)!r}"
+            require(not foreign, where, f"among those that are searched, {sorted(self.spaces)}", foreign)
         self.study.set_user_attr(SETTINGS, mine)
         given = values_of(self._maker.config, self.spaces)
         self._trials.begin_with({name: value for name, value in given.items() if value in self.spaces[name]})

@@ -33,6 +33,7 @@ from lightning_ding.distributed.coordinator.resume_config import (
 from lightning_ding.distributed.coordinator.scheduler import Scheduler
 from lightning_ding.distributed.file_store import FileStore, UnannouncedData
 from lightning_ding.distributed.transport import KINDS, ROLES, Refusal, Store
+from lightning_ding.registry import check_imported
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +162,11 @@ class RunState:
 
         Raises:
             ValueError: If the run cannot be resumed with this config.
+            NotRegisteredError: If the state names a module of a buffer that the config does not name.
         """
+        tasks = state["scheduler"]["book"]["tasks"]
+        of_tasks = [task["info"].get("replay_buffer_cfg") for task in tasks]
+        check_imported({"fixed": state["fixed"], "buffers": state["buffers"], "tasks": of_tasks})
         with self.lock:
             check_fixed_part(state["fixed"], self.config)
             self.scheduler.load_state_dict(state["scheduler"])

@@ -49,6 +49,7 @@ from lightning_ding.progress import Progress
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 
 
+@saved_state.reads_data_only
 @with_reference_names
 class Policy(LightningModule, Generic[ConfigT]):
     """An algorithm: how it acts, what a transition contains, and how it learns.
@@ -88,7 +89,7 @@ class Policy(LightningModule, Generic[ConfigT]):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.config: ConfigT = self._read_config(cfg)
+        self.config: ConfigT = self._read_config(saved_state.as_data(cfg))
         if model is not None and not isinstance(model, nn.Module):
             raise TypeError(f"model must be an nn.Module or None, got {type(model).__name__}")
         self.enable_field = enabled_fields(self.total_field, enable_field)

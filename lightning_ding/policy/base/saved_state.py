@@ -1,19 +1,26 @@
 """The state that a policy adds to a checkpoint, and that a forked rank returns to the process that started it.
 
-A checkpoint holds the counters of the run, the state of the check for non-finite updates, and the spaces of the env.
+A checkpoint holds the counters of the run, the state of the check for non-finite updates, and the spaces of the env. It
+is data: making a policy of its config imports no module that the config names.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any, TypeVar
 
-from lightning_ding.config import nearest
+from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
+
+from lightning_ding.config import nearest, require
 from lightning_ding.policy.base.normaliser import check_holds_statistics
 from lightning_ding.policy.base.older_configs import check_meaning, to_save
 from lightning_ding.policy.base.saved_spaces import from_plain, to_plain
 from lightning_ding.policy.base.trainer import HANDED_OVER, attached_trainer
+from lightning_ding.registry import NotRegisteredError, ask_for, not_imported, only_imported
 
 SPACES = "env_spaces"
 """Key of the observation and the action space of one env in a checkpoint."""
@@ -27,6 +34,75 @@ RUN_ARGUMENTS = (
 """Arguments of a datamodule that say how a policy was trained."""
 SEED = "seed_everything"
 """Key of the seed of the whole run, the option of ``fit``, in a checkpoint and among the arguments of a run."""
+
+logger = logging.getLogger(__name__)
+
+PolicyClass = TypeVar("PolicyClass", bound=type)
+_LEFT_OUT: ContextVar[dict[str, str] | None] = ContextVar("_LEFT_OUT", default=None)
+"""Modules that a file names and that are not imported, by their dotted paths; None unless a file is being loaded."""
+
+
+@contextmanager
+def config_of_file() -> Iterator[None]:
+    """Treat the configs of policies that are made in this block as the content of a file.
+
+    Raises:
+        NotRegisteredError: Naming the modules that are not imported, if a class that the config names is missing.
+    """
+    left_out: dict[str, str] = {}
+    token = _LEFT_OUT.set(left_out)
+    try:
+        yield
+    except NotRegisteredError as error:
+        raise NotRegisteredError("; ".join([error.args[0], *([ask_for(left_out)] if left_out else [])])) from error
+    finally:
+        _LEFT_OUT.reset(token)
+    if left_out:
+        logger.warning("%s (the policy acts without it)", ask_for(left_out))
+
+
+def as_data(cfg: Any) -> Any:
+    """Return the config of a new policy, if it is that of a file without the modules that are not imported."""
+    left_out = _LEFT_OUT.get()
+    if left_out is None:
+        return cfg
+    left_out |= not_imported(cfg)
+    return only_imported(cfg)
+
+
+def reads_data_only(policy_class: PolicyClass) -> PolicyClass:
+    """Make ``load_from_checkpoint`` of a class treat a checkpoint as data, as a decorator."""
+    owner: Any = policy_class
+
+    def load_from_checkpoint(
+        cls: Any,
+        /,
+        checkpoint_path: Any,
+        map_location: Any = None,
+        hparams_file: Any = None,
+        strict: bool | None = None,
+        weights_only: bool | None = True,
+        **kwargs: Any,
+    ) -> Any:
+        """Return the policy of a checkpoint, without importing or calling anything that the file names.
+
+        The arguments are those of Lightning's method. Further arguments are those of the constructor, and replace those
+        in the file. ``weights_only=False`` runs code that the file holds: pass it only for a file that you wrote.
+
+        Raises:
+            NotRegisteredError: If the config in the file names a class that is not registered; the message names the
+                modules of the config that the program has not imported.
+            UnpicklingError: If the file contains other objects than tensors and builtins.
+        """
+        is_of_user = "cfg" in kwargs or hparams_file is not None
+        given = {**kwargs, "weights_only": weights_only is not False}
+        given["_instantiator"] = None  # otherwise Lightning calls a function that the file names
+        with nullcontext() if is_of_user else config_of_file():
+            load = super(owner, cls).load_from_checkpoint
+            return load(checkpoint_path, map_location, hparams_file, strict, **given)
+
+    owner.load_from_checkpoint = _restricted_classmethod(load_from_checkpoint)
+    return policy_class
 
 
 def save(policy: Any, checkpoint: dict[str, Any]) -> None:
@@ -42,10 +118,13 @@ def load(policy: Any, checkpoint: Mapping[str, Any]) -> None:
 
     Raises:
         KeyError: If the checkpoint lacks the counters.
-        ValueError: If the config repeats numbers of an older version that have another meaning now.
+        ValueError: If the config repeats numbers of an older version that have another meaning now, or the weights
+            have an entry that only a forked rank hands over.
     """
     if "progress" not in checkpoint:
         raise KeyError(f"the checkpoint contains no 'progress'; {nearest('progress', checkpoint)}")
+    has_config = HANDED_OVER in checkpoint.get("state_dict", {})  # a config, which take_over would read
+    require(not has_config, "state_dict", f"weights, without {HANDED_OVER!r}", sorted(checkpoint.get("state_dict", {})))
     check_holds_statistics(checkpoint)
     check_meaning(policy.config, checkpoint.get("hyper_parameters", {}).get("cfg", {}))
     policy.progress.load_state_dict(checkpoint["progress"])

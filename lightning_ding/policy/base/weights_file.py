@@ -22,6 +22,8 @@ FORMAT = 1
 """Version of the metadata."""
 KEY = "lightning_ding"
 """Key of the JSON in the metadata of the file."""
+ENTRIES = frozenset({"policy", "cfg", SPACES, "progress", "run"})
+"""Entries of the JSON, without ``format``."""
 
 
 def write_weights(policy: Any, path: Path) -> None:
@@ -61,10 +63,21 @@ def read_weights(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
     except (SafetensorError, OSError) as error:
         raise ValueError(f"path must be a safetensors file of a policy, got {str(path)!r}: {error}") from error
     require(KEY in metadata, "path", "a safetensors file that a policy was exported to", str(path))
-    description: dict[str, Any] = json.loads(metadata[KEY])
+    description: dict[str, Any] = _read_description(metadata[KEY], path)
     require(description.get("format") == FORMAT, "the format of the file", f"{FORMAT}", description.get("format"))
+    missing = sorted(ENTRIES - description.keys())
+    require(not missing, "the description of the policy in the file", f"one with {', '.join(missing)}", str(path))
     parts: dict[str, dict[str, Any]] = {}
     for name, tensor in weights.items():
         part, _, own_name = name.partition("/")
         parts.setdefault(part, {})[own_name] = tensor
     return description, parts
+
+
+def _read_description(text: str, path: str | Path) -> dict[str, Any]:
+    try:
+        description = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"path must be a safetensors file of a policy, got {str(path)!r}: {error}") from error
+    require(isinstance(description, dict), "the description of the policy in the file", "a JSON object", description)
+    return dict(description)
