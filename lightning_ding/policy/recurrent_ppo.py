@@ -137,8 +137,6 @@ class RecurrentPPOPolicy(ActorCriticPolicy[RecurrentPPOConfig]):
 
     def _values(self, obs: Any) -> Tensor:
         """Return the values of ``next_obs``, from the ``obs`` before it and the state before that."""
-        if not len(obs[STATE]):
-            return obs[STATE].new_empty(0)  # type: ignore[no-any-return]
         value: Tensor = self.model(nested.stack([obs["obs"], obs["next_obs"]]), obs[STATE])["value"]
         return value[len(obs[STATE]) :]
 
