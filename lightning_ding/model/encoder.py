@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, cast
 
@@ -29,6 +29,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
 }
 VECTOR_SIZES = (128, 128, 64)
+HOOKS_OF_ALL = [
+    getattr(nn.modules.module, f"_global_{kind}_hooks") for kind in ("forward", "forward_pre", "backward", "backward_pre")
+]
+"""Hooks of all modules of the process, by their ids; torch changes these dicts in place."""
 
 
 def activation_function(name: str) -> Callable[[Tensor], Tensor]:
@@ -41,11 +45,45 @@ def activation_function(name: str) -> Callable[[Tensor], Tensor]:
     return ACTIVATIONS[name]
 
 
-class MLP(nn.Module):
-    """Linear layers with activations between them.
+def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
+    """Return whether a call of a layer does nothing but compute: its class is exactly ``kind``, and it has no hooks."""
+    own = layer.__dict__  # attributes of a module are slow to read
+    return not (
+        type(layer) is not kind
+        or own["_forward_hooks"]
+        or own["_forward_pre_hooks"]
+        or own["_backward_hooks"]
+        or own["_backward_pre_hooks"]
+        or "forward" in own
+        or "_compiled_call_impl" in own
+        or any(HOOKS_OF_ALL)
+    )
 
-    The layers are applied by ``F.linear``: calling a module costs several microseconds, as much as a small layer
-    itself.
+
+def apply_layer(layer: nn.Module, kind: type[nn.Module], x: Tensor, *args: Any) -> Tensor:
+    """Return ``layer(x, *args)``, which the caller may change in place.
+
+    It is a copy unless the layer is a plain one of the class ``kind``: hooks may keep the output, and the backward pass
+    of a layer of the user may need it.
+    """
+    output: Tensor = layer(x, *args)
+    return output if is_plain(layer, kind) else output.clone()
+
+
+def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
+    """Return ``layer(x)``, which the caller may change in place; see :func:`apply_layer`.
+
+    A plain ``nn.Linear`` is computed without the call, which takes two microseconds, as much as a small layer itself.
+    All other layers are called: those with hooks, parametrizations, pruned or quantised weights, and those of users.
+    """
+    weights = layer.__dict__["_parameters"]
+    if is_plain(layer, nn.Linear) and "weight" in weights:
+        return F.linear(x, weights["weight"], weights["bias"])
+    return apply_layer(layer, nn.Linear, x)
+
+
+class MLP(nn.Module):
+    """Linear layers with activations between them; :func:`apply_linear` says how they are called.
 
     Args:
         sizes: Widths of the input and of each layer.
@@ -68,11 +106,10 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return outputs, shape (B, sizes[-1]), for ``x``, shape (B, sizes[0])."""
         norms = self.norms
-        for number, layer in enumerate(cast("Iterable[nn.Linear]", self.layers)):
-            own: Any = layer._parameters  # attributes of a module are slow to read; a parametrization is no entry
-            x = F.linear(x, own["weight"], own["bias"]) if "weight" in own else F.linear(x, layer.weight, layer.bias)
+        for number, layer in enumerate(self.layers):
+            x = apply_linear(layer, x)
             if number < self.activated_layers:
-                x = self.activate(x if norms is None else norms[number](x))
+                x = self.activate(x if norms is None else apply_layer(norms[number], nn.LayerNorm, x))
         return x
 
 
