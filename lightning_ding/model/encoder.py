@@ -30,7 +30,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 VECTOR_SIZES = (128, 128, 64)
 HOOKS_OF_ALL = [
-    getattr(nn.modules.module, f"_global_{kind}_hooks") for kind in ("forward", "forward_pre", "backward", "backward_pre")
+    getattr(nn.modules.module, f"_global_{kind}_hooks")
+    for kind in ("forward", "forward_pre", "backward", "backward_pre")
 ]
 """Hooks of all modules of the process, by their ids; torch changes these dicts in place."""
 

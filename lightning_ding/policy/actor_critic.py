@@ -203,7 +203,8 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
 
     def _values(self, obs: Any) -> Tensor:
         parts = nested.split(obs, LARGEST_FORWARD)
-        return torch.cat([self.model.compute_critic(part)["value"] for part in parts])  # type: ignore[operator]
+        with self._in_eval_mode:
+            return torch.cat([self.model.compute_critic(part)["value"] for part in parts])  # type: ignore[operator]
 
     def _standardised(self) -> str | None:
         return "advantage" if self.config.learn.adv_norm else None

@@ -98,5 +98,7 @@ def test_layers_that_are_changed_after_the_target_was_made_are_named(freq: int |
     network = nn.Linear(2, 1)
     target = make_target(network)
     pruned(network)
-    with pytest.raises(ValueError, match=r"must be those of the target network.*\['weight', 'weight_mask', 'weight_orig'\]"):
+    with pytest.raises(
+        ValueError, match=r"must be those of the target network.*\['weight', 'weight_mask', 'weight_orig'\]"
+    ):
         TargetUpdate(freq, theta, 100).apply(network, target, 0)

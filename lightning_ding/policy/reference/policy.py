@@ -254,6 +254,9 @@ class ReferencePolicy(Policy[ReferenceConfig]):
         self._action_selector.action_shape = None if shape is None else tuple(shape)
         return self
 
+    def _use_modes(self) -> None:
+        """Do nothing: these policies switch their networks themselves."""
+
     def configure_model(self) -> None:
         """Do nothing: the network was made by the constructor (Lightning hook)."""
 
