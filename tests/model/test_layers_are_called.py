@@ -1,4 +1,4 @@
-"""The layers of all registered networks are called, so that hooks fire and layers can be replaced, pruned and wrapped."""
+"""The layers of all registered networks are called, so that they can have hooks, be replaced, pruned and wrapped."""
 
 from __future__ import annotations
 
