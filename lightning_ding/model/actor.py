@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from lightning_ding.config import require
-from lightning_ding.model.encoder import MLP, apply_linear
+from lightning_ding.model.encoder import MLP
 from lightning_ding.model.heads import DiscreteHead, MultiHead, full_precision, hidden_layers
+from lightning_ding.model.layers import apply_linear
 
 ActionShape = int | Sequence[int] | Mapping[str, Any]
 ActionSpace = Literal["discrete", "continuous", "hybrid"]

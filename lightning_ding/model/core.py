@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.model.encoder import is_plain
 from lightning_ding.model.heads import full_precision
+from lightning_ding.model.layers import is_plain
 
 CORES: dict[str, Any] = {"lstm": nn.LSTM, "gru": nn.GRU}
 

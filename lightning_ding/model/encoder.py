@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from lightning_ding.config import nearest, require, require_type
 from lightning_ding.model.features import Described, create_features, is_described
+from lightning_ding.model.layers import apply_layer, apply_linear
 from lightning_ding.registry import ENCODER_REGISTRY
 
 ObsShape = int | Sequence[int] | Mapping[str, Any]
@@ -29,11 +30,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
 }
 VECTOR_SIZES = (128, 128, 64)
-HOOKS_OF_ALL = [
-    getattr(nn.modules.module, f"_global_{kind}_hooks")
-    for kind in ("forward", "forward_pre", "backward", "backward_pre")
-]
-"""Hooks of all modules of the process, by their ids; torch changes these dicts in place."""
 
 
 def activation_function(name: str) -> Callable[[Tensor], Tensor]:
@@ -44,43 +40,6 @@ def activation_function(name: str) -> Callable[[Tensor], Tensor]:
     """
     require(name in ACTIVATIONS, "activation", f"one of {sorted(ACTIVATIONS)}", name)
     return ACTIVATIONS[name]
-
-
-def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
-    """Return whether a call of a layer does nothing but compute: its class is exactly ``kind``, and it has no hooks."""
-    own = layer.__dict__  # attributes of a module are slow to read
-    return not (
-        type(layer) is not kind
-        or own["_forward_hooks"]
-        or own["_forward_pre_hooks"]
-        or own["_backward_hooks"]
-        or own["_backward_pre_hooks"]
-        or "forward" in own
-        or "_compiled_call_impl" in own
-        or any(HOOKS_OF_ALL)
-    )
-
-
-def apply_layer(layer: nn.Module, kind: type[nn.Module], x: Tensor, *args: Any) -> Tensor:
-    """Return ``layer(x, *args)``, which the caller may change in place.
-
-    It is a copy unless the layer is a plain one of the class ``kind``: hooks may keep the output, and the backward pass
-    of a layer of the user may need it.
-    """
-    output: Tensor = layer(x, *args)
-    return output if is_plain(layer, kind) else output.clone()
-
-
-def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
-    """Return ``layer(x)``, which the caller may change in place; see :func:`apply_layer`.
-
-    A plain ``nn.Linear`` is computed without the call, which takes two microseconds, as much as a small layer itself.
-    All other layers are called: those with hooks, parametrizations, pruned or quantised weights, and those of users.
-    """
-    weights = layer.__dict__["_parameters"]
-    if is_plain(layer, nn.Linear) and "weight" in weights:
-        return F.linear(x, weights["weight"], weights["bias"])
-    return apply_layer(layer, nn.Linear, x)
 
 
 class MLP(nn.Module):

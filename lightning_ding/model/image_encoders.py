@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_ding.config import require
-from lightning_ding.model.encoder import MLP, activation_function, apply_layer
+from lightning_ding.model.encoder import MLP, activation_function
+from lightning_ding.model.layers import apply_layer
 from lightning_ding.registry import ENCODER_REGISTRY
 
 IMAGE_SIZES = (32, 64, 64, 512)  # channels of three convolutions, then features (Mnih et al. 2015)

@@ -17,8 +17,8 @@ from lightning_ding.model.actor import LOG_SIGMA_RANGE
 from lightning_ding.model.batch_renorm import flat_statistics
 from lightning_ding.model.encoder import MLP, ObsShape, encoder_for
 from lightning_ding.model.ensemble import EnsembleMLP, critic_values
-from lightning_ding.model.eval_mode import InEvalMode
 from lightning_ding.model.heads import full_precision
+from lightning_ding.model.layers import InEvalMode
 from lightning_ding.registry import MODEL_REGISTRY
 
 
@@ -36,7 +36,7 @@ class EncoderAndHead(nn.Module):
         self._in_eval_mode: InEvalMode | None = None
 
     def fixed_features(self, obs: Any) -> Tensor:
-        """Return the features of observations for a loss that does not train the encoder; see :mod:`eval_mode`."""
+        """Return the features of observations for a loss that does not train the encoder; see :mod:`layers`."""
         if self._in_eval_mode is None or self._in_eval_mode.model is not self.encoder:
             self._in_eval_mode = InEvalMode(self.encoder, where_it_matters=True)
         with self._in_eval_mode:

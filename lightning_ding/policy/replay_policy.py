@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lightning_ding.config import moved, require
-from lightning_ding.model.eval_mode import InEvalMode
+from lightning_ding.model.layers import InEvalMode
 from lightning_ding.policy.base.config import LearnConfig, PolicyConfig
 from lightning_ding.policy.base.policy import Policy
 from lightning_ding.policy.target_network import TargetUpdate, make_target

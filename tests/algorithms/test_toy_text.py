@@ -14,11 +14,12 @@ import pytest
 from lightning import Trainer
 from torch import Tensor
 
-from lightning_ding.config import deep_merge
+from lightning_ding.datamodules import OfflineDataModule
 from lightning_ding.model import encoder
 from tests.algorithms.table import (
     ALGORITHMS,
     CONTINUOUS_ONLY,
+    WITHOUT_COLLECTING,
     make_datamodule,
     make_policy,
     needs_demonstrations,
@@ -31,7 +32,7 @@ MakeTrainer = Callable[..., Trainer]
 LIMIT = {"max_episode_steps": 8}
 TAXI = max(env_id for env_id in gym.registry if env_id.startswith("Taxi-"))
 TOY_TEXT = ("FrozenLake-v1", "CliffWalking-v1", TAXI, "Blackjack-v1")
-DISCRETE = tuple(name for name in ALGORITHMS if name not in CONTINUOUS_ONLY)
+DISCRETE = tuple(name for name in (*ALGORITHMS, *WITHOUT_COLLECTING) if name not in CONTINUOUS_ONLY)
 SPACES = {"obs_shape": None, "action_shape": None}
 
 
@@ -47,15 +48,18 @@ def _no_network_is_called_without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoder, "_flattened", with_rows)
 
 
-def learn(make_trainer: MakeTrainer, name: str, env: Any, env_kwargs: dict[str, Any], **changes: Any) -> Any:
-    """Return an algorithm's policy after two rounds of learning and an evaluation."""
-    data = {"demonstrations": steps_of(env, env_kwargs)} if needs_demonstrations(name) else {}
-    policy = make_policy(name, **deep_merge({"model": SPACES}, changes))
-    kwargs = {"env": env, "env_kwargs": env_kwargs, "max_env_step": 32, "rounds_per_epoch": 2}
-    make_trainer().fit(policy, make_datamodule(name, **kwargs, **data))
+def learn(make_trainer: MakeTrainer, name: str, env: Any, env_kwargs: dict[str, Any]) -> None:
+    """Let an algorithm learn for two rounds and be evaluated."""
+    policy = make_policy(name, model=SPACES)
+    if name in WITHOUT_COLLECTING:
+        datamodule: Any = OfflineDataModule(steps_of(env, env_kwargs), env, env_kwargs=env_kwargs, max_train_iter=4)
+    else:
+        data = {"demonstrations": steps_of(env, env_kwargs)} if needs_demonstrations(name) else {}
+        arguments = {"env": env, "env_kwargs": env_kwargs, "max_env_step": 32, "rounds_per_epoch": 2}
+        datamodule = make_datamodule(name, **arguments, **data)
+    make_trainer().fit(policy, datamodule)
     assert policy.progress.train_iter > 0
     assert all(bool(tensor.isfinite().all()) for tensor in policy.model.state_dict().values())
-    return policy
 
 
 def steps_of(env: Any, env_kwargs: dict[str, Any]) -> Any:
@@ -68,6 +72,6 @@ def test_every_algorithm_learns_from_toy_text(make_trainer: MakeTrainer, name: s
     learn(make_trainer, name, env_id, LIMIT)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", [*ALGORITHMS, *WITHOUT_COLLECTING])
 def test_every_algorithm_learns_from_episodes_of_one_step(make_trainer: MakeTrainer, name: str) -> None:
     learn(make_trainer, name, TargetEnv if name in CONTINUOUS_ONLY else BanditEnv, {})

@@ -108,7 +108,8 @@ class Squashed(Wrapper):
     """A layer whose backward pass needs its output."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return (3 * self.base(x)).sigmoid()
+        output: Tensor = self.base(x)
+        return output.sigmoid()
 
 
 class LoRA(Wrapper):
@@ -160,6 +161,7 @@ def test_every_registered_network_is_in_the_table() -> None:
 
 
 @EVERY
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning", "ignore:For backward hooks:UserWarning")
 def test_hooks_of_all_layers_fire_and_may_keep_what_they_see(name: str) -> None:
     model, call = make(name)
     outputs: dict[nn.Module, Any] = {}
@@ -226,6 +228,7 @@ def test_changed_layers_learn_in_several_updates(name: str, kind: str) -> None:
 
 
 @EVERY
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.quantize_per_tensor:UserWarning")
 def test_quantised_layers_compute_nearly_the_same(name: str) -> None:
     model, call = make(name)
     quantised = torch.ao.quantization.quantize_dynamic(copy.deepcopy(model))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_ding import nested
-from lightning_ding.model.eval_mode import InEvalMode
+from lightning_ding.model.layers import InEvalMode
 from lightning_ding.policy.base.normaliser import Normaliser
 
 
@@ -30,9 +30,10 @@ class ActionSelector:
         """Makes the context in which the network runs; see :func:`trainer.acting_precision`."""
         self._normaliser = normaliser
 
-    def use(self, model: nn.Module) -> None:
-        """Switch this network to evaluation while acting."""
+    def use(self, model: nn.Module) -> InEvalMode:
+        """Switch this network to evaluation while acting; return what switches it while learning, where it matters."""
         self._in_eval_mode = InEvalMode(model)
+        return InEvalMode(model, where_it_matters=True)
 
     def __call__(self, function: Callable[..., Any], obs: Any, device: torch.device | str, /, **kwargs: Any) -> Any:
         """Return the result of ``function`` for observations.

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from lightning_ding.config import ConfigLike, resolve, to_dict, to_easydict
 from lightning_ding.di_engine.checkpoint import load_ding_checkpoint
 from lightning_ding.model import create_model
-from lightning_ding.model.eval_mode import InEvalMode
 from lightning_ding.modes import CollectMode, CommandMode, EvalMode, LearnMode, enabled_fields, not_implemented
 from lightning_ding.policy.base import attributes, saved_state
 from lightning_ding.policy.base.acting import ActionSelector
@@ -254,16 +253,11 @@ class Policy(LightningModule, Generic[ConfigT]):
         if self._needs_model():
             self.model = create_model(self._model_cfg()) if model is None else model
             self._init_spaces()
-        self._use_modes()
+        self._in_eval_mode = self._action_selector.use(self.model)
         for field in self.enable_field:
             getattr(self, f"_init_{field}")()
         self.learner.rewards.build()
         self._is_built = True
-
-    def _use_modes(self) -> None:
-        """Find out which modules of the network have to be switched to evaluation."""
-        self._action_selector.use(self.model)
-        self._in_eval_mode = InEvalMode(self.model, where_it_matters=True)
 
     def _model_cfg(self) -> dict[str, Any]:
         name, import_names = self.default_model()
@@ -400,7 +394,7 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     def on_train_start(self) -> None:
         """Take over the Trainer's optimizers, and set the scheduled values (Lightning hook)."""
-        self._use_modes()  # layers may have been replaced
+        self._in_eval_mode = self._action_selector.use(self.model)  # layers may have been replaced
         shorten_rounds(self.trainer, self)
         self.updater.begin_fit(self.trainer)
         self.learner.begin_fit()

@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 
 from lightning_ding import nested
 from lightning_ding.config import MARK, deep_merge, require, resolve
+from lightning_ding.model.layers import InEvalMode
 from lightning_ding.modes import CollectMode, not_implemented
 from lightning_ding.policy.base import attributes
 from lightning_ding.policy.base.acting import ActionSelector
@@ -105,6 +106,10 @@ class PerEnvSelector(ActionSelector):
 
     action_shape: tuple[int, ...] | None = None
     """Shape of one env's action, if it is known."""
+
+    def use(self, model: nn.Module) -> InEvalMode:
+        """Return what switches nothing: these policies switch their networks themselves."""
+        return InEvalMode(nn.Identity(), where_it_matters=True)
 
     def __call__(self, function: Any, obs: Any, device: torch.device | str, /, **kwargs: Any) -> Any:
         """Return the policy's outputs by env, or for B observations an :class:`EnvOutputs`."""
@@ -253,9 +258,6 @@ class ReferencePolicy(Policy[ReferenceConfig]):
         shape = action_space.shape
         self._action_selector.action_shape = None if shape is None else tuple(shape)
         return self
-
-    def _use_modes(self) -> None:
-        """Do nothing: these policies switch their networks themselves."""
 
     def configure_model(self) -> None:
         """Do nothing: the network was made by the constructor (Lightning hook)."""
