@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_ding.config import require
 from lightning_ding.model.encoder import MLP
 from lightning_ding.model.heads import DiscreteHead, MultiHead, full_precision, hidden_layers
+from lightning_ding.model.layers import apply_linear
 
 ActionShape = int | Sequence[int] | Mapping[str, Any]
 ActionSpace = Literal["discrete", "continuous", "hybrid"]
@@ -68,12 +68,12 @@ class GaussianHead(nn.Module):
     def forward(self, features: Tensor) -> dict[str, Tensor]:
         """Return ``mu`` and ``sigma``, shapes (B, A), for features, shape (B, F); 32-bit also under mixed precision."""
         x = self.trunk(features)
-        mu = full_precision(F.linear(x, self.mu.weight, self.mu.bias))
+        mu = full_precision(apply_linear(self.mu, x))
         if self.is_bounded:
             mu = torch.tanh(mu)
         if self.sigma_layer is None:
             return {"mu": mu, "sigma": self.log_sigma.exp().expand_as(mu)}
-        log_sigma = full_precision(F.linear(x, self.sigma_layer.weight, self.sigma_layer.bias))
+        log_sigma = full_precision(apply_linear(self.sigma_layer, x))
         return {"mu": mu, "sigma": log_sigma.clamp(*LOG_SIGMA_RANGE).exp()}
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.model.heads import full_precision
+from lightning_ding.model.layers import is_plain
 
 CORES: dict[str, Any] = {"lstm": nn.LSTM, "gru": nn.GRU}
 
@@ -56,7 +57,9 @@ class RecurrentCore(nn.Module):
 
     def first_state(self, batch_size: int) -> Tensor:
         """Return the state at the start of an episode, zeros of shape (B, S)."""
-        weight: Tensor = self.rnn.weight_ih_l0
+        weight = next(iter(self.rnn._parameters.values()), None)
+        if weight is None:  # a wrapped or a quantised layer
+            weight = next(self.parameters(), torch.empty(0))
         return weight.new_zeros(batch_size, self.state_size)
 
     def forward(self, x: Tensor, state: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -89,8 +92,17 @@ class RecurrentCore(nn.Module):
         return output, hidden.unsqueeze(0)
 
     def _by_step(self, x: Tensor, parts: Tensor, starts: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return what :meth:`_whole` returns, with the state zeroed before the first step of an episode."""
+        """Return what :meth:`_whole` returns, with the state zeroed before the first step of an episode.
+
+        The cells of a plain layer are computed one by one; any other layer is called for each step.
+        """
         continues = None if starts is None else (~starts.bool()).to(parts.dtype).unsqueeze(2)
+        if not is_plain(self.rnn, nn.LSTM if self.is_lstm else nn.GRU):
+            steps = []
+            for step, row in enumerate(x.unbind(0)):
+                output, parts = self._whole(row[None], parts if continues is None else parts * continues[step])
+                steps.append(output)
+            return torch.cat(steps), parts
         layers = [[part[layer] for part in parts.unbind(0)] for layer in range(self.state_shape[1])]
         outputs = []
         for step, row in enumerate(x.unbind(0)):

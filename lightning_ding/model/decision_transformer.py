@@ -45,7 +45,7 @@ class CausalBlock(nn.Module):
         batch, length, width = x.shape
         parts = self.query_key_value(self.norm_attention(x)).view(batch, length, 3, self.n_heads, -1)
         query, key, value = parts.permute(2, 0, 3, 1, 4)  # each (B, heads, L, E / heads)
-        rate = self.dropout_p if self.training else 0.0
+        rate = self.dropout_p if self.dropout.training else 0.0
         attended = F.scaled_dot_product_attention(query, key, value, dropout_p=rate, is_causal=True)
         x = x + self.dropout(self.projection(attended.transpose(1, 2).reshape(batch, length, width)))
         fed: Tensor = self.dropout(self.feed_forward(self.norm_feed_forward(x)))

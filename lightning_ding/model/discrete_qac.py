@@ -81,7 +81,7 @@ class DiscreteQAC(nn.Module):
     def compute_actor(self, obs: Any) -> dict[str, Tensor]:
         """Return ``{"logit": unnormalised log probabilities}``, shape (B, A), for B observations."""
         encoder = self.actor.encoder
-        features = self.critic.encoder(obs).detach() if encoder is None else encoder(obs)
+        features = self.critic.fixed_features(obs) if encoder is None else encoder(obs)
         return {"logit": full_precision(self.actor.head(features))}
 
     def compute_critic(self, obs: Any, action: Tensor | None = None) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from lightning_ding.config import nearest, require, require_type
 from lightning_ding.model.features import Described, create_features, is_described
+from lightning_ding.model.layers import apply_layer, apply_linear
 from lightning_ding.registry import ENCODER_REGISTRY
 
 ObsShape = int | Sequence[int] | Mapping[str, Any]
@@ -42,10 +43,7 @@ def activation_function(name: str) -> Callable[[Tensor], Tensor]:
 
 
 class MLP(nn.Module):
-    """Linear layers with activations between them.
-
-    The layers are applied by ``F.linear``: calling a module costs several microseconds, as much as a small layer
-    itself.
+    """Linear layers with activations between them; :func:`apply_linear` says how they are called.
 
     Args:
         sizes: Widths of the input and of each layer.
@@ -68,11 +66,10 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return outputs, shape (B, sizes[-1]), for ``x``, shape (B, sizes[0])."""
         norms = self.norms
-        for number, layer in enumerate(cast("Iterable[nn.Linear]", self.layers)):
-            own: Any = layer._parameters  # attributes of a module are slow to read; a parametrization is no entry
-            x = F.linear(x, own["weight"], own["bias"]) if "weight" in own else F.linear(x, layer.weight, layer.bias)
+        for number, layer in enumerate(self.layers):
+            x = apply_linear(layer, x)
             if number < self.activated_layers:
-                x = self.activate(x if norms is None else norms[number](x))
+                x = self.activate(x if norms is None else apply_layer(norms[number], nn.LayerNorm, x))
         return x
 
 

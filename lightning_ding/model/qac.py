@@ -18,6 +18,7 @@ from lightning_ding.model.batch_renorm import flat_statistics
 from lightning_ding.model.encoder import MLP, ObsShape, encoder_for
 from lightning_ding.model.ensemble import EnsembleMLP, critic_values
 from lightning_ding.model.heads import full_precision
+from lightning_ding.model.layers import InEvalMode
 from lightning_ding.registry import MODEL_REGISTRY
 
 
@@ -32,6 +33,15 @@ class EncoderAndHead(nn.Module):
     def __init__(self, encoder: Any, head: Any) -> None:
         super().__init__()
         self.encoder, self.head = encoder, head
+        self._in_eval_mode: InEvalMode | None = None
+
+    def fixed_features(self, obs: Any) -> Tensor:
+        """Return the features of observations for a loss that does not train the encoder; see :mod:`layers`."""
+        if self._in_eval_mode is None or self._in_eval_mode.model is not self.encoder:
+            self._in_eval_mode = InEvalMode(self.encoder, where_it_matters=True)
+        with self._in_eval_mode:
+            features: Tensor = self.encoder(obs)
+        return features.detach()
 
 
 @MODEL_REGISTRY.register("continuous_qac")
@@ -204,7 +214,7 @@ class ContinuousQAC(nn.Module):
             With ``by_batch`` also ``statistics``, see :func:`flat_statistics`.
         """
         encoder = self.actor.encoder
-        features = self.critic.encoder(obs).detach() if encoder is None else encoder(obs)
+        features = self.critic.fixed_features(obs) if encoder is None else encoder(obs)
         if by_batch:
             statistics: list[Tensor] = []
             output = self.actor.head(features, statistics=statistics)[0]

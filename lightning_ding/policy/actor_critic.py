@@ -53,7 +53,7 @@ class ActorCriticLearnConfig(OnPolicyLearnConfig):
     value_weight: float = 0.5
     """Weight of the critic's loss, half its mean squared error, >= 0."""
     adv_norm: bool = True
-    """Standardise the advantages of each minibatch, over all ranks."""
+    """Standardise the advantages of each minibatch, over all ranks; a single one stays as it is."""
     ignore_done: bool = False
     """Bootstrap from terminal states too; for old configs of envs that only a time limit ends."""
     value_norm: bool | Literal["symlog", "popart"] = False
@@ -196,12 +196,15 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
         next_value = torch.cat([value[1:], value[-1:]])
         rows = sequences.flatten(sequences.ended & ~terminated)
         flat = sequences.flatten(next_value)
-        flat[rows] = self._returns_of(self._values(nested.index(rollout["next_obs"], rows)))
+        final = nested.index(rollout["next_obs"], rows)
+        if nested.length(final):  # none where every sequence ends with a terminal state
+            flat[rows] = self._returns_of(self._values(final))
         return sequences.lay_out(flat)
 
     def _values(self, obs: Any) -> Tensor:
-        parts = nested.split(obs, LARGEST_FORWARD) or [obs]  # none where every sequence ends with a terminal state
-        return torch.cat([self.model.compute_critic(part)["value"] for part in parts])  # type: ignore[operator]
+        parts = nested.split(obs, LARGEST_FORWARD)
+        with self._in_eval_mode:
+            return torch.cat([self.model.compute_critic(part)["value"] for part in parts])  # type: ignore[operator]
 
     def _standardised(self) -> str | None:
         return "advantage" if self.config.learn.adv_norm else None

@@ -110,7 +110,7 @@ class DiscreteSACPolicy(SACPolicy):
         It reports ``actor_loss`` and ``alpha``, scalars, and ``log_prob`` (B,), minus the entropy.
         """
         log_p, alpha = self._log_p(batch["obs"]), self.alpha
-        with torch.no_grad():
+        with torch.no_grad(), self._in_eval_mode:
             q = self.model.compute_critic(batch["obs"])["q_value"]
         loss = -rl.expected_soft_value(log_p, q, alpha).mean()
         log_prob = (log_p.exp() * log_p).sum(1).detach()

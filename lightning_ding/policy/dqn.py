@@ -110,7 +110,8 @@ class DQNPolicy(QLearningPolicy[DQNConfig]):
         q_t = self._values(self._target_output(batch), next_obs)
         if not self.config.learn.double_q:
             return [rl.q_target(reward, discount_t, q) for q, _ in q_t]
-        selector = self._values(self._output(self.model, next_obs), next_obs)
+        with self._in_eval_mode:
+            selector = self._values(self._output(self.model, next_obs), next_obs)
         return [rl.double_q_target(reward, discount_t, q, s) for (q, _), (s, _) in zip(q_t, selector, strict=True)]
 
     @staticmethod

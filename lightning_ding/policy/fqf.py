@@ -105,7 +105,8 @@ class FQFPolicy(QRDQNPolicy):
 
         It reports ``fraction_loss``, a scalar, and ``fraction_entropy`` (B,).
         """
-        proposed, action = self.model.propose(batch["obs"]), batch["action"]
+        with self._in_eval_mode:  # only the proposal itself, a linear layer, is differentiated
+            proposed, action = self.model.propose(batch["obs"]), batch["action"]
         q_ends, q_middles = (rl.take_action_distribution(proposed[name], action) for name in ("q_ends", "q_middles"))
         loss = rl.fraction_loss(proposed["ends"], q_ends, q_middles).mean()
         entropy = proposed["entropy"]

@@ -148,10 +148,7 @@ class IMPALAPolicy(OnPolicyPolicy[IMPALAConfig]):
             sum over the real steps, divided by ``unroll_len`` B.
         """
         learn, mask = self.config.learn, batch["mask"]
-        obs, action = (nested.apply(lambda x: x.flatten(0, 1), batch[name]) for name in ("obs", "action"))
-        output = self.model.compute_actor_critic(obs)  # type: ignore[operator]
-        distribution = self._distribution(output["logit"], obs)
-        log_prob, value = distribution.log_prob(action).view(mask.shape), output["value"].view(mask.shape)
+        distribution, log_prob, value = self._output(batch)
         found = self._vtrace(batch, log_prob.detach(), value.detach())
         weight = mask.to(value) / (self.config.unroll_len * mask.shape[1])
         policy_loss = -(weight * log_prob * found.advantage).sum()
@@ -163,11 +160,21 @@ class IMPALAPolicy(OnPolicyPolicy[IMPALAConfig]):
         report = {"total_loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy_loss": entropy}
         return loss, {name: one.detach() for name, one in report.items()}
 
+    def _output(self, batch: Mapping[str, Any]) -> tuple[Any, Tensor, Tensor]:
+        """Return the distribution of all actions, and the log probabilities and values of the steps, both (T, B)."""
+        obs, action = (nested.apply(lambda x: x.flatten(0, 1), batch[name]) for name in ("obs", "action"))
+        output = self.model.compute_actor_critic(obs)  # type: ignore[operator]
+        distribution, shape = self._distribution(output["logit"], obs), batch["mask"].shape
+        return distribution, distribution.log_prob(action).view(shape), output["value"].view(shape)
+
     @torch.no_grad()
     def _vtrace(self, batch: Mapping[str, Any], log_prob: Tensor, value: Tensor) -> rl.VTrace:
         """Return the targets and advantages for the current policy and its values, both (T, B)."""
         learn, mask = self.config.learn, batch["mask"]
-        last_value = self.model.compute_critic(batch["last_obs"])["value"].unsqueeze(0)  # type: ignore[operator]
+        with self._in_eval_mode:
+            if self._in_eval_mode.matters:  # the given numbers are those of training mode
+                _, log_prob, value = self._output(batch)
+            last_value = self.model.compute_critic(batch["last_obs"])["value"].unsqueeze(0)  # type: ignore[operator]
         ended = torch.cat([~mask[1:], torch.ones_like(mask[:1])])
         next_value = torch.where(ended, last_value, torch.cat([value[1:], last_value]))
         discount = self.config.discount_factor * torch.logical_not(batch["terminated"])

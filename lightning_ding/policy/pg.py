@@ -52,7 +52,7 @@ class PGLearnConfig(OnPolicyLearnConfig):
     grad_clip_norm: float | None = 5.0
     """Largest norm of the gradient, > 0; None for no limit."""
     return_norm: bool = True
-    """Standardise the returns of each minibatch, over all ranks, in place of a baseline."""
+    """Standardise the returns of each minibatch, over all ranks, as a baseline does; a single one stays as it is."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -213,7 +213,8 @@ class QLearningPolicy(ReplayPolicy[QConfigT]):
     def _next_action(self, batch: Mapping[str, Any], target_output: Mapping[str, Any]) -> Tensor:
         """Return the best next actions, shape (B,): the online network's with ``double_q``, else the target's."""
         next_obs = batch["next_obs"]
-        chooser = self._output(self.model, next_obs) if self.config.learn.double_q else target_output
+        with self._in_eval_mode:
+            chooser = self._output(self.model, next_obs) if self.config.learn.double_q else target_output
         return self._values(chooser, next_obs)[0][0].argmax(1)
 
     def _values(self, output: Mapping[str, Any], obs: Any) -> list[ValuesAndMask]:

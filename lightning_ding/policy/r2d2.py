@@ -206,6 +206,9 @@ class R2D2Policy(QLearningPolicy[R2D2Config]):
         """Return the targets of all steps, shape (T, B), rescaled with ``value_rescale``."""
         learn = self.config.learn
         target_q = self.target_model(obs, batch[STATE])["logit"]
+        if learn.double_q and self._in_eval_mode.matters:
+            with self._in_eval_mode:
+                output = self.model(obs, batch[STATE])["logit"]
         chooser = output if learn.double_q else target_q
         mask = obs.get("action_mask") if isinstance(obs, Mapping) else None
         value = target_q.gather(2, rl.masked(chooser, mask).argmax(2, keepdim=True)).squeeze(2)

@@ -130,16 +130,16 @@ class RecurrentPPOPolicy(ActorCriticPolicy[RecurrentPPOConfig]):
         """Return the values of all observations, shape (S,), with the states that lead to them from the stored ones."""
         index, valid = self._sequences.cut(self.config.learn_unroll_len)
         obs, starts = nested.index(rollout["obs"], index), rollout[IS_FIRST][index]
-        value = self.model(obs, rollout[STATE][index[0]], starts)["value"]
+        with self._in_eval_mode:
+            value = self.model(obs, rollout[STATE][index[0]], starts)["value"]
         real = valid.flatten()
         values: Tensor = value.new_empty(len(rollout[IS_FIRST]))
         return values.index_put((index.flatten()[real],), value[real])
 
     def _values(self, obs: Any) -> Tensor:
         """Return the values of ``next_obs``, from the ``obs`` before it and the state before that."""
-        if not len(obs[STATE]):
-            return obs[STATE].new_empty(0)  # type: ignore[no-any-return]
-        value: Tensor = self.model(nested.stack([obs["obs"], obs["next_obs"]]), obs[STATE])["value"]
+        with self._in_eval_mode:
+            value: Tensor = self.model(nested.stack([obs["obs"], obs["next_obs"]]), obs[STATE])["value"]
         return value[len(obs[STATE]) :]
 
     def _minibatches(self, data: Batch) -> Iterator[Batch]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lightning_ding.config import moved, require
-from lightning_ding.policy.base.acting import InEvalMode
+from lightning_ding.model.layers import InEvalMode
 from lightning_ding.policy.base.config import LearnConfig, PolicyConfig
 from lightning_ding.policy.base.policy import Policy
 from lightning_ding.policy.target_network import TargetUpdate, make_target
@@ -133,7 +133,7 @@ class ReplayPolicy(Policy[ReplayConfigT]):
             return
         self.target_model = make_target(self.model)
         self._target_update = self.config.learn.target_update()
-        self._target_in_eval_mode = InEvalMode(self.target_model)
+        self._target_in_eval_mode = InEvalMode(self.target_model, where_it_matters=True)
 
     def _update_target(self, part: str | None = None) -> None:
         """Update the target network from the trained one, if :class:`TargetUpdate` says that it is due.

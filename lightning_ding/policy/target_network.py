@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lightning_ding.config import require
 
@@ -19,8 +19,10 @@ NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
 
 def make_target(network: NetworkT) -> NetworkT:
-    """Return a copy of the network whose parameters need no gradient."""
-    return copy.deepcopy(network).requires_grad_(False)
+    """Return a copy of the network whose parameters need no gradient; pruned layers can be copied too."""
+    held = [value for module in network.modules() for value in vars(module).values() if isinstance(value, Tensor)]
+    computed = {id(value): value.detach().clone() for value in held if not value.is_leaf}  # torch cannot copy these
+    return copy.deepcopy(network, computed).requires_grad_(False)
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,21 @@ class TargetUpdate:
         return (train_iter + num_updates - 1) // freq > train_iter // freq
 
     def apply(self, network: nn.Module, target: nn.Module, train_iter: int) -> None:
-        """Update ``target`` from ``network``, if it is due, after the update number ``train_iter``, from 0."""
-        if self.theta is not None:
-            polyak_update(network, target, self.theta)
-        elif (train_iter + 1) % (self.freq or self.default_freq) == 0:
-            copy_parameters(network, target)
+        """Update ``target`` from ``network``, if it is due, after the update number ``train_iter``, from 0.
+
+        Raises:
+            ValueError: If the parameters of ``network`` are others than when ``target`` was made.
+        """
+        try:
+            if self.theta is not None:
+                polyak_update(network, target, self.theta)
+            elif (train_iter + 1) % (self.freq or self.default_freq) == 0:
+                copy_parameters(network, target)
+        except (RuntimeError, ValueError) as error:
+            others = sorted(network.state_dict().keys() ^ target.state_dict().keys())
+            allowed = "those of the target network (change layers before the network is passed to the policy)"
+            require(not others, "the parameters of the trained network", allowed, others)
+            raise error
 
 
 @torch.no_grad()

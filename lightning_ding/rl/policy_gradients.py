@@ -126,13 +126,13 @@ def approx_kl(log_prob: Tensor, old_log_prob: Tensor) -> Tensor:
 
 
 def standardise(x: Tensor, eps: float = 1e-8) -> Tensor:
-    """Return (x - mean) / (std + eps) with the unbiased standard deviation; a single number becomes 0.
+    """Return (x - mean) / (std + eps) with the unbiased standard deviation; a single number stays as it is.
 
     Example:
         >>> standardise(torch.tensor([1.0, 2.0, 3.0]))
         tensor([-1.,  0.,  1.])
     """
     if x.numel() < 2:
-        return torch.zeros_like(x)
+        return x
     std, mean = torch.std_mean(x)
     return (x - mean) / (std + eps)

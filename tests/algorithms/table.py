@@ -162,7 +162,7 @@ def random_steps(env: gym.Env[Any, Any]) -> Any:
         steps.append({**step, "terminated": terminated, "truncated": truncated})
         obs = env.reset()[0] if terminated or truncated else next_obs
     env.close()
-    return {name: np.stack([np.asarray(step[name]) for step in steps]) for name in steps[0]}
+    return nested.stack_arrays([nested.to_array(nested.as_dicts(step)) for step in steps])
 
 
 def sample_of(policy: Any, transitions: Config) -> Config:

@@ -126,7 +126,7 @@ def train(
     policy = create_policy({"type": name, **deep_merge(deep_merge(CONFIGS[name], EVALUATION), changes)})
     datamodule_class = RolloutDataModule if policy.on_policy else ReplayDataModule
     given: dict[str, Any] = {"env_kwargs": env_kwargs, "num_envs": 8, "seed": seed, "max_env_step": env_step}
-    datamodule = datamodule_class(env, **given, **(data or {}))
+    datamodule = datamodule_class(env, **given | (data or {}))
     make_trainer(limit_val_batches=0).fit(policy, datamodule)
     (after,) = make_trainer().test(policy, datamodule, verbose=False)
     return after["test/return_mean"], policy
@@ -186,6 +186,28 @@ def test_it_learns_from_demonstrations_in_fewer_steps(
     after, _ = train(make_trainer, name, BanditEnv, 400, {}, data, **kwargs)
     assert BanditEnv(**kwargs).random_return < BanditEnv(**kwargs).best_return - 0.1
     assert_reached(request, after, BanditEnv(**kwargs).best_return - 0.05)
+
+
+ONE: Config = {"learn": {"batch_size": 1, "learning_rate": 2e-3}}
+ONE_STEP: Config = {**ONE, "collect": {"n_sample": 1}}
+
+
+@pytest.mark.parametrize(
+    ("name", "env_step", "changes"),
+    [
+        ("ppo", 512, deep_merge(ONE, {"learn": {"epoch_per_collect": 2}})),
+        ("recurrent_ppo", 400, deep_merge(ONE_STEP, {"learn": {"epoch_per_collect": 1}})),
+        ("ppo_offpolicy", 512, deep_merge(ONE, {"collect": {"n_sample": 8}})),
+        ("a2c", 640, deep_merge(ONE_STEP, {"learn": {"adv_norm": True}})),
+        ("pg", 640, ONE),
+    ],
+)
+def test_minibatches_and_rollouts_of_one_transition_teach_the_actor(
+    name: str, env_step: int, changes: Config, make_trainer: MakeTrainer, request: pytest.FixtureRequest
+) -> None:
+    alone = {"num_envs": 1} if "n_sample" in changes.get("collect", {}) else {}
+    after, _ = train(make_trainer, name, BanditEnv, env_step, changes, alone, num_actions=2)
+    assert_reached(request, after, BanditEnv().best_return - 0.05)
 
 
 @pytest.mark.parametrize(("name", "env_step"), [("dqn", 1500), ("ppo", 2560), ("a2c", 2400), ("pg", 4000)])

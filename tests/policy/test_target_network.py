@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
-from lightning_ding.policy.target_network import copy_parameters, polyak_update
+from lightning_ding.policy.target_network import TargetUpdate, copy_parameters, make_target, polyak_update
 
 
 class Scaled(nn.Module):
@@ -75,3 +76,29 @@ def test_target_updates_carry_no_gradient() -> None:
 def test_target_updates_refuse_networks_of_different_size() -> None:
     with pytest.raises((RuntimeError, ValueError)):
         copy_parameters(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), nn.Linear(2, 2))
+
+
+def pruned(network: nn.Linear) -> nn.Linear:
+    return prune.custom_from_mask(network, "weight", torch.tensor([[1.0, 0.0]]))  # type: ignore[no-any-return]
+
+
+def test_the_target_of_a_pruned_network_computes_with_its_weights() -> None:
+    network = pruned(nn.Linear(2, 1))
+    target = make_target(network)
+    with torch.no_grad():
+        network.weight_orig.copy_(torch.tensor([[3.0, 5.0]]))  # type: ignore[operator]
+        network.bias.fill_(1.0)
+    TargetUpdate(1, None, 100).apply(network, target, 0)
+    output = target(torch.ones(1, 2))
+    assert (output.item(), output.requires_grad) == (4.0, False)  # 3 * 1 + 5 * 0 + 1
+
+
+@pytest.mark.parametrize(("freq", "theta"), [(1, None), (None, 0.5)])
+def test_layers_that_are_changed_after_the_target_was_made_are_named(freq: int | None, theta: float | None) -> None:
+    network = nn.Linear(2, 1)
+    target = make_target(network)
+    pruned(network)
+    with pytest.raises(
+        ValueError, match=r"must be those of the target network.*\['weight', 'weight_mask', 'weight_orig'\]"
+    ):
+        TargetUpdate(freq, theta, 100).apply(network, target, 0)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_ding import nested
+from lightning_ding.model.layers import InEvalMode
 from lightning_ding.policy.base.normaliser import Normaliser
 
 
@@ -30,9 +30,10 @@ class ActionSelector:
         """Makes the context in which the network runs; see :func:`trainer.acting_precision`."""
         self._normaliser = normaliser
 
-    def use(self, model: nn.Module) -> None:
-        """Switch this network to evaluation while acting."""
+    def use(self, model: nn.Module) -> InEvalMode:
+        """Switch this network to evaluation while acting; return what switches it while learning, where it matters."""
         self._in_eval_mode = InEvalMode(model)
+        return InEvalMode(model, where_it_matters=True)
 
     def __call__(self, function: Callable[..., Any], obs: Any, device: torch.device | str, /, **kwargs: Any) -> Any:
         """Return the result of ``function`` for observations.
@@ -56,44 +57,3 @@ class ActionSelector:
         with torch.no_grad(), self._in_eval_mode, self.precision():
             output = function(self._normaliser.normalise_obs(batch), **kwargs)
         return output if ids is None else {env_id: nested.index(output, row) for row, env_id in enumerate(ids)}
-
-
-class InEvalMode:
-    """A reusable context manager that switches a network to evaluation and back.
-
-    ``nn.Module.train`` sets an attribute of each module through a slow path, twice for each step of the envs; on a
-    small network that took a fifth of the collection time. ``train`` is only called on modules that override it.
-
-    Args:
-        model: The network; modules that are added to it later are not switched.
-
-    Example:
-        >>> model = nn.Sequential(nn.Dropout())
-        >>> with InEvalMode(model):
-        ...     model[0].training
-        False
-        >>> model[0].training
-        True
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        modules = list(model.modules())
-        self._plain = [module for module in modules if type(module).train is nn.Module.train]
-        self._others = [module for module in modules if type(module).train is not nn.Module.train]
-        self._switched: list[nn.Module] = []
-
-    def __enter__(self) -> None:
-        self._switched = [module for module in self._plain if module.training]
-        for module in self._switched:
-            module.__dict__["training"] = False
-        self._others_were = [module.training for module in self._others]
-        for module in self._others:
-            module.train(False)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        for module in self._switched:
-            module.__dict__["training"] = True
-        for module, was_training in zip(self._others, self._others_were, strict=True):
-            module.train(was_training)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from lightning_ding import nested
 from lightning_ding.config import require
-from lightning_ding.policy.base.acting import InEvalMode
+from lightning_ding.model.layers import InEvalMode
 from lightning_ding.policy.base.predict import spaces_of_policy
 from lightning_ding.policy.base.recurrent import EnvStates
 from lightning_ding.policy.base.weights_file import write_weights

@@ -254,7 +254,7 @@ class Policy(LightningModule, Generic[ConfigT]):
         if self._needs_model():
             self.model = create_model(self._model_cfg()) if model is None else model
             self._init_spaces()
-        self._action_selector.use(self.model)
+        self._in_eval_mode = self._action_selector.use(self.model)
         for field in self.enable_field:
             getattr(self, f"_init_{field}")()
         self.learner.rewards.build()
@@ -395,6 +395,7 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     def on_train_start(self) -> None:
         """Take over the Trainer's optimizers, and set the scheduled values (Lightning hook)."""
+        self._in_eval_mode = self._action_selector.use(self.model)  # layers may have been replaced
         shorten_rounds(self.trainer, self)
         self.updater.begin_fit(self.trainer)
         self.learner.begin_fit()

@@ -19,7 +19,8 @@ def standardise_over_ranks(tables: Sequence[Tensor], eps: float = 1e-8) -> list[
     """Return each row of each table minus its mean, divided by its standard deviation plus ``eps``.
 
     A row stands for the minibatch that all ranks together learn from, so that two ranks with half of it each do what
-    one does with the whole. The sizes of minibatches may differ between ranks, their number may not.
+    one does with the whole. The sizes of minibatches may differ between ranks, their number may not. A single number
+    stays as it is.
 
     Args:
         tables: Rows of one length each, shapes (M_i, B_i); all M_i together are M, the same on every rank.
@@ -38,7 +39,7 @@ def standardise_over_ranks(tables: Sequence[Tensor], eps: float = 1e-8) -> list[
 
 def _standardised(table: Tensor, eps: float) -> Tensor:
     if table.shape[1] < 2:
-        return torch.zeros_like(table)
+        return table  # minus its own mean it would be 0, and the policy would never learn
     std, mean = torch.std_mean(table, dim=1, keepdim=True)
     return (table - mean) / (std + eps)
 

@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 
 from lightning_ding import nested
 from lightning_ding.config import MARK, deep_merge, require, resolve
+from lightning_ding.model.layers import InEvalMode
 from lightning_ding.modes import CollectMode, not_implemented
 from lightning_ding.policy.base import attributes
 from lightning_ding.policy.base.acting import ActionSelector
@@ -105,6 +106,10 @@ class PerEnvSelector(ActionSelector):
 
     action_shape: tuple[int, ...] | None = None
     """Shape of one env's action, if it is known."""
+
+    def use(self, model: nn.Module) -> InEvalMode:
+        """Return what switches nothing: these policies switch their networks themselves."""
+        return InEvalMode(nn.Identity(), where_it_matters=True)
 
     def __call__(self, function: Any, obs: Any, device: torch.device | str, /, **kwargs: Any) -> Any:
         """Return the policy's outputs by env, or for B observations an :class:`EnvOutputs`."""

@@ -80,11 +80,11 @@ def test_one_process_is_its_own_mean_and_minimum() -> None:
 
 
 def test_one_process_standardises_each_minibatch_alone() -> None:
-    # deviations of (1, 2, 3) from 2 over their deviation 1; a single number has none, equal ones have 0
+    # deviations of (1, 2, 3) from 2 over their deviation 1; equal numbers have none, a single one stays as it is
     tables = [torch.tensor([[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]]), torch.tensor([[4.0]])]
     found = standardise_over_ranks(tables)
     assert_close(found[0], torch.tensor([[-1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]))
-    assert found[1].tolist() == [[0.0]]
+    assert found[1].tolist() == [[4.0]]
 
 
 def test_one_process_keeps_running_statistics_alone() -> None:
