@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from lightning_ding.distributed.coordinator.schema import EPISODES
+from lightning_ding.distributed.coordinator.schema import DTYPES, EPISODES, Announced, Column, name_of
 from lightning_ding.distributed.transport import Kind, Refusal
 
 LARGEST = 2**53  # largest integer that every JSON reader keeps exact
@@ -96,6 +96,30 @@ def read_metadata(message: Mapping[str, Any]) -> dict[str, Any]:
         "wait_time": max(0.0, wait_time),
         "samples_elsewhere": whole({"samples_elsewhere": 0, **metadata}, "samples_elsewhere"),
     }
+
+
+TYPES = sorted(map(name_of, DTYPES))
+"""Names of the types of columns."""
+MOST_COLUMNS = 10_000
+MOST_AXES = 64
+
+
+def read_columns(message: Mapping[str, Any]) -> Announced:
+    """Return the columns that a learner announces."""
+    columns, is_whole = mapping(message, "columns"), message.get("is_whole")
+    _checked(isinstance(is_whole, bool), "is_whole", "true or false", is_whole)
+    _checked(0 < len(columns) <= MOST_COLUMNS, "columns", f"1 to {MOST_COLUMNS} columns", len(columns))
+    return Announced({name: _column(mapping(columns, name)) for name in columns}, bool(is_whole))
+
+
+def _column(about: Mapping[str, Any]) -> Column:
+    kind, shape = text(about, "type"), tuple(wholes(about, "shape"))
+    _checked(kind in TYPES, "type", f"one of {', '.join(TYPES)}", kind)
+    _checked(len(shape) <= MOST_AXES, "shape", f"at most {MOST_AXES} axes", shape)
+    least, largest = (tuple(map(int, numbers(about, name))) for name in ("least", "largest"))
+    for limits in (least, largest):
+        _checked(len(limits) in {0, 1, math.prod(shape)}, "limits", "one for all or one for each number", len(limits))
+    return Column(kind, shape, least, largest)
 
 
 def read_serials(message: Mapping[str, Any]) -> dict[str, int]:

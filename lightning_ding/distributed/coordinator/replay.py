@@ -18,8 +18,9 @@ from lightning_ding.distributed.block_files import read_block
 from lightning_ding.distributed.coordinator.intake import Counts, Intake, ReplaySettings, Sender
 from lightning_ding.distributed.coordinator.journal import Entry, Journal
 from lightning_ding.distributed.coordinator.sample_ratio import PollInterval
+from lightning_ding.distributed.coordinator.schema import Announced
 from lightning_ding.distributed.transport import Block, Refusal, Store
-from lightning_ding.worker import NotEnoughError
+from lightning_ding.worker import IBuffer, NotEnoughError
 
 logger = logging.getLogger(__name__)
 
@@ -35,15 +36,21 @@ class Replay:
         settings: Settings for filling and reading the buffer.
         folder: Folder of the coordinator's files.
         store: Store from which blocks are read.
+        columns: Columns that a learner has announced; None if there are none yet.
     """
 
     def __init__(
-        self, buffer_id: str, cfg: Mapping[str, Any], settings: ReplaySettings, folder: Path, store: Store
+        self,
+        buffer_id: str,
+        cfg: Mapping[str, Any],
+        settings: ReplaySettings,
+        folder: Path,
+        store: Store,
+        columns: Announced | None = None,
     ) -> None:
         self.buffer_id = buffer_id
         self.settings = settings
         self.intake = Intake(cfg, settings)
-        self.buffer = self.intake.buffer
         self.ratio = self.intake.ratio
         self.journal = Journal(folder / "journal" / buffer_id, folder / "snapshots" / buffer_id)
         self._store = store
@@ -55,8 +62,19 @@ class Replay:
         self._waits_since: float | None = None
         self._blocks, self._rounds = PollInterval(), PollInterval()
         self._saved_at = (0, 0)
-        self._restore()
+        self._restore(columns)
         self._number = self.counts.accepted  # of the newest entry, also of those that are being written
+
+    @property
+    def buffer(self) -> IBuffer:
+        """The buffer."""
+        return self.intake.buffer
+
+    def announce(self, columns: Announced) -> None:
+        """Hold blocks against the columns that a learner has announced, see :meth:`Intake.announce`."""
+        with self._lock:
+            self._lock.wait_for(lambda: not self._in_flight)  # blocks that were read before
+            self.intake.announce(columns)
 
     # ------------------------------------------------------------------ collectors
 
@@ -244,16 +262,18 @@ class Replay:
         """Close what the buffer uses."""
         self.intake.close()
 
-    def _restore(self) -> None:
+    def _restore(self, columns: Announced | None) -> None:
         folder = self.journal.newest_snapshot()
         if folder is not None:
             self.intake.load(folder)
             self._saved_at = (self.counts.accepted, self.ratio.sampled)
+        if columns is not None:
+            self.intake.announce(columns)
         for entry in self.journal.after(self.counts.accepted):
             self.ratio.sampled = max(self.ratio.sampled, entry.sampled)
             try:
                 data = read_block(self.journal.data_file(entry), 2**62) if entry.has_data else None
-                self._apply_or_discard(entry, None if data is None else self.intake.read(data.tensors, entry))
+                self._apply_or_discard(entry, None if data is None else self.intake.reread(data.tensors, entry))
             except Refusal as refusal:  # it was not acknowledged, or truncated by a power failure
                 logger.error("skipping the journal entry %s: %s", entry.name, refusal)
                 self.journal.discard(entry)
