@@ -22,10 +22,11 @@ from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.journal import STATE_FILE, Entry, renamed
 from lightning_ding.distributed.coordinator.sample_ratio import SampleRatio
 from lightning_ding.distributed.coordinator.schema import Announced, check_rows, described, episode_of_attempt, renumber
+from lightning_ding.distributed.policies import check_policy
 from lightning_ding.envs import make_vector_env
 from lightning_ding.envs.vector import MODES, SEPARATE_MODES
 from lightning_ding.modes import IS_FIRST, STATE
-from lightning_ding.policy import create_policy, get_policy_cls
+from lightning_ding.policy import create_policy
 from lightning_ding.worker import create_buffer, get_buffer_cls
 from lightning_ding.worker.buffer.base import IBuffer, check_samples
 from lightning_ding.worker.players import attribute
@@ -258,12 +259,11 @@ class ReplaySettings:
         """Return the settings of a run.
 
         Raises:
-            ValueError: If the policy does not learn from replay, or its buffer does not fit it or a distributed run.
+            ValueError: If a distributed run cannot train the policy, or its buffer does not fit it or a distributed
+                run.
         """
-        on_policy, name = get_policy_cls(config.main.policy).on_policy, str(config.main.policy["type"])
-        require(not on_policy, "main.policy", "one that learns from replay", name)
-        policy = create_policy(config.main.policy, enable_field=["command"])
-        require(policy.get_attribute("n_sample") is not None, "main.policy", "one that collects", name)
+        check_policy(config.main.policy)
+        name, policy = str(config.main.policy["type"]), create_policy(config.main.policy, enable_field=["command"])
         players = 2 if config.system.collector.type == "marine" else 1
         has_memory = bool(policy.get_attribute("has_memory"))
         require(players == 1 or not has_memory, "main.policy", "one without memory with marine collectors", name)
