@@ -529,3 +529,27 @@ def test_the_state_goes_through_json(run: Run) -> None:
     state = run.coordinator.state_dict()
     assert json.loads(json.dumps(state)) == state
     assert dataclasses.asdict(run.counts)["next_seq"] == {collector.task["run_id"]: 1}
+
+
+def test_collectors_without_a_task_are_named_once_after_a_while(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(config(tmp_path / "run", collector_task_timeout=10.0, lease=1000.0))
+    collectors = [Worker(run, "collector") for _ in range(5)]
+    for collector in collectors:
+        collector.take()
+
+    def lines() -> list[str]:
+        return [record.message for record in caplog.records if "collectors are connected" in record.message]
+
+    run.elapse(9)
+    assert lines() == []
+    run.elapse(20)
+    (line,) = lines()
+    assert line.startswith("5 collectors are connected, and there are collecting tasks for 2 of them: set system.")
+    run.coordinator.handle("set_collectors", {"n": 5})
+    run.elapse(20)
+    assert len(lines()) == 1
+    run.coordinator.handle("set_collectors", {"n": 4})
+    run.elapse(20)
+    assert len(lines()) == 2
