@@ -27,7 +27,7 @@ KINDS: tuple[Kind, ...] = ("data", "batch", "priority", "policy")
 """Contents of a block of tensors: collected transitions, a round of minibatches, priorities, weights."""
 
 SCHEMA: int = 3
-"""Version of the entries of messages and answers; raise it when one of them changes, see ``fingerprint``."""
+"""Version of the entries of messages and answers; raise it when one of them changes, see ``messages.version``."""
 MESSAGES = (
     *("connect", "heartbeat", "task", "fail", "disconnect", "get_policy"),
     *("collector_data_task", "collector_close_task"),

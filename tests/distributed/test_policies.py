@@ -11,8 +11,8 @@ import pytest
 from lightning_ding.config import resolve
 from lightning_ding.distributed import BaseCommCollector, BaseCommLearner, Coordinator
 from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.coordinator.intake import check_policy, known_policies
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
-from lightning_ding.distributed.policies import check_policy, known_policies
 from lightning_ding.entry.config_file import check
 from lightning_ding.registry import POLICY_REGISTRY
 
@@ -75,8 +75,12 @@ def test_reward_model_and_buffer_that_do_not_fit_are_refused_by_the_check() -> N
 
 def learn(folder: Path, name: str) -> dict[str, Any]:
     """Run a policy until it has made a few rounds, and return the status of the coordinator."""
-    sequences = {"impala": {"unroll_len": 4}, "r2d2": {"burnin_step": 1, "learn_unroll_len": 4}}
-    policy = {"type": name, "learn": {"update_per_collect": 2, "batch_size": 4}, "collect": {"n_sample": 8}}
+    sequences: dict[str, Any] = {"impala": {"unroll_len": 4}, "r2d2": {"burnin_step": 1, "learn_unroll_len": 4}}
+    policy: dict[str, Any] = {
+        "type": name,
+        "learn": {"update_per_collect": 2, "batch_size": 4},
+        "collect": {"n_sample": 8},
+    }
     policy |= sequences.get(name, {})
     check_policy(policy)
     env = {"env_id": "Pendulum-v1" if name in CONTINUOUS else "CartPole-v1", "collector_env_num": 2}
@@ -89,7 +93,7 @@ def learn(folder: Path, name: str) -> dict[str, Any]:
     store = MemoryStore()
     run = Coordinator(cfg, store)
     run.start()
-    workers = [kind(cfg, InProcessChannel(run.handle, store)) for kind in (BaseCommLearner, BaseCommCollector)]  # type: ignore[abstract]
+    workers = [kind(cfg, InProcessChannel(run.handle, store)) for kind in (BaseCommLearner, BaseCommCollector)]
     threads = [threading.Thread(target=worker.start, daemon=True) for worker in workers]
     for thread in threads:
         thread.start()

@@ -241,10 +241,8 @@ def test_object_store_of_the_job_has_room_in_its_shared_memory(monkeypatch: pyte
     cluster = job["spec"]["rayClusterSpec"]
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
         pod, store = group["template"]["spec"], int(group["rayStartParams"]["object-store-memory"])
-        ((mount, path),) = [
-            (v["name"], v["mountPath"]) for v in pod["containers"][0]["volumeMounts"] if v["name"] == "memory"
-        ]
-        (volume,) = [volume["emptyDir"] for volume in pod["volumes"] if volume["name"] == mount]
+        mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+        (volume,) = [volume["emptyDir"] for volume in pod["volumes"] if volume["name"] == "memory"]
         size = bytes_of(volume["sizeLimit"])
         monkeypatch.setattr(utils, "get_shared_memory_bytes", lambda size=size: size)
         directory = services.determine_plasma_store_config(store, "/tmp")[0]

@@ -115,8 +115,8 @@ def _limits(space: spaces.Space[Any], start: int | None) -> dict[str, list[int]]
     if isinstance(space, spaces.MultiBinary):
         return {"least": [0], "largest": [1]}
     if isinstance(space, spaces.MultiDiscrete):
-        first = np.asarray(space.start) if start is None else np.full_like(space.nvec, start)
-        return {"least": first.ravel().tolist(), "largest": (first + space.nvec - 1).ravel().tolist()}
+        starts = np.asarray(space.start) if start is None else np.full_like(space.nvec, start)
+        return {"least": starts.ravel().tolist(), "largest": (starts + space.nvec - 1).ravel().tolist()}
     return {"least": [], "largest": []}
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from lightning_ding.config import require
-from lightning_ding.distributed.fingerprint import version
+from lightning_ding.distributed.messages import version
 from lightning_ding.distributed.stop_signals import StopSignal, raised_once
 from lightning_ding.distributed.transport import (
     ROLES,

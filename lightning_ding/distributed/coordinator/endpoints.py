@@ -14,13 +14,13 @@ from lightning_ding.distributed.coordinator.intake import Sender
 from lightning_ding.distributed.coordinator.replay import Replay
 from lightning_ding.distributed.coordinator.run_state import RunState
 from lightning_ding.distributed.coordinator.tasks import Task
-from lightning_ding.distributed.fingerprint import version
 from lightning_ding.distributed.messages import (
     read_columns,
     read_info,
     read_metadata,
     read_sample_options,
     read_serials,
+    version,
 )
 from lightning_ding.distributed.transport import DISK_WAIT, ROLES, Message, Refusal, Role
 

@@ -20,7 +20,7 @@ from lightning_ding.policy.dqn import DQNPolicy
 from lightning_ding.registry import POLICY_REGISTRY
 from tests.distributed.comm_worker.learning_coordinator import Learner, LearningCoordinator
 
-NUMBER = ("float32", [], [], [])
+NUMBER: Any = ("float32", [], [], [])
 VECTOR = spaces.Box(-9, 9, (4,))
 DICT = spaces.Dict(
     {

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker
-from lightning_ding.distributed.fingerprint import version
+from lightning_ding.distributed.messages import version
 from lightning_ding.distributed.transport import CoordinatorGoneError, LeaseLostError, Refusal
 from tests.distributed.comm_worker.fake_coordinator import FakeCoordinator
 from tests.processes import start

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
-from lightning_ding.distributed.fingerprint import version
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
+from lightning_ding.distributed.messages import version
 from lightning_ding.distributed.transport import Store
 
 POLICY = {
@@ -151,9 +151,8 @@ def transitions(size: int = 4, first: int = 0, version: int = 0, episode: int = 
 
 def announced(**changed: Any) -> dict[str, Any]:
     """Return the columns of ``transitions`` as a learner announces them; None leaves a column out."""
-    flag, number = ("bool", []), ("float32", [])
-    forms = {"obs": ("float32", [2]), "next_obs": ("float32", [2]), "action": ("int64", [], [0], [1])}
-    forms |= {"reward": number, "terminated": flag, "truncated": flag, **changed}
+    forms: dict[str, Any] = {"obs": ("float32", [2]), "next_obs": ("float32", [2]), "action": ("int64", [], [0], [1])}
+    forms |= {"reward": ("float32", []), "terminated": ("bool", []), "truncated": ("bool", []), **changed}
     names = ("type", "shape", "least", "largest")
     columns = {name: dict(zip(names, (*form, [], [])[:4], strict=True)) for name, form in forms.items() if form}
     return {"columns": columns, "is_whole": True}

@@ -14,7 +14,7 @@ from lightning_ding.distributed.coordinator.schema import Announced
 from lightning_ding.distributed.transport import Refusal
 from tests.distributed.coordinator.coordinating import Run, Worker, announced, both, config, transitions
 
-WIDE = {"obs": torch.zeros(4, 9), "next_obs": torch.zeros(4, 9)}
+WIDE: dict[str, Any] = {"obs": torch.zeros(4, 9), "next_obs": torch.zeros(4, 9)}
 
 
 @pytest.fixture
@@ -68,7 +68,10 @@ def test_columns_hold_after_a_restart(run: Run) -> None:
 def test_a_first_block_of_other_types_does_not_decide_those_of_the_buffer(run: Run) -> None:
     learner, collector = both(run)
     learner.call("learner_send_columns", **announced())
-    narrow = {"action": torch.tensor([0, 1, 1, 0], dtype=torch.int8), "reward": torch.zeros(4, dtype=torch.float16)}
+    narrow: dict[str, Any] = {
+        "action": torch.tensor([0, 1, 1, 0], dtype=torch.int8),
+        "reward": torch.zeros(4, dtype=torch.float16),
+    }
     collector.send(transitions(**narrow))
     collector.send(transitions(reward=torch.full((4,), 1 / 3)))
     assert run.rows()["action"] == [0, 1, 1, 0, 0, 0, 0, 0]

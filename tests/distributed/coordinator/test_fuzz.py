@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lightning_ding.distributed.coordinator import endpoints
 from lightning_ding.distributed.file_store import FileStore
-from lightning_ding.distributed.fingerprint import version
+from lightning_ding.distributed.messages import version
 from lightning_ding.distributed.transport import Refusal
 from tests.distributed.coordinator.coordinating import Run, Worker, announced, both, config, transitions
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from lightning_ding.distributed.coordinator import endpoints
 from lightning_ding.distributed.coordinator.publications import PublishedWeights
 from lightning_ding.distributed.file_store import FileStore
-from lightning_ding.distributed.fingerprint import version
 from lightning_ding.distributed.in_process import MemoryStore
+from lightning_ding.distributed.messages import version
 from lightning_ding.distributed.transport import LeaseLostError, Refusal
 from tests.distributed.coordinator.coordinating import POLICY, Run, Worker, both, config, transitions
 from tests.processes import start

@@ -15,8 +15,8 @@ from lightning_ding import __version__
 from lightning_ding.distributed.coordinator import endpoints
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.file_store import FileStore
-from lightning_ding.distributed.fingerprint import fingerprint, schema, version
 from lightning_ding.distributed.in_process import MemoryStore
+from lightning_ding.distributed.messages import fingerprint, schema, version
 from lightning_ding.distributed.transport import LeaseLostError, Refusal
 from tests.distributed.coordinator.coordinating import Run, Worker, both, config, transitions
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from lightning_ding import __version__
-from lightning_ding.distributed import fingerprint as module
+from lightning_ding.distributed import messages as module
 from lightning_ding.distributed.coordinator.schema import COLUMNS
-from lightning_ding.distributed.fingerprint import fields_of, fingerprint, schema, version
+from lightning_ding.distributed.messages import fields_of, fingerprint, schema, version
 from lightning_ding.distributed.transport import MESSAGES
 from lightning_ding.policy.dqn import DQNConfig
 from lightning_ding.registry import POLICY_REGISTRY
