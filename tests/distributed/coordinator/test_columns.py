@@ -54,7 +54,6 @@ def test_a_bad_first_block_is_refused_and_the_good_ones_after_it_are_kept(
     collector.send(transitions())
     run.restart()
     assert run.rows()["reward"] == [0, 1, 2, 3]
-    run.coordinator.run.delete_saved_entries()
 
 
 def test_columns_hold_after_a_restart(run: Run) -> None:
