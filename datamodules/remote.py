@@ -274,7 +274,7 @@ class RemoteReplayDataModule(CollectingDataModule):
             ValueError: If the policy learns from rollouts, from a data set, or from demonstrations too.
         """
         name = type(policy).__name__
-        is_enough = policy.get_attribute("demonstrations") == "optional"
+        is_enough = policy.get_attribute("demonstrations") in ("optional", "refused")
         require(is_enough, "policy", "one that needs no demonstrations", name)
         require(not policy.get_attribute("on_policy"), "policy", "one that learns from replay", name)
         collects = policy.get_attribute("n_sample") is not None

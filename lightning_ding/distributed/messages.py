@@ -1,16 +1,29 @@
-"""Reading messages: each field has its type and is in its range, or the message is refused.
+"""Reading messages: each field has its type and is in its range, or the message is refused; and their version.
 
-Every function of this module raises a ``Refusal`` of status 400 for a field that is missing or has an invalid value.
+Every function that reads a message raises a ``Refusal`` of status 400 for a field that is missing or has an invalid
+value.
+
+The version of the package is the same in all checkouts between two releases, so :func:`version` adds a fingerprint of
+what processes exchange: names of messages, columns and weights, types, and the fields of all configs that a task
+contains, those of policies too. Two processes understand each other if and only if their versions are the same.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import hashlib
+import json
 import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from lightning_ding.distributed.coordinator.schema import EPISODES
-from lightning_ding.distributed.transport import Kind, Refusal
+from lightning_ding import __version__
+from lightning_ding.callbacks.remote import PARTS
+from lightning_ding.distributed.config import CollectorTaskConfig, LearningTask, ParallelConfig
+from lightning_ding.distributed.coordinator.schema import COLUMNS, DTYPES, EPISODES, Announced, Column, name_of
+from lightning_ding.distributed.transport import KINDS, MESSAGES, ROLES, SCHEMA, Kind, Refusal
+from lightning_ding.registry import POLICY_REGISTRY
 
 LARGEST = 2**53  # largest integer that every JSON reader keeps exact
 LONGEST = 10_000  # characters of a text
@@ -98,6 +111,30 @@ def read_metadata(message: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+TYPES = sorted(map(name_of, DTYPES))
+"""Names of the types of columns."""
+MOST_COLUMNS = 10_000
+MOST_AXES = 64
+
+
+def read_columns(message: Mapping[str, Any]) -> Announced:
+    """Return the columns that a learner announces."""
+    columns, is_whole = mapping(message, "columns"), message.get("is_whole")
+    _checked(isinstance(is_whole, bool), "is_whole", "true or false", is_whole)
+    _checked(0 < len(columns) <= MOST_COLUMNS, "columns", f"1 to {MOST_COLUMNS} columns", len(columns))
+    return Announced({name: _column(mapping(columns, name)) for name in columns}, bool(is_whole))
+
+
+def _column(about: Mapping[str, Any]) -> Column:
+    kind, shape = text(about, "type"), tuple(wholes(about, "shape"))
+    _checked(kind in TYPES, "type", f"one of {', '.join(TYPES)}", kind)
+    _checked(len(shape) <= MOST_AXES, "shape", f"at most {MOST_AXES} axes", shape)
+    least, largest = (tuple(map(int, numbers(about, name))) for name in ("least", "largest"))
+    for limits in (least, largest):
+        _checked(len(limits) in {0, 1, math.prod(shape)}, "limits", "one for all or one for each number", len(limits))
+    return Column(kind, shape, least, largest)
+
+
 def read_serials(message: Mapping[str, Any]) -> dict[str, int]:
     """Return the serial numbers of a collector's weights by policy id; an empty dict if the field is missing."""
     serials = mapping({"serials": {}, **message}, "serials")
@@ -144,3 +181,48 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(below) for below in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+CONFIGS: tuple[type, ...] = (ParallelConfig, CollectorTaskConfig, LearningTask)
+"""Configs that tasks contain, or from which tasks are made, in addition to those of policies."""
+OURS = "lightning_ding.policy."
+"""Modules of the policies of this package, which all processes have; a program may register others in some of them."""
+
+
+@functools.cache
+def version() -> str:
+    """Return the version of the package and the fingerprint of its schema, such as ``"0.1.0+94b2e1c07a5d"``."""
+    return f"{__version__}+{fingerprint(schema())}"
+
+
+def schema() -> dict[str, Any]:
+    """Return a description of everything that workers and coordinator exchange, as builtins."""
+    names = {"messages": MESSAGES, "roles": ROLES, "kinds": KINDS, "columns": COLUMNS, "weights": PARTS}
+    policies = {name: POLICY_REGISTRY.get(name) for name in POLICY_REGISTRY}
+    ours = {name: kind.config_class for name, kind in policies.items() if kind.__module__.startswith(OURS)}
+    configs = {config.__name__: fields_of(config) for config in CONFIGS}
+    configs |= {name: fields_of(config) for name, config in ours.items()}
+    return {"entries": SCHEMA, **names, "types": sorted(map(str, DTYPES)), "configs": configs}
+
+
+def fingerprint(description: dict[str, Any]) -> str:
+    """Return 12 characters that differ for different descriptions."""
+    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def fields_of(config: type) -> dict[str, Any]:
+    """Return the fields of a config class with their types and defaults; those of its sections are nested.
+
+    Example:
+        >>> from lightning_ding.distributed.config import SystemConfig
+        >>> fields_of(SystemConfig)["restarts"], fields_of(SystemConfig)["coordinator"]["port"]
+        (['int', '20'], ['int', '0'])
+    """
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        default: Any = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        nested = dataclasses.is_dataclass(default)
+        found[field.name] = fields_of(type(default)) if nested else [str(field.type), repr(default)]
+    return found

@@ -14,6 +14,7 @@ from lightning import Trainer
 
 from lightning_ding.config import deep_merge, nearest, resolve
 from lightning_ding.distributed.config import ParallelConfig, resolve_policy
+from lightning_ding.distributed.coordinator.intake import ReplaySettings
 from lightning_ding.distributed.transport import get_transport
 from lightning_ding.envs.named import find_env, find_wrappers
 from lightning_ding.registry import import_modules
@@ -50,10 +51,10 @@ def read_config(file: str | Path, settings: Iterable[str] = ()) -> ParallelConfi
 
 
 def check(cfg: ParallelConfig) -> None:
-    """Check the transport and the sections that belong to the policy and to Lightning.
+    """Check the transport, whether the policy can be trained, and the sections of the policy and of Lightning.
 
     Raises:
-        ValueError: If a key is unknown or a value out of range.
+        ValueError: If a key is unknown, a value out of range, or the policy none that a distributed run can train.
         ImportError: If the module of a transport cannot be imported.
         TypeError: If a value has the wrong type.
         KeyError: If the policy is not registered.
@@ -63,6 +64,7 @@ def check(cfg: ParallelConfig) -> None:
         resolve_policy(cfg.main.policy)
     except (ValueError, TypeError) as error:
         raise type(error)(f"main.policy: {error}") from error
+    ReplaySettings.of(cfg)
     known = set(inspect.signature(Trainer.__init__).parameters) - {"self"}
     for key in cfg.system.learner.trainer:
         if key not in known:

@@ -19,6 +19,7 @@ from typing_extensions import override
 from lightning_ding.callbacks.remote import LearningReporter, WeightPublisher
 from lightning_ding.config import require
 from lightning_ding.datamodules.remote_feed import RemoteData
+from lightning_ding.distributed.comm_worker.columns import ColumnAnnouncer
 from lightning_ding.distributed.comm_worker.ding_forms import BatchSource, ColumnsOf, InfoForm, hooks_of_comm_learner
 from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker
 from lightning_ding.distributed.comm_worker.ranks import RankZero, global_rank, global_world_size, tasks_of_rank_zero
@@ -197,7 +198,8 @@ class BaseCommLearner(BaseCommRole):
         self._task = task
         is_game = self.config.system.collector.type == "marine"
         source = BatchSource(self.get_data, lambda: self._progress) if self._overrides("get_data") else _Rounds(self)
-        callbacks: list[Callback] = [*self.hooks4call]
+        announcer = ColumnAnnouncer(task.policy, self.send_columns, is_game)
+        callbacks: list[Callback] = [announcer, *self.hooks4call]
         if self._overrides("send_learn_info") or self._overrides("hooks4call"):
             callbacks.append(LearningReporter(self._report_progress, task.learner.send_policy_freq))
         return RemoteLearner(task, source, callbacks, is_game)
@@ -220,6 +222,20 @@ class BaseCommLearner(BaseCommRole):
         if not self._overrides("send_learn_info"):
             return [WeightPublisher(self.send_policy, every), LearningReporter(self.send_learn_info, every)]
         return [WeightPublisher(self.send_policy, every), InfoForm(self.send_learn_info, every)]
+
+    def send_columns(self, columns: Mapping[str, Any]) -> None:
+        """Announce the columns of transitions, against which the coordinator holds all blocks of collectors.
+
+        A subclass whose collectors send further columns adds them here.
+
+        Args:
+            columns: ``columns``, the form of each column by its flat name: ``type``, ``shape``, and ``least`` and
+                ``largest``, lists of limits or empty lists; and ``is_whole``, whether there may be no other columns.
+
+        Raises:
+            LeaseLostError: If another learner has the task now.
+        """
+        self._connected().call("learner_send_columns", **columns)
 
     def send_policy(self, state_dict: Mapping[str, Any]) -> None:
         """Publish weights, see :func:`publish_weights`."""

@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lightning_ding import __version__
 from lightning_ding.config import require
+from lightning_ding.distributed.messages import version
 from lightning_ding.distributed.stop_signals import StopSignal, raised_once
 from lightning_ding.distributed.transport import (
     ROLES,
-    SCHEMA,
     Channel,
     CoordinatorGoneError,
     LeaseLostError,
@@ -121,7 +120,7 @@ class CommWorker:
             CoordinatorGoneError: If the coordinator could not be reached for too long.
         """
         resource = {"cpu": os.cpu_count() or 1, "gpu": torch.cuda.device_count()}
-        about = {"worker_id": self.worker_id, "role": self.role, "version": __version__, "schema": SCHEMA}
+        about = {"worker_id": self.worker_id, "role": self.role, "version": version()}
         answer = self.channel.call("connect", {**about, "resource": resource})
         self._lease = float(answer["lease"])
         self._is_connected = True

@@ -18,8 +18,9 @@ from lightning_ding.config import require
 from lightning_ding.datamodules.remote import DataSource, RemoteReplayDataModule, Spaces
 from lightning_ding.distributed.collector.marine import find_game
 from lightning_ding.distributed.config import EnvConfig, LearningTask
+from lightning_ding.distributed.coordinator.intake import check_policy
 from lightning_ding.envs import PettingZooVectorEnv
-from lightning_ding.policy import create_policy, get_policy_cls
+from lightning_ding.policy import create_policy
 from lightning_ding.worker import BaseLearner, LearnerHook
 
 FOLDER = "learner"
@@ -38,15 +39,15 @@ class RemoteLearner(BaseLearner):
         is_game: Whether the env is a game of several players, which the learner does not evaluate.
 
     Raises:
-        ValueError: If the policy is on-policy, the config does not fit, or the folder holds checkpoints of another run.
+        ValueError: If a distributed run cannot train the policy, the config does not fit, or the folder holds
+            checkpoints of another run.
     """
 
     def __init__(
         self, task: LearningTask, comm_learner: DataSource, callbacks: Sequence[Callback], is_game: bool = False
     ) -> None:
         main, learner = task.main, task.learner
-        on_policy = get_policy_cls(task.policy).on_policy
-        require(not on_policy, "main.policy", "one that learns from replay in a distributed run", task.policy["type"])
+        check_policy(task.policy)
         require(not (is_game and learner.validate), "learner.validate", "false for a game", learner.validate)
         self.task = task
         self.folder = Path(main.exp_name) / FOLDER

@@ -29,19 +29,12 @@ from lightning_ding.distributed.coordinator.intake import ReplaySettings
 from lightning_ding.distributed.coordinator.resume_config import check_folder_of_coordinator
 from lightning_ding.distributed.coordinator.run_state import RunState
 from lightning_ding.distributed.ding_config import read_run
-from lightning_ding.distributed.transport import ADDRESS_FILE, Message, Refusal, Server, Store, get_transport
+from lightning_ding.distributed.transport import ADDRESS_FILE, MESSAGES, Message, Refusal, Server, Store, get_transport
 
 logger = logging.getLogger(__name__)
 
 SWEEPS = 20  # checks of the leases during one lease
 GOODBYE = 3.0  # seconds for the workers of a run that is over to disconnect
-MESSAGES = (
-    *("connect", "heartbeat", "task", "fail", "disconnect", "get_policy"),
-    *("collector_data_task", "collector_close_task"),
-    *("learner_get_data_task", "learner_learn_task", "learner_send_policy", "learner_close_task"),
-    *("status", "increase_collector", "decrease_collector", "set_collectors", "shutdown"),
-)
-"""Names of the messages; the method ``answer_<name>`` answers each."""
 
 
 class Coordinator(WorkerEndpoint, DirectCalls):

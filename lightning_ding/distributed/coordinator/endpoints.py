@@ -10,14 +10,20 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-from lightning_ding import __version__
 from lightning_ding.distributed import messages
 from lightning_ding.distributed.coordinator.intake import Sender
 from lightning_ding.distributed.coordinator.replay import Replay
 from lightning_ding.distributed.coordinator.run_state import RunState
 from lightning_ding.distributed.coordinator.tasks import Task
-from lightning_ding.distributed.messages import read_info, read_metadata, read_sample_options, read_serials
-from lightning_ding.distributed.transport import DISK_WAIT, ROLES, SCHEMA, Message, Refusal, Role
+from lightning_ding.distributed.messages import (
+    read_columns,
+    read_info,
+    read_metadata,
+    read_sample_options,
+    read_serials,
+    version,
+)
+from lightning_ding.distributed.transport import DISK_WAIT, ROLES, Message, Refusal, Role
 
 logger = logging.getLogger(__name__)
 
@@ -83,9 +89,10 @@ class WorkerEndpoint(Endpoint):
 
     def answer_connect(self, message: Message) -> Message:
         """Register a worker, if it has the same version as the coordinator."""
-        theirs = (messages.text(message, "version"), messages.whole(message, "schema"))
-        if theirs != (__version__, SCHEMA):
-            raise Refusal(426, f"this run has version {__version__}, schema {SCHEMA}, got {theirs[0]}, {theirs[1]}")
+        theirs = messages.text(message, "version")
+        if theirs != version():
+            same = "all machines need the same lightning_ding"
+            raise Refusal(426, f"the version of this run is {version()}, got {theirs[:100]}: {same}")
         role: Any = messages.text(message, "role")
         if role not in ROLES:
             raise Refusal(400, f"role must be one of {', '.join(ROLES)}, got {role[:100]!r}")
@@ -309,6 +316,14 @@ class LearnerEndpoint(Endpoint):
         if priorities is not None:
             self._take_priorities(replay, priorities)
         return {"progress": _progress(replay)}
+
+    def answer_learner_send_columns(self, message: Message) -> Message:
+        """Hold the blocks of collectors against the columns that a learner learns from, from now on."""
+        columns = read_columns(message)
+        with self.run.lock:
+            buffer_id = self._owned(message, "learner").buffer_id
+        self.run.announce(buffer_id, columns)  # without the lock, which must not be held during one of a buffer
+        return {}
 
     def answer_learner_send_policy(self, message: Message) -> Message:
         """Publish new weights; refuse weights that cannot be read. Refused weights are deleted."""

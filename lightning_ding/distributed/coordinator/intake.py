@@ -5,6 +5,7 @@ A message has the same effect when it arrives and when it is read from the journ
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -19,15 +20,19 @@ from lightning_ding.config import require, to_dict
 from lightning_ding.distributed.config import ParallelConfig
 from lightning_ding.distributed.coordinator.journal import Entry, renamed
 from lightning_ding.distributed.coordinator.sample_ratio import SampleRatio
-from lightning_ding.distributed.coordinator.schema import check_rows, episode_of_attempt, renumber
+from lightning_ding.distributed.coordinator.schema import Announced, check_rows, described, episode_of_attempt, renumber
 from lightning_ding.envs import make_vector_env
 from lightning_ding.envs.vector import MODES, SEPARATE_MODES
 from lightning_ding.modes import IS_FIRST, STATE
 from lightning_ding.policy import create_policy, get_policy_cls
+from lightning_ding.policy.on_policy import OnPolicyPolicy
+from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.worker import create_buffer, get_buffer_cls
-from lightning_ding.worker.buffer.base import check_samples
+from lightning_ding.worker.buffer.base import IBuffer, check_samples
 from lightning_ding.worker.players import attribute
 from lightning_ding.worker_config import ReplayBufferConfig
+
+logger = logging.getLogger(__name__)
 
 BUFFER_FILE = "buffer.safetensors"
 KEPT_EPISODES = 10_000  # episodes that wait for the learner to log them
@@ -44,11 +49,11 @@ class Intake:
     def __init__(self, cfg: Mapping[str, Any], settings: ReplaySettings) -> None:
         self.settings = settings
         self._config = coordinator = settings.config.system.coordinator
-        self.buffer = create_buffer(dict(cfg) or settings.buffer, seed=settings.config.main.seed)
-        self.buffer.budget = settings.config.main.max_env_step
-        self._env = settings.make_env() if self.buffer.needs_env else None
-        if self._env is not None:
-            self.buffer.use_env(self._env.envs[0])
+        self._buffer_config = dict(cfg) or settings.buffer
+        self._env: Any = None
+        self.buffer = self._make_buffer()
+        self._announced: Announced | None = None
+        self._held: Announced | None = None  # columns of the first block of the buffer
         self.ratio = SampleRatio(
             settings.samples_per_insert, settings.warm_up, coordinator.tolerance, settings.round_size
         )
@@ -65,7 +70,33 @@ class Intake:
             Refusal: 422, if the block does not have the form of transitions.
         """
         check_rows(tensors, self.settings.envs, self.settings.columns)
+        if self._announced is not None:
+            tensors = self._announced.check(tensors)
         return renumber(tensors, entry.slot, entry.run_number, self.settings.envs)
+
+    def reread(self, tensors: dict[str, Any], entry: Entry) -> dict[str, Any] | None:
+        """Return the transitions of an entry of the journal as :meth:`read` does.
+
+        It is None, with one line in the log, if they came before the learner and do not have its columns.
+        """
+        rows, columns = check_rows(tensors, self.settings.envs, self.settings.columns), self._announced
+        why = None if columns is None else columns.misfit(described(tensors))
+        if why is not None:
+            logger.error("%d transitions of the journal that the learner cannot use are dropped: %s", rows, why)
+            return None
+        return self.read(tensors, entry)
+
+    def announce(self, columns: Announced) -> None:
+        """Hold later blocks against the columns that the learner learns from; drop transitions that do not fit.
+
+        Such transitions can only be here if their collector did not wait for weights, which a learner publishes after
+        its columns.
+        """
+        self._announced = columns
+        why = None if self._held is None else columns.misfit(self._held)
+        if why is not None:
+            logger.error("%d transitions that the learner cannot use are dropped: %s", self.buffer.count(), why)
+            self.buffer, self._held, self.is_starved = self._make_buffer(), None, False
 
     def apply(self, entry: Entry, rows: dict[str, Any] | None) -> None:
         """Push transitions, drop episodes and update the counts.
@@ -114,8 +145,9 @@ class Intake:
         return {"returns": [one[0] for one in episodes], "lengths": [one[1] for one in episodes], "dropped": dropped}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counts as builtins."""
-        return {"counts": asdict(self.counts), "ratio": self.ratio.state_dict()}
+        """Return the counts and the columns of the buffer as builtins."""
+        held = None if self._held is None else self._held.state_dict()
+        return {"counts": asdict(self.counts), "ratio": self.ratio.state_dict(), "held": held}
 
     def close(self) -> None:
         """Close the env whose functions the buffer uses, if there is one."""
@@ -137,6 +169,15 @@ class Intake:
         self.counts = Counts(**renamed(state["counts"], **earlier))
         self.ratio.load_state_dict(state["ratio"])
         self.buffer.load_data(folder / BUFFER_FILE)
+        self._held = Announced.of(state["held"]) if state.get("held") is not None else None
+
+    def _make_buffer(self) -> IBuffer:
+        buffer = create_buffer(self._buffer_config, seed=self.settings.config.main.seed)
+        buffer.budget = self.settings.config.main.max_env_step
+        if buffer.needs_env:
+            self._env = self._env or self.settings.make_env()
+            buffer.use_env(self._env.envs[0])
+        return buffer
 
     def _push(self, rows: dict[str, Any], entry: Entry, env_step: int) -> None:
         """Push the transitions that are not too old, and count all of them."""
@@ -149,6 +190,7 @@ class Intake:
             kept = nested.length(rows)
         if kept:
             self.buffer.push(rows, env_step)
+            self._held = self._held or described(rows)
         self.ratio.insert(kept)
         self.is_starved = False
         counts.sample += size
@@ -221,12 +263,11 @@ class ReplaySettings:
         """Return the settings of a run.
 
         Raises:
-            ValueError: If the policy does not learn from replay, or its buffer does not fit it or a distributed run.
+            ValueError: If a distributed run cannot train the policy, or its buffer does not fit it or a distributed
+                run.
         """
-        on_policy, name = get_policy_cls(config.main.policy).on_policy, str(config.main.policy["type"])
-        require(not on_policy, "main.policy", "one that learns from replay", name)
-        policy = create_policy(config.main.policy, enable_field=["command"])
-        require(policy.get_attribute("n_sample") is not None, "main.policy", "one that collects", name)
+        check_policy(config.main.policy)
+        name, policy = str(config.main.policy["type"]), create_policy(config.main.policy, enable_field=["command"])
         players = 2 if config.system.collector.type == "marine" else 1
         has_memory = bool(policy.get_attribute("has_memory"))
         require(players == 1 or not has_memory, "main.policy", "one without memory with marine collectors", name)
@@ -298,3 +339,55 @@ def check_buffer(cfg: ReplayBufferConfig | Mapping[str, Any], priority: bool, in
     require(limits is None or not limits.is_active, f"{path}.thruput_controller", instead, limits)
     tracks = config.enable_track_used_data
     require(not tracks, f"{path}.enable_track_used_data", "False in a distributed run", tracks)
+
+
+NAME = "main.policy"
+TAKEN = ("optional", "refused")
+"""Values of a policy's ``demonstrations`` with which it learns without any."""
+
+
+def check_policy(policy: Mapping[str, Any]) -> None:
+    """Check that a distributed run can train a policy.
+
+    Args:
+        policy: ``type`` and config of the policy.
+
+    Raises:
+        ValueError: If it cannot; the message names those that it can train, or what to do instead.
+    """
+    found, kind = get_policy_cls(policy), str(policy["type"])
+    others = " or ".join(repr(name) for name in _like_on_policy())
+    require(not found.on_policy, NAME, f"one that learns from replay, such as {others} of the on-policy family", kind)
+    these = f"one of {', '.join(known_policies())} in a distributed run (`lightning-ding fit` trains this one on "
+    require(found.trains_on == "envs", NAME, f"{these}its data set)", kind)
+    require(_demonstrations(found) in TAKEN, NAME, f"{these}data.demonstrations)", kind)
+    made = create_policy(policy, enable_field=["command"])
+    require(made.get_attribute("n_sample") is not None, NAME, "one that collects", kind)
+    model, allowed = made.config.reward_model.type, "None in a distributed run, which trains no reward model"
+    require(model is None, f"{NAME}.reward_model.type", allowed, model)
+
+
+def known_policies() -> list[str]:
+    """Return the names of the registered policies that a distributed run can train, sorted.
+
+    Example:
+        >>> {"dqn", "impala", "sac"} <= set(known_policies())
+        True
+        >>> {"bc", "cql", "dqfd", "ppo"} & set(known_policies())
+        set()
+    """
+    fits = {name for name, one in _classes().items() if not one.on_policy and one.trains_on == "envs"}
+    return sorted(name for name in fits if _demonstrations(_classes()[name]) in TAKEN)
+
+
+def _like_on_policy() -> list[str]:
+    """Return the registered policies that belong to the on-policy family and nevertheless learn from replay."""
+    return [name for name in known_policies() if issubclass(_classes()[name], OnPolicyPolicy)]
+
+
+def _demonstrations(found: Any) -> str:
+    return str(getattr(found, "demonstrations", "optional"))
+
+
+def _classes() -> dict[str, Any]:
+    return {name: POLICY_REGISTRY.get(name) for name in POLICY_REGISTRY}

@@ -20,6 +20,7 @@ from lightning_ding.distributed.block_files import checksum_of, read_block
 from lightning_ding.distributed.coordinator.intake import Counts, Intake, ReplaySettings, Sender
 from lightning_ding.distributed.coordinator.journal import Entry, Journal, Snapshots
 from lightning_ding.distributed.coordinator.sample_ratio import PollInterval, SampleRatio
+from lightning_ding.distributed.coordinator.schema import Announced
 from lightning_ding.distributed.transport import Block, Refusal, Store
 from lightning_ding.worker import IBuffer, NotEnoughError
 
@@ -37,13 +38,20 @@ class Replay:
         settings: Settings for filling and reading the buffer.
         folder: Folder of the coordinator's files.
         store: Store from which blocks are read.
+        columns: Columns that a learner has announced; None if there are none yet.
 
     Raises:
         ValueError: If no snapshot can be used, and the journal does not begin at the first entry.
     """
 
     def __init__(
-        self, buffer_id: str, cfg: Mapping[str, Any], settings: ReplaySettings, folder: Path, store: Store
+        self,
+        buffer_id: str,
+        cfg: Mapping[str, Any],
+        settings: ReplaySettings,
+        folder: Path,
+        store: Store,
+        columns: Announced | None = None,
     ) -> None:
         self.buffer_id = buffer_id
         self.settings = settings
@@ -60,8 +68,14 @@ class Replay:
         self._waits_since: float | None = None
         self._blocks, self._rounds = PollInterval(), PollInterval()
         self._saved_at = (0, 0)
-        self._restore()
+        self._restore(columns)
         self._number = self.counts.accepted  # of the newest entry, also of those that are being written
+
+    def announce(self, columns: Announced) -> None:
+        """Hold blocks against the columns that a learner has announced, see :meth:`Intake.announce`."""
+        with self._lock:
+            self._lock.wait_for(lambda: not self._in_flight)  # blocks that were read before
+            self.intake.announce(columns)
 
     # ------------------------------------------------------------------ collectors
 
@@ -268,8 +282,10 @@ class Replay:
         """Close what the buffer uses."""
         self.intake.close()
 
-    def _restore(self) -> None:
+    def _restore(self, columns: Announced | None) -> None:
         self._load_snapshot()
+        if columns is not None:
+            self.intake.announce(columns)
         for entry in self.journal.after(self.counts.accepted):
             self._warn_of_missing(entry)
             self.ratio.sampled = max(self.ratio.sampled, entry.sampled)
@@ -328,7 +344,7 @@ class Replay:
             data = read_block(self.journal.data_file(entry), 2**62)
             if entry.data_checksum not in (None, checksum_of(data.tensors)):
                 raise Refusal(422, "its data have changed since they were written")
-            rows = self.intake.read(data.tensors, entry)
+            rows = self.intake.reread(data.tensors, entry)
         self._apply(entry, rows)
 
     # ------------------------------------------------------------------ helpers

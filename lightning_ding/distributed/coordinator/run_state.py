@@ -31,6 +31,7 @@ from lightning_ding.distributed.coordinator.resume_config import (
     read_state,
 )
 from lightning_ding.distributed.coordinator.scheduler import Scheduler
+from lightning_ding.distributed.coordinator.schema import Announced
 from lightning_ding.distributed.file_store import FileStore, UnannouncedData
 from lightning_ding.distributed.transport import KINDS, ROLES, Refusal, Store
 from lightning_ding.registry import check_imported
@@ -103,6 +104,17 @@ class RunState:
         if found is None:
             raise Refusal(404, f"there is no buffer {buffer_id[:100]!r}")
         return found
+
+    def announce(self, buffer_id: str, columns: Announced) -> None:
+        """Hold the blocks for a buffer against the columns that its learner has announced, also after a restart."""
+        known = columns.state_dict()
+        with self.lock:
+            replay, is_new = self.replay(buffer_id), self._buffers[buffer_id].get("columns") != known
+            if is_new:
+                self._buffers[buffer_id] = {**self._buffers[buffer_id], "columns": known}
+                self.changed()
+        if is_new:
+            replay.announce(columns)
 
     def policy_version(self, buffer_id: str) -> int:
         """Return the version of the newest weights of the policy that learns from a buffer: its number of updates."""
@@ -267,7 +279,8 @@ class RunState:
     def _make_buffers(self) -> None:
         for buffer_id, known in self._buffers.items():
             if buffer_id not in self.replays:
-                made = (known["cfg"], self.settings, self.files, self.store)
+                columns = Announced.of(known["columns"]) if "columns" in known else None
+                made = (known["cfg"], self.settings, self.files, self.store, columns)
                 self.replays[buffer_id] = Replay(buffer_id, *made)
 
 

@@ -38,6 +38,7 @@ class Scheduler:
         self._swept_at = clock()
         self._silence_counted_at: dict[Role, float] = dict.fromkeys(ROLES, -math.inf)
         self._warned: set[str] = set()
+        self._idle_since: float | None = None  # since when there are more collectors than tasks for them
 
     # ------------------------------------------------------------------ assigning tasks
 
@@ -127,6 +128,7 @@ class Scheduler:
                 self._lose(task, now)
         self.produce()
         self._warn_of_long_waits()
+        self._warn_of_idle_collectors(now)
 
     # ------------------------------------------------------------------ the run
 
@@ -238,3 +240,18 @@ class Scheduler:
                 if waited > limits[role] and task.task_id not in self._warned:
                     self._warned.add(task.task_id)
                     logger.warning("the task %s has waited %.0f s for a %s", task.task_id, waited, role)
+
+    def _warn_of_idle_collectors(self, now: float) -> None:
+        """Log once if there are more collectors than tasks for longer than a task may wait for a collector."""
+        number = sum(worker.role == "collector" for worker in self.book.workers.values())
+        if number <= self._space or self.is_over:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = now
+        elif self._idle_since + self._config.collector_task_timeout < now < math.inf:
+            self._idle_since = math.inf  # until their number fits again
+            logger.warning(
+                "%d collectors are connected, and there are collecting tasks for %d of them: set system.collector.num, "
+                "or run `lightning-ding ask set_collectors`",
+                *(number, self._space),
+            )

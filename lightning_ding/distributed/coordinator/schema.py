@@ -5,6 +5,9 @@ Shapes: K transitions of a block.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -13,15 +16,127 @@ from torch import Tensor
 
 from lightning_ding import nested
 from lightning_ding.distributed.transport import Refusal
+from lightning_ding.worker.buffer.columns import fits
 
 COLUMNS = ("obs", "action", "reward", "terminated", "env_id", "episode_id", "policy_version")
-"""Columns that every block has; the first block may add others."""
+"""Columns that every block has; the others are those that the learner announces, or else those of the first block."""
 EPISODES = 2**32  # number of episode ids of one attempt at a task
+IDS = ("env_id", "episode_id", "policy_version")
+"""Columns with ids, which are checked against the task instead."""
 NUMBERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 """Types of the columns with ids."""
 _OTHERS = (torch.bool, torch.uint16, torch.uint32, torch.uint64, torch.float16, torch.float32, torch.float64)
 DTYPES = frozenset((*NUMBERS, *_OTHERS))
 """Types of the columns that every buffer accepts."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """The form of a column, a leaf of a block."""
+
+    type: str
+    """Name of its type, such as ``"float32"``."""
+    shape: tuple[int, ...]
+    """Shape of the value of one transition."""
+    least: tuple[int, ...] = ()
+    """Smallest allowed value of each number of a transition, or one for all of them; empty for no limit."""
+    largest: tuple[int, ...] = ()
+    """Largest allowed value, in the same form."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Its type."""
+        found: torch.dtype = getattr(torch, self.type)
+        return found
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Column:
+        """Return the column that ``dataclasses.asdict`` has described, perhaps as JSON."""
+        shape, least, largest = (tuple(state[name]) for name in ("shape", "least", "largest"))
+        return cls(state["type"], shape, least, largest)
+
+    def check(self, name: str, leaf: Tensor) -> Tensor:
+        """Return a column of a block in the type of this one, after checking its shape, type and values.
+
+        Args:
+            name: Name of the column, for messages.
+            leaf: The column of a block, leading axis K.
+
+        Raises:
+            Refusal: 422, if it does not fit.
+        """
+        shape, values = tuple(leaf.shape[1:]), leaf.numpy()
+        if shape != self.shape:
+            raise Refusal(422, f"{name} must have the shape {self.shape} of the learner's, got {shape}")
+        if not fits(values, np.dtype(self.type)):
+            raise Refusal(422, f"{name} must have a type that fits the learner's {self.type}, got {values.dtype}")
+        rows = values.reshape(len(values), math.prod(shape))
+        is_outside = (rows < self.least).any() if self.least else False
+        is_outside |= (rows > self.largest).any() if self.largest else False
+        if is_outside:
+            limits = f"[{list(self.least)}, {list(self.largest)}]"
+            raise Refusal(422, f"{name} must be in {limits}, the learner's space, got {rows[:5].tolist()}")
+        return leaf.to(self.dtype)
+
+
+@dataclass(frozen=True)
+class Announced:
+    """The columns that a learner learns from; blocks are held against them, the first one too."""
+
+    columns: Mapping[str, Column]
+    """Columns by their flat names, such as ``"obs/image"``."""
+    is_whole: bool
+    """Whether blocks have these columns and no others, except the ids of ``COLUMNS``."""
+
+    def check(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        """Return a block with the announced types, after checking names, shapes, types and values.
+
+        Args:
+            tensors: Tensors of a block that ``check_rows`` accepts.
+
+        Raises:
+            Refusal: 422, if the block has other columns.
+        """
+        try:
+            leaves = nested.flatten(tensors)
+        except ValueError as error:
+            raise Refusal(422, str(error)) from error
+        surplus = leaves.keys() - self.columns.keys() - set(IDS) if self.is_whole else set()
+        missing = self.columns.keys() - leaves.keys()
+        if missing or surplus:
+            found = f"{sorted(surplus)} in addition, {sorted(missing)} missing"
+            raise Refusal(422, f"transitions must have the columns that the learner has announced, got {found}")
+        checked = {name: column.check(name, leaves[name]) for name, column in self.columns.items()}
+        return nested.unflatten({**leaves, **checked})
+
+    def misfit(self, other: Announced) -> str | None:
+        """Return why blocks with other columns do not fit; None if they do, as far as values do not matter."""
+        none = {name: torch.empty((0, *one.shape), dtype=one.dtype) for name, one in other.columns.items()}
+        try:
+            self.check(nested.unflatten(none))
+        except Refusal as refusal:
+            return refusal.reason
+        return None
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Announced:
+        """Return the columns whose ``state_dict`` is given."""
+        return cls({name: Column.of(one) for name, one in state["columns"].items()}, state["is_whole"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the columns as builtins, in the form of a message."""
+        return {"columns": {name: asdict(one) for name, one in self.columns.items()}, "is_whole": self.is_whole}
+
+
+def described(tensors: Mapping[str, Any]) -> Announced:
+    """Return the columns of a block, except the ids."""
+    leaves = {name: leaf for name, leaf in nested.flatten(tensors).items() if name not in IDS}
+    return Announced({name: Column(name_of(leaf.dtype), tuple(leaf.shape[1:])) for name, leaf in leaves.items()}, True)
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Return the name of a type in messages, such as ``"float32"``."""
+    return str(dtype).removeprefix("torch.")
 
 
 def check_rows(tensors: dict[str, Any], envs: int, more: tuple[str, ...] = ()) -> int:

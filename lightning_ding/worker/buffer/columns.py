@@ -146,7 +146,7 @@ class Schema:
                 array = new[name]
                 if array.shape[1:] != shape:
                     raise ValueError(f"{kind}{name} must have the shape {shape}, got {array.shape[1:]}")
-                if not _fits(array, dtype):
+                if not fits(array, dtype):
                     raise ValueError(f"{kind}{name} must be of a type that fits {dtype}, got {array.dtype}")
         return size
 
@@ -194,7 +194,7 @@ def _array(leaf: Any) -> NDArray[Any]:
     return array.astype(np.float32) if array.dtype == DOUBLE else array
 
 
-def _fits(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
+def fits(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
     """Return whether a column of this type can hold the values: floats may be rounded, integers must be exact."""
     if array.dtype == dtype:
         return True

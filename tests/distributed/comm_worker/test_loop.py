@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from lightning_ding import __version__
 from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker, report_of
-from lightning_ding.distributed.transport import SCHEMA, CoordinatorGoneError, LeaseLostError, Refusal
+from lightning_ding.distributed.messages import version
+from lightning_ding.distributed.transport import CoordinatorGoneError, LeaseLostError, Refusal
 from tests.distributed.comm_worker.fake_coordinator import FakeCoordinator
 from tests.processes import start
 
@@ -46,7 +46,7 @@ def test_a_worker_says_what_it_is_and_leaves_when_the_run_is_over() -> None:
     assert worker.run(done.append) == 0
     assert [(task.task_id, task.run_id, task.task_info) for task in done] == [("a", 1, TASKS[0]), ("b", 2, TASKS[1])]
     (hello,) = coordinator.said("connect")
-    assert (hello["role"], hello["version"], hello["schema"]) == ("learner", __version__, SCHEMA)
+    assert (hello["role"], hello["version"]) == ("learner", version())
     assert hello["resource"]["cpu"] >= 1
     assert len(worker.worker_id) == 32
     assert coordinator.messages[-1] == ("disconnect", {"worker_id": worker.worker_id})

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from lightning_ding import __version__
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
-from lightning_ding.distributed.transport import SCHEMA, Store
+from lightning_ding.distributed.messages import version
+from lightning_ding.distributed.transport import Store
 
 POLICY = {
     "type": "dqn",
@@ -94,7 +94,7 @@ class Worker:
         return channel.call(message, {"worker_id": self.name, **about, **said})
 
     def connect(self) -> dict[str, Any]:
-        said = {"role": self.role, "version": __version__, "schema": SCHEMA, "resource": {"cpu": 1, "gpu": 0}}
+        said = {"role": self.role, "version": version(), "resource": {"cpu": 1, "gpu": 0}}
         return self.call("connect", **said)
 
     def take(self) -> dict[str, Any]:
@@ -147,6 +147,15 @@ def transitions(size: int = 4, first: int = 0, version: int = 0, episode: int = 
         "policy_version": torch.full((size,), version),
     }
     return {name: column for name, column in (made | changed).items() if column is not None}
+
+
+def announced(**changed: Any) -> dict[str, Any]:
+    """Return the columns of ``transitions`` as a learner announces them; None leaves a column out."""
+    forms: dict[str, Any] = {"obs": ("float32", [2]), "next_obs": ("float32", [2]), "action": ("int64", [], [0], [1])}
+    forms |= {"reward": ("float32", []), "terminated": ("bool", []), "truncated": ("bool", []), **changed}
+    names = ("type", "shape", "least", "largest")
+    columns = {name: dict(zip(names, (*form, [], [])[:4], strict=True)) for name, form in forms.items() if form}
+    return {"columns": columns, "is_whole": True}
 
 
 def both(run: Run) -> tuple[Worker, Worker]:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_ding import __version__
 from lightning_ding.distributed.coordinator import endpoints
 from lightning_ding.distributed.file_store import FileStore
-from lightning_ding.distributed.transport import SCHEMA, Refusal
-from tests.distributed.coordinator.coordinating import Run, Worker, both, config, transitions
+from lightning_ding.distributed.messages import version
+from lightning_ding.distributed.transport import Refusal
+from tests.distributed.coordinator.coordinating import Run, Worker, announced, both, config, transitions
 
 HANDLES = [{"kind": kind, "name": name} for kind in ("data", "policy", "priority") for name in ("../../x", "0" * 32, 7)]
 PLAIN = st.one_of(
@@ -42,7 +42,7 @@ def good_messages(run: Run, learner: Worker, collector: Worker) -> dict[str, dic
     asked = {"batch_size": 2, "num_batches": 1, "cur_learner_iter": 0, "rank": 0}
     policy_id, put = learner.info()["policy_id"], run.store.put
     priorities = put("priority", {"priority": transitions()["reward"]})
-    hello = {"role": "learner", "version": __version__, "schema": SCHEMA, "resource": {"cpu": 1}}
+    hello = {"role": "learner", "version": version(), "resource": {"cpu": 1}}
     return {
         "connect": {"worker_id": "w", **hello},
         "heartbeat": its,
@@ -52,6 +52,7 @@ def good_messages(run: Run, learner: Worker, collector: Worker) -> dict[str, dic
         "get_policy": {**its, "policy_id": policy_id, "serial": -1},
         "learner_get_data_task": {**mine, **asked, "number": 3, "options": {"n_step": 1, "discount_factor": 0.9}},
         "learner_learn_task": {**mine, "info": {**info, "priority_info": priorities}},
+        "learner_send_columns": {**mine, **announced()},
         "learner_send_policy": {**mine, "policy_id": policy_id, "version": 1, "data_id": put("policy", transitions())},
         "learner_close_task": {**mine, "info": info},
         "fail": {**its, "error": "an error"},

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_ding import __version__
 from lightning_ding.distributed.coordinator import endpoints
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.coordinator.publications import PublishedWeights
 from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.distributed.in_process import MemoryStore
-from lightning_ding.distributed.transport import SCHEMA, LeaseLostError, Refusal
+from lightning_ding.distributed.messages import version
+from lightning_ding.distributed.transport import LeaseLostError, Refusal
 from tests.distributed.coordinator.coordinating import POLICY, Run, Worker, both, config, transitions
 from tests.processes import start
 
@@ -52,7 +52,7 @@ class Process:
         self.process.communicate()
 
     def begin(self, worker_id: str, role: str) -> dict[str, Any]:
-        said = {"worker_id": worker_id, "version": __version__, "schema": SCHEMA, "resource": {}}
+        said = {"worker_id": worker_id, "version": version(), "resource": {}}
         self.ask("connect", role=role, **said)
         task = self.ask("task", worker_id=worker_id)["task"]
         return {"worker_id": worker_id, "task_id": task["task_id"], "run_id": task["run_id"]}
@@ -519,11 +519,11 @@ def test_every_former_self_that_a_restarted_coordinator_knows_has_its_weights(tm
     cfg = config(tmp_path / "run", commander={"type": "one_vs_one", "league": league})
     run = Run(cfg | {"system": {**cfg["system"], "collector": {"type": "marine"}}})
     learner, _ = both(run)
-    for version in (1, 2, 3, 4):
-        learner.publish(version)
+    for number in (1, 2, 3, 4):
+        learner.publish(number)
         run.restart()  # after a kill
         players = run.coordinator.run.scheduler.commander.league.players  # type: ignore[attr-defined]
-        assert len(players) == min(version, 2)
+        assert len(players) == min(number, 2)
         for player in players:
             handle = run.coordinator.run.weights.newer(player, -1)["handle"]
             assert run.store.get(handle).tensors["weight"].tolist() == [float(player.rpartition("_")[2])]

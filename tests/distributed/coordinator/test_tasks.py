@@ -16,7 +16,8 @@ from lightning_ding.distributed.coordinator import endpoints
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.distributed.in_process import MemoryStore
-from lightning_ding.distributed.transport import SCHEMA, LeaseLostError, Refusal
+from lightning_ding.distributed.messages import fingerprint, schema, version
+from lightning_ding.distributed.transport import LeaseLostError, Refusal
 from tests.distributed.coordinator.coordinating import Run, Worker, both, config, transitions
 
 
@@ -53,19 +54,20 @@ def test_there_are_no_more_tasks_than_the_task_space(run: Run) -> None:
     assert [worker.take()["task"] is not None for worker in workers] == [True, True, False]
 
 
-@pytest.mark.parametrize("changed", [{"version": "0.0.1"}, {"schema": SCHEMA + 1}])
-def test_a_worker_of_another_version_is_refused(run: Run, changed: dict[str, Any]) -> None:
-    said = {"worker_id": "w", "role": "learner", "version": __version__, "schema": SCHEMA, "resource": {}}
+@pytest.mark.parametrize("theirs", [__version__, f"{__version__}+{fingerprint({**schema(), 'entries': 0})}"])
+def test_a_worker_of_another_version_is_refused(run: Run, theirs: str) -> None:
+    said = {"worker_id": "w", "role": "learner", "version": theirs, "resource": {}}
     with pytest.raises(Refusal) as caught:
-        run.coordinator.handle("connect", said | changed)
+        run.coordinator.handle("connect", said)
     assert caught.value.status == 426
+    assert f"the version of this run is {version()}, got {theirs}: all machines need" in caught.value.reason
 
 
 @pytest.mark.parametrize(
     ("name", "said", "status"),
     [
         ("conect", {}, 404),
-        ("connect", {"worker_id": "w", "role": "chef", "version": __version__, "schema": SCHEMA, "resource": {}}, 400),
+        ("connect", {"worker_id": "w", "role": "chef", "version": version(), "resource": {}}, 400),
         ("heartbeat", {}, 400),
         ("heartbeat", {"worker_id": "nobody"}, 409),
         ("task", {"worker_id": 3}, 400),
@@ -415,7 +417,7 @@ def test_old_weights_go_and_a_serial_only_rises(run: Run) -> None:
     learner, collector = both(run)
     policy_id = learner.info()["policy_id"]
     assert collector.call("get_policy", policy_id=policy_id, serial=-1)["handle"] is None
-    assert [learner.publish(version) for version in (10, 20, 30)] == [1, 2, 3]
+    assert [learner.publish(number) for number in (10, 20, 30)] == [1, 2, 3]
     assert len(run.store) == 2
     told = collector.call("get_policy", policy_id=policy_id, serial=2)
     assert (told["serial"], told["policy_version"]) == (3, 30)
@@ -464,8 +466,8 @@ def test_weights_of_a_former_self_are_kept_until_they_are_not_needed(run: Run) -
     weights = run.coordinator.run.weights
     handles = [run.store.put("policy", {"weight": torch.full((1,), float(i))}) for i in range(4)]
     weights.publish("main", 0, handles[0], snapshot="old")
-    for version in (1, 2, 3):
-        weights.publish("main", version, handles[version])
+    for number in (1, 2, 3):
+        weights.publish("main", number, handles[number])
     assert weights.newer("old", -1)["handle"] == handles[0]
     assert len(run.store) == 3
     weights.keep_only({"main"})
@@ -528,3 +530,27 @@ def test_the_state_goes_through_json(run: Run) -> None:
     state = run.coordinator.state_dict()
     assert json.loads(json.dumps(state)) == state
     assert dataclasses.asdict(run.counts)["next_seq"] == {collector.task["run_id"]: 1}
+
+
+def test_collectors_without_a_task_are_named_once_after_a_while(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(config(tmp_path / "run", collector_task_timeout=10.0, lease=1000.0))
+    collectors = [Worker(run, "collector") for _ in range(5)]
+    for collector in collectors:
+        collector.take()
+
+    def lines() -> list[str]:
+        return [record.message for record in caplog.records if "collectors are connected" in record.message]
+
+    run.elapse(9)
+    assert lines() == []
+    run.elapse(20)
+    (line,) = lines()
+    assert line.startswith("5 collectors are connected, and there are collecting tasks for 2 of them: set system.")
+    run.coordinator.handle("set_collectors", {"n": 5})
+    run.elapse(20)
+    assert len(lines()) == 1
+    run.coordinator.handle("set_collectors", {"n": 4})
+    run.elapse(20)
+    assert len(lines()) == 2

@@ -1,0 +1,116 @@
+"""Which policies a distributed run trains, and what the others are told before anything starts."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_ding.config import resolve
+from lightning_ding.distributed import BaseCommCollector, BaseCommLearner, Coordinator
+from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.coordinator.intake import check_policy, known_policies
+from lightning_ding.distributed.in_process import InProcessChannel, MemoryStore
+from lightning_ding.entry.config_file import check
+from lightning_ding.registry import POLICY_REGISTRY
+
+RUN = {
+    *("c51", "crossq", "d4pg", "ddpg", "discrete_sac", "dqn", "fqf", "impala", "iqn", "mdqn", "ppo_offpolicy"),
+    *("qrdqn", "r2d2", "rainbow", "redq", "sac", "sql", "td3", "tqc"),
+}
+DATA = {"awac", "bc", "cql", "discrete_cql", "dt", "iql", "td3_bc"}
+DEMONSTRATIONS = {"dqfd", "sqil"}
+ON_POLICY = {"a2c", "pg", "ppo", "recurrent_ppo"}
+CONTINUOUS = {"crossq", "d4pg", "ddpg", "redq", "sac", "td3", "tqc"}
+
+
+def of_package() -> set[str]:
+    """Return the names of the policies of the package."""
+    kinds = {name: POLICY_REGISTRY.get(name) for name in POLICY_REGISTRY}
+    return {name for name, kind in kinds.items() if kind.__module__.startswith("lightning_ding.policy.")}
+
+
+def refusal(policy: dict[str, Any]) -> str:
+    """Return the error of the check of a config, which every command makes first."""
+    with pytest.raises(ValueError, match=r"^main\.policy") as caught:
+        check(resolve(ParallelConfig, {"main": {"policy": policy}}))
+    return str(caught.value)
+
+
+def test_every_policy_either_runs_or_is_refused() -> None:
+    assert of_package() == RUN | DATA | DEMONSTRATIONS | ON_POLICY
+    assert set(known_policies()) & of_package() == RUN
+
+
+@pytest.mark.parametrize("name", sorted(RUN))
+def test_policy_that_runs_passes_the_check(name: str) -> None:
+    check(resolve(ParallelConfig, {"main": {"policy": {"type": name}}}))
+
+
+@pytest.mark.parametrize("name", sorted(DATA | DEMONSTRATIONS))
+def test_policy_that_needs_data_is_refused_by_the_check_which_names_those_that_run(name: str) -> None:
+    found = refusal({"type": name})
+    where = "its data set" if name in DATA else "data.demonstrations"
+    assert found.endswith(f" in a distributed run (`lightning-ding fit` trains this one on {where}), got {name!r}")
+    names = found.removeprefix("main.policy must be one of ").partition(" in a distributed run")[0].split(", ")
+    assert set(names) & of_package() == RUN
+
+
+@pytest.mark.parametrize("name", sorted(ON_POLICY))
+def test_refusal_of_an_on_policy_algorithm_names_the_two_that_run(name: str) -> None:
+    allowed = "one that learns from replay, such as 'impala' or 'ppo_offpolicy' of the on-policy family"
+    assert refusal({"type": name}) == f"main.policy must be {allowed}, got {name!r}"
+
+
+def test_reward_model_and_buffer_that_do_not_fit_are_refused_by_the_check() -> None:
+    model = refusal({"type": "dqn", "nstep": 1, "reward_model": {"type": "rnd"}})
+    assert model.startswith("main.policy.reward_model.type must be None in a distributed run")
+    policy = {"type": "dqn", "priority": True, "other": {"replay_buffer": {"type": "naive"}}}
+    cfg = resolve(ParallelConfig, {"main": {"policy": policy}})
+    with pytest.raises(ValueError, match="priority needs a prioritised buffer"):
+        check(cfg)
+
+
+def learn(folder: Path, name: str) -> dict[str, Any]:
+    """Run a policy until it has made a few rounds, and return the status of the coordinator."""
+    sequences: dict[str, Any] = {"impala": {"unroll_len": 4}, "r2d2": {"burnin_step": 1, "learn_unroll_len": 4}}
+    policy: dict[str, Any] = {
+        "type": name,
+        "learn": {"update_per_collect": 2, "batch_size": 4},
+        "collect": {"n_sample": 8},
+    }
+    policy |= sequences.get(name, {})
+    check_policy(policy)
+    env = {"env_id": "Pendulum-v1" if name in CONTINUOUS else "CartPole-v1", "collector_env_num": 2}
+    learner = {"validate": False, "trainer": {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}}
+    coordinator = {"commander": {"eval_interval": None, "collector_task_space": 1}}
+    cfg = {
+        "main": {"exp_name": str(folder), "policy": policy, "env": env, "max_train_iter": 6},
+        "system": {"coordinator": coordinator, "learner": learner},
+    }
+    store = MemoryStore()
+    run = Coordinator(cfg, store)
+    run.start()
+    workers = [kind(cfg, InProcessChannel(run.handle, store)) for kind in (BaseCommLearner, BaseCommCollector)]
+    threads = [threading.Thread(target=worker.start, daemon=True) for worker in workers]
+    for thread in threads:
+        thread.start()
+    try:
+        assert run.wait(60), run.status()
+        for thread in threads:
+            thread.join(30)
+        assert run.failure is None
+        return run.status()
+    finally:
+        run.close()
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "ppo_offpolicy" else pytest.param(name, marks=pytest.mark.slow) for name in sorted(RUN)]
+)
+def test_policy_that_the_check_accepts_learns(tmp_path: Path, name: str) -> None:
+    status = learn(tmp_path / "run", name)
+    assert status["train_iter"] == 6
+    assert status["refused"] == 0
