@@ -165,6 +165,17 @@ def test_it_learns_which_action_a_context_calls_for_while_one_is_forbidden(
     assert_reached(request, after, best - 0.05)
 
 
+def test_discrete_sac_learns_its_temperature_while_an_action_is_forbidden(
+    make_trainer: MakeTrainer, request: pytest.FixtureRequest
+) -> None:
+    # Rewards are 1, 0, 0, and softmax((1, 0, 0) / alpha) has the target entropy, 0.98 log 3, at alpha = 2.33. With a
+    # target of 0.98 log 4, which is above log 3, the temperature would rise for ever.
+    learn = {"auto_alpha": True, "alpha": 1.0, "learning_rate_alpha": 0.03}
+    after, policy = train(make_trainer, "discrete_sac", BanditEnv, 1000, {"learn": learn}, with_mask=True)
+    assert_reached(request, after, BanditEnv(with_mask=True).best_return - 0.05)
+    assert float(policy.alpha) == pytest.approx(2.33, rel=0.15)
+
+
 def best_steps(env: BanditEnv, number: int = 400) -> dict[str, Any]:
     """Return steps of the best policy, as a data set."""
     steps = []
