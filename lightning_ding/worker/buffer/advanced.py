@@ -271,9 +271,13 @@ class AdvancedReplayBuffer(RingBuffer):
         if given is not None:
             self._write(rows, given[-size:] + EPSILON)
         else:
-            weight = self._tree.largest_without(rows) or 1.0  # the rows still have the weights of the replaced ones
-            self._priority[rows] = weight ** (1 / self.config.alpha) if self.config.alpha > 0 else 1.0
-            self._tree.write(rows, weight)
+            self._give_largest_priority(rows)
+
+    def _give_largest_priority(self, rows: Rows) -> None:
+        """Give rows, which may still have the weights of replaced ones, the largest priority of all others."""
+        weight = self._tree.largest_without(rows) or 1.0
+        self._priority[rows] = weight ** (1 / self.config.alpha) if self.config.alpha > 0 else 1.0
+        self._tree.write(rows, weight)
 
     def _write(self, rows: Rows, priority: Floats) -> None:
         self._priority[rows] = priority
@@ -282,7 +286,7 @@ class AdvancedReplayBuffer(RingBuffer):
     def _forget(self, rows: Rows) -> None:
         """Count rows that are overwritten or cleared; some of them may already have been removed."""
         if self._gone:
-            here = self._tree.read(rows) > 0
+            here = self._is_here(rows)
             self._gone -= len(rows) - int(np.count_nonzero(here))
             rows = rows[here]
         super()._forget(rows)
@@ -295,7 +299,11 @@ class AdvancedReplayBuffer(RingBuffer):
             self._gone += len(rows)
 
     def _drawable(self, rows: Rows) -> Rows:
-        return rows[self._tree.read(rows) > 0]
+        return rows[self._is_here(rows)]
+
+    def _is_here(self, rows: Rows) -> NDArray[np.bool_]:
+        """Return which rows have not left the draws."""
+        return self._tree.read(rows) > 0
 
     def _merge(self, sources: Sequence[Self]) -> None:
         super()._merge(sources)
@@ -385,14 +393,14 @@ class AdvancedReplayBuffer(RingBuffer):
         storage = self._storage
         if self.config.max_use is not None:  # then transitions of any age may have left
             rows = np.arange(storage.count)
-            self._take_out(self._stale_among(rows[self._tree.read(rows) > 0], train_iter))
+            self._take_out(self._stale_among(self._drawable(rows), train_iter))
             return
         newest = self._first_id + storage.push_count  # the id after that of the newest transition
         self._first_fresh = max(self._first_fresh, newest - storage.count)
         for first in range(self._first_fresh, newest, 1024):
             last = min(first + 1024, newest)
             rows = (storage.tail - newest + np.arange(first, last)) % storage.capacity
-            here = rows[self._tree.read(rows) > 0]
+            here = self._drawable(rows)
             stale = self._stale_among(here, train_iter)
             self._take_out(stale)
             if first == self._first_fresh and len(stale) == len(here):
