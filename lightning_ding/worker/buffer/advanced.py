@@ -271,11 +271,10 @@ class AdvancedReplayBuffer(RingBuffer):
         if given is not None:
             self._write(rows, given[-size:] + EPSILON)
         else:
-            self._give_largest_priority(rows)
+            weight = self._tree.largest_without(rows) or 1.0  # the rows still have the weights of the replaced ones
+            self._write_weight(rows, weight)
 
-    def _give_largest_priority(self, rows: Rows) -> None:
-        """Give rows, which may still have the weights of replaced ones, the largest priority of all others."""
-        weight = self._tree.largest_without(rows) or 1.0
+    def _write_weight(self, rows: Rows, weight: float) -> None:
         self._priority[rows] = weight ** (1 / self.config.alpha) if self.config.alpha > 0 else 1.0
         self._tree.write(rows, weight)
 

@@ -158,8 +158,8 @@ class PrioritisedSequenceReplayBuffer(ChainedBuffer, AdvancedReplayBuffer):
         over = over[self._may_begin(over, self._window)]
         if "priority" in batch:
             self._tree.write(over, self._weight_of(over))
-        else:
-            self._give_largest_priority(over)
+        elif len(over):
+            self._write_weight(over, self._tree.largest or 1.0)
 
     def _forget(self, rows: Rows) -> None:
         super()._forget(rows)

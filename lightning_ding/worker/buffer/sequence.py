@@ -77,9 +77,13 @@ class ChainedBuffer(RingBuffer):
         return super().nbytes + self._chains.nbytes
 
     @property
+    @override
     def padding(self) -> float:
-        """Share of the steps of all sequences drawn so far that are padding, in [0, 1)."""
         return self._steps_padded / max(1, self._steps_drawn)
+
+    def pop_metrics(self) -> dict[str, float]:
+        """Return what the buffer without sequences returns, and the share of padding in all sequences drawn so far."""
+        return super().pop_metrics() | {"padding": self.padding}
 
     @override
     def _push(self, batch: Mapping[str, Any], parts: Parts | None) -> None:
