@@ -4,8 +4,9 @@ Paper: Christodoulou 2019, eq. 10 to 12 (https://arxiv.org/abs/1910.07207); the 
 Expectations over actions are exact, so neither targets nor losses need noise.
 
 Where this differs: the temperature's loss takes the entropy from before the actor's step. The default target entropy
-counts the legal actions of each state; the paper has no illegal actions. Evaluations take the likeliest action. DI-engine mixes the policy with the uniform one when it collects, which ``other.eps`` does here; the default is
-0, as in the paper. Its default target entropy is minus the number of actions, which lets the temperature only fall. The
+counts the legal actions of each state; the paper has no illegal actions. Evaluations take the likeliest action. DI-
+engine mixes the policy with the uniform one when it collects, which ``other.eps`` does here; the default is 0, as in
+the paper. Its default target entropy is minus the number of actions, which lets the temperature only fall. The
 remaining differences are those of SAC.
 
 Shapes: B batch, A actions, E critics.

@@ -67,8 +67,9 @@ class Categorical(Distribution):
     """A choice of one of A actions.
 
     The logit of an illegal action is finite and so low that its probability is exactly 0. Sums over actions leave out
-    what has no probability, see :func:`expectation`. A row without legal actions, as at a terminal observation, is uniform. If an action is legal
-    here and illegal in ``other``, the KL is about 1e38 times its probability instead of infinity.
+    what has no probability, see :func:`expectation`. A row without legal actions, as at a terminal observation, is
+    uniform. If an action is legal here and illegal in ``other``, the KL is about 1e38 times its probability instead of
+    infinity.
 
     Args:
         logit: Unnormalised log probabilities, shape (B, A).

@@ -98,12 +98,14 @@ class ChainedBuffer(RingBuffer):
         state = super()._state(copy)
         arrays = self._chains.state().items()
         state["tensors"] |= {name: torch.from_numpy(array.copy() if copy else array) for name, array in arrays}
+        state["counters"]["steps_drawn"] = [self._steps_drawn, self._steps_padded]
         return state
 
     @override
     def _load_state(self, state: Mapping[str, Any]) -> None:
         super()._load_state(state)
         self._chains.load({name: array.numpy() for name, array in state["tensors"].items()})
+        self._steps_drawn, self._steps_padded = state["counters"].get("steps_drawn", (0, 0))  # not in older states
 
     def _follow(self, rows: Rows, window: Window) -> tuple[Rows, Any]:
         """Return sequences of rows, shape (T, n), padded with their last row, and where they are real."""
@@ -125,11 +127,12 @@ class ChainedBuffer(RingBuffer):
 
         With a ``period``, sequences to which further steps may be added are left out, unless all are such.
         """
-        if window.period is None:
-            return rows[self._may_begin(rows, window)]
-        rows = rows[self._chains.begins(rows, window)]
+        if window.period is not None:
+            rows = rows[self._chains.begins(rows, window)]
         rows = rows[self._may_begin(rows, window)]
-        whole = rows[~self._chains.grows(rows, window)]
+        if window.period is None:
+            return rows
+        whole: Rows = rows[~self._chains.grows(rows, window)]
         return whole if len(whole) else rows
 
     def _may_begin(self, rows: Rows, window: Window) -> Any:

@@ -1,4 +1,4 @@
-"""How often each step of an episode is learned from: sequences with fixed beginnings, within episodes and across them."""
+"""How often each step of an episode is learned from: sequences with fixed beginnings, also across episodes."""
 
 from __future__ import annotations
 
@@ -104,7 +104,9 @@ def test_sequences_with_a_period_are_those_that_a_walk_finds(
         while len(chain) < length and place.get(after := _after(chain[-1], place), -1) == place[chain[-1]] + 1:
             chain.append(after)
         env = envs[number // 1000]
-        may_go_on = ("running", "gap", "terminated") if across else ("running", "gap")  # the gap shows with the next step
+        may_go_on = (
+            ("running", "gap", "terminated") if across else ("running", "gap")
+        )  # the gap shows with the next step
         is_open = chain[-1] == max(env.chain) and env.before in may_go_on
         (growing if is_open and len(chain) < length else whole).add(tuple(chain))
     if not whole | growing:
@@ -191,12 +193,16 @@ def test_a_sequence_gets_the_largest_priority_once_it_is_over() -> None:
     buffer.update({**batch, "priority": torch.tensor([3.0, 0.5])})
     push(buffer, env.steps(1, "running"))  # the one from step 0 is over
     batch = buffer.sample(70, **options)
-    found = {int(reward): float(priority) for reward, priority in zip(batch["reward"][0], batch["priority"], strict=True)}
+    found = {
+        int(reward): float(priority) for reward, priority in zip(batch["reward"][0], batch["priority"], strict=True)
+    }
     assert found == {0: pytest.approx(3.0, abs=1e-3), 2: pytest.approx(0.5, abs=1e-3)}
     buffer.update({**batch, "priority": torch.where(batch["reward"][0] == 0, 5.0, 0.25)})
     push(buffer, env.steps(1, "terminated"))
     batch = buffer.sample(70, **options)
-    found = {int(reward): float(priority) for reward, priority in zip(batch["reward"][0], batch["priority"], strict=True)}
+    found = {
+        int(reward): float(priority) for reward, priority in zip(batch["reward"][0], batch["priority"], strict=True)
+    }
     assert found == pytest.approx(dict.fromkeys((0, 2, 4), 5.0), abs=1e-3)
 
 
