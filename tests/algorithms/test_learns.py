@@ -176,7 +176,8 @@ def test_discrete_sac_learns_its_temperature_while_an_action_is_forbidden(
     # Rewards are 1, 0, 0, and softmax((1, 0, 0) / alpha) has the target entropy, 0.98 log 3, at alpha = 2.33. With a
     # target of 0.98 log 4, which is above log 3, the temperature would rise for ever.
     learn = {"auto_alpha": True, "alpha": 1.0, "learning_rate_alpha": 0.03}
-    after, policy = train(make_trainer, "discrete_sac", BanditEnv, 1000, {"learn": learn}, with_mask=True)
+    after, trained = train(make_trainer, "discrete_sac", BanditEnv, 1000, {"learn": learn}, with_mask=True)
+    policy: Any = trained
     assert_reached(request, after, BanditEnv(with_mask=True).best_return - 0.05)
     assert float(policy.alpha) == pytest.approx(2.33, rel=0.15)
 

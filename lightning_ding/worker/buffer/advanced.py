@@ -272,11 +272,8 @@ class AdvancedReplayBuffer(RingBuffer):
             self._write(rows, given[-size:] + EPSILON)
         else:
             weight = self._tree.largest_without(rows) or 1.0  # the rows still have the weights of the replaced ones
-            self._write_weight(rows, weight)
-
-    def _write_weight(self, rows: Rows, weight: float) -> None:
-        self._priority[rows] = weight ** (1 / self.config.alpha) if self.config.alpha > 0 else 1.0
-        self._tree.write(rows, weight)
+            self._priority[rows] = weight ** (1 / self.config.alpha) if self.config.alpha > 0 else 1.0
+            self._tree.write(rows, weight)
 
     def _write(self, rows: Rows, priority: Floats) -> None:
         self._priority[rows] = priority
@@ -285,9 +282,9 @@ class AdvancedReplayBuffer(RingBuffer):
     def _forget(self, rows: Rows) -> None:
         """Count rows that are overwritten or cleared; some of them may already have been removed."""
         if self._gone:
-            here = self._is_here(rows)
-            self._gone -= len(rows) - int(np.count_nonzero(here))
-            rows = rows[here]
+            here = self._drawable(rows)
+            self._gone -= len(rows) - len(here)
+            rows = here
         super()._forget(rows)
 
     def _take_out(self, rows: Rows) -> None:
@@ -298,11 +295,7 @@ class AdvancedReplayBuffer(RingBuffer):
             self._gone += len(rows)
 
     def _drawable(self, rows: Rows) -> Rows:
-        return rows[self._is_here(rows)]
-
-    def _is_here(self, rows: Rows) -> NDArray[np.bool_]:
-        """Return which rows have not left the draws."""
-        return self._tree.read(rows) > 0
+        return rows[self._tree.read(rows) > 0]
 
     def _merge(self, sources: Sequence[Self]) -> None:
         super()._merge(sources)

@@ -159,7 +159,9 @@ class PrioritisedSequenceReplayBuffer(ChainedBuffer, AdvancedReplayBuffer):
         if "priority" in batch:
             self._tree.write(over, self._weight_of(over))
         elif len(over):
-            self._write_weight(over, self._tree.largest or 1.0)
+            weight, alpha = self._tree.largest or 1.0, self.config.alpha
+            self._priority[over] = weight ** (1 / alpha) if alpha > 0 else 1.0
+            self._tree.write(over, weight)
 
     def _forget(self, rows: Rows) -> None:
         super()._forget(rows)
@@ -170,8 +172,8 @@ class PrioritisedSequenceReplayBuffer(ChainedBuffer, AdvancedReplayBuffer):
         self._out[rows] = True
 
     @override
-    def _is_here(self, rows: Rows) -> Mask:
-        return ~self._out[rows]
+    def _drawable(self, rows: Rows) -> Rows:
+        return rows[~self._out[rows]]
 
     @override
     def _is_kept(self, rows: Rows) -> Mask:

@@ -79,7 +79,7 @@ PIECES = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 9), st.sampled_fro
 def test_sequences_with_a_period_are_those_that_a_walk_finds(
     kind: str, pieces: Any, capacity: int, length: int, period: int, across: bool
 ) -> None:
-    buffer = create_buffer({"type": kind, "replay_buffer_size": capacity}, seed=0)
+    buffer: Any = create_buffer({"type": kind, "replay_buffer_size": capacity}, seed=0)
     envs, pushed = [Env(0), Env(1)], list[int]()
     options = {"sequence": length, "period": period, "across_episodes": across}
     for env_id, size, ending in pieces:
@@ -143,7 +143,8 @@ def weights(policy: Any, buffer: Any, steps: int) -> np.ndarray[Any, Any]:
         batch = buffer.sample(400, **policy.get_attribute("sample_options"))
         learned = policy._learned(batch) if hasattr(policy, "_learned") else batch["mask"]
         np.add.at(total, batch["reward"][learned].long().numpy(), 1.0)
-    return total / total.mean()
+    weight: np.ndarray[Any, Any] = total / total.mean()
+    return weight
 
 
 @pytest.mark.parametrize("ending", ["terminated", "truncated"])
@@ -176,7 +177,7 @@ def test_steps_of_an_episode_have_the_weight_of_the_sequences_that_they_belong_t
 
 
 def test_an_episode_shorter_than_the_period_is_one_sequence_from_its_first_step() -> None:
-    policy = create_policy({"type": "r2d2"})
+    policy: Any = create_policy({"type": "r2d2"})
     buffer, _ = filled("prioritised_sequence", (11,) * 20)
     batch = buffer.sample(20, **policy.get_attribute("sample_options"))
     assert sorted(batch["reward"][0].int().tolist()) == list(range(0, 220, 11))
