@@ -105,10 +105,6 @@ CONFIGS: dict[str, Config] = {
 IMAGE: Config = {"model": {"encoder_hidden_size_list": [8, 8, 8, 32]}}
 IMAGES = {"dqn": IMAGE, "ppo": {**IMAGE, "learn": {"learning_rate": 3e-3}}}
 COPIED_OFTEN: Config = {"learn": {"target_update_freq": 10}}
-MEMORY: Config = {
-    **{"burnin_step": 4, "learn_unroll_len": 20, "nstep": 3},
-    "learn": {"update_per_collect": 4, "batch_size": 32, "learning_rate": 1e-3, "target_theta": 0.01},
-}
 NO_ENTROPY: Config = {"learn": {"target_theta": 0.05, "auto_alpha": False, "alpha": 0.0, "learning_rate_alpha": 3e-4}}
 CHOICES: Config = {"collect": {"n_sample": 16}, "other": {"eps": {"decay": 500}}}
 
@@ -193,14 +189,13 @@ def test_impala_learns_an_action_that_only_the_first_step_of_an_episode_asks_for
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("env_step", "length", "changes"), [(24_000, 10, {}), (30_000, 20, MEMORY)])
-def test_r2d2_remembers_a_cue_from_the_first_step_of_an_episode(
-    env_step: int, length: int, changes: Config, make_trainer: MakeTrainer, request: pytest.FixtureRequest
+def test_r2d2_remembers_a_cue_from_the_first_step_of_an_episode_with_its_defaults(
+    make_trainer: MakeTrainer, request: pytest.FixtureRequest
 ) -> None:
     torch.manual_seed(learning_seed())
-    policy = create_policy(deep_merge(deep_merge({"type": "r2d2"}, EVALUATION), changes))
-    given: Config = {"env_kwargs": {"length": length}, "num_envs": 8, "seed": learning_seed()}
-    data = ReplayDataModule(CueEnv, **given, max_env_step=env_step)
+    policy = create_policy({"type": "r2d2", **EVALUATION})
+    given: Config = {"env_kwargs": {"length": 10}, "num_envs": 8, "seed": learning_seed()}
+    data = ReplayDataModule(CueEnv, **given, max_env_step=24_000)
     make_trainer(limit_val_batches=0).fit(policy, data)
     (after,) = make_trainer().test(policy, data, verbose=False)
     assert_reached(request, after["test/return_mean"], 0.9)
