@@ -32,6 +32,8 @@ from lightning_ding.worker import IBuffer, create_buffer, get_serial_collector_c
 from lightning_ding.worker.buffer.base import check_samples
 
 logger = logging.getLogger(__name__)
+MOST_PADDING = 0.5  # share of the steps in sequences above which a run warns
+UPDATES_BEFORE_WARNING = 100  # the first sequences are short, because few steps were collected
 
 
 class ReplayDataModule(CollectingDataModule):
@@ -47,6 +49,7 @@ class ReplayDataModule(CollectingDataModule):
     it."""
     _buffer_of: Any = None
     _demonstrations: Demonstrations | None = None
+    _has_warned: bool = False  # of padding
 
     def __init__(
         self,
@@ -222,6 +225,7 @@ class ReplayDataModule(CollectingDataModule):
         while self._collect_and_push(n_sample, batch_size):
             pass  # all ranks collect together until each has a minibatch
         buffer = cast(IBuffer, self.buffer)
+        self._warn_of_padding(buffer.padding, train_iter)
         mixed = buffer if demonstrations is None else demonstrations.mixed_with(buffer)
         return ReplayRound(mixed, updates, batch_size, train_iter, attribute("sample_options"))
 
@@ -266,6 +270,20 @@ class ReplayDataModule(CollectingDataModule):
         if self._dropped_episodes:  # transitions from before the fault may be in the buffer
             buffer.drop_episodes(self._dropped_episodes)
         return self._count(buffer.count() < wanted)
+
+    def _warn_of_padding(self, share: float, train_iter: int) -> None:
+        """Warn once if most of what the policy computes is padding, because sequences are longer than episodes."""
+        if self._has_warned or share <= MOST_PADDING or train_iter < UPDATES_BEFORE_WARNING:
+            return
+        self._has_warned = True
+        length = self._policy.get_attribute("sample_options").get("sequence")
+        name = "unroll_len" if hasattr(self._policy.config, "unroll_len") else "learn_unroll_len"
+        logger.warning(
+            "%.0f %% of the steps in minibatches are padding, because most episodes are shorter than a sequence "
+            "(%s steps): set %s to about the length of an episode, so that updates cost less and the loss, which is "
+            "divided by the steps of a sequence, is not scaled down",
+            *(100 * share, length, name),
+        )
 
     # ------------------------------------------------------------------ setting up
 

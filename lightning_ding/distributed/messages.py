@@ -90,8 +90,10 @@ def _checked(good: bool, name: str, allowed: str, value: Any) -> Any:
 
 
 LONGEST_WINDOW = 10_000  # largest number of steps of a return or a sequence
-LEAST = {"n_step": 1, "sequence": 1, "burn_in": 0}
+LEAST = {"n_step": 1, "sequence": 1, "burn_in": 0, "period": 1}
 """Options of the buffer's ``sample`` that are numbers of steps, and the least value of each."""
+FLAGS = frozenset({"across_episodes"})
+"""Options of the buffer's ``sample`` that are true or false."""
 
 
 def read_metadata(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,6 +158,8 @@ def read_sample_options(message: Mapping[str, Any], known: Collection[str]) -> d
 
 
 def _sample_option(given: Mapping[str, Any], name: str) -> Any:
+    if name in FLAGS:
+        return _checked(isinstance(given[name], bool), name, "true or false", given[name])
     if name not in LEAST:
         return number(given, name)
     steps = whole(given, name, LEAST[name])

@@ -3,10 +3,10 @@
 Paper: Christodoulou 2019, eq. 10 to 12 (https://arxiv.org/abs/1910.07207); the other parts are those of ``sac``.
 Expectations over actions are exact, so neither targets nor losses need noise.
 
-Where this differs: the temperature's loss takes the entropy from before the actor's step. The target entropy counts all
-actions, also illegal ones: give ``learn.target_entropy`` where few actions are legal. Evaluations take the likeliest
-action. DI-engine mixes the policy with the uniform one when it collects, which ``other.eps`` does here; the default is
-0, as in the paper. Its default target entropy is minus the number of actions, which lets the temperature only fall. The
+Where this differs: the temperature's loss takes the entropy from before the actor's step. The default target entropy
+counts the legal actions of each state; the paper has no illegal actions. Evaluations take the likeliest action. DI-
+engine mixes the policy with the uniform one when it collects, which ``other.eps`` does here; the default is 0, as in
+the paper. Its default target entropy is minus the number of actions, which lets the temperature only fall. The
 remaining differences are those of SAC.
 
 Shapes: B batch, A actions, E critics.
@@ -50,7 +50,8 @@ class DiscreteSACLearnConfig(SACLearnConfig):
     """Options for updates."""
 
     target_entropy: float | None = None
-    """Entropy of the policy to reach, in nats; None means 0.98 log(A), of A actions. Needs auto_alpha."""
+    """Entropy of the policy to reach, in nats, in all states; None means 0.98 log(A) in a state with A legal actions.
+    Needs auto_alpha."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,21 +108,29 @@ class DiscreteSACPolicy(SACPolicy):
     def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the actor's loss (eq. 12) on a prepared minibatch, and the metrics to report, detached.
 
-        It reports ``actor_loss`` and ``alpha``, scalars, and ``log_prob`` (B,), minus the entropy.
+        It reports ``actor_loss`` and ``alpha``, scalars, and ``log_prob`` (B,), minus the entropy; with action masks
+        also ``max_entropy`` (B,), the logarithm of the number of legal actions.
         """
         log_p, alpha = self._log_p(batch["obs"]), self.alpha
         with torch.no_grad(), self._in_eval_mode:
             q = self.model.compute_critic(batch["obs"])["q_value"]
         loss = -rl.expected_soft_value(log_p, q, alpha).mean()
-        log_prob = (log_p.exp() * log_p).sum(1).detach()
-        return loss, {"actor_loss": loss.detach(), "log_prob": log_prob, "alpha": alpha}
+        report = {"actor_loss": loss.detach(), "log_prob": rl.expectation(log_p, log_p).detach(), "alpha": alpha}
+        mask = _mask_of(batch["obs"])
+        if mask is not None:
+            report["max_entropy"] = mask.bool().sum(1).clamp(min=1).to(log_p).log()
+        return loss, report
 
     def _log_p(self, obs: Any) -> Tensor:
         """Return the log probabilities of all actions, shape (B, A); see :class:`Categorical` for illegal ones."""
         return rl.Categorical(self.model.compute_actor(obs)["logit"], _mask_of(obs)).log_p
 
-    def _default_entropy(self) -> float:
-        return ENTROPY_SHARE * math.log(self._action_size())
+    def _target_entropy(self, batch: Batch) -> float | Tensor:
+        given = self.config.learn.target_entropy
+        if given is not None:
+            return given
+        bound: float | Tensor = batch.get("max_entropy", math.log(self._action_size()))
+        return ENTROPY_SHARE * bound
 
     def _action_size(self) -> int:
         return cast(int, self.config.model.action_shape)

@@ -3,9 +3,10 @@
 Paper: Espeholt et al. 2018 (https://arxiv.org/abs/1802.01561), sections 4.1 and 4.2.
 
 Where this differs: collecting and learning take turns, so the distance between the policies comes from the replay
-buffer and from several updates a round. Unrolls begin at uniformly drawn transitions of the buffer, and end with their
-episode, or after ``unroll_len`` steps; the paper and DI-engine cut an episode at multiples of that length. A time limit
-and the end of an unroll bootstrap from the true next observation. The loss is not a sum over steps, but this sum
+buffer and from several updates a round. The steps of an env are cut into consecutive unrolls of ``unroll_len`` steps,
+which cross the ends of episodes, as in the paper; but an unroll ends at a time limit, and the next one begins there, so
+that it bootstraps from the true next observation, as at the end of every unroll. The steps that it lacks are padding,
+which is left out. The loss is not a sum over steps, but this sum
 divided by ``unroll_len`` times the number of unrolls, so a real step has the same weight in all minibatches.
 ``lambda_`` multiplies the trace coefficients (remark 2); the paper's value is 1. DI-engine is the source of the
 defaults of ``lambda_``, ``learning_rate``, ``entropy_weight`` and the bounds of the ratios, and of the optimizer Adam
@@ -88,7 +89,7 @@ class IMPALAConfig(ReplayedConfig):
     """Everything that can be set of IMPALA."""
 
     unroll_len: int = 32
-    """Steps of an unroll, >= 1; fewer at the end of an episode."""
+    """Steps of an unroll, >= 1; fewer before a time limit."""
     learn: IMPALALearnConfig = field(default_factory=IMPALALearnConfig)
     """Options for updates."""
     collect: IMPALACollectConfig = field(default_factory=IMPALACollectConfig)
@@ -140,8 +141,9 @@ class IMPALAPolicy(OnPolicyPolicy[IMPALAConfig]):
 
         Args:
             batch: ``obs``, ``action`` as it was drawn, ``log_prob`` of the policy that acted, ``reward``,
-                ``terminated`` and ``mask``, which is false where an unroll is over, leading axes (T, B); ``last_obs``,
-                the true next observation of the last step of each unroll, leading axis (B,).
+                ``terminated``, after which the next episode follows, and ``mask``, which is false where an unroll is
+                over, leading axes (T, B); ``last_obs``, the true next observation of the last step of each unroll,
+                leading axis (B,).
 
         Returns:
             The loss, and detached scalars: ``total_loss``, ``policy_loss``, ``value_loss``, ``entropy_loss``. Each is a
@@ -175,15 +177,17 @@ class IMPALAPolicy(OnPolicyPolicy[IMPALAConfig]):
             if self._in_eval_mode.matters:  # the given numbers are those of training mode
                 _, log_prob, value = self._output(batch)
             last_value = self.model.compute_critic(batch["last_obs"])["value"].unsqueeze(0)  # type: ignore[operator]
-        ended = torch.cat([~mask[1:], torch.ones_like(mask[:1])])
-        next_value = torch.where(ended, last_value, torch.cat([value[1:], last_value]))
+        is_last = torch.cat([~mask[1:], torch.ones_like(mask[:1])])
+        next_value = torch.where(is_last, last_value, torch.cat([value[1:], last_value]))
+        ended = is_last | batch["terminated"].bool()
         discount = self.config.discount_factor * torch.logical_not(batch["terminated"])
         bounds = (learn.rho_clip_ratio, learn.c_clip_ratio, learn.rho_pg_clip_ratio)
         log_ratio = log_prob - batch["log_prob"]
         return rl.vtrace(log_ratio, batch["reward"], value, next_value, discount, ended, learn.lambda_, *bounds)
 
     def _get_sample_options(self) -> dict[str, Any]:
-        return {"sequence": self.config.unroll_len}
+        length = self.config.unroll_len
+        return {"sequence": length, "period": length, "across_episodes": True}
 
     def _monitor_vars_learn(self) -> list[str]:
         return ["cur_lr", "total_loss", "policy_loss", "value_loss", "entropy_loss"]

@@ -4,8 +4,12 @@ Paper: Kapturowski et al. 2019 (https://openreview.net/forum?id=r1lyTjAqYX): sto
 rescaled values, n-step double Q-learning and priorities of sequences, section 2.3. Rescaling: Pohlen et al. 2018
 (https://arxiv.org/abs/1805.11593).
 
-Where this differs: a sequence may begin at any step, and one that begins with its episode has no burn-in, because its
-state is exact; so the first steps of an episode are learned from too. A sequence has ``nstep - 1`` more steps than
+Sequences begin with their episode and then at every ``sequence_period``-th step, so neighbours overlap; they end with
+their episode, and the steps that they lack are padding, which is left out.
+
+Where this differs: a sequence that begins with its episode has no burn-in, because its state is exact. Its first
+``burnin_step + sequence_period`` steps belong to no other sequence, so they have half of the weight of later steps. A
+sequence has ``nstep - 1`` more steps than
 ``burnin_step + learn_unroll_len``, so that every step that is learned from has a whole n-step return; in DI-engine a
 sequence has no further steps, and its last ``nstep`` ones are not learned from. The exponents of the priorities and of
 the importance-sampling weights are those of the buffer, 0.6 and 0.4, where the paper has 0.9 and 0.6. The target
@@ -114,6 +118,8 @@ class R2D2Config(QLearningConfig):
     """First steps of a sequence that only bring the state up to date, >= 0; none where its episode begins with it."""
     learn_unroll_len: int = 80
     """Steps of a sequence that are learned from, >= 1."""
+    sequence_period: int | None = None
+    """Steps between the beginnings of two sequences, >= 1; None means half of learn_unroll_len, as in the paper."""
     model: R2D2ModelConfig = field(default_factory=R2D2ModelConfig)
     """The Q-network."""
     learn: R2D2LearnConfig = field(default_factory=R2D2LearnConfig)
@@ -127,6 +133,9 @@ class R2D2Config(QLearningConfig):
         super().__post_init__()
         require(self.burnin_step >= 0, "burnin_step", ">= 0", self.burnin_step)
         require(self.learn_unroll_len >= 1, "learn_unroll_len", ">= 1", self.learn_unroll_len)
+        allowed = f"in [1, learn_unroll_len] = [1, {self.learn_unroll_len}] or None"
+        period = self.sequence_period
+        require(period is None or 1 <= period <= self.learn_unroll_len, "sequence_period", allowed, period)
 
 
 @POLICY_REGISTRY.register("r2d2")
@@ -232,5 +241,6 @@ class R2D2Policy(QLearningPolicy[R2D2Config]):
 
     def _get_sample_options(self) -> dict[str, Any]:
         """Return the arguments of the buffer's ``sample``; the rewards are summed here, not by the buffer."""
-        window = {"sequence": self._sequence_length(), "burn_in": self.config.burnin_step}
+        period = self.config.sequence_period or max(1, self.config.learn_unroll_len // 2)
+        window = {"sequence": self._sequence_length(), "burn_in": self.config.burnin_step, "period": period}
         return {"n_step": 1, "discount_factor": self.config.discount_factor, **window}

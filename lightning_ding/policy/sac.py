@@ -182,14 +182,13 @@ class SACPolicy(QACPolicy[SoftConfig]):
 
     def alpha_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the temperature's loss (eq. 18) of ``log_prob`` (B,), and ``alpha_loss`` to report, detached."""
-        target_entropy = self.config.learn.target_entropy
-        target_entropy = self._default_entropy() if target_entropy is None else target_entropy
-        loss = rl.temperature_loss(self.temperature, batch["log_prob"], target_entropy)
+        loss = rl.temperature_loss(self.temperature, batch["log_prob"], self._target_entropy(batch))
         return loss, {"alpha_loss": loss.detach()}
 
-    def _default_entropy(self) -> float:
-        """Return the entropy to reach if the config leaves it open, in nats."""
-        return -float(self._action_size())
+    def _target_entropy(self, batch: Batch) -> float | Tensor:
+        """Return the entropy to reach in nats, for all states or shape (B,), from the report of the actor's loss."""
+        given = self.config.learn.target_entropy
+        return -float(self._action_size()) if given is None else given
 
     def _sample(self, obs: Any, noise: Tensor) -> tuple[Tensor, Tensor]:
         output = self.model.compute_actor(obs)

@@ -30,6 +30,7 @@ from lightning_ding.rl.distributions import (
     HybridDistribution,
     MultiCategorical,
     distribution_of,
+    expectation,
     squashed_gaussian_log_prob,
     squashed_gaussian_sample,
 )
@@ -96,6 +97,7 @@ __all__ = [
     "double_q_target",
     "ensemble_quantile_huber",
     "epsilon_greedy",
+    "expectation",
     "expected_soft_value",
     "expectile_loss",
     "fraction_loss",

@@ -89,7 +89,7 @@ def soft_actor_loss(q: Tensor, log_prob: Tensor, alpha: Tensor, weight: Tensor |
     return (objective if weight is None else weight * objective).mean()
 
 
-def temperature_loss(temperature: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
+def temperature_loss(temperature: Tensor, log_prob: Tensor, target_entropy: float | Tensor) -> Tensor:
     """Return -temperature * mean(log pi + target entropy) (Haarnoja et al. 2018, eq. 18).
 
     It raises the temperature while the entropy is below the target.
@@ -97,6 +97,7 @@ def temperature_loss(temperature: Tensor, log_prob: Tensor, target_entropy: floa
     Args:
         temperature: alpha or, as is common, its logarithm, whose gradient has the same sign; a scalar.
         log_prob: Log density of sampled actions, shape (B,), without gradient.
-        target_entropy: Target entropy of the normalised action, in nats.
+        target_entropy: Target entropy of the normalised action, in nats, or that of each state, shape (B,).
     """
-    return -(temperature * (log_prob.mean() + target_entropy))
+    target = target_entropy.mean() if isinstance(target_entropy, Tensor) else target_entropy
+    return -(temperature * (log_prob.mean() + target))

@@ -45,12 +45,31 @@ class Distribution(ABC):
         """Return KL(self || other) in nats, shape (B,), for a distribution of the same class."""
 
 
+def expectation(log_p: Tensor, value: Tensor) -> Tensor:
+    """Return the sum over actions of p(a) value(a), without the actions whose probability is exactly 0, shape (B,).
+
+    The value of such an action has no part in the result or its gradient, not even an infinite one. Log probabilities
+    of illegal actions are about -1.7e38, so a small multiple of them overflows, and 0 times infinity is not a number.
+
+    Args:
+        log_p: Log probabilities, shape (B, A).
+        value: Value of each action, shape (B, A).
+
+    Example:
+        >>> expectation(torch.tensor([[0.0, -1e38]]), torch.tensor([[2.0, -torch.inf]]))
+        tensor([2.])
+    """
+    p = log_p.exp()
+    return (p * value.masked_fill(p == 0, 0.0)).sum(-1)
+
+
 class Categorical(Distribution):
     """A choice of one of A actions.
 
-    The logit of an illegal action is finite and so low that its probability is exactly 0, so entropy, KL and gradients
-    need no special case. A row without legal actions, as at a terminal observation, is uniform. If an action is legal
-    here and illegal in ``other``, the KL is about 1e38 times its probability instead of infinity.
+    The logit of an illegal action is finite and so low that its probability is exactly 0. Sums over actions leave out
+    what has no probability, see :func:`expectation`. A row without legal actions, as at a terminal observation, is
+    uniform. If an action is legal here and illegal in ``other``, the KL is about 1e38 times its probability instead of
+    infinity.
 
     Args:
         logit: Unnormalised log probabilities, shape (B, A).
@@ -81,11 +100,11 @@ class Categorical(Distribution):
 
     def entropy(self) -> Tensor:
         """Return the entropy, shape (B,)."""
-        return -(self.log_p.exp() * self.log_p).sum(-1)
+        return -expectation(self.log_p, self.log_p)
 
     def kl(self, other: Categorical) -> Tensor:
         """Return KL(self || other), shape (B,)."""
-        return (self.log_p.exp() * (self.log_p - other.log_p)).sum(-1)
+        return expectation(self.log_p, self.log_p - other.log_p)
 
 
 class MultiCategorical(Distribution):

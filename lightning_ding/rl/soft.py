@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lightning_ding.rl.distributions import expectation
 from lightning_ding.rl.td import take_action_value
 
 
@@ -70,10 +71,10 @@ def expected_soft_value(log_p: Tensor, q: Tensor, alpha: Tensor) -> Tensor:
 
     Args:
         log_p: Log probabilities of all actions, shape (B, A).
-        q: Values of all actions, finite also for illegal ones, shape (E, B, A).
+        q: Values of all actions, shape (E, B, A); those of illegal ones do not count.
         alpha: Temperature, >= 0, a scalar.
 
     Returns:
         Values, shape (B,). Minus their mean is the actor's loss (eq. 12), if ``q`` and ``alpha`` have no gradient.
     """
-    return (log_p.exp() * (q.amin(0) - alpha * log_p)).sum(1)
+    return expectation(log_p, q.amin(0) - alpha * log_p)

@@ -19,6 +19,7 @@ from tests.algorithms.table import CONTINUOUS_ONLY
 from tests.learning_seeds import assert_reached, learning_seed
 from tests.toys.bandits import BanditEnv, HybridTargetEnv, TargetEnv
 from tests.toys.envs import ChainEnv
+from tests.toys.memory import CueEnv, FirstActionEnv
 
 pytestmark = pytest.mark.learns
 
@@ -163,6 +164,41 @@ def test_it_learns_which_action_a_context_calls_for_while_one_is_forbidden(
     best, by_chance = BanditEnv(**kwargs).best_return, BanditEnv(**kwargs).random_return
     assert by_chance < best - 0.1
     assert_reached(request, after, best - 0.05)
+
+
+def test_discrete_sac_learns_its_temperature_while_an_action_is_forbidden(
+    make_trainer: MakeTrainer, request: pytest.FixtureRequest
+) -> None:
+    # Rewards are 1, 0, 0, and softmax((1, 0, 0) / alpha) has the target entropy, 0.98 log 3, at alpha = 2.33. With a
+    # target of 0.98 log 4, which is above log 3, the temperature would rise for ever.
+    learn = {"auto_alpha": True, "alpha": 1.0, "learning_rate_alpha": 0.03}
+    after, trained = train(make_trainer, "discrete_sac", BanditEnv, 1000, {"learn": learn}, with_mask=True)
+    policy: Any = trained
+    assert_reached(request, after, BanditEnv(with_mask=True).best_return - 0.05)
+    assert float(policy.alpha) == pytest.approx(2.33, rel=0.15)
+
+
+@pytest.mark.parametrize("terminate", [True, False])
+def test_impala_learns_an_action_that_only_the_first_step_of_an_episode_asks_for(
+    terminate: bool, make_trainer: MakeTrainer, request: pytest.FixtureRequest
+) -> None:
+    # With unrolls that began at drawn steps, 5 of 8 seeds ended at 0.4 to 0.6.
+    changes = {"unroll_len": 32, "collect": {"n_sample": 512}, "other": {"replay_buffer": {"replay_buffer_size": 2048}}}
+    after, _ = train(make_trainer, "impala", FirstActionEnv, 8000, changes, length=32, terminate=terminate)
+    assert_reached(request, after, 0.95)
+
+
+@pytest.mark.slow
+def test_r2d2_remembers_a_cue_from_the_first_step_of_an_episode_with_its_defaults(
+    make_trainer: MakeTrainer, request: pytest.FixtureRequest
+) -> None:
+    torch.manual_seed(learning_seed())
+    policy = create_policy({"type": "r2d2", **EVALUATION})
+    given: Config = {"env_kwargs": {"length": 10}, "num_envs": 8, "seed": learning_seed()}
+    data = ReplayDataModule(CueEnv, **given, max_env_step=24_000)
+    make_trainer(limit_val_batches=0).fit(policy, data)
+    (after,) = make_trainer().test(policy, data, verbose=False)
+    assert_reached(request, after["test/return_mean"], 0.9)
 
 
 def best_steps(env: BanditEnv, number: int = 400) -> dict[str, Any]:

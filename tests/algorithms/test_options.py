@@ -211,6 +211,7 @@ IN_A_RUN: dict[str, Option] = {
     "unroll_len": Option(4),
     "burnin_step": Option(1),
     "learn_unroll_len": Option(3),
+    "sequence_period": Option(1),
     "discount_factor": Option(0.5),
     "priority": Option(given=PRIORITISED),
     "random_collect_size": Option(32),

@@ -127,6 +127,32 @@ def test_illegal_actions_have_no_part_in_targets_and_losses() -> None:
     assert policy.model.actor[0].grad.isfinite().all()
 
 
+@pytest.mark.parametrize(("given", "targets"), [(None, [0.98 * math.log(2), 0.0]), (0.3, [0.3, 0.3])])
+def test_target_entropy_counts_the_legal_actions_of_each_state(given: float | None, targets: list[float]) -> None:
+    # Entropies: of (1/4, 3/4), and 0 where one action is legal. The gradient in the logarithm is their mean minus the
+    # mean target; targets that count all actions would raise the temperature for ever where one is legal.
+    policy = make_policy(target_entropy=given)
+    obs = {"state": torch.zeros(2), "action_mask": torch.tensor([[1, 1], [1, 0]])}
+    _, report = policy.actor_loss(make_batch(policy, obs=obs, next_obs=obs))
+    policy.alpha_loss(report)[0].backward()
+    assert_close(policy.temperature.grad.item(), -NEGATIVE_ENTROPY / 2 - sum(targets) / 2)
+
+
+@pytest.mark.parametrize("alpha", [3.0, 1e3])
+def test_losses_with_illegal_actions_are_finite_at_any_temperature(alpha: float) -> None:
+    policy = make_policy(alpha=alpha)
+    obs = {"state": torch.zeros(2), "action_mask": torch.tensor([[1, 1], [1, 0]])}
+    next_obs = {"state": torch.ones(2), "action_mask": torch.tensor([[1, 0], [1, 1]])}
+    batch = make_batch(policy, obs=obs, next_obs=next_obs)
+    _, report = policy.critic_loss(batch)
+    soft = 0.25 * 1 + 0.75 * 2 - alpha * NEGATIVE_ENTROPY
+    assert_close(report["target_q_value"], torch.tensor([1 + 0.5 * 1, -1 + 0.5 * soft]))
+    loss, _ = policy.actor_loss(batch)
+    assert_close(loss.detach(), torch.tensor((alpha * NEGATIVE_ENTROPY - 0.25 - 1.0) / 2))
+    loss.backward()
+    assert policy.model.actor[0].grad.isfinite().all()
+
+
 def test_actions_are_sampled_for_collecting_and_the_likeliest_for_evaluation() -> None:
     policy = make_policy()
     share = policy.collect_mode.forward(torch.zeros(4000, 1))["action"].float().mean().item()

@@ -116,6 +116,15 @@ def test_a_terminated_step_has_no_next_value_and_a_truncated_one_that_of_its_nex
     assert loss_of(policy, unroll(terminated)) == pytest.approx(0.0, abs=1e-6)
 
 
+def test_nothing_passes_from_an_episode_to_the_one_before_it_in_an_unroll() -> None:
+    # State 0 terminates with the advantage 1 - 1 = 0, whatever follows; that of the next episode's state 1 is 0.5.
+    policy = make_policy(value_weight=1.0)
+    crossing = unroll((*TWO[0][:3], True, True), TWO[1])
+    assert loss_of(policy, crossing) == pytest.approx((-math.log(0.5) * 0.5 + 0.5**2) / 2, rel=1e-5)
+    crossing["next_obs"][0] = 2.0  # the true final observation of the first episode
+    assert loss_of(policy, crossing) == pytest.approx((-math.log(0.5) * 0.5 + 0.5**2) / 2, rel=1e-5)
+
+
 def test_gradients_reach_the_policy_through_its_probability_and_the_critic_through_its_value() -> None:
     policy = make_policy(value_weight=1.0)
     policy.loss(policy.prepare(unroll(*TWO)))[0].backward()
@@ -137,7 +146,10 @@ def test_illegal_actions_have_no_share_in_the_probabilities() -> None:
     assert loss_of(make_policy(entropy_weight=1.0), data) == pytest.approx(-math.log(0.5) / 4 - entropy, rel=1e-5)
 
 
-def test_minibatches_are_unrolls_of_the_buffer_that_stay_in_their_episode(make_trainer: MakeTrainer) -> None:
+@pytest.mark.parametrize("time_limit", [500, 7])
+def test_minibatches_are_consecutive_unrolls_that_end_at_time_limits_only(
+    make_trainer: MakeTrainer, time_limit: int
+) -> None:
     policy = IMPALAPolicy(
         {
             "unroll_len": 6,
@@ -149,20 +161,25 @@ def test_minibatches_are_unrolls_of_the_buffer_that_stay_in_their_episode(make_t
     seen: list[Config] = []
     prepare = policy.prepare
     policy.prepare = lambda data: seen.append(data) or prepare(data)  # type: ignore[method-assign, func-returns-value]
-    make_trainer(limit_val_batches=0).fit(policy, ReplayDataModule("CartPole-v1", num_envs=4, max_env_step=256))
+    env_kwargs = {"max_episode_steps": time_limit}
+    data = ReplayDataModule("CartPole-v1", env_kwargs=env_kwargs, num_envs=4, max_env_step=256)
+    make_trainer(limit_val_batches=0).fit(policy, data)
     assert len(seen) == 8
     for batch in seen:
         real, episode = batch["mask"], batch["episode_id"]
         assert batch["log_prob"].shape == (6, 16)
         assert (batch["log_prob"] < 0).all()
         assert real[0].all()
-        assert torch.equal(episode, episode[:1].expand(6, 16))
-        joined = real[1:]
-        assert torch.equal(batch["obs"][1:][joined], batch["next_obs"][:-1][joined])
-        assert not (batch["terminated"] & torch.cat([real[1:], torch.zeros(1, 16, dtype=torch.bool)])).any()
+        assert torch.equal(batch["env_id"], batch["env_id"][:1].expand(6, 16))
+        joined, same = real[1:], episode[1:] == episode[:-1]
+        assert torch.equal(batch["obs"][1:][joined & same], batch["next_obs"][:-1][joined & same])
+        assert batch["terminated"][:-1][joined & ~same].all()
+        assert not (batch["truncated"][:-1] & joined).any()
+    crossed = torch.cat([(batch["terminated"][:-1] & batch["mask"][1:]).any(0) for batch in seen])
     lengths = torch.cat([batch["mask"].sum(0) for batch in seen])
     assert lengths.max() == 6
-    assert lengths.min() < 6
+    assert bool(crossed.any()) == (time_limit == 500)  # random policies do not fall within 7 steps
+    assert set(lengths.tolist()) == ({6} if time_limit == 500 else {6, 1})
 
 
 @pytest.mark.parametrize(

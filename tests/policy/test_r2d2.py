@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from typing import Any
@@ -14,11 +15,12 @@ from lightning import Trainer
 from torch import Tensor
 from torch.testing import assert_close
 
-from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule
+from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, replay
 from lightning_ding.envs import make_vector_env
 from lightning_ding.policy import R2D2Policy
 from lightning_ding.worker import InteractionSerialEvaluator, SampleSerialCollector
 from tests.algorithms.table import make_policy
+from tests.toys.memory import CueEnv
 
 MakeTrainer = Callable[..., Trainer]
 GAMMA = 0.9
@@ -295,7 +297,12 @@ def test_a_data_set_of_transitions_is_refused(make_trainer: MakeTrainer) -> None
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"burnin_step": -1}, "burnin_step must be >= 0"), ({"learn_unroll_len": 0}, "learn_unroll_len must be >= 1")],
+    [
+        ({"burnin_step": -1}, "burnin_step must be >= 0"),
+        ({"learn_unroll_len": 0}, "learn_unroll_len must be >= 1"),
+        ({"sequence_period": 0}, r"sequence_period must be in \[1, learn_unroll_len\] = \[1, 4\] or None, got 0"),
+        ({"sequence_period": 5}, r"sequence_period must be in \[1, learn_unroll_len\] = \[1, 4\] or None, got 5"),
+    ],
 )
 def test_values_out_of_range_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -308,3 +315,22 @@ def test_it_trains_without_priorities_on_uniformly_drawn_sequences(make_trainer:
     before = [parameter.clone() for parameter in policy.model.parameters()]
     make_trainer(limit_val_batches=0).fit(policy, ReplayDataModule("CartPole-v1", num_envs=2, max_env_step=64))
     assert any(bool((a != b).any()) for a, b in zip(before, policy.model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(("learn_unroll_len", "warns"), [(80, True), (20, False)])
+def test_a_run_warns_once_if_most_of_its_minibatches_is_padding(
+    learn_unroll_len: int,
+    warns: bool,
+    make_trainer: MakeTrainer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replay, "UPDATES_BEFORE_WARNING", 4)
+    policy = make_policy("r2d2", burnin_step=0, learn_unroll_len=learn_unroll_len)
+    data = ReplayDataModule(CueEnv, env_kwargs={"length": 20}, num_envs=2, max_env_step=400)
+    with caplog.at_level(logging.WARNING, logger="lightning_ding"):
+        make_trainer(limit_val_batches=0).fit(policy, data)
+    assert data.buffer is not None
+    assert (data.buffer.padding > 0.5) == warns
+    text = "because most episodes are shorter than a sequence (81 steps): set learn_unroll_len to about"
+    assert [text in record.getMessage() for record in caplog.records].count(True) == warns

@@ -45,6 +45,19 @@ def test_categorical_equals_that_of_torch() -> None:
     assert_close(ours.mode(), theirs.mode)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_entropy_and_kl_have_finite_gradients_at_any_weight(scale: float) -> None:
+    # p = (1/4, 3/4, 0), q = (1/2, 1/2, 0). The gradient of the entropy in logit a is -p_a (log p_a + entropy), and that
+    # of the KL p_a (log(p_a / q_a) - KL): with log 3 (1/4)(3/4) = 0.2060 both are (0.2060, -0.2060, 0) up to the sign.
+    logit = torch.tensor([[0.0, math.log(3), 5.0]], requires_grad=True)
+    distribution, other = (Categorical(one, torch.tensor([[1, 1, 0]])) for one in (logit, torch.zeros(1, 3)))
+    expected = 0.25 * 0.75 * math.log(3) * torch.tensor([[1.0, -1.0, 0.0]])
+    (of_entropy,) = torch.autograd.grad(scale * distribution.entropy().sum(), logit, retain_graph=True)
+    (of_kl,) = torch.autograd.grad(scale * distribution.kl(other).sum(), logit)
+    assert_close(of_entropy / scale, expected)
+    assert_close(of_kl / scale, -expected)
+
+
 def test_diagonal_gaussian_equals_that_of_torch() -> None:
     (ours, theirs), (other, their_other) = gaussian(0), gaussian(7)
     action = normal(5, 3, seed=20)

@@ -117,6 +117,17 @@ def test_expected_soft_value_is_that_of_the_loops_over_legal_actions() -> None:
     assert_close(found, torch.tensor(slow), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("alpha", [0.2, 3.0, 1e4])
+def test_expected_soft_value_is_finite_at_any_temperature(alpha: float) -> None:
+    # p = (1/2, 1/2, 0): 1/2 (1 + alpha log 2) + 1/2 (2 + alpha log 2); the gradient is p (f - mean of f)
+    logit = torch.zeros(1, 3, requires_grad=True)
+    log_p = Categorical(logit, torch.tensor([[1, 1, 0]])).log_p
+    value = expected_soft_value(log_p, torch.tensor([[[1.0, 2.0, 9.0]]]), torch.tensor(alpha))
+    assert_close(value, torch.tensor([1.5 + alpha * LOG_2]))
+    value.sum().backward()
+    assert_close(logit.grad, torch.tensor([[-0.25, 0.25, 0.0]]), rtol=0, atol=1e-3)
+
+
 def test_expected_soft_value_passes_no_gradient_to_illegal_actions() -> None:
     logit = torch.zeros(2, 3, requires_grad=True)
     log_p = Categorical(logit, torch.tensor([[1, 1, 0], [0, 0, 0]])).log_p

@@ -282,9 +282,9 @@ class AdvancedReplayBuffer(RingBuffer):
     def _forget(self, rows: Rows) -> None:
         """Count rows that are overwritten or cleared; some of them may already have been removed."""
         if self._gone:
-            here = self._tree.read(rows) > 0
-            self._gone -= len(rows) - int(np.count_nonzero(here))
-            rows = rows[here]
+            here = self._drawable(rows)
+            self._gone -= len(rows) - len(here)
+            rows = here
         super()._forget(rows)
 
     def _take_out(self, rows: Rows) -> None:
@@ -385,14 +385,14 @@ class AdvancedReplayBuffer(RingBuffer):
         storage = self._storage
         if self.config.max_use is not None:  # then transitions of any age may have left
             rows = np.arange(storage.count)
-            self._take_out(self._stale_among(rows[self._tree.read(rows) > 0], train_iter))
+            self._take_out(self._stale_among(self._drawable(rows), train_iter))
             return
         newest = self._first_id + storage.push_count  # the id after that of the newest transition
         self._first_fresh = max(self._first_fresh, newest - storage.count)
         for first in range(self._first_fresh, newest, 1024):
             last = min(first + 1024, newest)
             rows = (storage.tail - newest + np.arange(first, last)) % storage.capacity
-            here = rows[self._tree.read(rows) > 0]
+            here = self._drawable(rows)
             stale = self._stale_among(here, train_iter)
             self._take_out(stale)
             if first == self._first_fresh and len(stale) == len(here):

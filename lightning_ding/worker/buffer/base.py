@@ -38,6 +38,11 @@ class IBuffer(Worker):
     env_step: int = -1
     """Env steps so far, as of the newest push, for schedules and the log; -1 if they are not known."""
 
+    @property
+    def padding(self) -> float:
+        """Share of the steps of all sequences drawn so far that are padding, in [0, 1); 0 without sequences."""
+        return 0.0
+
     @abstractmethod
     def push(self, data: Transitions, cur_collector_envstep: int = -1) -> None:
         """Add transitions: a nested dict with leading axis K, a list of K dicts, or one dict; in time order."""

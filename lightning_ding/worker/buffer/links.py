@@ -127,6 +127,10 @@ class Links:
             if np.count_nonzero(gone):
                 self._last_row[env_id[gone]] = -1
 
+    def newest_rows(self) -> Rows:
+        """Return a copy of the newest row of each env, shape (N,), -1 for an env without one."""
+        return self._last_row.copy()
+
     def state(self, rows: int) -> Columns:
         """Return the arrays that ``load`` restores, for the number of rows in use."""
         return {"link": self.link[:rows], "last_row": self._last_row, "free": self._free}

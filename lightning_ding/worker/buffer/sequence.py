@@ -6,7 +6,7 @@ Shapes: T steps of a sequence, B sequences of a minibatch, U minibatches.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ParamSpec
 
@@ -18,11 +18,11 @@ from lightning_ding.config import require
 from lightning_ding.modes import IS_FIRST
 from lightning_ding.registry import BUFFER_REGISTRY
 from lightning_ding.worker.arguments import also_named
-from lightning_ding.worker.buffer.columns import Rows
+from lightning_ding.worker.buffer.chains import Chains, Window
+from lightning_ding.worker.buffer.columns import Parts, Rows
 from lightning_ding.worker.buffer.forms import to_sequences
 from lightning_ding.worker.buffer.ring_buffer import RingBuffer
 from lightning_ding.worker.buffer.sampling import NotEnoughError, check_sizes, draw, require_enough
-from lightning_ding.worker.buffer.storage import RingStorage
 from lightning_ding.worker_config import ReplayBufferConfig
 
 P = ParamSpec("P")
@@ -60,13 +60,105 @@ def _in_full(function: Callable[P, Any]) -> Callable[P, Any]:
     return call
 
 
+class ChainedBuffer(RingBuffer):
+    """A ring buffer that knows which of its rows follow each other; the common part of the sequence buffers."""
+
+    gives_sequences = True
+
+    @override
+    def _set_up(self) -> None:
+        super()._set_up()
+        self._chains = Chains(self._storage)
+        self._steps_drawn = self._steps_padded = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that hold transitions and their places in sequences."""
+        return super().nbytes + self._chains.nbytes
+
+    @property
+    @override
+    def padding(self) -> float:
+        return self._steps_padded / max(1, self._steps_drawn)
+
+    def pop_metrics(self) -> dict[str, float]:
+        """Return what the buffer without sequences returns, and the share of padding in all sequences drawn so far."""
+        return super().pop_metrics() | {"padding": self.padding}
+
+    @override
+    def _push(self, batch: Mapping[str, Any], parts: Parts | None) -> None:
+        newest, before = self._storage.newest_rows(), self._storage.push_count
+        super()._push(batch, parts)
+        amount = min(self._storage.push_count - before, self._storage.capacity)
+        if amount and not self._storage.missing:
+            self._chains.add(self._storage.newest(amount), newest)
+
+    @override
+    def _state(self, copy: bool) -> dict[str, Any]:
+        state = super()._state(copy)
+        arrays = self._chains.state().items()
+        state["tensors"] |= {name: torch.from_numpy(array.copy() if copy else array) for name, array in arrays}
+        state["counters"]["steps_drawn"] = [self._steps_drawn, self._steps_padded]
+        return state
+
+    @override
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        super()._load_state(state)
+        self._chains.load({name: array.numpy() for name, array in state["tensors"].items()})
+        self._steps_drawn, self._steps_padded = state["counters"].get("steps_drawn", (0, 0))  # not in older states
+
+    def _follow(self, rows: Rows, window: Window) -> tuple[Rows, Any]:
+        """Return sequences of rows, shape (T, n), padded with their last row, and where they are real."""
+        shape = (window.length, len(rows))
+        found, is_real = np.empty(shape, dtype=np.int64), np.ones(shape, dtype=bool)
+        found[0] = rows
+        for step in range(1, window.length):
+            after, continues = self._chains.follow(found[step - 1], window)
+            if window.across_episodes:
+                continues &= self._is_kept(after)
+            found[step] = np.where(continues, after, found[step - 1])
+            is_real[step] = is_real[step - 1] & continues
+        self._steps_drawn += is_real.size
+        self._steps_padded += is_real.size - int(np.count_nonzero(is_real))
+        return found, is_real
+
+    def _beginnings(self, rows: Rows, window: Window) -> Rows:
+        """Return those of the rows where sequences begin with a step that is learned from.
+
+        With a ``period``, sequences to which further steps may be added are left out, unless all are such.
+        """
+        if window.period is not None:
+            rows = rows[self._chains.begins(rows, window)]
+        rows = rows[self._may_begin(rows, window)]
+        if window.period is None:
+            return rows
+        whole: Rows = rows[~self._chains.grows(rows, window)]
+        return whole if len(whole) else rows
+
+    def _may_begin(self, rows: Rows, window: Window) -> Any:
+        """Return which rows have a follower after the burn-in, or are the first of their episode, and are kept."""
+        kept, first = self._is_kept(rows), self._storage.columns.get(IS_FIRST)
+        may_be_short = np.zeros(len(rows), dtype=bool) if first is None else first[rows].astype(bool)
+        has_followers = np.ones(len(rows), dtype=bool)
+        for _ in range(window.burn_in):
+            rows, continues = self._chains.follow(rows, window)
+            has_followers &= continues
+        return kept & (has_followers | may_be_short)
+
+    def _is_kept(self, rows: Rows) -> Any:
+        """Return which rows were not dropped."""
+        dropped = self._dropped.mask
+        return np.ones(len(rows), dtype=bool) if dropped is None else ~dropped[rows]
+
+
 @BUFFER_REGISTRY.register("sequence")
-class SequenceReplayBuffer(RingBuffer):
-    """Draws sequences that never leave their episode; see :class:`RingBuffer` for the arguments.
+class SequenceReplayBuffer(ChainedBuffer):
+    """Draws sequences of steps of one env; see :class:`RingBuffer` for the arguments.
 
     A sequence begins at a uniformly drawn transition that has at least ``burn_in`` followers, or that ``is_first``
     marks as the first of its episode. It ends after ``sequence_length`` steps, at the end of its episode, or where
-    the next step has not been pushed yet.
+    the next step has not been pushed yet. See :meth:`sample` for sequences with fixed beginnings, and for sequences
+    that cross the ends of episodes.
 
     Example:
         >>> buffer = SequenceReplayBuffer({"sequence_length": 3, "burn_in": 2}, seed=0)
@@ -78,7 +170,6 @@ class SequenceReplayBuffer(RingBuffer):
         ([0.0, 1.0, 2.0], [False, False, True])
     """
 
-    gives_sequences = True
     config_class = SequenceBufferConfig
     config: SequenceBufferConfig
 
@@ -98,6 +189,8 @@ class SequenceReplayBuffer(RingBuffer):
         discount_factor: float = 1.0,
         as_list: bool = False,
         burn_in: int | None = None,
+        period: int | None = None,
+        across_episodes: bool = False,
     ) -> Any:
         """Return a copy of sequences; see also :meth:`IBuffer.sample`.
 
@@ -106,6 +199,10 @@ class SequenceReplayBuffer(RingBuffer):
             sample_range: Range of transitions in which sequences begin, by age, the oldest first; None means all.
             replace: Allow sequences of a minibatch to begin at the same transition.
             burn_in: First steps of a sequence that are not learned from, in [0, sequence); None means the config's.
+            period: Steps between the beginnings of two sequences, >= 1, counted from the first step of each episode.
+                Sequences that are not over are drawn only while there are no others. None lets them begin at any step.
+            across_episodes: Whether a sequence continues after a terminated step with the next episode of its env.
+                ``period`` then counts from the last time limit or missing step.
 
         Returns:
             A nested dict of tensors, leading axes (T, B) or (U, T, B), with ``discount``, and two masks: ``mask`` is
@@ -119,16 +216,16 @@ class SequenceReplayBuffer(RingBuffer):
             TypeError: If there are two positional arguments, because that is ambiguous.
         """
         check_sizes(batch_size, num_batches, n_step, cur_learner_iter)
-        length, burn_in = window_of(self.config, sequence, burn_in)
+        window = window_of(self.config, sequence, burn_in, period, across_episodes)
         with self._lock:
             require_enough(self.count(), batch_size, replace=True)
             self._storage.require_windows("a sequence cannot be followed")
-            amount = batch_size * (num_batches or 1)
-            if sample_range is None and replace:
-                begin = self._beginnings(amount, burn_in)
+            if sample_range is None and replace and period is None:
+                begin = self._any_beginnings(batch_size * (num_batches or 1), window)
             else:
-                begin = self._chosen_beginnings(num_batches or 1, batch_size, burn_in, sample_range, replace)
-            rows, mask = follow(self._storage, begin, length)
+                begin = self._chosen_beginnings(num_batches or 1, batch_size, window, sample_range, replace)
+            rows, mask = self._follow(begin, window)
+            length, burn_in = window.length, window.burn_in
             shape = (length, batch_size) if num_batches is None else (length, num_batches, batch_size)
             rows, mask = rows.reshape(shape), mask.reshape(shape)
             if num_batches is not None:
@@ -140,63 +237,45 @@ class SequenceReplayBuffer(RingBuffer):
         return to_sequences(batch, num_batches, n_step) if as_list else batch
 
     def _chosen_beginnings(
-        self, num_batches: int, batch_size: int, followers: int, ages: slice | None, replace: bool
+        self, num_batches: int, batch_size: int, window: Window, ages: slice | None, replace: bool
     ) -> Rows:
-        """Return rows drawn uniformly among those of some ages with enough followers, shape (U * B,)."""
+        """Return rows drawn uniformly among those of some ages where sequences begin, shape (U * B,)."""
         rows = self._storage.newest(self._storage.count)[slice(None) if ages is None else ages]
-        rows = rows[self._may_begin(rows, followers)]
+        rows = self._beginnings(rows, window)
         require_enough(len(rows), batch_size, replace, "transitions that can begin a sequence", "kept")
         drawn: Rows = rows[draw(self._rng, num_batches, batch_size, len(rows), replace)].reshape(-1)
         return drawn
 
-    def _beginnings(self, amount: int, followers: int) -> Rows:
-        """Return rows drawn uniformly among those with enough followers in their episode."""
+    def _any_beginnings(self, amount: int, window: Window) -> Rows:
+        """Return rows drawn uniformly among all that may begin a sequence, mostly without looking at each of them."""
         found: Rows = np.empty(0, dtype=np.int64)
         for _ in range(TRIES):
             rows = self._rng.integers(self._storage.count, size=amount - len(found))
-            found = np.concatenate([found, rows[self._may_begin(rows, followers)]])
+            found = np.concatenate([found, rows[self._may_begin(rows, window)]])
             if len(found) == amount:
                 return found
-        rows = np.arange(self._storage.count)
-        rows = rows[self._may_begin(rows, followers)]
+        rows = self._beginnings(np.arange(self._storage.count), window)
         if not len(rows):
-            raise NotEnoughError(f"burn_in must be below the length of an episode in the buffer, got {followers}")
+            allowed = "burn_in must be below the length of an episode in the buffer"
+            raise NotEnoughError(f"{allowed}, got {window.burn_in}")
         return np.concatenate([found, self._rng.choice(rows, amount - len(found))])
 
-    def _may_begin(self, rows: Rows, followers: int) -> Any:
-        """Return which rows have enough followers, or are marked as the first of their episode, and are not dropped."""
-        dropped, first = self._dropped.mask, self._storage.columns.get(IS_FIRST)
-        kept = np.ones(len(rows), dtype=bool) if dropped is None else ~dropped[rows]  # whole episodes are dropped
-        may_be_short = np.zeros(len(rows), dtype=bool) if first is None else first[rows].astype(bool)
-        has_followers = np.ones(len(rows), dtype=bool)
-        for _ in range(followers):
-            rows, continues = self._storage.follow(rows)
-            has_followers &= continues
-        return kept & (has_followers | may_be_short)
 
-
-def window_of(config: Any, sequence: int | None, burn_in: int | None) -> tuple[int, int]:
-    """Return the steps of a sequence and of its burn-in, where None means those of the buffer's config.
+def window_of(
+    config: Any, sequence: int | None, burn_in: int | None, period: int | None = None, across_episodes: bool = False
+) -> Window:
+    """Return which sequences are drawn, where None means the length and the burn-in of the buffer's config.
 
     Raises:
-        ValueError: If there is no length, or it is not above the burn-in.
+        ValueError: If there is no length, it is not above the burn-in, or the period is out of range.
     """
     burn_in = config.burn_in if burn_in is None else burn_in
     length = config.sequence_length if sequence is None else sequence
     if length is None:
         raise ValueError("sequence must be given to sample(), or sequence_length in the buffer's config, got None")
     require(length > burn_in, "sequence", f"above burn_in ({burn_in})", length)
-    return length, burn_in
-
-
-def follow(storage: RingStorage, rows: Rows, length: int) -> tuple[Rows, Any]:
-    """Return sequences of rows, shape (length, n), padded with their last row, and where they are real."""
-    chain, is_real = np.empty((length, len(rows)), dtype=np.int64), np.ones((length, len(rows)), dtype=bool)
-    chain[0] = rows
-    for step in range(1, length):
-        chain[step], continues = storage.follow(chain[step - 1])
-        is_real[step] = is_real[step - 1] & continues
-    return chain, is_real
+    require(period is None or period >= 1, "period", ">= 1 or None", period)
+    return Window(length, burn_in, period, bool(across_episodes))
 
 
 def masks(mask: Any, burn_in: int) -> dict[str, torch.Tensor]:

@@ -189,10 +189,12 @@ class RingStorage:
         numbers = {name: self.columns[name].reshape(-1) for name in names if self.columns[name].size == self.capacity}
         self._reward: Any = numbers.get("reward")
         self._ends = [numbers[name] for name in ENDS if name in numbers]
-        self._missing = [] if "env_id" in self.columns else ["env_id"]
-        self._missing += [] if "reward" in numbers else ["reward (one number for each transition)"]
-        self._missing += [] if has_ends(numbers) else ["terminated", "truncated"]
-        self._missing += [] if self.frames else ["obs and next_obs"]
+        self._terminated: Any = numbers.get("terminated")
+        self.missing = [] if "env_id" in self.columns else ["env_id"]
+        """Entries that transitions lack to define their order and the ends of episodes."""
+        self.missing += [] if "reward" in numbers else ["reward (one number for each transition)"]
+        self.missing += [] if has_ends(numbers) else ["terminated", "truncated"]
+        self.missing += [] if self.frames else ["obs and next_obs"]
 
     # ------------------------------------------------------------------ reading
 
@@ -267,8 +269,8 @@ class RingStorage:
         Raises:
             ValueError: If an entry is missing; the message names the missing entries.
         """
-        if self._missing:
-            raise ValueError(f"{what} for transitions without {', '.join(self._missing)}")
+        if self.missing:
+            raise ValueError(f"{what} for transitions without {', '.join(self.missing)}")
 
     def _sum_rewards(self, flat: dict[str, Tensor], rows: Rows, n_step: int, discount_factor: float) -> Rows:
         """Replace reward, discount and the marks of ends by those of the windows; return the last row of each."""
@@ -297,6 +299,20 @@ class RingStorage:
             over = mark[rows]
             continues &= ~(over if over.dtype.kind == "b" else over != 0)
         return np.where(continues, link, rows), continues
+
+    def links(self, rows: Rows) -> Rows:
+        """Return the row or the slot of the observation after each of the rows."""
+        linked: Rows = self._links.link[rows]
+        return linked
+
+    def newest_rows(self) -> Rows:
+        """Return a copy of the newest row of each env, -1 for an env without one."""
+        return self._links.newest_rows()
+
+    def terminated(self, rows: Rows) -> NDArray[np.bool_]:
+        """Return whether the env terminated the episode at these rows; False if transitions do not say it."""
+        mark = self._terminated
+        return np.zeros(rows.shape, dtype=bool) if mark is None else mark[rows].astype(bool)
 
     def ended(self, rows: Rows) -> NDArray[np.bool_]:
         """Return whether the episode ended at these rows."""
