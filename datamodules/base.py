@@ -33,7 +33,7 @@ from lightning_ding.envs.vector import (
     differ_in_bounds_only,
     find_mode,
 )
-from lightning_ding.envs.wrapper_names import check_order, for_evaluation
+from lightning_ding.envs.wrapper_names import check_order, for_evaluation, warn_of_changed_returns
 from lightning_ding.ranks import sum_over_ranks, world_size
 from lightning_ding.registry import import_modules
 from lightning_ding.worker import (
@@ -152,6 +152,7 @@ class CollectingDataModule(ResumableDataModule):
         self.train_wrappers = find_wrappers(train_wrappers, "train_wrappers")
         self.eval_wrappers = find_wrappers(eval_wrappers, "eval_wrappers")
         check_order((*self.wrappers, *self.train_wrappers))
+        warn_of_changed_returns(self.wrappers)
         self.eval_env_id = env_id if eval_env_id is None else eval_env_id
         self.eval_env_kwargs = self.env_kwargs if eval_env_kwargs is None else dict(eval_env_kwargs)
         self.max_env_step, self.max_train_iter = max_env_step, max_train_iter

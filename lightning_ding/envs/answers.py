@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
 import signal
+import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +20,8 @@ import numpy as np
 from gymnasium import spaces
 
 from lightning_ding.envs.layout import layout_of
+
+logger = logging.getLogger(__name__)
 
 GUIDE = "see https://gymnasium.farama.org/introduction/migration_guide/"
 NUMBERS = frozenset({float, np.float64, np.float32, np.int64})
@@ -170,6 +174,14 @@ def named_error(error: BaseException, env: gym.Env[Any, Any], env_id: int, place
     if isinstance(error, CANCELLED):
         return BrokenEnvError(f"{who} must handle the cancellation of its tasks, raised {error!r} in {place}")
     return error
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an exception, which its traceback shows; before Python 3.11, log it as an error instead."""
+    if sys.version_info >= (3, 11):
+        error.add_note(note)
+    else:
+        logger.error("%s: %s", note, error)
 
 
 def place_of(step: int, resets: bool) -> str:

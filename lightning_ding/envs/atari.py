@@ -9,10 +9,12 @@ games and counts the raw score.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
+from gymnasium import wrappers
+from gymnasium.wrappers import AtariPreprocessing
 
 from lightning_ding.envs.rewards import sign_reward
 
@@ -69,6 +71,26 @@ def make_atari(
     env = AtariPreprocessing(env, noop_max, frame_skip, screen_size)
     env = FireAtStart(EpisodicLife(env) if training else env)
     return FrameStackObservation(sign_reward(env) if training else env, stack)  # type: ignore[arg-type]
+
+
+class FrameStackObservation(wrappers.FrameStackObservation[Any, Any, Any]):
+    """Gymnasium's wrapper of this name, for envs that return the same array in every step.
+
+    Gymnasium's keeps the returned arrays, so an env that writes its next image into the same memory fills the stack
+    with the newest image.
+    """
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Info]:
+        """Step the env, and keep a copy of its observation."""
+        answer = super().step(action)
+        self.obs_queue[-1] = copy.deepcopy(self.obs_queue[-1])
+        return answer
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
+        """Start an episode, and keep a copy of its observation."""
+        answer = super().reset(seed=seed, options=options)
+        self.obs_queue.extend(copy.deepcopy(list(self.obs_queue)))
+        return answer
 
 
 class EpisodicLife(gym.Wrapper[Any, Any, Any, Any]):

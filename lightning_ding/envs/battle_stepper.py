@@ -110,7 +110,7 @@ class BattleStepper:
             ValueError: If a reward or an observation is not finite; the message names env and player.
         """
         was_playing, self.obs = self.is_playing, None
-        obs, reward, terminated, truncated, info = self.env.step(action)
+        obs, reward, terminated, truncated, info = self.env.step(np.copy(action))  # an env may change its actions
         self.active = info["active"]
         abnormal = info.get("abnormal", np.zeros(self.num_envs, dtype=bool))
         fault = info.get("fault", [None] * self.num_envs)

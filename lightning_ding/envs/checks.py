@@ -6,7 +6,8 @@ import copy
 import functools
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,9 +15,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
+from lightning_ding.envs.action_masks import warn_of_unseen_mask
 from lightning_ding.envs.answers import (
     GUIDE,
     BrokenEnvError,
@@ -30,6 +32,16 @@ from lightning_ding.envs.answers import (
 from lightning_ding.registry import import_modules
 
 SEED = 0
+RUNNING_STATISTICS = {
+    gym.wrappers.NormalizeObservation: "norm_obs",
+    gym.wrappers.NormalizeReward: "norm_reward",
+    gym.wrappers.vector.NormalizeObservation: "norm_obs",
+    gym.wrappers.vector.NormalizeReward: "norm_reward",
+}
+"""Wrappers of gymnasium with statistics that evaluations and checkpoints lack, and what to use instead."""
+
+_stepped_by: dict[int, tuple[weakref.ref[Any], weakref.ref[VectorEnv]]] = {}
+"""Each env of this process and the vector env that steps it, by the id of the env."""
 
 
 class EnvMaker:
@@ -62,7 +74,52 @@ class EnvMaker:
             raise ValueError(f'mode must be "native" with an env_id that creates a vector env, {type(env).__name__}')
         if not isinstance(env, gym.Env):
             raise TypeError(f"env_id must create a gymnasium.Env, got {type(env).__name__}")
+        check_statistics(env)
         return env
+
+
+def check_statistics(env: Any) -> None:
+    """Raise if an env or a vector env has a wrapper of gymnasium that normalises with its own running statistics.
+
+    Raises:
+        ValueError: Naming the wrapper and the option to use instead.
+    """
+    while isinstance(env, (gym.Wrapper, VectorWrapper)):
+        option = RUNNING_STATISTICS.get(type(env))
+        if option is not None:
+            env.close()
+            raise ValueError(
+                f"wrappers must not have {type(env).__name__}, whose statistics evaluations and checkpoints lack; use "
+                f"{option}=True of the datamodule, or lightning_ding.envs.normalise without one"
+            )
+        env = env.env
+
+
+def check_not_shared(envs: Sequence[Any], vector: VectorEnv) -> None:
+    """Raise if envs of a vector env are one object, or are stepped by another vector env that is open.
+
+    Args:
+        envs: The envs of the vector env; a native vector env alone.
+        vector: The vector env that steps them.
+
+    Raises:
+        ValueError: Naming the env.
+    """
+    for place in [place for place, (known, _) in _stepped_by.items() if known() is None]:
+        del _stepped_by[place]
+    for number, env in enumerate(envs):
+        core = env.unwrapped
+        known, owner = _stepped_by.get(id(core), (None, None))
+        other = owner() if known is not None and owner is not None and known() is core else None
+        if other is not None and not other.closed:
+            places = (
+                f"for env {number} and an earlier one" if other is vector and len(envs) > 1 else "for two vector envs"
+            )
+            raise ValueError(
+                f"env_id must create a new env at each call, got the same {type(core).__name__} {places}; training and "
+                "evaluation need separate envs too: create the env in the function, as in lambda: MyEnv()"
+            )
+        _stepped_by[id(core)] = (weakref.ref(core), weakref.ref(vector))
 
 
 def check_contract(make: Callable[[], gym.Env[Any, Any]]) -> None:
@@ -79,14 +136,16 @@ def check_contract(make: Callable[[], gym.Env[Any, Any]]) -> None:
         env = make()
         try:
             for layer in (env.unwrapped, env):
-                _check_layer(layer)
+                info = _check_layer(layer)
+            warn_of_unseen_mask(env, info)
         except InvalidAnswerError as error:
             raise BrokenEnvError(f"the env {name_of(env)} violates gymnasium's API: {error}") from None
         finally:
             env.close()
 
 
-def _check_layer(env: Any) -> None:
+def _check_layer(env: Any) -> dict[str, Any]:
+    """Check the spaces, a reset and a step of an env, and return the info of the reset."""
     for kind in ("observation_space", "action_space"):
         space = getattr(env, kind, None)
         if not isinstance(space, gym.Space):
@@ -97,12 +156,12 @@ def _check_layer(env: Any) -> None:
     except TypeError as error:
         if "seed" in str(error):
             raise InvalidAnswerError(f"reset() must take seed and options, got {error}; {GUIDE}") from error
-        return
+        return {}
     except BaseException as error:
         if not is_of_env(error):
             raise
-        return
-    obs, _ = reset_values(answer)
+        return {}
+    obs, info = reset_values(answer)
     check(obs, "reset()")
     action_space = copy.deepcopy(env.action_space)  # the space may be shared by several envs
     action_space.seed(SEED)
@@ -111,8 +170,9 @@ def _check_layer(env: Any) -> None:
     except BaseException as error:
         if not is_of_env(error):
             raise
-        return
+        return info
     check(step_values(answer)[0], "step()")
+    return info
 
 
 def _legal_action(space: Any, obs: Any) -> Any:

@@ -6,7 +6,6 @@ Shapes: N envs.
 from __future__ import annotations
 
 import copy
-import sys
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -15,6 +14,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from lightning_ding import nested
+from lightning_ding.envs.action_masks import LegalCheck
+from lightning_ding.envs.answers import add_note
 from lightning_ding.envs.bounds import BoundsCheck
 from lightning_ding.envs.checks import all_fit_float32, fits_float32, what_is_wrong
 from lightning_ding.envs.tuple_observations import without_tuples
@@ -98,6 +99,7 @@ class EnvStepper:
         self._is_float = _has_floats(env.single_observation_space)
         name = getattr(env.unwrapped, "env_name", type(env.unwrapped).__name__)
         self._bounds = BoundsCheck(env.single_observation_space, name)
+        self._legal = LegalCheck(env.single_observation_space, env.single_action_space)
 
     def reset(self, seed: list[int | None] | None = None) -> Any:
         """Start a new episode in every env, also in paused ones, and return the first observations."""
@@ -109,6 +111,7 @@ class EnvStepper:
         if self._is_lent:
             obs = _copy(obs)
         self._check_obs(obs, None)
+        self._legal.check(obs, self._none)
         self.obs = obs
         return obs
 
@@ -119,7 +122,8 @@ class EnvStepper:
             action: Actions, leading axis N. The action of an env that is only reset in this step is ignored.
 
         Raises:
-            ValueError: If a reward or observation is not finite or too large for float32; the message names the env.
+            ValueError: If a reward or observation is not finite or too large for float32, or an env has no legal
+                action; the message names the env.
             RuntimeError: If the envs were not reset before, or not since a step that raised; if an env ends an episode
                 while it is paused; or if an env reports a fault without ending its episode and cannot be reset alone.
             Exception: Any exception of an env.
@@ -128,9 +132,9 @@ class EnvStepper:
         if previous is None:
             raise RuntimeError("the envs are not in an episode: call reset() first, also after a step that raised")
         try:
-            obs, reward, terminated, truncated, info = self.env.step(action)
+            obs, reward, terminated, truncated, info = self.env.step(_copy(action))  # an env may change its action
         except Exception as error:
-            _add_note(error, f"raised while the vector env was stepped with the actions {action}")
+            add_note(error, f"raised while the vector env was stepped with the actions {action}")
             raise
         if self._is_lent:
             obs, reward = _copy(obs), np.array(reward)
@@ -154,6 +158,7 @@ class EnvStepper:
         if timestep.abnormal is not self._none:
             timestep, obs = self._end_abnormal(timestep, obs, previous)
         self._check(timestep, obs, action)
+        self._legal.check(obs, self._resetting)
         self.obs = _copy(obs) if obs is timestep.next_obs else obs  # the caller may modify the timestep
         return timestep
 
@@ -240,7 +245,7 @@ class EnvStepper:
         try:
             return reset_envs(self.env, seed, options)
         except Exception as error:
-            _add_note(error, f"raised while the vector env was reset with the seeds {seed}")
+            add_note(error, f"raised while the vector env was reset with the seeds {seed}")
             raise
 
     def _check(self, timestep: Timestep, obs: Any, action: Any) -> None:
@@ -262,11 +267,6 @@ class EnvStepper:
 
 def _copy(data: Any) -> Any:
     return data.copy() if isinstance(data, np.ndarray) else nested.apply(np.copy, data)
-
-
-def _add_note(error: Exception, note: str) -> None:
-    if sys.version_info >= (3, 11):
-        error.add_note(note)
 
 
 def _flags(info: Any, none: BoolArray) -> BoolArray:

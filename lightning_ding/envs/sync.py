@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from lightning_ding.envs.answers import (
     InvalidAnswerError,
+    add_note,
     has_indices,
     name_of,
     named_error,
@@ -47,6 +48,7 @@ class _SyncVectorEnv(JoinedInfos, SyncVectorEnv):
         self.env_name = name_of(self.envs[0])
         self._count = 0  # steps of the vector env
         self._begun = [0] * self.num_envs  # their number at the last reset of each env
+        self._seeds: list[int | None] = [None] * self.num_envs  # of the last reset of each env that had one
         self._current, self._is_busy, self._resets = 0, False, False  # the env that is stepped or reset
         self._check = observation_check(self.single_observation_space)
         self._has_indices = has_indices(self.single_observation_space)
@@ -113,6 +115,7 @@ class _SyncVectorEnv(JoinedInfos, SyncVectorEnv):
 
     def _reset_one(self, number: int, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         self._current, self._resets = number, True
+        self._seeds[number] = self._seeds[number] if seed is None else seed
         answer = reset_values(self.envs[number].reset(seed=seed, options=options))
         self._begun[number], self._resets = self._count, False
         return answer
@@ -153,8 +156,14 @@ class _SyncVectorEnv(JoinedInfos, SyncVectorEnv):
         self._is_busy = self._resets = False
         named = named_error(error, self.envs[number], number, place)
         if named is error:
+            if isinstance(error, Exception):
+                add_note(error, self._who(number, place))
             raise error
         raise named from None if isinstance(error, InvalidAnswerError) else error
+
+    def _who(self, number: int, place: str) -> str:
+        seed = "without a seed" if self._seeds[number] is None else f"last seed {self._seeds[number]}"
+        return f"raised by env {number}, {name_of(self.envs[number])}, in {place}, {seed}"
 
     def _place(self) -> str:
         return place_of(self._count - self._begun[self._current], self._resets)

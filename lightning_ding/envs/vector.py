@@ -15,7 +15,8 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lightning_ding.config import require
-from lightning_ding.envs.checks import EnvMaker
+from lightning_ding.envs.action_masks import check_mask_space
+from lightning_ding.envs.checks import EnvMaker, check_not_shared, check_statistics
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
 from lightning_ding.envs.process import EnvProcessError, ProcessVectorEnv
 from lightning_ding.envs.process.errors import OnEnvError
@@ -77,7 +78,8 @@ def make_vector_env(
         "1" and so on.
 
     Raises:
-        ValueError: If there is no such env or wrapper, or an argument is out of its range or not allowed in this mode.
+        ValueError: If there is no such env or wrapper, an argument is out of its range or not allowed in this mode, the
+            same env is created twice, a wrapper has running statistics, or a mask of actions has the wrong size.
         TypeError: If ``env`` does not create a gymnasium env, or does not accept ``env_kwargs``.
         ImportError: If a module in ``import_names`` cannot be imported.
         BrokenEnvError: With ``check_api``, if the env violates gymnasium's API; a ``ValueError``.
@@ -108,6 +110,13 @@ def make_vector_env(
         {"on_env_error": on_env_error, **_timeouts(env_timeout)},
     )
     vector = kind.make(request)
+    try:
+        check_statistics(vector)
+        check_not_shared(getattr(vector, "envs", () if kind.has_processes else (vector,)), vector)
+        check_mask_space(vector.single_observation_space, vector.single_action_space)
+    except ValueError:
+        vector.close()
+        raise
     from lightning_ding.envs.tuple_observations import without_tuples  # imports torch, which env processes do not need
 
     vector = without_tuples(vector)

@@ -1,22 +1,24 @@
 """Short names of wrappers for configs, with the versions for single envs and for vector envs.
 
-Names are those of gymnasium's wrappers, except for what gymnasium lacks: rewards that also report the raw ones, and the
-parts of :func:`~lightning_ding.envs.make_atari`.
+Names are those of gymnasium's wrappers, except for what gymnasium lacks: rewards that also report the raw ones, masks
+of legal actions, and the parts of :func:`~lightning_ding.envs.make_atari`.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 from gymnasium import wrappers
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import VectorEnv, VectorRewardWrapper
 
 from lightning_ding.config import require
-from lightning_ding.envs.atari import EpisodicLife, FireAtStart
+from lightning_ding.envs.action_masks import ActionMask
+from lightning_ding.envs.atari import EpisodicLife, FireAtStart, FrameStackObservation
 from lightning_ding.envs.rewards import clip_reward, scale_reward, sign_reward
 
 Wrapper = Callable[..., Any]
@@ -42,6 +44,7 @@ def _reward(wrapper: Wrapper) -> Named:
 
 
 BY_NAME: dict[str, Named] = {
+    "action_mask": Named(ActionMask),
     "atari_preprocessing": Named(wrappers.AtariPreprocessing, repeats_action=True),
     "clip_action": Named(wrappers.ClipAction, wrappers.vector.ClipAction),
     "clip_reward": _reward(clip_reward),
@@ -52,7 +55,7 @@ BY_NAME: dict[str, Named] = {
     "filter_observation": Named(wrappers.FilterObservation, wrappers.vector.FilterObservation),
     "fire_at_start": Named(FireAtStart),
     "flatten": Named(wrappers.FlattenObservation, wrappers.vector.FlattenObservation),
-    "frame_stack": Named(wrappers.FrameStackObservation),
+    "frame_stack": Named(FrameStackObservation),
     "grayscale": Named(wrappers.GrayscaleObservation, wrappers.vector.GrayscaleObservation),
     "max_and_skip": Named(wrappers.MaxAndSkipObservation, repeats_action=True),
     "repeat_action": Named(wrappers.RepeatAction, repeats_action=True),
@@ -152,6 +155,23 @@ def for_evaluation(wrappers: Any) -> tuple[Any, ...]:
     """
     shorts = ((one, short_name(one)) for one in as_list(wrappers))
     return tuple(one for one, short in shorts if short is None or not BY_NAME[short].is_for_training)
+
+
+def warn_of_changed_returns(found: Iterable[Any]) -> None:
+    """Warn of wrappers that change the rewards of evaluations too.
+
+    Args:
+        found: Callables that :func:`~lightning_ding.envs.named.find_wrappers` returned.
+    """
+    for one in found:
+        kind = one.func if isinstance(one, functools.partial) else one
+        if isinstance(kind, type) and issubclass(kind, (gym.RewardWrapper, VectorRewardWrapper)):
+            warnings.warn(
+                f"wrappers: {kind.__name__} changes the rewards that evaluations measure too; put it into "
+                "train_wrappers, or use the short name clip_reward, scale_reward or sign_reward, since evaluations "
+                "leave those out",
+                stacklevel=3,
+            )
 
 
 def short_name(wrapper: Any) -> str | None:

@@ -5,6 +5,7 @@ Shapes: N envs, E episodes.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,7 +16,11 @@ from numpy.typing import NDArray
 from lightning_ding.config import require
 from lightning_ding.worker.log import WorkerLog
 
+logger = logging.getLogger(__name__)
+
 MAX_FAULTS = 100  # consecutive faults of one env; an env that never recovers would otherwise block the run
+LOGGED_FAULTS = 10
+"""Faults of a worker that are logged one by one; later ones each time that their number is a multiple of 100."""
 SAVED = {
     "env_step": "_envstep",
     "sample": "sample",
@@ -146,6 +151,7 @@ class FaultCounter:
         """Faults of each env since its last success, shape (N,)."""
         self._env_fault = env_fault
         self._success = success
+        self._handled = 0  # dropped episodes
 
     def handle(self, abnormal: NDArray[np.bool_], fault_of: Callable[[int], str | None]) -> None:
         """Raise if the config does not allow faults, or an env reported too many; call it after counting.
@@ -169,6 +175,11 @@ class FaultCounter:
                 f"env {worst} reported {self.count[worst]} faults without a {self._success} between, the last one: "
                 f"{fault_of(worst)}"
             )
+        for env_id in np.flatnonzero(abnormal).tolist():
+            self._handled += 1
+            if self._handled <= LOGGED_FAULTS or self._handled % 100 == 0:
+                what = "env %d reported a fault, so its episode is dropped (%d so far): %s"
+                logger.warning(what, env_id, self._handled, fault_of(env_id))
 
 
 class CollectReport:

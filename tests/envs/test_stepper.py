@@ -324,3 +324,31 @@ def test_env_stepper_accepts_integers_unchecked() -> None:
     stepper = EnvStepper(seed_envs(AutoresetMode.SAME_STEP))
 
     assert nested.leaves(stepper.reset())[0].dtype == np.int64
+
+
+class HundredfoldEnv(CountingEnv):
+    """Multiplies the action in place, as an env that scales it does."""
+
+    action_space: Any = gym.spaces.Box(-1, 1, (2,), np.float32)
+
+    def step(self, action: Any) -> Any:
+        action *= 100
+        return super().step(action)
+
+
+class HundredfoldVectorEnv(SyncVectorEnv):
+    """A vector env that does this itself."""
+
+    def step(self, actions: Any) -> Any:
+        actions *= 100
+        return super().step(actions)
+
+
+@pytest.mark.parametrize("vector_class", [SyncVectorEnv, HundredfoldVectorEnv, None])
+def test_env_that_changes_its_action_does_not_change_that_of_the_caller(vector_class: Any) -> None:
+    envs = vector_class([HundredfoldEnv]) if vector_class else make_vector_env(HundredfoldEnv, 2)
+    stepper = EnvStepper(envs)
+    stepper.reset()
+    action = np.full((envs.num_envs, 2), 0.5, np.float32)
+    stepper.step(action)
+    assert (action == 0.5).all()

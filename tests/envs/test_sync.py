@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -103,3 +104,22 @@ def test_lean_envs_refuse_to_step_an_env_that_ended_and_was_not_reset() -> None:
 
     with pytest.raises(AssertionError):
         env.step(np.zeros(1, dtype=np.int64))
+
+
+class RaisingEnv(CountingEnv):
+    """Raises in the second step."""
+
+    def step(self, action: Any) -> Any:
+        if self._step == 1:
+            raise ArithmeticError("it broke")
+        return super().step(action)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes")
+def test_error_of_an_env_says_its_index_class_step_and_seed() -> None:
+    envs = _SyncVectorEnv([CountingEnv, RaisingEnv], autoreset_mode=AutoresetMode.SAME_STEP)
+    envs.reset(seed=[4, 5])
+    envs.step(np.zeros(2, np.int64))
+    with pytest.raises(ArithmeticError, match="it broke") as caught:
+        envs.step(np.zeros(2, np.int64))
+    assert caught.value.__notes__ == ["raised by env 1, RaisingEnv, in step 2 of its episode, last seed 5"]

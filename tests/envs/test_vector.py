@@ -297,3 +297,39 @@ def test_make_vector_env_refuses_a_callable_that_makes_no_native_vector_env() ->
 def test_make_vector_env_names_the_id_without_a_native_vector_env() -> None:
     with pytest.raises(ValueError, match=r"mode must be one of \('sync', 'async'\) for 'Acrobot-v1'"):
         make_vector_env("Acrobot-v1", mode="native")
+
+
+class CachingFactory:
+    """Makes one env and returns it at each call."""
+
+    def __init__(self) -> None:
+        self.env = gym.make("CartPole-v1")
+
+    def make(self) -> Any:
+        return self.env
+
+    def make_wrapped(self) -> Any:
+        return gym.wrappers.TimeLimit(self.env, 5)
+
+
+@pytest.mark.parametrize("name", ["make", "make_wrapped"])
+def test_factory_that_returns_the_same_env_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="must create a new env at each call, got the same CartPoleEnv for env 1"):
+        make_vector_env(getattr(CachingFactory(), name), 3)
+
+
+def test_env_of_an_open_vector_env_is_refused_and_of_a_closed_one_is_not() -> None:
+    factory = CachingFactory()
+    first = make_vector_env(factory.make, 1)
+    with pytest.raises(ValueError, match="got the same CartPoleEnv for two vector envs; training and evaluation need"):
+        make_vector_env(factory.make, 1)
+    first.close()
+    make_vector_env(factory.make, 1).close()
+
+
+def test_native_vector_env_that_is_returned_twice_is_refused() -> None:
+    envs = gym.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
+    first = make_vector_env(lambda: envs, 2, "native")
+    with pytest.raises(ValueError, match="for two vector envs"):
+        make_vector_env(lambda: envs, 2, "native")
+    first.close()

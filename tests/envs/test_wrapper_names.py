@@ -208,3 +208,55 @@ def test_state_of_a_wrapper_with_other_arguments_is_refused() -> None:
 
     with pytest.raises(NotPlainError, match=r"max_episode_steps: 5.* now with .*max_episode_steps: 6"):
         load_env_state(make(6), env_state(make(5)))
+
+
+class SamePicture(Picture):
+    """Returns the same array in every step, with the next picture in it."""
+
+    def __init__(self) -> None:
+        self.picture = np.zeros((8, 8, 3), np.uint8)
+
+    def _obs(self) -> Any:
+        self.picture[..., 0] = 10 * self.count
+        return self.picture
+
+
+def test_stacked_frames_of_an_env_that_returns_the_same_array_are_those_of_the_steps() -> None:
+    env = find_wrappers([{"frame_stack": {"stack_size": 3}}])[0](SamePicture())
+    assert env.reset()[0][:, 0, 0, 0].tolist() == [0, 0, 0]
+    stacks = [env.step(0)[0][:, 0, 0, 0].tolist() for _ in range(3)]
+    assert stacks == [[0, 0, 10], [0, 10, 20], [10, 20, 30]]
+    assert env.reset()[0][:, 0, 0, 0].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "option"),
+    [
+        (gym.wrappers.NormalizeObservation, "norm_obs"),
+        ("gymnasium.wrappers.NormalizeReward", "norm_reward"),
+        (lambda env: gym.wrappers.TimeLimit(gym.wrappers.NormalizeReward(env), 5), "norm_reward"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_wrapper_with_running_statistics_is_refused_with_the_option_to_use(
+    mode: Any, wrapper: Any, option: str
+) -> None:
+    with pytest.raises(ValueError, match=f"wrappers must not have Normalize.*use {option}=True of the datamodule"):
+        make_vector_env("CartPole-v1", 2, mode, wrappers=[wrapper])
+
+
+def test_vector_wrapper_with_running_statistics_is_refused() -> None:
+    with pytest.raises(ValueError, match="use norm_obs=True"):
+        make_vector_env("CartPole-v1", 2, "native", wrappers=[gym.wrappers.vector.NormalizeObservation])
+
+
+@pytest.mark.parametrize("wrapper", [gym.wrappers.ClipReward, "gymnasium.wrappers.ClipReward"])
+def test_wrapper_that_changes_the_returns_of_evaluations_is_warned_of(wrapper: Any) -> None:
+    given = {"class_path": wrapper, "init_args": {"max_reward": 1}} if isinstance(wrapper, str) else wrapper
+    with pytest.warns(UserWarning, match="wrappers: ClipReward changes the rewards that evaluations measure too"):
+        ReplayDataModule("CartPole-v1", wrappers=[given])
+
+
+def test_wrappers_of_training_alone_are_not_warned_of(recwarn: pytest.WarningsRecorder) -> None:
+    ReplayDataModule("CartPole-v1", wrappers=["clip_reward"], train_wrappers=[gym.wrappers.ClipReward])
+    assert [one for one in recwarn if "rewards that evaluations" in str(one.message)] == []

@@ -14,6 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from lightning_ding.envs import FaultBarrier
 from lightning_ding.modes import CollectMode
 from lightning_ding.worker import EpisodeSerialCollector, SampleSerialCollector
+from lightning_ding.worker.episodes import FaultCounter
 from tests.toys.envs import CountingEnv
 
 MODES = [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED]
@@ -178,6 +179,25 @@ def test_episode_collector_drops_the_episode_of_a_fault(mode: AutoresetMode) -> 
 
     assert places_of(episodes, 0) == [(e, s) for e in (1, 3, 5) for s in range(3)]
     assert places_of(episodes, 1) == [(e, s) for e in (0, 1, 2) for s in range(3)]
+
+
+@both
+def test_log_has_the_cause_of_each_dropped_episode_and_of_every_hundredth(
+    kind: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    collector = make(kind, envs([[(0, 2), (2, 1)], []], MODES[0]), env_fault="drop")
+    collector.collect(6)
+    lines = [one for one in caplog.messages if "reported a fault" in one]
+    assert lines == [
+        f"env 0 reported a fault, so its episode is dropped ({n} so far): ArithmeticError: it broke"
+        for n in range(1, len(lines) + 1)
+    ]
+    assert lines
+    faults = FaultCounter(1, "drop", "good step")
+    caplog.clear()
+    for _ in range(250):
+        faults.handle(np.ones(1, bool), lambda _: "why")
+    assert [int(one.split("(")[1].split()[0]) for one in caplog.messages] == [*range(1, 11), 100, 200]
 
 
 @both
