@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,6 +61,22 @@ def write_block(file: Path, tensors: Mapping[str, Any], metadata: Mapping[str, s
     """
     with replacing(file) as temporary:
         write_tensors(_own_memory(flatten(tensors)), temporary, metadata or {})
+
+
+def checksum_of(tensors: Mapping[str, Any]) -> int:
+    """Return the CRC-32 of a block's tensors: their names, dtypes, shapes and bytes, whatever their order.
+
+    Example:
+        >>> one, same, other = ({"x": np.array([0, last], np.uint8)} for last in (1, 1, 2))
+        >>> checksum_of(one) == checksum_of(same), checksum_of(one) == checksum_of(other)
+        (True, False)
+    """
+    checksum = 0
+    for name, tensor in sorted(flatten(tensors).items()):
+        checksum = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), checksum)
+        array: Any = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+        checksum = zlib.crc32(array, checksum)
+    return checksum
 
 
 @contextmanager

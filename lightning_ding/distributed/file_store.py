@@ -28,7 +28,10 @@ NAME = re.compile(r"[0-9a-f]{32}")
 PATH = re.compile(r"[./\\\0]")  # characters of paths, which handles do not have
 MARK = re.compile(r"mark-[0-9a-f]{32}")
 SUFFIX = ".safetensors"
-INCOMPLETE = 600.0  # seconds without a write after which an incomplete file is deleted
+OWNER = "run.txt"
+"""File in a folder of blocks outside of the run's folder, which contains the path of that folder."""
+STALE = 600.0
+"""Seconds without a write after which an incomplete file, or a round or priorities that were not read, are deleted."""
 
 
 class FileStore(Store):
@@ -62,10 +65,34 @@ class FileStore(Store):
         policies = None if system.path_policy is None else Path(system.path_policy)
         return cls(Path(system.path_data) if system.path_data else data, system.coordinator.max_block, policies)
 
+    def claim(self, run: Path) -> None:
+        """Note in the folders of the store that they belong to a run, unless they are in the folder of the run.
+
+        Args:
+            run: Folder of the run.
+
+        Raises:
+            ValueError: If they belong to another run, whose blocks this one would delete.
+        """
+        run = run.resolve()
+        for folder in {self.folder, self.policy_folder}:
+            if folder.is_relative_to(run):
+                continue
+            file = folder / OWNER
+            with suppress(FileExistsError), file.open("x") as new:
+                new.write(str(run))
+            if (owner := file.read_text()) != str(run):
+                raise ValueError(
+                    f"system.path_data and path_policy must be folders of this run alone, but {str(folder)!r} belongs "
+                    f"to the run in {owner!r}: choose another folder, or delete {file} if that run is never resumed"
+                )
+
     def clear(self) -> None:
-        """Delete all blocks."""
+        """Delete all blocks, and what :meth:`claim` has written."""
         for kind in KINDS:
             shutil.rmtree(self._home(kind) / kind, ignore_errors=True)
+        for folder in (self.folder, self.policy_folder):
+            (folder / OWNER).unlink(missing_ok=True)
 
     @override
     def put(self, kind: Kind, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -159,42 +186,51 @@ class FileStore(Store):
 
 
 class UnannouncedData:
-    """Deletes blocks of transitions that no message names, because their collector was killed before it sent one.
+    """Deletes blocks of transitions or weights that no message names, because their sender was killed before.
 
-    Incomplete files of processes that were killed while writing them are deleted, too. Ages of blocks are measured with
-    the clock of this process, not with the times of the files, and begin again when the coordinator is restarted or was
-    suspended. A collector that waits therefore has time to send its message again. May be used from several threads.
+    Incomplete files of processes that were killed while writing them are deleted, too, and rounds and priorities that
+    nobody has read. Ages of blocks are measured with the clock of this process, not with the times of the files, and
+    begin again when the coordinator is restarted or was suspended. A worker that waits therefore has time to send its
+    message again. May be used from several threads.
 
     Args:
         store: Store of the blocks.
         max_age: Seconds for which a block is kept after it was first seen or last named by a message, > 0.
         clock: Function that returns the time in seconds.
+        published: Function that returns the names of the weights that are published, which are kept.
     """
 
-    def __init__(self, store: FileStore, max_age: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: FileStore,
+        max_age: float,
+        clock: Callable[[], float] = time.monotonic,
+        published: Callable[[], set[str]] = set,
+    ) -> None:
         self._store = store
         self._max_age = max_age
         self._clock = clock
-        self._since: dict[str, float] = {}  # when each block was first seen or last named
-        self._held: Counter[str] = Counter()  # messages that are being answered, by the block that they name
+        self._published = published
+        self._since: dict[_Block, float] = {}  # when each block was first seen or last named
+        self._held: Counter[_Block] = Counter()  # messages that are being answered, by the block that they name
         self._swept_at = clock()
         self._lock = threading.Lock()
 
     @contextmanager
     def held(self, handle: Mapping[str, Any]) -> Iterator[None]:
         """Keep a block while a message that names it is answered; afterwards its age is 0."""
-        name = str(handle.get("name"))
+        block = (str(handle.get("kind")), str(handle.get("name")))
         with self._lock:
-            self._held[name] += 1
+            self._held[block] += 1
         try:
             yield
         finally:
             with self._lock:
-                self._held[name] -= 1
-                if not self._held[name]:
-                    del self._held[name]
-                if name in self._since:
-                    self._since[name] = self._clock()
+                self._held[block] -= 1
+                if not self._held[block]:
+                    del self._held[block]
+                if block in self._since:
+                    self._since[block] = self._clock()
 
     def sweep(self) -> int:
         """Delete the blocks that are too old, and return the number of deleted files.
@@ -204,20 +240,26 @@ class UnannouncedData:
         Raises:
             OSError: If the folder cannot be read or a file cannot be deleted.
         """
-        incomplete = self._store.sweep(INCOMPLETE, kinds=())
-        names, now = self._store.names("data"), self._clock()
+        stale = self._store.sweep(STALE)
+        kinds: tuple[Kind, ...] = ("data", "policy")
+        blocks = {(kind, name) for kind in kinds for name in self._store.names(kind)}
+        blocks -= {("policy", name) for name in self._published()}
+        now = self._clock()
         with self._lock:
             was_suspended = now - self._swept_at > self._max_age / 2  # so that no message could be received
-            self._since = {name: now if was_suspended else self._since.get(name, now) for name in names}
+            self._since = {block: now if was_suspended else self._since.get(block, now) for block in blocks}
             self._swept_at = now
-        return incomplete + sum(self._delete_if_old(name, now) for name in names)
+        return stale + sum(self._delete_if_old(block, now) for block in blocks)
 
-    def _delete_if_old(self, name: str, now: float) -> bool:
+    def _delete_if_old(self, block: _Block, now: float) -> bool:
         with self._lock:  # once for each block, so that a message waits for one deletion at most
-            is_old = name not in self._held and now - self._since[name] >= self._max_age
+            is_old = block not in self._held and now - self._since[block] >= self._max_age
             if is_old:
-                self._store.delete({"kind": "data", "name": name})
+                self._store.delete({"kind": block[0], "name": block[1]})
             return is_old
+
+
+_Block = tuple[str, str]  # kind and name of a block
 
 
 def is_marked(folder: Path, mark: str) -> bool:

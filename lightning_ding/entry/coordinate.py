@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.coordinator.coordinator import Coordinator, announce
+from lightning_ding.distributed.coordinator.coordinator import Coordinator, announce, check_unused_folder
 from lightning_ding.distributed.coordinator.folder_lock import FolderLock
 from lightning_ding.distributed.stop_signals import STOP_SIGNALS, collected
 from lightning_ding.distributed.transport import ADDRESS_FILE, get_transport
@@ -43,14 +43,15 @@ def coordinate(cfg: ParallelConfig, resume: bool = False) -> int:
         can be resumed.
 
     Raises:
-        CannotStartError: If the folder holds another run or is in use by another coordinator, or a token or a
-            package of the transport is missing.
+        CannotStartError: If the folder holds another run, no run that ``resume`` could continue, or is in use by
+            another coordinator, or a token or a package of the transport is missing.
     """
     torch.set_num_threads(1)  # each thread of the server would start others for its operations on small tensors
     folder = Path(cfg.main.exp_name)
     wanted = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     with ExitStack() as held:
         try:
+            check_unused_folder(folder, resume)
             held.enter_context(FolderLock(folder))
             # Another program may use the port of an earlier coordinator.
             (folder / ADDRESS_FILE).unlink(missing_ok=True)

@@ -177,6 +177,9 @@ def test_sweep_deletes_old_batches_and_half_written_files_and_keeps_the_rest(sto
 def test_data_that_no_message_names_are_deleted_after_their_time(store: FileStore) -> None:
     clock = Clock()
     unannounced = UnannouncedData(store, 100.0, clock)
+    for kind in ("batch", "priority"):  # whose readers were killed
+        os.utime(file_of(store, store.put(kind, {})), (time.time() - 601, time.time() - 601))
+    assert unannounced.sweep() == 2
     forgotten, named, other = store.put("data", {}), store.put("data", {}), store.put("batch", {})
     (store.folder / "data" / "notes.safetensors").touch()  # not a block
     assert unannounced.sweep() == 0

@@ -35,7 +35,7 @@ def check_stored_states(run: Path) -> None:
     assert checkpoint is not None
     network: Any = R2D2Policy.load_from_checkpoint(checkpoint).model
     buffer: Any = create_buffer({"type": "prioritised_sequence", "replay_buffer_size": 100_000})
-    (file,) = run.glob("coordinator/snapshots/*/*/buffer.safetensors")
+    file = max(run.glob("coordinator/snapshots/*/*/buffer.safetensors"))
     buffer.load_data(file)
     storage = buffer._storage
     rows = np.arange(storage.count)

@@ -141,6 +141,28 @@ def test_folder_without_a_run_cannot_be_resumed(file: Path, capsys: pytest.Captu
     assert "'new' contains no run to resume" in error_of("parallel", "--config", file, "--resume", capsys=capsys)
 
 
+def test_coordinator_that_finds_nothing_to_resume_ends_in_one_line_and_writes_nothing(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightning_ding.entry.coordinate.torch.set_num_threads", lambda number: None)
+    _with(file, "main: {exp_name: misspelt}")
+    line = error_of("coordinator", "--config", file, "--resume", capsys=capsys)
+    assert line == (
+        "error: main.exp_name='misspelt' contains no run to resume: start without --resume, or correct main.exp_name"
+    )
+    assert not Path("misspelt").exists()
+    entry = Path("misspelt/coordinator/journal/buffer/000000000001_a_0.json")
+    entry.parent.mkdir(parents=True)
+    entry.touch()
+    for options in ([], ["--resume"]):
+        for command in ("coordinator", "parallel"):
+            line = error_of(command, "--config", file, *options, capsys=capsys)
+            assert (
+                f"contains files of a run, such as {entry.relative_to('misspelt')}, but not coordinator/state" in line
+            )
+    assert [one for one in Path("misspelt").rglob("*") if one.is_file()] == [entry]
+
+
 def test_single_role_over_ray_is_refused(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _with(file, "system: {transport: ray}")
     assert "system.transport 'ray' has no single roles" in error_of("learner", "--config", file, capsys=capsys)

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_BEAT = 1 / 2  # share of a lease without an answer after which a worker sends a heartbeat
 NEXT_BEAT = 1 / 8  # share of a lease until a lost heartbeat is sent again, so that three may get lost
-LONGEST_REPORT = 2000  # last characters of a traceback that are reported
+LONGEST_REASON, LONGEST_STACK = 1000, 2000  # first characters of an error, and last ones of its traceback, in a report
 GOODBYE = 3.0  # seconds at most to disconnect
 
 
@@ -43,6 +43,21 @@ def end_process(silence: float) -> None:
     logger.critical("no progress for %.1f s: this process ends", silence)
     faulthandler.dump_traceback(all_threads=True)
     os._exit(STALLED)
+
+
+def report_of(error: BaseException) -> str:
+    """Return the report of an error: the error itself in the first line, which a log or a result shows, and its stack.
+
+    Example:
+        >>> report_of(ValueError("no such key: 'nope'"))
+        "ValueError: no such key: 'nope'"
+    """
+    what = traceback.format_exception_only(type(error), error)
+    reason = " ".join("".join(what).split())[:LONGEST_REASON]
+    stack = "".join(traceback.format_exception(type(error), error, error.__traceback__)[: -len(what)])
+    if len(stack) > LONGEST_STACK:
+        stack = "  ...\n" + stack[-LONGEST_STACK:].partition("\n")[2]  # whole lines
+    return f"{reason}\n{stack}".rstrip()
 
 
 class AssignedTask(NamedTuple):
@@ -230,9 +245,8 @@ class CommWorker:
             self.on_close = None
 
     def _report(self, error: Exception) -> None:
-        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         try:
-            self.call("fail", error=text[-LONGEST_REPORT:])
+            self.call("fail", error=report_of(error))
         except Refusal as refusal:  # for example because another worker has the task now
             logger.info("the coordinator refuses the report of the failure: %s", refusal)
 

@@ -24,8 +24,9 @@ from lightning_ding.distributed.commander.base import BaseParallelCommander, cre
 from lightning_ding.distributed.config import CoordinatorConfig, ParallelConfig
 from lightning_ding.distributed.coordinator.direct_calls import DirectCalls
 from lightning_ding.distributed.coordinator.endpoints import WorkerEndpoint
-from lightning_ding.distributed.coordinator.folder_lock import FolderLock
+from lightning_ding.distributed.coordinator.folder_lock import FolderLock, require_unused
 from lightning_ding.distributed.coordinator.intake import ReplaySettings
+from lightning_ding.distributed.coordinator.resume_config import check_folder_of_coordinator
 from lightning_ding.distributed.coordinator.run_state import RunState
 from lightning_ding.distributed.ding_config import read_run
 from lightning_ding.distributed.transport import ADDRESS_FILE, Message, Refusal, Server, Store, get_transport
@@ -52,13 +53,13 @@ class Coordinator(WorkerEndpoint, DirectCalls):
         cfg: Config of the run, also in DI-engine's format.
         store: Store for blocks of tensors that workers and this process exchange. If None, the transport of the run
             makes it, and from :meth:`start` on this coordinator listens for workers itself.
-        resume: Whether to resume the run in ``main.exp_name``, if there is one.
+        resume: Whether to resume the run in ``main.exp_name``.
         commander: Commander that decides on tasks; None means the one in the config.
         clock: Function that returns the time in seconds, for leases.
 
     Raises:
-        ValueError: If the config does not fit, the folder holds an unfinished run and ``resume`` is false, or, without
-            ``store``, another coordinator uses the folder.
+        ValueError: If the config does not fit, the folder holds files of another run and ``resume`` is false, or no
+            unfinished run and ``resume`` is true, or, without ``store``, another coordinator uses the folder.
     """
 
     def __init__(
@@ -74,10 +75,10 @@ class Coordinator(WorkerEndpoint, DirectCalls):
         self._lock = FolderLock(Path(self.config.main.exp_name))
         self._server: Server | None = None
         self._listens = store is None
-        store = self._prepare_to_listen() if store is None else store
-        settings = ReplaySettings.of(self.config)
-        made = commander if commander is not None else create_parallel_commander(self.config)
         try:
+            store = self._prepare_to_listen(resume) if store is None else store
+            settings = ReplaySettings.of(self.config)
+            made = commander if commander is not None else create_parallel_commander(self.config)
             super().__init__(RunState(settings, made, store, resume, clock))
         except Exception:
             self._lock.release()
@@ -177,12 +178,13 @@ class Coordinator(WorkerEndpoint, DirectCalls):
             self.save()
         self._lock.release()
 
-    def _prepare_to_listen(self) -> Store:
-        """Return the store of the transport, after checking its settings."""
+    def _prepare_to_listen(self, resume: bool) -> Store:
+        """Return the store of the transport, after checking its settings and the folder."""
         transport = get_transport(self.config.system.transport)
         allowed = f"given with the transport {self.config.system.transport!r}, which starts all processes itself"
         require(not transport.runs_alone, "store", allowed, None)
         transport.check(self.config)
+        check_unused_folder(Path(self.config.main.exp_name), resume)
         self._lock.acquire()
         transport.make_secret(self.config)
         return transport.make_store(self.config)
@@ -245,6 +247,21 @@ class Coordinator(WorkerEndpoint, DirectCalls):
             self.scheduler.end()
             self.run.changed()
         return {}
+
+
+def check_unused_folder(folder: Path, resume: bool) -> None:
+    """Check that a coordinator can start in a folder, before anything is written there.
+
+    Args:
+        folder: ``main.exp_name`` of the run.
+        resume: Whether a run is to be resumed.
+
+    Raises:
+        ValueError: If another coordinator uses the folder, it holds files of another run and ``resume`` is false, or no
+            unfinished run and ``resume`` is true.
+    """
+    require_unused(folder)
+    check_folder_of_coordinator(folder, resume)
 
 
 def announce(folder: Path, server: Server) -> None:

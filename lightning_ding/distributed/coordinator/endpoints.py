@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from lightning_ding import __version__
@@ -294,22 +295,35 @@ class LearnerEndpoint(Endpoint):
         info = read_info(message)
         train_iter, priorities = info["learner_step"], messages.handle(info, "priority_info", "priority")
         info.pop("priority_info", None)
-        with self.run.lock:
-            task = self._owned(message, "learner")
-            replay = self.run.replay(task.buffer_id)
-            if train_iter > self.run.results.train_iter:
-                self.scheduler.note_progress(task)
-            self._note_info(task, info)
+        try:
+            with self.run.lock:
+                task = self._owned(message, "learner")
+                replay = self.run.replay(task.buffer_id)
+                if train_iter > self.run.results.train_iter:
+                    self.scheduler.note_progress(task)
+                self._note_info(task, info)
+        except Refusal:
+            if priorities is not None:
+                self._delete_refused(priorities)
+            raise
         if priorities is not None:
             self._take_priorities(replay, priorities)
         return {"progress": _progress(replay)}
 
     def answer_learner_send_policy(self, message: Message) -> Message:
-        """Publish new weights; refuse weights that cannot be read."""
-        policy_id, policy_version = messages.text(message, "policy_id"), messages.whole(message, "policy_version")
+        """Publish new weights; refuse weights that cannot be read. Refused weights are deleted."""
         handle = messages.handle(message, "data_id", "policy")
         if handle is None:
             raise Refusal(400, "data_id must be the handle of the weights, got None")
+        with self.run.held(handle):
+            try:
+                return self._publish(message, handle)
+            except Refusal:
+                self._delete_refused(handle)
+                raise
+
+    def _publish(self, message: Message, handle: Any) -> Message:
+        policy_id, policy_version = messages.text(message, "policy_id"), messages.whole(message, "policy_version")
         with self.run.lock:
             task = self._owned(message, "learner")
             allowed = task.info["policy_id"]
@@ -371,6 +385,12 @@ class LearnerEndpoint(Endpoint):
             logger.info("these priorities have already been applied; the previous answer was lost: %s", refusal)
         finally:
             self.run.store.delete(handle)
+
+    def _delete_refused(self, handle: Any) -> None:
+        """Delete the block of a refused message, unless it holds weights that an earlier copy has published."""
+        with self.run.lock, suppress(Refusal):  # a malformed handle belongs to no block
+            if handle not in self.run.weights.handles():
+                self.run.store.delete(handle)
 
     def _note_info(self, task: Task, info: Mapping[str, Any]) -> None:
         self.run.results.note_learner(info)

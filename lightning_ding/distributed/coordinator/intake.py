@@ -5,7 +5,6 @@ A message has the same effect when it arrives and when it is read from the journ
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -18,7 +17,7 @@ import torch
 from lightning_ding import nested
 from lightning_ding.config import require, to_dict
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.coordinator.journal import STATE_FILE, Entry, renamed
+from lightning_ding.distributed.coordinator.journal import Entry, renamed
 from lightning_ding.distributed.coordinator.sample_ratio import SampleRatio
 from lightning_ding.distributed.coordinator.schema import check_rows, episode_of_attempt, renumber
 from lightning_ding.envs import make_vector_env
@@ -127,9 +126,13 @@ class Intake:
         """Write the buffer into a folder."""
         self.buffer.save_data(folder / BUFFER_FILE)
 
-    def load(self, folder: Path) -> None:
-        """Load a snapshot of the journal."""
-        state = json.loads((folder / STATE_FILE).read_text())
+    def load(self, folder: Path, state: Mapping[str, Any]) -> None:
+        """Load a snapshot.
+
+        Args:
+            folder: Folder of the snapshot, with the file of :meth:`save_buffer`.
+            state: What :meth:`state_dict` returned.
+        """
         earlier = dict.fromkeys(("newest_version", "data_version"), "data_policy_version")
         self.counts = Counts(**renamed(state["counts"], **earlier))
         self.ratio.load_state_dict(state["ratio"])

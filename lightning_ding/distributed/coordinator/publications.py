@@ -73,6 +73,10 @@ class PublishedWeights:
         known = self._published.get(policy_id, [])
         return bool(known) and known[-1].handle == handle
 
+    def handles(self) -> list[Any]:
+        """Return the handles of all weights that are kept."""
+        return [one.handle for known in self._published.values() for one in known]
+
     def newer(self, policy_id: str, serial: int) -> Message:
         """Return the newest weights of a policy; ``handle`` is None if their serial is ``serial`` or there are none."""
         known = self._published.get(policy_id)
@@ -104,12 +108,12 @@ class PublishedWeights:
         if self._file.exists():
             try:
                 content = json.loads(self._file.read_text())
-            except ValueError as error:  # after a power failure
+                snapshots, policies = set(content["snapshots"]), content["policies"].items()
+                published = {name: [_publication_of(one) for one in known] for name, known in policies}
+            except (ValueError, TypeError, KeyError, AttributeError) as error:  # after a power failure
                 logger.error("%s is truncated, and the weights in it are lost: %s", self._file, error)
                 return
-            self._snapshots = set(content["snapshots"])
-            for name, known in content["policies"].items():
-                self._published[name] = [Publication(**renamed(one, version="policy_version")) for one in known]
+            self._snapshots, self._published = snapshots, published
 
     def write(self, is_synced: bool = True) -> None:
         """Write the index unless it is on the disk, and only then delete the blocks that are not in it any more.
@@ -123,8 +127,12 @@ class PublishedWeights:
         text = json.dumps({"policies": policies, "snapshots": sorted(self._snapshots)})
         replace_text(self._file, text, is_synced)
         self._is_written = True
-        kept = [one.handle for known in self._published.values() for one in known]
+        kept = self.handles()
         while self._gone:
             one = self._gone.pop()
             if one.handle not in kept:
                 self._store.delete(one.handle)
+
+
+def _publication_of(saved: Any) -> Publication:
+    return Publication(**renamed(saved, version="policy_version"))

@@ -9,17 +9,19 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
 
-from lightning_ding.distributed.block_files import read_block
+from lightning_ding.distributed.block_files import checksum_of, read_block
 from lightning_ding.distributed.coordinator.intake import Counts, Intake, ReplaySettings, Sender
-from lightning_ding.distributed.coordinator.journal import Entry, Journal
-from lightning_ding.distributed.coordinator.sample_ratio import PollInterval
+from lightning_ding.distributed.coordinator.journal import Entry, Journal, Snapshots
+from lightning_ding.distributed.coordinator.sample_ratio import PollInterval, SampleRatio
 from lightning_ding.distributed.transport import Block, Refusal, Store
-from lightning_ding.worker import NotEnoughError
+from lightning_ding.worker import IBuffer, NotEnoughError
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +37,9 @@ class Replay:
         settings: Settings for filling and reading the buffer.
         folder: Folder of the coordinator's files.
         store: Store from which blocks are read.
+
+    Raises:
+        ValueError: If no snapshot can be used, and the journal does not begin at the first entry.
     """
 
     def __init__(
@@ -42,10 +47,10 @@ class Replay:
     ) -> None:
         self.buffer_id = buffer_id
         self.settings = settings
-        self.intake = Intake(cfg, settings)
-        self.buffer = self.intake.buffer
-        self.ratio = self.intake.ratio
-        self.journal = Journal(folder / "journal" / buffer_id, folder / "snapshots" / buffer_id)
+        self._make_intake = partial(Intake, cfg, settings)
+        self.intake = self._make_intake()
+        self.journal = Journal(folder / "journal" / buffer_id, folder / "damaged" / buffer_id)
+        self.snapshots = Snapshots(folder / "snapshots" / buffer_id)
         self._store = store
         self._lock = threading.Condition(threading.RLock())
         self._in_flight: dict[str, int] = {}  # transitions of the entry that is being written, by attempt
@@ -59,6 +64,16 @@ class Replay:
         self._number = self.counts.accepted  # of the newest entry, also of those that are being written
 
     # ------------------------------------------------------------------ collectors
+
+    @property
+    def buffer(self) -> IBuffer:
+        """The buffer."""
+        return self.intake.buffer
+
+    @property
+    def ratio(self) -> SampleRatio:
+        """The ratio of sampled to collected transitions."""
+        return self.intake.ratio
 
     @property
     def counts(self) -> Counts:
@@ -109,7 +124,10 @@ class Replay:
         try:
             if problem is not None:
                 raise problem
-            rows = None if data is None else self.intake.read(data.tensors, entry)
+            rows = None
+            if data is not None:
+                rows = self.intake.read(data.tensors, entry)
+                entry = replace(entry, data_checksum=checksum_of(data.tensors))
             self.journal.write(entry, lambda file: self._store.move(data_id, file, data))
             with self._lock:
                 self._apply_or_discard(entry, rows)
@@ -211,21 +229,27 @@ class Replay:
             OSError: If a file cannot be written.
         """
         with self._snapshot_lock:
-            saved_at = self._write_snapshot(over)
-            if saved_at is not None:
-                self.journal.publish_snapshot()  # messages are accepted while the disk takes its time
+            written = self._write_snapshot(over)
+            if written is not None:
+                saved_at, depth = written
+                self.snapshots.publish(saved_at[0])  # messages are accepted while the disk takes its time
+                self.journal.contained(depth)
                 self._saved_at = saved_at
 
     def delete_saved_entries(self) -> None:
-        """Delete the journal's entries that the newest snapshot contains.
+        """Delete the journal's entries that both snapshots contain.
 
         Raises:
             OSError: If a file cannot be deleted.
         """
-        self.journal.delete_until(self._saved_at[0])
+        self.journal.delete_until(self.snapshots.superfluous)
 
-    def _write_snapshot(self, over: set[str]) -> tuple[int, int] | None:
-        """Write a snapshot that no entry is missing in; return its counts, or None if nothing has changed."""
+    def _write_snapshot(self, over: set[str]) -> tuple[tuple[int, int], int] | None:
+        """Write a snapshot that no entry is missing in; return None if nothing has changed.
+
+        Returns:
+            The counts of the snapshot, and the number of entries that it contains and earlier ones do not.
+        """
         with self._lock:
             self._is_saving = True
             try:
@@ -234,8 +258,8 @@ class Replay:
                 if now == self._saved_at:
                     return None
                 self.counts.next_seq = {run: seq for run, seq in self.counts.next_seq.items() if run not in over}
-                self.journal.write_snapshot(self.intake.state_dict(), self.intake.save_buffer)
-                return now
+                self.snapshots.write(self.intake.state_dict(), self.intake.save_buffer)
+                return now, self.journal.depth
             finally:
                 self._is_saving = False
                 self._lock.notify_all()
@@ -245,18 +269,67 @@ class Replay:
         self.intake.close()
 
     def _restore(self) -> None:
-        folder = self.journal.newest_snapshot()
-        if folder is not None:
-            self.intake.load(folder)
-            self._saved_at = (self.counts.accepted, self.ratio.sampled)
+        self._load_snapshot()
         for entry in self.journal.after(self.counts.accepted):
+            self._warn_of_missing(entry)
             self.ratio.sampled = max(self.ratio.sampled, entry.sampled)
             try:
-                data = read_block(self.journal.data_file(entry), 2**62) if entry.has_data else None
-                self._apply_or_discard(entry, None if data is None else self.intake.read(data.tensors, entry))
-            except Refusal as refusal:  # it was not acknowledged, or truncated by a power failure
-                logger.error("skipping the journal entry %s: %s", entry.name, refusal)
-                self.journal.discard(entry)
+                self._apply_again(entry)
+            except Refusal as refusal:  # its data have changed, or it was not acknowledged
+                self.journal.reject(entry.name, refusal)
+
+    def _load_snapshot(self) -> None:
+        """Load the newest snapshot that can be used, if there is one, and log what is wrong with newer ones."""
+        found, used = self.snapshots.newest_first(), None
+        damages: list[str] = []
+        for folder in found:
+            try:
+                self.intake.load(folder, self.snapshots.read_state(folder))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                damages.append(f"the snapshot {folder.name} of {self.buffer_id} cannot be used: {error!s}")
+                self.intake.close()
+                self.intake = self._make_intake()
+                continue
+            used = folder
+            self.snapshots.use(folder, self.counts.accepted)
+            self._saved_at = (self.counts.accepted, self.ratio.sampled)
+            break
+        if damages:
+            self._report_damages(damages, used)
+
+    def _report_damages(self, damages: list[str], used: Path | None) -> None:
+        """Log the damages of snapshots in one line.
+
+        Raises:
+            ValueError: If no snapshot can be used, and entries that they contained are not in the journal any more.
+        """
+        told = "; ".join(damages)
+        if used is None and not self.journal.is_complete():
+            raise ValueError(f"the data of the run cannot be restored: {told}; there is no other snapshot")
+        instead = "the whole journal" if used is None else f"{used} and all entries of the journal after it"
+        logger.error("%s; using %s instead, so no data are lost", told, instead)
+
+    def _warn_of_missing(self, entry: Entry) -> None:
+        """Log an error if acknowledged messages that came before an entry are gone, and nothing was logged of them."""
+        missing = entry.seq - self.counts.next_seq.get(entry.run_id, 0)
+        missing -= sum(f"_{entry.run_id}_" in name for name in self.journal.set_aside)
+        if missing > 0:
+            told = "%d acknowledged messages of the attempt %s are missing in the journal before its entry %s"
+            logger.error(told, missing, entry.run_id, entry.name)
+
+    def _apply_again(self, entry: Entry) -> None:
+        """Apply an entry of the journal, as when it was accepted.
+
+        Raises:
+            Refusal: If its data have changed, or the buffer does not accept them.
+        """
+        rows = None
+        if entry.has_data:
+            data = read_block(self.journal.data_file(entry), 2**62)
+            if entry.data_checksum not in (None, checksum_of(data.tensors)):
+                raise Refusal(422, "its data have changed since they were written")
+            rows = self.intake.read(data.tensors, entry)
+        self._apply(entry, rows)
 
     # ------------------------------------------------------------------ helpers
 
@@ -280,9 +353,15 @@ class Replay:
 
     def _apply_or_discard(self, entry: Entry, rows: dict[str, Any] | None) -> None:
         try:
-            self.intake.apply(entry, rows)
-        except Exception as error:  # otherwise the next start would fail, too
+            self._apply(entry, rows)
+        except Refusal:  # otherwise the next start would meet it
             self.journal.discard(entry)
+            raise
+
+    def _apply(self, entry: Entry, rows: dict[str, Any] | None) -> None:
+        try:
+            self.intake.apply(entry, rows)
+        except Exception as error:
             raise Refusal(422, f"the buffer does not accept the data: {error!r}") from error
 
     def _sample(self, batch_size: int, num_batches: int, train_iter: int, options: Any) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning_ding.config import MARK, deep_merge, to_dict, without_defaults
+from lightning_ding.config import MARK, deep_merge, require, to_dict, without_defaults
 from lightning_ding.distributed.config import ParallelConfig, resolve_policy
 from lightning_ding.distributed.coordinator.tasks import Task
 from lightning_ding.policy import get_policy_cls
@@ -87,26 +87,80 @@ def _differences(path: str, was: Any, got: Any) -> Iterator[tuple[str, Any, Any]
         yield path, was, got
 
 
+COORDINATOR = "coordinator"
+"""Folder of the coordinator's files in the folder of a run."""
+STATE_FILE = "state.json"
+"""File with its tasks, in that folder; there is one as long as a run can be resumed."""
+PARTS_OF_STATE = {"scheduler", "results", "buffers", "fixed"}
+
+
 def holds_run(folder: Path) -> bool:
     """Return whether a folder holds a run that can be resumed."""
-    return (folder / "coordinator" / "state.json").exists()
+    return (folder / COORDINATOR / STATE_FILE).exists()
 
 
 def check_folder(folder: Path, resume: bool) -> None:
-    """Check that a run can be started or resumed in a folder, before anything in it is deleted.
+    """Check that a run can be started or resumed in a folder, before anything is written there.
 
     Args:
         folder: ``main.exp_name`` of the run.
         resume: Whether a run is to be resumed.
 
     Raises:
-        ValueError: If the folder holds a run and ``resume`` is false, or no unfinished run and ``resume`` is true.
+        ValueError: If the folder holds files of a run and ``resume`` is false, or no unfinished run and ``resume`` is
+            true.
     """
-    name = f"main.exp_name={str(folder)!r}"
+    if not resume and not holds_run(folder) and (folder / "learner").exists():
+        raise _is_over(folder)
+    check_folder_of_coordinator(folder, resume)
+
+
+def check_folder_of_coordinator(folder: Path, resume: bool) -> None:
+    """Check a folder as :func:`check_folder` does, but allow that a learner has written into it already.
+
+    Args:
+        folder: ``main.exp_name`` of the run.
+        resume: Whether a run is to be resumed.
+
+    Raises:
+        ValueError: If the folder holds files of another run and ``resume`` is false, or no unfinished run and
+            ``resume`` is true.
+    """
+    name, files = _name(folder), folder / COORDINATOR
     if holds_run(folder):
         if not resume:
             raise ValueError(f"{name} contains a run: --resume continues it, or choose another folder")
-    elif (folder / "result.json").exists() or (not resume and (folder / "learner").exists()):
-        raise ValueError(f"{name} contains a finished run: choose another folder")
-    elif resume:
+        return
+    if (folder / "result.json").exists():
+        raise _is_over(folder)
+    left = next((file for file in files.rglob("[!.]*") if file.is_file()), None)
+    if left is not None:
+        raise ValueError(
+            f"{name} contains files of a run, such as {left.relative_to(folder)}, but not {COORDINATOR}/{STATE_FILE}, "
+            "without which it cannot be resumed; nothing was changed: restore that file, or choose another folder"
+        )
+    if resume:
         raise ValueError(f"{name} contains no run to resume: start without --resume, or correct main.exp_name")
+
+
+def read_state(file: Path) -> dict[str, Any]:
+    """Return the state of a run.
+
+    Raises:
+        ValueError: If the file is damaged.
+    """
+    try:
+        state: dict[str, Any] = json.loads(file.read_text())
+        missing = sorted(PARTS_OF_STATE - state.keys())
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{file} is damaged, so the run cannot be resumed: {error}") from error
+    require(not missing, str(file), f"the state of a run, with {', '.join(sorted(PARTS_OF_STATE))}", sorted(state))
+    return state
+
+
+def _is_over(folder: Path) -> ValueError:
+    return ValueError(f"{_name(folder)} contains a finished run: choose another folder")
+
+
+def _name(folder: Path) -> str:
+    return f"main.exp_name={str(folder)!r}"

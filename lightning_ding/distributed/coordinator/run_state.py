@@ -20,10 +20,16 @@ from typing import Any
 from lightning_ding.checkpoints.files import replace_text
 from lightning_ding.distributed.commander.base import BaseParallelCommander
 from lightning_ding.distributed.coordinator.intake import ReplaySettings
-from lightning_ding.distributed.coordinator.journal import STATE_FILE
 from lightning_ding.distributed.coordinator.publications import PublishedWeights
 from lightning_ding.distributed.coordinator.replay import Replay
-from lightning_ding.distributed.coordinator.resume_config import check_fixed_part, fixed_part
+from lightning_ding.distributed.coordinator.resume_config import (
+    COORDINATOR,
+    STATE_FILE,
+    check_fixed_part,
+    check_folder_of_coordinator,
+    fixed_part,
+    read_state,
+)
 from lightning_ding.distributed.coordinator.scheduler import Scheduler
 from lightning_ding.distributed.file_store import FileStore, UnannouncedData
 from lightning_ding.distributed.transport import KINDS, ROLES, Refusal, Store
@@ -45,8 +51,8 @@ class RunState:
         clock: Function that returns the time in seconds, for leases.
 
     Raises:
-        ValueError: If the folder holds an unfinished run and ``resume`` is false, a finished run and ``resume`` is
-            true, or a run that cannot be resumed with this config.
+        ValueError: If the folder holds files of another run and ``resume`` is false, or ``resume`` is true and it
+            holds no unfinished run, or one that is damaged or cannot be resumed with this config.
     """
 
     def __init__(
@@ -59,21 +65,16 @@ class RunState:
     ) -> None:
         self.config = config = settings.config
         self.folder = Path(config.main.exp_name)
-        self.files = self.folder / "coordinator"
-        state_file = self.files / STATE_FILE
-        if state_file.exists() and not resume:
-            raise ValueError(
-                f"{str(self.folder)!r} contains an unfinished run: continue it with --resume (resume=True), "
-                "or choose another main.exp_name"
-            )
-        if resume and not state_file.exists() and (self.folder / "result.json").exists():
-            raise ValueError(f"the run in {str(self.folder)!r} is finished: choose another main.exp_name")
+        self.files = self.folder / COORDINATOR
+        check_folder_of_coordinator(self.folder, resume)
         self.settings = settings
         self.store = store
         self.scheduler = Scheduler(commander, config.system.coordinator, clock)
         self.weights = PublishedWeights(self.files / "policies.json", store)
         age = max(KEPT_SECONDS, KEPT_LEASES * config.system.coordinator.lease)
-        self._unannounced = UnannouncedData(store, age, clock) if isinstance(store, FileStore) else None
+        self._unannounced = (
+            UnannouncedData(store, age, clock, self._published_names) if isinstance(store, FileStore) else None
+        )
         self.results = Results()
         self.replays: dict[str, Replay] = {}
         self.lock = threading.Condition(threading.RLock())
@@ -84,11 +85,9 @@ class RunState:
         self._writing = threading.Lock()  # must not be acquired while holding ``lock``
         self._noted = self._written = self._owed = 0
         self._of_thread = _OfThread()
-        if not state_file.exists():
-            shutil.rmtree(self.files, ignore_errors=True)
         self.files.mkdir(parents=True, exist_ok=True)
-        if state_file.exists():
-            self.load_state_dict(json.loads(state_file.read_text()))
+        if resume:
+            self.load_state_dict(read_state(self.files / STATE_FILE))
             self.weights.load()
 
     # ------------------------------------------------------------------ buffers
@@ -216,14 +215,14 @@ class RunState:
         """Return a context in which a block that a message names is not taken for a forgotten one.
 
         Args:
-            handle: Handle of a block of transitions; None for none.
+            handle: Handle of a block of transitions or weights; None for none.
         """
         if self._unannounced is None or handle is None:
             return nullcontext()
         return self._unannounced.held(handle)
 
     def delete_unannounced(self) -> None:
-        """Delete data that a collector has written and never announced, because it was killed.
+        """Delete transitions and weights that a worker has written and never announced, because it was killed.
 
         Raises:
             OSError: If the folder of the data cannot be read, or a file cannot be deleted.
@@ -233,7 +232,11 @@ class RunState:
         except Refusal as refusal:  # the folder was replaced by a link, so that data are refused, too
             raise OSError(refusal.reason) from refusal
         if deleted:
-            logger.info("deleted %d files of transitions that no message has named", deleted)
+            logger.info("deleted %d files of data or weights that no message has named", deleted)
+
+    def _published_names(self) -> set[str]:
+        with self.lock:
+            return {handle["name"] for handle in self.weights.handles()}
 
     # ------------------------------------------------------------------ the end
 

@@ -206,7 +206,8 @@ class Scheduler:
         self._failures[role] += 1
         if self._failures[role] > self._config.max_failures:
             allowed = f"max_failures is {self._config.max_failures}"
-            self.give_up(f"{self._failures[role]} {role} tasks in a row failed ({allowed}), the last: {why}")
+            reason = why.partition("\n")[0]  # without the stack, which is in the log
+            self.give_up(f"{self._failures[role]} {role} tasks in a row failed ({allowed}), the last: {reason}")
 
     def _collecting(self) -> list[Task]:
         """Return the running collecting tasks that are not being closed, the newest last."""

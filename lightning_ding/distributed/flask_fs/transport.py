@@ -8,12 +8,9 @@ from pathlib import Path
 from typing_extensions import override
 
 from lightning_ding.distributed.config import ParallelConfig
-from lightning_ding.distributed.file_store import FileStore
+from lightning_ding.distributed.file_store import STALE, FileStore
 from lightning_ding.distributed.flask_fs.auth import VARIABLE, leads_to_one_machine, make_token, read_token
 from lightning_ding.distributed.transport import Channel, Handler, Server, Store, Transport
-
-STALE = 600.0
-"""Seconds after which half-written files and unread rounds of an earlier coordinator are deleted."""
 
 
 class FlaskTransport(Transport):
@@ -34,7 +31,13 @@ class FlaskTransport(Transport):
 
     @override
     def make_store(self, config: ParallelConfig) -> Store:
+        """Return the store of a run, without files that an earlier coordinator of this run has left.
+
+        Raises:
+            ValueError: If its folders belong to another run.
+        """
         store = FileStore.of(config)
+        store.claim(Path(config.main.exp_name))
         store.sweep(STALE)
         return store
 

@@ -104,6 +104,18 @@ class RayStore(Store):
             with self._lock:
                 self._deleted.append(name)
 
+    def delete_other_weights(self, handles: Iterable[Mapping[str, str]]) -> None:
+        """Delete the files of all weights but some, because an earlier process was killed before it published them.
+
+        Args:
+            handles: Handles of the weights to keep.
+        """
+        assert self._folder is not None
+        kept = {self._file(handle["name"]).name for handle in handles}
+        for file in (self._folder / "policy").glob("*"):
+            if file.name not in kept:
+                file.unlink(missing_ok=True)
+
     @override
     def move(self, handle: Any, file: Path, block: Block | None = None) -> None:
         kind, name = check_handle(handle)

@@ -127,12 +127,15 @@ class CoordinatorActor:
 
     def _start(self, cfg: ParallelConfig, resume: bool) -> None:
         from lightning_ding.distributed.coordinator.coordinator import Coordinator
+        from lightning_ding.distributed.coordinator.resume_config import holds_run
 
         self._lock = FolderLock(self._folder, PATIENCE)
         self._lock.acquire()
         restarted = import_ray().get_runtime_context().was_current_actor_reconstructed
         store = RayStore(self._folder / "data", cfg.system.coordinator.max_block)
-        self._coordinator = Coordinator(cfg, store, resume=bool(resume or restarted))
+        resumes = resume or (restarted and holds_run(self._folder))  # it may have died before it wrote its state
+        self._coordinator = Coordinator(cfg, store, resume=bool(resumes))
+        store.delete_other_weights(self._coordinator.run.weights.handles())
         self._coordinator.start()
         self._server = RayServer(self._coordinator.handle, store)
 

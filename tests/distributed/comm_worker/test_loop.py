@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from lightning_ding import __version__
-from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker
+from lightning_ding.distributed.comm_worker.loop import AssignedTask, CommWorker, report_of
 from lightning_ding.distributed.transport import SCHEMA, CoordinatorGoneError, LeaseLostError, Refusal
 from tests.distributed.comm_worker.fake_coordinator import FakeCoordinator
 from tests.processes import start
@@ -157,17 +158,43 @@ def test_what_a_task_raises_is_reported_with_its_end_and_the_next_task_is_done()
     coordinator = FakeCoordinator(TASKS)
     done: list[str] = []
 
+    def fail(depth: int) -> None:
+        if not depth:
+            raise ValueError("the reason is\n" + "x" * 5000)
+        fail_deeper(depth)  # two functions, because Python would leave out the lines of one that calls itself
+
+    def fail_deeper(depth: int) -> None:
+        fail(depth - 1)
+
     def work(task: AssignedTask) -> None:
         if task.task_id == "a":
-            raise ValueError("x" * 5000 + " is the reason")
+            fail(10)
         done.append(task.task_id)
 
     assert CommWorker(coordinator.channel(), "collector").run(work) == 0
     (report,) = coordinator.said("fail")
-    assert report["error"].rstrip().endswith("x is the reason")
-    assert len(report["error"]) == 2000
+    reason, gap, *stack = report["error"].splitlines()
+    assert reason == "ValueError: the reason is " + "x" * (1000 - 26)
+    assert gap == "  ..."
+    assert stack[-2].endswith("in fail")  # the innermost call
+    assert len("\n".join(stack)) <= 2000
     assert (report["task_id"], report["run_id"]) == ("a", 1)
     assert done == ["b"]
+
+
+def test_report_contains_the_causes_of_an_error() -> None:
+    def fail() -> None:
+        try:
+            os.environ["NOPE"]
+        except KeyError as error:
+            raise ValueError("no such key") from error
+
+    with pytest.raises(ValueError, match="no such key") as raised:
+        fail()
+    reason, *stack = report_of(raised.value).splitlines()
+    assert reason == "ValueError: no such key"
+    assert "KeyError: 'NOPE'" in stack
+    assert not [line for line in stack if line.startswith("ValueError")]
 
 
 def test_refused_failure_report_does_not_end_the_worker() -> None:
@@ -320,7 +347,7 @@ def test_roles_and_timeouts_out_of_range_are_refused() -> None:
 
 SCRIPT = """
 import sys, time
-from lightning_ding.distributed.comm_worker.loop import CommWorker
+from lightning_ding.distributed.comm_worker.loop import CommWorker, report_of
 from tests.distributed.comm_worker.fake_coordinator import FakeCoordinator
 
 coordinator = FakeCoordinator([{"task_id": "a"}])

@@ -46,6 +46,6 @@ def test_coordinator_that_listens_itself_has_the_folder_to_itself(
             Coordinator(settings, resume=resume)
     assert sorted(file.relative_to(tmp_path) for file in tmp_path.rglob("*")) == before
     first.close()
-    with pytest.raises(ValueError, match="contains an unfinished run"):
+    with pytest.raises(ValueError, match="contains a run: --resume continues it"):
         Coordinator(settings)
     Coordinator(settings, resume=True).close()  # the coordinator that failed has released the folder

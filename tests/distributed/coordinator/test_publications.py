@@ -14,6 +14,7 @@ from lightning_ding.distributed.coordinator import publications
 from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.distributed.stop_signals import StopSignal
+from lightning_ding.distributed.transport import LeaseLostError, Refusal
 from tests.distributed.coordinator.coordinating import Run, both, config
 from tests.entry.runs import wait_until
 from tests.processes import Forked, start
@@ -65,6 +66,59 @@ def test_weights_whose_index_could_not_be_written_are_written_and_deleted_with_t
     run.restart()
     answer = collector.call("get_policy", policy_id=said["policy_id"], serial=-1)
     assert run.store.get(answer["handle"]).tensors["weight"].tolist() == [4.0]
+
+
+def test_refused_weights_and_priorities_are_deleted_and_published_ones_stay(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "data")
+    run = Run(config(tmp_path / "run"), store)
+    learner, _ = both(run)
+    policy_id = learner.info()["policy_id"]
+    published = store.put("policy", {"weight": torch.tensor([1.0])})
+    said = {"policy_id": policy_id, "policy_version": 1, "data_id": published}
+    learner.call("learner_send_policy", **said)
+    for wrong in ({"policy_id": "another"}, {"policy_version": -1}):
+        refused = store.put("policy", {"weight": torch.tensor([2.0])})
+        with pytest.raises(Refusal):
+            learner.call("learner_send_policy", **(said | {"data_id": refused} | wrong))
+    learner.call("fail", error="the lease is lost")  # from now on 409
+
+    late = store.put("policy", {"weight": torch.tensor([3.0])})
+    priority = store.put("priority", {"priority": torch.tensor([3.0])})
+    for handle in (late, published):  # the second, because the answer to an earlier copy was lost
+        with pytest.raises(LeaseLostError):
+            learner.call("learner_send_policy", **(said | {"data_id": handle}))
+    with pytest.raises(LeaseLostError):
+        learner.call("learner_learn_task", info={"learner_step": 1, "priority_info": priority})
+
+    assert (store.names("policy"), store.names("priority")) == ([published["name"]], [])
+    run.restart()
+    assert run.store.get(run.coordinator.run.weights.newer(policy_id, -1)["handle"]).tensors["weight"].tolist() == [1.0]
+
+
+def test_weights_of_a_killed_learner_vanish_and_published_ones_stay(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "data")
+    run = Run(config(tmp_path / "run", lease=10.0), store)
+    learner, collector = both(run)
+    learner.publish(1)
+    published = set(store.names("policy"))
+    store.put("policy", {"weight": torch.tensor([2.0])})  # killed before it could send its message
+
+    def elapse(seconds: float) -> None:
+        for _ in range(int(seconds / 5)):
+            run.elapse(5)
+            run.coordinator.run.delete_unannounced()
+            for worker in (learner, collector):
+                worker.call("heartbeat")
+
+    run.coordinator.run.delete_unannounced()
+    elapse(75.0)
+    assert len(store.names("policy")) == 2
+    elapse(5.0)  # eight leases have passed
+    assert set(store.names("policy")) == published
+    elapse(200.0)
+    run.restart()
+    elapse(200.0)
+    assert set(store.names("policy")) == published
 
 
 @pytest.mark.slow

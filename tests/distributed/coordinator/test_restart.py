@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from lightning_ding import __version__
 from lightning_ding.distributed.coordinator import endpoints
+from lightning_ding.distributed.coordinator.coordinator import Coordinator
 from lightning_ding.distributed.coordinator.publications import PublishedWeights
 from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.distributed.in_process import MemoryStore
@@ -210,8 +211,51 @@ def test_run_cannot_be_resumed_with_a_config_that_changes_what_is_learned(
 def test_finished_run_is_not_resumed(run: Run) -> None:
     run.coordinator.handle("shutdown", {})
     run.coordinator.close()
-    with pytest.raises(ValueError, match="is finished"):
+    with pytest.raises(ValueError, match="contains a finished run: choose another folder"):
         run.restart()
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_data_without_the_state_of_their_run_are_never_deleted(run: Run, resume: bool) -> None:
+    _, collector = both(run)
+    collector.send(transitions())
+    run.coordinator.save()
+    collector.send(transitions(first=4))
+    folder = Path(run.cfg["main"]["exp_name"])
+    state = folder / "coordinator" / "state.json"
+    kept = state.read_text()
+    state.unlink()
+    before = contents(folder)
+    with pytest.raises(ValueError, match=r"files of a run, .* but not coordinator/state\.json, .* nothing was changed"):
+        Coordinator(run.cfg, run.store, resume=resume)
+    assert contents(folder) == before
+    state.write_text(kept)
+    run.restart()
+    assert run.rows()["reward"] == list(range(8))
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_resuming_a_folder_without_a_run_is_refused_and_writes_nothing(tmp_path: Path, listens: bool) -> None:
+    with pytest.raises(ValueError, match=r"'.*/misspelt' contains no run to resume"):
+        Coordinator(config(tmp_path / "misspelt"), None if listens else MemoryStore(), resume=True)
+    assert not (tmp_path / "misspelt").exists()
+
+
+def test_new_run_does_not_replace_the_result_of_another_one(run: Run) -> None:
+    run.coordinator.handle("shutdown", {})
+    run.coordinator.close()
+    with pytest.raises(ValueError, match="contains a finished run: choose another folder"):
+        Coordinator(run.cfg, run.store)
+
+
+@pytest.mark.parametrize("left", ["", "5", "{}", '{"scheduler": {}'])
+def test_damaged_state_ends_in_one_line_that_names_the_file(run: Run, left: str) -> None:
+    state = Path(run.cfg["main"]["exp_name"], "coordinator", "state.json")
+    state.write_text(left)
+    with pytest.raises(ValueError, match=f"^{state} (is damaged|must be the state of a run)") as raised:
+        run.restart()
+    assert "\n" not in str(raised.value)
+    assert state.read_text() == left
 
 
 @pytest.fixture
@@ -219,22 +263,37 @@ def run(tmp_path: Path) -> Run:
     return Run(config(tmp_path / "run"))
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
 def files(run: Run) -> list[Path]:
     return sorted(Path(run.cfg["main"]["exp_name"], "coordinator/journal").rglob("*.*"))
 
 
-def test_a_snapshot_takes_the_place_of_the_journal(run: Run) -> None:
+def snapshots(run: Run) -> list[Path]:
+    """Return the folders of the snapshots, the oldest first."""
+    return sorted(Path(run.cfg["main"]["exp_name"]).glob("coordinator/snapshots/*/0*"))
+
+
+def test_journal_keeps_the_entries_that_only_the_newest_snapshot_contains(run: Run) -> None:
     _, collector = both(run)
     for first in (0, 4, 8):
         collector.send(transitions(first=first))
     assert (len(files(run)), run.replay.stats()["journal_depth"]) == (6, 3)
     run.coordinator.save()
-    assert (len(files(run)), run.replay.stats()["journal_depth"]) == (0, 0)
+    assert (len(files(run)), run.replay.stats()["journal_depth"]) == (6, 0)
     collector.send(transitions(first=12))
-    assert len(files(run)) == 2
+    run.coordinator.save()
+    assert [file.name[:12] for file in files(run)] == ["000000000004"] * 2
+    collector.send(transitions(first=16))
+    assert len(files(run)) == 4
     run.restart()
-    assert run.rows()["reward"] == list(range(16))
+    assert run.rows()["reward"] == list(range(20))
     assert run.replay.stats()["journal_depth"] == 1
+    run.coordinator.save()
+    assert [file.name[:12] for file in files(run)] == ["000000000005"] * 2
+    assert len(snapshots(run)) == 2
 
 
 def test_a_snapshot_forgets_where_a_run_is_only_when_it_is_over(run: Run) -> None:
@@ -260,11 +319,11 @@ def test_a_snapshot_that_was_not_finished_is_passed_over(run: Run, monkeypatch: 
     monkeypatch.setattr(run.replay.buffer, "save_data", full)
     with pytest.raises(OSError, match="No space"):
         run.coordinator.save()
-    assert len(files(run)) == 2
+    assert len(files(run)) == 4
     run.restart()
     assert run.rows()["reward"] == list(range(8))
     run.coordinator.save()
-    assert files(run) == []
+    assert [file.name[:12] for file in files(run)] == ["000000000002"] * 2
 
 
 def test_an_entry_whose_data_never_arrived_does_not_count(run: Run) -> None:
@@ -370,7 +429,13 @@ def test_files_with_the_names_of_an_earlier_version_are_read(run: Run) -> None:
     before = (run.rows(), asdict(run.counts))
     folder = Path(run.cfg["main"]["exp_name"]) / "coordinator"
     for file in folder.rglob("*.json"):
-        text = file.read_text().replace('"data_policy_version"', '"newest_version"')
+        if file.name == "manifest.json":
+            file.unlink()
+            continue
+        content = json.loads(file.read_text())
+        for name in ("manifest", "crc32", "data_checksum"):  # which there were not
+            content.pop(name, None)
+        text = json.dumps(content).replace('"data_policy_version"', '"newest_version"')
         is_index = file.name == "policies.json"
         file.write_text(text.replace('"policy_version"', '"version"' if is_index else '"newest_version"'))
     run.restart()
@@ -396,7 +461,7 @@ def test_tasks_and_snapshots_are_on_the_disk_before_anybody_relies_on_them(
     run.coordinator.save()
     folder = Path(run.cfg["main"]["exp_name"], "coordinator")
     needed = [folder, folder / "state.json", *(folder / "snapshots").rglob("*")]
-    assert len(needed) == 6
+    assert len(needed) == 7
     assert [file for file in needed if file.stat().st_ino not in synced] == []
 
 

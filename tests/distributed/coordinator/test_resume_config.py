@@ -13,8 +13,13 @@ from lightning_ding.distributed.coordinator.resume_config import check_fixed_par
 from lightning_ding.registry import BUFFER_REGISTRY
 
 STATE, RESULT, LEARNER = "coordinator/state.json", "result.json", "learner/metrics.csv"
+JOURNAL = "coordinator/journal/buffer/000000000001_a_0.json"
 OVER = "a finished run: choose another folder"
 NONE = "no run to resume: start without --resume, or correct main.exp_name"
+LOST = (
+    f"files of a run, such as {JOURNAL}, but not coordinator/state.json, without which it cannot be resumed; "
+    "nothing was changed: restore that file, or choose another folder"
+)
 RUNS = "a run: --resume continues it, or choose another folder"
 
 
@@ -27,13 +32,17 @@ RUNS = "a run: --resume continues it, or choose another folder"
         ([STATE, RESULT, LEARNER], RUNS, None),  # it was given up
         ([RESULT], OVER, OVER),
         ([LEARNER], OVER, NONE),
+        ([JOURNAL], LOST, LOST),
+        ([JOURNAL, "coordinator/.state.json.tmp"], LOST, LOST),
+        (["coordinator/.state.json.tmp"], None, NONE),  # it was killed before it had done anything
+        ([JOURNAL, LEARNER], OVER, LOST),
     ],
 )
 def test_folder_takes_a_new_run_only_without_another_and_resuming_needs_one_that_is_not_over(
     tmp_path: Path, files: list[str], of_new: str | None, of_resumed: str | None
 ) -> None:
     for file in files:
-        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
 
     assert holds_run(tmp_path) == (STATE in files)

@@ -158,11 +158,12 @@ def test_too_many_failures_in_a_row_end_the_run_with_the_last_error(tmp_path: Pa
         collector.call("fail", error="bad env")
         collector.take()
     assert run.coordinator.failure is None
-    collector.call("fail", error="the env is gone")
+    collector.call("fail", error="OSError: the env is gone\n  File 'env.py', line 1, in step\n    ^^^^^^^^")
     assert run.coordinator.system_shutdown_flag
-    assert "the env is gone" in str(run.coordinator.failure)
+    reason = "3 collector tasks in a row failed (max_failures is 2), the last: OSError: the env is gone"
+    assert run.coordinator.failure == reason
     run.coordinator.close()
-    assert "the env is gone" in json.loads((tmp_path / "run/result.json").read_text())["error"]
+    assert json.loads((tmp_path / "run/result.json").read_text())["error"] == reason
     run.restart()  # once the env is mended
     assert not run.coordinator.system_shutdown_flag
     assert run.counts.env_step == 4

@@ -9,6 +9,7 @@ import pytest
 
 from lightning_ding.config import resolve
 from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.file_store import FileStore
 from lightning_ding.distributed.flask_fs.auth import callable_name, leads_to_one_machine
 from lightning_ding.distributed.flask_fs.channel import FlaskChannel
 from lightning_ding.distributed.flask_fs.transport import FlaskTransport
@@ -60,3 +61,21 @@ def test_worker_takes_the_address_from_arguments_config_or_file(
     channel = FlaskTransport().connect(cfg, *given)
     assert isinstance(channel, FlaskChannel)
     assert channel._find() == found
+
+
+def test_folder_of_blocks_belongs_to_one_run_until_it_is_over(tmp_path: Path) -> None:
+    def config_of(run: str, **system: str) -> ParallelConfig:
+        return resolve(ParallelConfig, {"main": {"exp_name": str(tmp_path / run)}, "system": system})
+
+    shared = {name: str(tmp_path / name) for name in ("path_data", "path_policy")}
+    transport, first = FlaskTransport(), config_of("first", **shared)
+    store = transport.make_store(first)
+    transport.make_store(first)  # the coordinator was restarted
+    for name, folder in shared.items():
+        with pytest.raises(ValueError, match=f"'{folder}' belongs to the run in '{tmp_path / 'first'}'"):
+            transport.make_store(config_of("second", **{name: folder}))
+    transport.make_store(config_of("second"))
+    assert not list((tmp_path / "second").rglob("*.txt"))  # its folder is its own
+    assert isinstance(store, FileStore)
+    store.clear()
+    transport.make_store(config_of("second", **shared))

@@ -1,0 +1,67 @@
+"""The actor of the coordinator when Ray restarts it, without a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lightning_ding.config import resolve
+from lightning_ding.distributed.config import ParallelConfig
+from lightning_ding.distributed.ray import workers
+from lightning_ding.distributed.ray.workers import CoordinatorActor
+from tests.distributed.coordinator.coordinating import config
+
+pytest.importorskip("ray")
+
+
+@pytest.fixture
+def cfg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ParallelConfig:
+    context = SimpleNamespace(was_current_actor_reconstructed=True)
+    monkeypatch.setattr(workers, "import_ray", lambda: SimpleNamespace(get_runtime_context=lambda: context))
+    monkeypatch.setattr("torch.set_num_threads", lambda number: None)
+    made = config(tmp_path)
+    made["system"]["transport"] = "ray"
+    return resolve(ParallelConfig, made)
+
+
+@contextmanager
+def restarted(cfg: ParallelConfig) -> Iterator[Any]:
+    """Return an actor that Ray has restarted."""
+    actor = CoordinatorActor(cfg)
+    yield actor
+    if actor.mistake() is None:
+        actor.close()
+
+
+def test_coordinator_that_died_before_it_wrote_its_state_begins_the_run(cfg: ParallelConfig) -> None:
+    with restarted(cfg) as actor:
+        assert actor.mistake() is None
+
+
+def test_restarted_coordinator_deletes_no_journal_without_a_state(cfg: ParallelConfig, tmp_path: Path) -> None:
+    entry = tmp_path / "coordinator" / "journal" / "buffer" / "000000000001_a_0.json"
+    entry.parent.mkdir(parents=True)
+    entry.touch()
+    with restarted(cfg) as actor:
+        assert "but not coordinator/state.json" in str(actor.mistake())
+    assert entry.exists()
+
+
+def test_restarted_coordinator_deletes_the_weights_that_were_never_published(
+    cfg: ParallelConfig, tmp_path: Path
+) -> None:
+    with restarted(cfg) as actor:
+        published = {"kind": "policy", "name": "a" * 32}
+        actor._coordinator.run.weights.publish("main", 1, published)
+    files = [tmp_path / "data" / "policy" / f"{name}.safetensors" for name in ("a" * 32, "b" * 32, f".{'c' * 32}")]
+    files[0].parent.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        file.touch()
+    with restarted(cfg) as actor:
+        assert actor.mistake() is None
+    assert [file.exists() for file in files] == [True, False, False]
