@@ -26,7 +26,8 @@ PEER = (("peer and its return", "---"), ("ratio of seconds", "--:"))
 LEARN = (
     ("experiment", "---"),
     ("env", "---"),
-    ("return", "--:"),
+    ("return at the end", "--:"),
+    ("best checkpoint", "--:"),
     ("required", "--:"),
     ("seeds that passed", "---"),
     ("env steps to it", "---"),
@@ -100,10 +101,10 @@ def learn_rows(algorithm: str, folder: Path, pairs: Pairs) -> dict[str, list[str
 
 
 def _learn_row(name: str, record: dict[str, Any], pairs: Pairs) -> list[str]:
-    _, _, shown, required, seeds, budget, steps, *_ = cells_of(curves.row(name, record, "ours"))
+    _, _, shown, best, required, seeds, budget, steps, *_ = cells_of(curves.row(name, record, "ours"))
     env = curves.short_name(record["env_id"])
     link = f"[{name}](../results/learning.md#{env.lower()})"
-    return [link, env, shown, required, seeds, f"{steps} of {budget}", *peer_cells(name, pairs)]
+    return [link, env, shown, best, required, seeds, f"{steps} of {budget}", *peer_cells(name, pairs)]
 
 
 def offline_rows(algorithm: str, file: Path, pairs: Pairs) -> dict[str, list[str]]:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.intervals import Array, interquartile_mean, interval, text
+from benchmarks.proofs import end_return
 
 LABELS = {
     "ours": "lightning_ding",
@@ -50,9 +51,9 @@ RETURNS = {
 }
 """Limits of the axis of returns, within what is possible in the env; others follow the curves."""
 HEAD = (
-    "| experiment | implementation | return | required | seeds that passed | env steps | env steps to the return "
-    "| seconds to the return | seconds |\n"
-    "|---|---|--:|--:|--:|--:|--:|--:|--:|"
+    "| experiment | implementation | return at the end | best checkpoint | required | seeds that passed | env steps "
+    "| env steps to the return | seconds to the return | seconds |\n"
+    "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|"
 )
 START = "---\nhide: [toc]\n---\n\n# Learning\n"
 COMMANDS = """`python -m benchmarks.learn --only EXPERIMENT --sides SIDE` makes a row; the side is `ours`, `peer` for
@@ -64,14 +65,16 @@ NOTES = """## How to read the tables
 
 * Experiment: an algorithm on an env, with the settings of `benchmarks/proofs.py`. Peers have the tuned settings that
   their project publishes.
-* Return: each run keeps its best policy. The return is the mean of 100 greedy episodes of that policy, or of 20 for
-  older runs, which have no `n_test` in the JSON file; none of them was used to choose it. Of all seeds, it is the
-  interquartile mean and its 95 % interval by the bootstrap. The JSON files in `docs/results/learn` have the return of
-  each seed.
-* Seeds that passed: seeds whose return is at least the required one. If the required return is "below" a number, seeds
-  whose return is less: these experiments leave out what the env needs, which is a memory, or hindsight
-  (`dqn_bitflip`), or a reward model (`dqn_mountaincar`). `a2c_defaults_*` and `impala_cartpole` must also have
-  `end_bar` of `benchmarks/proofs.py` at their last evaluation.
+* Return at the end: the result of a run. It is the mean return of the policy as it is in the last tenth of the env
+  steps: of all evaluations there, each of 20 greedy episodes (200 games). Of all seeds, it is the interquartile mean
+  and its 95 % interval by the bootstrap.
+* Best checkpoint: each run also keeps the policy of its best evaluation. The return is the mean of 100 other greedy
+  episodes of that policy, or of 20 for older runs, which have no `n_test` in the JSON file; none of them was used to
+  choose it.
+* The JSON files in `docs/results/learn` have the curve of each seed, and the return of its best checkpoint as `best`.
+* Seeds that passed: seeds whose return at the end is at least the required one. If the required return is "below" a
+  number, seeds whose return is less: these experiments leave out what the env needs, which is a memory, or hindsight
+  (`dqn_bitflip`), or a reward model (`dqn_mountaincar`).
 * Env steps and seconds to the return: median over the seeds, up to the first evaluation, of 20 greedy episodes (200
   in games), that has at least the required return. A dash: at least half of the seeds never had it.
 * Seconds: median of the whole run. The time of evaluations is not counted.
@@ -173,11 +176,9 @@ def time_to(bar: float, curve: Sequence[Sequence[float]]) -> tuple[float, float]
 
 
 def passed(record: dict[str, Any], side: str) -> int:
-    """Return the number of seeds that passed."""
+    """Return the number of seeds whose policy at the end has the required return."""
     bar, is_ceiling = record["bar"], record.get("is_ceiling", False)
-    end_bar = record.get("end_bar", -math.inf)
-    runs = record[side]["runs"]
-    return sum((run["final"] >= bar) != is_ceiling and run["curve"][-1][2] >= end_bar for run in runs)
+    return sum((end_return(run) >= bar) != is_ceiling for run in record[side]["runs"])
 
 
 def page(records: Mapping[str, Any]) -> str:
@@ -203,9 +204,9 @@ def summary(records: Mapping[str, Any]) -> str:
         number_of_runs += sum(every for _, every in seeds.values())
     count = sum("ours" in record for record in records.values())
     first = (
-        f"In {whole} of {count} experiments, every seed passed: its best policy has the required return. "
-        f"These are {number_of_runs} runs of this project. [Against peers](versus.md) compares them with those "
-        "of other libraries."
+        f"In {whole} of {count} experiments, every seed passed: its policy at the end has the required "
+        f"return. These are {number_of_runs} runs of this project. [Against peers](versus.md) compares them with "
+        "those of other libraries."
     )
     head = "| env | experiments | every seed passed | not every seed |\n|---|--:|--:|---|"
     return "\n".join([first, "", head, *rows])
@@ -217,8 +218,12 @@ def row(name: str, record: dict[str, Any], side: str) -> str:
     steps, seconds = (
         statistics.median(values) for values in zip(*(time_to(bar, r["curve"]) for r in runs), strict=True)
     )
-    cells = [name, LABELS[side], text([run["final"] for run in runs]), f"{'below ' if is_ceiling else ''}{bar:g}"]
-    cells += [f"{passed(record, side)} of {len(runs)}", f"{record['budget']:,}"]
+    cells = [name, LABELS[side], text([end_return(run) for run in runs]), text([run["best"] for run in runs])]
+    cells += [
+        f"{'below ' if is_ceiling else ''}{bar:g}",
+        f"{passed(record, side)} of {len(runs)}",
+        f"{record['budget']:,}",
+    ]
     cells += [f"{steps:,.0f}" if math.isfinite(steps) else "-", f"{seconds:,.1f}" if math.isfinite(seconds) else "-"]
     cells += [f"{statistics.median(run['seconds'] for run in runs):,.1f}"]
     return f"| {' | '.join(cells)} |"

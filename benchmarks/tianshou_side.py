@@ -197,8 +197,8 @@ class Curve:
         self.policy.load_state_dict(self.weights)
         n_test, seconds = self.plan.n_test, self.points[-1][1]
         test_envs = make_envs(self.env_id, n_test, start_seeds("test", self.seed))
-        final = greedy_return(self.policy, test_envs, n_test)
-        return {"seed": self.seed, "seconds": seconds, "final": final, "n_test": n_test, "curve": self.points}
+        best = greedy_return(self.policy, test_envs, n_test)
+        return {"seed": self.seed, "seconds": seconds, "best": best, "n_test": n_test, "curve": self.points}
 
 
 def greedy_return(policy: Any, envs: Any, n_episode: int) -> float:

@@ -17,21 +17,23 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import curves, intervals, offline
+from benchmarks.proofs import end_return
 
 HEAD = (
-    "| experiment | peer | length | return, lightning_ding | return, peer | intervals overlap "
-    "| seconds, lightning_ding | seconds, peer | ratio |"
+    "| experiment | peer | length | return at the end, lightning_ding | return at the end, peer | intervals overlap "
+    "| best checkpoint, lightning_ding | best checkpoint, peer | seconds, lightning_ding | seconds, peer | ratio |"
 )
 NOTES = (
-    "Return: interquartile mean over seeds, and its 95 % interval by the bootstrap, of the mean return of greedy "
-    "episodes; of the best policy, on episodes that were not used to choose it (100, or 20 where the JSON file has no "
-    "`n_test`), and of the final policy after offline learning. Intervals that do not overlap name the side with the "
-    "higher return; with one seed there is no interval. Length: env steps, or updates of offline learning; both "
-    "numbers where they differ. Seconds: median over the seeds, without evaluations; ratio: those of this project "
-    "divided by those of the peer, so below 1 this project is faster. Settings are those that each project publishes, "
-    "so a row compares settings as well as code: Tianshou's examples on CartPole stop at a return of 195 or less, and "
-    "are run here for as long as this project. Seconds are rough where a run shared its cores; the JSON files have "
-    "each run's command, commit, time and machine."
+    "Return at the end: interquartile mean over seeds, and its 95 % interval by the bootstrap, of the mean return of "
+    "greedy episodes of the policy as it is in the last tenth of the env steps; after offline learning, of the last "
+    "policy. Best checkpoint: the same of the policy of the best evaluation, on episodes that were not used to choose "
+    "it (100, or 20 where the JSON file has no `n_test`); offline learning chooses none. Intervals of the return at "
+    "the end that do not overlap name the side with the higher return; with one seed there is no interval. Length: env "
+    "steps, or updates of offline learning; both numbers where they differ. Seconds: median over the seeds, without "
+    "evaluations; ratio: those of this project divided by those of the peer, so below 1 this project is faster. "
+    "Settings are those that each project publishes, so a row compares settings as well as code: Tianshou's examples "
+    "on CartPole stop at a return of 195 or less, and are run here for as long as this project. Seconds are rough "
+    "where a run shared its cores; the JSON files have each run's command, commit, time and machine."
 )
 
 
@@ -41,16 +43,23 @@ class Side:
 
     label: str
     returns: tuple[float, ...]
-    """Result of each seed."""
+    """Result of each seed: its return at the end."""
     seconds: float
     """Median seconds of training."""
     length: int
     """Median env steps, or updates."""
+    best: tuple[float, ...] = ()
+    """Return of the best checkpoint of each seed; empty for offline learning."""
 
     @property
     def shown(self) -> str:
         """The interquartile mean of the returns and its interval."""
         return intervals.text(self.returns)
+
+    @property
+    def shown_best(self) -> str:
+        """The same for the best checkpoints; a dash if there are none."""
+        return intervals.text(self.best) if self.best else "-"
 
 
 def overlap(ours: Side, peer: Side) -> str:
@@ -74,9 +83,10 @@ def learning_pairs(folder: Path) -> Iterator[tuple[str, Side, Side]]:
 
 
 def _of_curves(side: str, runs: Sequence[Any]) -> Side:
-    returns = tuple(run["final"] for run in runs)
     length = statistics.median_low(run["curve"][-1][0] for run in runs)
-    return Side(curves.LABELS[side], returns, statistics.median(run["seconds"] for run in runs), length)
+    seconds = statistics.median(run["seconds"] for run in runs)
+    returns, best = tuple(map(end_return, runs)), tuple(run["best"] for run in runs)
+    return Side(curves.LABELS[side], returns, seconds, length, best)
 
 
 def offline_pairs(file: Path) -> Iterator[tuple[str, Side, Side]]:
@@ -99,6 +109,7 @@ def row(name: str, ours: Side, peer: Side) -> str:
     differ = abs(ours.length - peer.length) > 0.05 * ours.length
     length = f"{ours.length:,} and {peer.length:,}" if differ else f"{ours.length:,}"
     cells = [name, peer.label, length, ours.shown, peer.shown, overlap(ours, peer)]
+    cells += [ours.shown_best, peer.shown_best]
     cells += [f"{ours.seconds:,.1f}", f"{peer.seconds:,.1f}", f"{ours.seconds / peer.seconds:.2f}"]
     return f"| {' | '.join(cells)} |"
 
@@ -111,7 +122,7 @@ def page(pairs: Sequence[tuple[str, Side, Side]]) -> str:
         "`python -m benchmarks.versus` makes this page from the results of ",
     ]
     lines[-1] += "`benchmarks/learn.py` and `benchmarks/offline.py`."
-    lines += ["", HEAD, "|---|---|--:|--:|--:|---|--:|--:|--:|", *(row(*pair) for pair in pairs), "", NOTES]
+    lines += ["", HEAD, "|---|---|--:|--:|--:|---|--:|--:|--:|--:|--:|", *(row(*pair) for pair in pairs), "", NOTES]
     return "\n".join(lines) + "\n"
 
 

@@ -271,8 +271,8 @@ def run(
     model.learn(plan.budget, Curve())
     load_weights(model.policy, best["weights"])
     test_env = make_vec_env(env_id, plan.n_test, seed=start_seeds("test", seed))
-    final = score_on(test_env, best["normaliser"])
-    return {"seed": seed, "seconds": curve[-1][1], "final": final, "n_test": plan.n_test, "curve": curve}
+    score = score_on(test_env, best["normaliser"])
+    return {"seed": seed, "seconds": curve[-1][1], "best": score, "n_test": plan.n_test, "curve": curve}
 
 
 def _as_in_training(env: Any, normaliser: Any) -> Any:

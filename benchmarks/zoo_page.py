@@ -18,7 +18,7 @@ import yaml
 from benchmarks import learn, offline
 from benchmarks.curves import short_name
 from benchmarks.intervals import text
-from benchmarks.proofs import PROOFS, RECIPES
+from benchmarks.proofs import PROOFS, RECIPES, Run, end_return
 
 RESULTS = Path("docs/results")
 ALGORITHMS = RECIPES.parent / "docs" / "algorithms"
@@ -39,12 +39,13 @@ them is below the tables.
 ENVS = """
 ## Envs
 
-Each run chooses its best policy by its evaluations. The return is the mean of 100 other greedy episodes of that policy
-(20 in older runs); the table has the interquartile mean over seeds and its 95 % interval by the bootstrap, and the
-number of seeds that were measured. These runs do not end early at a `stop_value`.
+The return at the end is that of the policy as it is in the last tenth of the env steps: the mean of all evaluations
+there. Each run also keeps the policy of its best evaluation; the return of this best checkpoint is the mean of 100
+other greedy episodes (20 in older runs). The table has interquartile means over seeds with their 95 % intervals by the
+bootstrap, and the number of seeds that were measured. These runs do not end early at a `stop_value`.
 
-| entry | algorithm | env | return | seeds | env steps |
-|---|---|---|--:|--:|--:|
+| entry | algorithm | env | return at the end | best checkpoint | seeds | env steps |
+|---|---|---|--:|--:|--:|--:|
 """
 DATA_SETS = """
 ## Data sets
@@ -80,7 +81,9 @@ class Entry:
     length: int
     """Env steps of the run, or updates of a run on a data set."""
     returns: list[float]
-    """Return of each seed that was run with these settings."""
+    """Return at the end of each seed that was run with these settings."""
+    best: list[float]
+    """Return of the best checkpoint of each seed; empty on data sets, where none is chosen."""
     is_offline: bool
     data: str = ""
     """Option of the command that names the data set."""
@@ -89,8 +92,9 @@ class Entry:
         """Return the line of the table."""
         file = f"recipes/configs/{self.name}.yaml"
         cells = [f"[{self.name}](../{file})", f"[{self.algorithm}](algorithms/{self.algorithm}.md)"]
-        cells += [short_name(self.env_id), text(self.returns) if self.returns else "not yet", str(len(self.returns))]
-        cells += [f"{self.length:,}"]
+        cells += [short_name(self.env_id), text(self.returns) if self.returns else "not yet"]
+        cells += [] if self.is_offline else [text(self.best) if self.best else "not yet"]
+        cells += [str(len(self.returns)), f"{self.length:,}"]
         return f"| {' | '.join(cells)} |"
 
 
@@ -106,10 +110,12 @@ def entries(results: Path) -> Iterator[Entry]:
             continue
         run = yaml.safe_load(file.read_text())
         algorithm, is_offline = algorithm_of(file.stem), "max_train_iter" in run["data"]
-        found = offline_returns(algorithm, of_data_sets) if is_offline else returns(file.stem, results / "learn")
+        runs = [] if is_offline else runs_of(file.stem, results / "learn")
+        found = offline_returns(algorithm, of_data_sets) if is_offline else [end_return(run) for run in runs]
+        best = [run["best"] for run in runs]
         length = run["data"]["max_train_iter" if is_offline else "max_env_step"]
         option = data_option(file.stem, algorithm)
-        yield Entry(file.stem, algorithm, run["data"]["env_id"], length, found, is_offline, option)
+        yield Entry(file.stem, algorithm, run["data"]["env_id"], length, found, best, is_offline, option)
 
 
 def algorithm_of(name: str) -> str:
@@ -137,8 +143,8 @@ def data_option(name: str, algorithm: str) -> str:
     return "" if proof.demonstrations is None else f"--data.demonstrations {offline.file_of(proof.demonstrations)}"
 
 
-def returns(name: str, folder: Path) -> list[float]:
-    """Return the return of each seed that was run with the settings of today.
+def runs_of(name: str, folder: Path) -> list[Run]:
+    """Return the run of each seed that was made with the settings of today.
 
     Args:
         name: Name of the YAML file, without its ending.
@@ -147,7 +153,7 @@ def returns(name: str, folder: Path) -> list[float]:
     proof = PROOF_OF.get(name, name)
     record = learn.read(proof, folder)
     is_same = record.get("budget") == PROOFS[proof].budget
-    return [run["final"] for run in learn.kept_runs(record, proof, "ours")] if is_same else []
+    return learn.kept_runs(record, proof, "ours") if is_same else []
 
 
 def offline_returns(algorithm: str, record: dict[str, Any]) -> list[float]:

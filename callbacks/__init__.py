@@ -16,6 +16,7 @@ from lightning_ding.callbacks.run_evaluator import RunEvaluator
 from lightning_ding.callbacks.self_play import SelfPlay
 from lightning_ding.callbacks.stop import FinalEvaluation, Limits, StopAtEnvStep, StopAtReturn, StopAtTrainIter
 from lightning_ding.callbacks.stop_on_signal import StopOnSignal
+from lightning_ding.callbacks.torch_threads import TorchThreads
 from lightning_ding.callbacks.watchdog import Watchdog
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "StopAtReturn",
     "StopAtTrainIter",
     "StopOnSignal",
+    "TorchThreads",
     "Watchdog",
     "WeightPublisher",
     "default_callbacks",

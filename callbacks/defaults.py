@@ -16,6 +16,7 @@ from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
 from lightning_ding.callbacks.stop import FinalEvaluation, Limits
 from lightning_ding.callbacks.stop_on_signal import StopOnSignal
 from lightning_ding.callbacks.tensorboard_returns import TensorBoardReturns
+from lightning_ding.callbacks.torch_threads import TorchThreads
 from lightning_ding.callbacks.watchdog import Watchdog
 from lightning_ding.worker import with_priority
 
@@ -42,7 +43,7 @@ def default_callbacks(trainer: Trainer, limits: Limits) -> list[Callback]:
         present.remove(callback)
     has_tensorboard = any(isinstance(one, TensorBoardLogger) for one in trainer.loggers)
     view = [TensorBoardReturns()] if has_tensorboard else []
-    callbacks: list[Callback] = [MetricsLogger(), *view, LastLine(), *_progress_bar(present)]
+    callbacks: list[Callback] = [TorchThreads(), MetricsLogger(), *view, LastLine(), *_progress_bar(present)]
     add_checkpoint_callbacks(trainer)
     log_over_env_steps(trainer)
     last = [with_priority(FinalEvaluation(), LAST), with_priority(StopOnSignal(), LAST)]

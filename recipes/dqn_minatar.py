@@ -3,8 +3,8 @@
     python recipes/dqn_minatar.py            # seed 0
     python recipes/dqn_minatar.py --seed 1
 
-Trains for 300,000 env steps and evaluates the best checkpoint on 20 separate episodes. The network is that of Young and
-Tian 2019 (https://arxiv.org/abs/1903.03176); sticky actions are on, as they recommend.
+Trains for 300,000 env steps and evaluates the policy at the end on 20 separate episodes. The network is that of Young
+and Tian 2019 (https://arxiv.org/abs/1903.03176); sticky actions are on, as they recommend.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONFIG = {
 
 
 def main() -> None:
-    """Train, then evaluate the best checkpoint on 20 greedy episodes."""
+    """Train, then evaluate the policy at the end on 20 greedy episodes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="seed of the network, the envs and the replay buffer")
     parser.add_argument("--max-env-step", type=int, default=MAX_ENV_STEP, help="maximum number of env steps")
@@ -47,7 +47,7 @@ def main() -> None:
     trainer.fit(policy, datamodule)
 
     best = getattr(trainer.checkpoint_callback, "best_model_path", None)
-    (scores,) = trainer.test(policy, datamodule, ckpt_path=best, verbose=False)
+    (scores,) = trainer.test(policy, datamodule, verbose=False)
     print(f"mean return of 20 greedy episodes: {scores['test/return_mean']:.1f}")
     print(f"best checkpoint: {best}")
 

@@ -3,7 +3,7 @@
     python recipes/dqn_pong.py            # seed 0
     python recipes/dqn_pong.py --seed 1
 
-Trains for a million env steps, 4 million frames, and evaluates the best checkpoint on 20 complete games. The wrappers
+Trains for a million env steps, 4 million frames, and evaluates the policy at the end on 20 complete games. The wrappers
 are those of Mnih et al. 2015, without sticky actions; the other settings are those of RL Baselines3 Zoo for Atari,
 except for double Q-learning and shorter schedules: 10,000 random steps at the start, and exploration for 100,000 steps.
 """
@@ -34,7 +34,7 @@ CONFIG = {
 
 
 def main() -> None:
-    """Train, then evaluate the best checkpoint on 20 greedy episodes."""
+    """Train, then evaluate the policy at the end on 20 greedy episodes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="seed of the network, the envs and the replay buffer")
     parser.add_argument("--max-env-step", type=int, default=MAX_ENV_STEP, help="maximum number of env steps")
@@ -48,7 +48,7 @@ def main() -> None:
     trainer.fit(policy, datamodule)
 
     best = getattr(trainer.checkpoint_callback, "best_model_path", None)
-    (scores,) = trainer.test(policy, datamodule, ckpt_path=best, verbose=False)
+    (scores,) = trainer.test(policy, datamodule, verbose=False)
     print(f"mean return of 20 greedy episodes: {scores['test/return_mean']:.1f}")
     print(f"best checkpoint: {best}")
 

@@ -5,7 +5,7 @@
     python recipes/gail.py expert.npz
 
 The returns that are logged and evaluated are those of the env. Ends as soon as 20 greedy episodes reach 500 steps each,
-and evaluates the best checkpoint on 20 others.
+and evaluates the policy at the end on 20 others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CONFIG = {
 
 
 def main() -> None:
-    """Train, then evaluate the best checkpoint on 20 greedy episodes."""
+    """Train, then evaluate the policy at the end on 20 greedy episodes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", help="path of the expert's data set, or id of one of Minari's")
     parser.add_argument("--seed", type=int, default=0, help="seed of the networks and the envs")
@@ -46,7 +46,7 @@ def main() -> None:
     trainer.fit(policy, datamodule)
 
     best = getattr(trainer.checkpoint_callback, "best_model_path", None)
-    (scores,) = trainer.test(policy, datamodule, ckpt_path=best, verbose=False)
+    (scores,) = trainer.test(policy, datamodule, verbose=False)
     print(f"mean return of 20 greedy episodes: {scores['test/return_mean']:.1f}")
     print(f"best checkpoint: {best}")
 

@@ -4,7 +4,7 @@
     python recipes/her.py --seed 1
 
 A step is rewarded with 1 at the goal and with 0 elsewhere, and ends the episode there, so the mean return is the share
-of episodes that reach their goal. Ends as soon as all of 50 greedy episodes do, and evaluates the best checkpoint.
+of episodes that reach their goal. Ends as soon as all of 50 greedy episodes do, and evaluates the policy at the end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CONFIG = {
 
 
 def main() -> None:
-    """Train, then evaluate the best checkpoint on 50 greedy episodes."""
+    """Train, then evaluate the policy at the end on 50 greedy episodes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="seed of the network, the envs and the replay buffer")
     parser.add_argument("--max-env-step", type=int, default=MAX_ENV_STEP, help="maximum number of env steps")
@@ -50,7 +50,7 @@ def main() -> None:
     trainer.fit(policy, datamodule)
 
     best = getattr(trainer.checkpoint_callback, "best_model_path", None)
-    (scores,) = trainer.test(policy, datamodule, ckpt_path=best, verbose=False)
+    (scores,) = trainer.test(policy, datamodule, verbose=False)
     print(f"share of 50 greedy episodes that reach their goal: {scores['test/return_mean']:.2f}")
     print(f"best checkpoint: {best}")
 

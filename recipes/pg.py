@@ -3,7 +3,7 @@
     python recipes/pg.py            # seed 0
     python recipes/pg.py --seed 1
 
-Ends as soon as 20 greedy episodes reach 500 steps each, and evaluates the best checkpoint on 20 others.
+Ends as soon as 20 greedy episodes reach 500 steps each, and evaluates the policy at the end on 20 others.
 docs/results/learning.md has the returns of several seeds, and their curves.
 """
 
@@ -29,7 +29,7 @@ CONFIG = {
 
 
 def main() -> None:
-    """Train, then evaluate the best checkpoint on 20 greedy episodes."""
+    """Train, then evaluate the policy at the end on 20 greedy episodes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="seed of the network, the envs and the rollouts")
     parser.add_argument("--max-env-step", type=int, default=MAX_ENV_STEP, help="maximum number of env steps")
@@ -42,7 +42,7 @@ def main() -> None:
     trainer.fit(policy, datamodule)
 
     best = getattr(trainer.checkpoint_callback, "best_model_path", None)
-    (scores,) = trainer.test(policy, datamodule, ckpt_path=best, verbose=False)
+    (scores,) = trainer.test(policy, datamodule, verbose=False)
     print(f"mean return of 20 greedy episodes: {scores['test/return_mean']:.1f}")
     print(f"best checkpoint: {best}")
 

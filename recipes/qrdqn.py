@@ -3,7 +3,7 @@
     python recipes/qrdqn.py            # seed 0
     python recipes/qrdqn.py --seed 1
 
-Ends as soon as 20 greedy episodes reach 500 steps each, and evaluates the best checkpoint on 20 others.
+Ends as soon as 20 greedy episodes reach 500 steps each, and evaluates the policy at the end on 20 others.
 docs/results/learning.md has the returns of several seeds, and their curves.
 """
 
@@ -23,7 +23,7 @@ MAX_ENV_STEP = 50_000
 CONFIG = {
     "random_collect_size": 1000,
     "model": {"num_quantiles": 10, "encoder_hidden_size_list": [256, 256]},
-    "learn": {"update_per_collect": 128, "batch_size": 64, "learning_rate": 2.3e-3, "target_update_freq": 10},
+    "learn": {"update_per_collect": 128, "batch_size": 64, "learning_rate": 2.3e-3, "target_update_freq": 128},
     "collect": {"n_sample": 256},
     "other": {"eps": {"end": 0.04, "decay": 5000}},
     "eval": {"evaluator": {"eval_freq": 1000, "n_episode": 20, "stop_value": 500.0}},
@@ -31,7 +31,7 @@ CONFIG = {
 
 
 def main() -> None:
-    """Train, then evaluate the best checkpoint on 20 greedy episodes."""
+    """Train, then evaluate the policy at the end on 20 greedy episodes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="seed of the network, the envs and the replay buffer")
     parser.add_argument("--max-env-step", type=int, default=MAX_ENV_STEP, help="maximum number of env steps")
@@ -44,7 +44,7 @@ def main() -> None:
     trainer.fit(policy, datamodule)
 
     best = getattr(trainer.checkpoint_callback, "best_model_path", None)
-    (scores,) = trainer.test(policy, datamodule, ckpt_path=best, verbose=False)
+    (scores,) = trainer.test(policy, datamodule, verbose=False)
     print(f"mean return of 20 greedy episodes: {scores['test/return_mean']:.1f}")
     print(f"best checkpoint: {best}")
 

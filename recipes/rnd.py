@@ -4,7 +4,7 @@
     python recipes/rnd.py --seed 1
 
 Every step costs 1 and an episode ends after 200 steps, so a policy that never reaches the goal has a return of -200.
-Ends as soon as the mean return of 20 greedy episodes is -110, and evaluates the best checkpoint on 20 others.
+Ends as soon as the mean return of 20 greedy episodes is -110, and evaluates the policy at the end on 20 others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CONFIG = {
 
 
 def main() -> None:
-    """Train, then evaluate the best checkpoint on 20 greedy episodes."""
+    """Train, then evaluate the policy at the end on 20 greedy episodes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="seed of the networks, the envs and the replay buffer")
     parser.add_argument("--max-env-step", type=int, default=MAX_ENV_STEP, help="maximum number of env steps")
@@ -46,7 +46,7 @@ def main() -> None:
     trainer.fit(policy, datamodule)
 
     best = getattr(trainer.checkpoint_callback, "best_model_path", None)
-    (scores,) = trainer.test(policy, datamodule, ckpt_path=best, verbose=False)
+    (scores,) = trainer.test(policy, datamodule, verbose=False)
     print(f"mean return of 20 greedy episodes: {scores['test/return_mean']:.1f}")
     print(f"best checkpoint: {best}")
 

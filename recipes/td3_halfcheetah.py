@@ -3,7 +3,7 @@
     python recipes/td3_halfcheetah.py            # seed 0
     python recipes/td3_halfcheetah.py --seed 1
 
-Trains for 100,000 env steps and evaluates the best checkpoint on 20 separate episodes. The settings are those of RL
+Trains for 100,000 env steps and evaluates the policy at the end on 20 separate episodes. The settings are those of RL
 Baselines3 Zoo, except for two layers of 256 units, as in the code of the paper (https://github.com/sfujim/TD3); one
 update for each env step, in rounds of four.
 """
@@ -31,7 +31,7 @@ CONFIG = {
 
 
 def main() -> None:
-    """Train, then evaluate the best checkpoint on 20 greedy episodes."""
+    """Train, then evaluate the policy at the end on 20 greedy episodes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="seed of the network, the envs and the replay buffer")
     parser.add_argument("--max-env-step", type=int, default=MAX_ENV_STEP, help="maximum number of env steps")
@@ -44,7 +44,7 @@ def main() -> None:
     trainer.fit(policy, datamodule)
 
     best = getattr(trainer.checkpoint_callback, "best_model_path", None)
-    (scores,) = trainer.test(policy, datamodule, ckpt_path=best, verbose=False)
+    (scores,) = trainer.test(policy, datamodule, verbose=False)
     print(f"mean return of 20 greedy episodes: {scores['test/return_mean']:.1f}")
     print(f"best checkpoint: {best}")
 

@@ -24,7 +24,13 @@ from torch import Tensor
 from lightning_ding import rl
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.q_learning import QLearningConfig, QLearningModelConfig, QLearningPolicy
+from lightning_ding.policy.base.update.optimizers import OptimizerConfig
+from lightning_ding.policy.q_learning import (
+    QLearningConfig,
+    QLearningLearnConfig,
+    QLearningModelConfig,
+    QLearningPolicy,
+)
 from lightning_ding.registry import POLICY_REGISTRY
 
 
@@ -55,11 +61,29 @@ class C51ModelConfig(CategoricalModelConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class C51OptimizerConfig(OptimizerConfig):
+    """The class of the optimizer and its further arguments."""
+
+    eps: float = 0.01 / 32
+    """Added to the denominator of the step, > 0; not for sgd. The default is that of Bellemare et al. 2017."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class C51LearnConfig(QLearningLearnConfig):
+    """Options for updates."""
+
+    optimizer: C51OptimizerConfig = field(default_factory=C51OptimizerConfig)
+    """The class of the optimizer."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class C51Config(QLearningConfig):
     """Everything that can be set of C51."""
 
     model: C51ModelConfig = field(default_factory=C51ModelConfig)
     """The Q-network."""
+    learn: C51LearnConfig = field(default_factory=C51LearnConfig)
+    """Options for updates."""
 
 
 LARGEST_CLIPPED_SHARE = 0.25  # share of the targets' mass outside the support, averaged between two logs

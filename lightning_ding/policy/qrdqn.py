@@ -22,6 +22,7 @@ from torch import Tensor
 from lightning_ding import rl
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
+from lightning_ding.policy.base.update.optimizers import OptimizerConfig
 from lightning_ding.policy.q_learning import (
     QLearningConfig,
     QLearningLearnConfig,
@@ -47,9 +48,20 @@ class QRDQNModelConfig(QLearningModelConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class QRDQNOptimizerConfig(OptimizerConfig):
+    """The class of the optimizers and their further arguments."""
+
+    eps: float = 0.01 / 32
+    """Added to the denominator of the step, > 0; not for sgd. The default is that of Dabney et al. 2018, and of IQN and
+    FQF."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class QRDQNLearnConfig(QLearningLearnConfig):
     """Options for updates."""
 
+    optimizer: QRDQNOptimizerConfig = field(default_factory=QRDQNOptimizerConfig)
+    """The class of the optimizers."""
     kappa: float = 1.0
     """Error up to which the quantile Huber loss is quadratic, > 0."""
 

@@ -20,7 +20,13 @@ from torch import Tensor, nn
 
 from lightning_ding.config import require
 from lightning_ding.policy.base.config import PolicyConfig
-from lightning_ding.policy.c51 import C51Config, C51Policy, CategoricalModelConfig
+from lightning_ding.policy.c51 import (
+    C51Config,
+    C51LearnConfig,
+    C51OptimizerConfig,
+    C51Policy,
+    CategoricalModelConfig,
+)
 from lightning_ding.policy.q_learning import QLearningOtherConfig
 from lightning_ding.registry import POLICY_REGISTRY
 from lightning_ding.schedules import EpsConfig
@@ -37,6 +43,22 @@ class RainbowModelConfig(CategoricalModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.noise_std > 0, "model.noise_std", "> 0", self.noise_std)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RainbowOptimizerConfig(C51OptimizerConfig):
+    """The class of the optimizer and its further arguments."""
+
+    eps: float = 1.5e-4
+    """Added to the denominator of the step, > 0; not for sgd. The default is that of Hessel et al. 2018, table 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RainbowLearnConfig(C51LearnConfig):
+    """Options for updates."""
+
+    optimizer: RainbowOptimizerConfig = field(default_factory=RainbowOptimizerConfig)
+    """The class of the optimizer."""
 
 
 def _rainbow_other() -> QLearningOtherConfig:
@@ -56,6 +78,8 @@ class RainbowConfig(C51Config):
     """Weigh errors by the buffer's importance-sampling weights; needs priority."""
     model: RainbowModelConfig = field(default_factory=RainbowModelConfig)  # type: ignore[assignment]
     """The Q-network."""
+    learn: RainbowLearnConfig = field(default_factory=RainbowLearnConfig)
+    """Options for updates."""
     other: QLearningOtherConfig = field(default_factory=_rainbow_other)
     """Exploration in addition to the noise, and prioritised replay."""
 

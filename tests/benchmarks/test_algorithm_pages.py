@@ -21,8 +21,8 @@ NAMES = [page.stem for page in sorted(ALGORITHMS.glob("*.md"))]
 def runs(*made: tuple[float, float, int]) -> dict[str, Any]:
     """Return the runs of a side, each with a return, seconds, and the env step of the evaluation that has it."""
     found = [
-        {"seed": seed, "seconds": seconds, "final": final, "curve": [(10, 1.0, -9e9), (step, seconds, final)]}
-        for seed, (final, seconds, step) in enumerate(made)
+        {"seed": seed, "seconds": seconds, "best": 500.0, "curve": [(10, 1.0, -9e9), (step, seconds, end)]}
+        for seed, (end, seconds, step) in enumerate(made)
     ]
     return {"runs": found}
 
@@ -65,7 +65,8 @@ def test_row_has_the_return_its_interval_the_env_steps_and_the_peer(tmp_path: Pa
     write(tmp_path, "dqn_cartpole", ours=ours, peer=runs((500.0, 40.0, 1_000)))
     text = measured("dqn", tmp_path, pairs_of(tmp_path))
     assert rows_of(text) == [
-        "| [dqn_cartpole](../results/learning.md#cartpole-v1) | CartPole-v1 | 480.0 [470.0, 490.0] | 475 | 2 of 3 "
+        "| [dqn_cartpole](../results/learning.md#cartpole-v1) | CartPole-v1 | 480.0 [470.0, 490.0] "
+        "| 500.0 [500.0, 500.0] | 475 | 2 of 3 "
         "| 2,000 of 50,000 | Stable-Baselines3, zoo: 500.0 | 0.50 |"
     ]
     assert "[Against peers](../results/versus.md)" in text
@@ -76,7 +77,8 @@ def test_row_of_a_ceiling_says_below_and_tables_without_a_peer_have_no_columns_f
     write(tmp_path, "dqn_bitflip", ours=runs((0.0, 5.0, 100), (0.0, 5.0, 100), (0.5, 5.0, 100)))
     text = measured("her", tmp_path, pairs_of(tmp_path))
     assert rows_of(text) == [
-        "| [dqn_bitflip](../results/learning.md#bitflipenv) | BitFlipEnv | 0.17 [0.00, 0.50] | below 0.1 | 2 of 3 "
+        "| [dqn_bitflip](../results/learning.md#bitflipenv) | BitFlipEnv | 0.17 [0.00, 0.50] "
+        "| 500.0 [500.0, 500.0] | below 0.1 | 2 of 3 "
         "| - of 100,000 |"
     ]
     assert "peer" not in text
@@ -144,5 +146,5 @@ def test_command_writes_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sys, "argv", arguments)
     algorithm_pages.main()
     (row,) = rows_of(page.read_text())
-    assert row.endswith("| CartPole-v1 | 460.0 | 450 | 1 of 1 | 1,000 of 50,000 |")
+    assert row.endswith("| CartPole-v1 | 460.0 | 500.0 | 450 | 1 of 1 | 1,000 of 50,000 |")
     assert page.read_text().endswith(f"{END}\nA remark.\n")

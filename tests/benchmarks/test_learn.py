@@ -41,12 +41,16 @@ def test_proof_of_a_tiny_budget_is_recorded_drawn_and_listed(tmp_path: Path, mon
         assert all(f">{words}</text>" in drawn for words in ("dqn_cartpole", axis, "lightning_ding"))
     page = (tmp_path / "learning.md").read_text()
     assert re.search(
-        r"^\| dqn_cartpole \| lightning_ding \| [\d.]+ \| 475 \| 0 of 1 \| 640 \| - \| - \|", page, re.MULTILINE
+        r"^\| dqn_cartpole \| lightning_ding \| [\d.]+ \| [\d.]+ \| 475 \| 0 of 1 \| 640 \| - \| - \|",
+        page,
+        re.MULTILINE,
     )
     assert "\nIn 0 of 1 experiments, every seed passed" in page
 
 
-def test_best_policy_is_tested_on_a_hundred_episodes_and_evaluated_on_twenty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_best_checkpoint_is_tested_on_a_hundred_episodes_and_evaluated_on_twenty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found: list[int] = []
     evaluate = InteractionSerialEvaluator.run
 
@@ -79,18 +83,18 @@ def test_evaluations_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_implementations_and_seeds_that_are_not_run_again_keep_their_results(tmp_path: Path) -> None:
-    run: proofs.Run = {"seed": 0, "seconds": 1.0, "final": 9.0, "curve": [(10, 1.0, 9.0)]}
+    run: proofs.Run = {"seed": 0, "seconds": 1.0, "best": 9.0, "curve": [(10, 1.0, 9.0)]}
     learn.save("dqn_cartpole", 10, "peer", run, tmp_path)
-    learn.save("dqn_cartpole", 10, "ours", {**run, "seed": 1, "final": 8.5}, tmp_path)
-    learn.save("dqn_cartpole", 10, "ours", {**run, "final": 8.0}, tmp_path)
+    learn.save("dqn_cartpole", 10, "ours", {**run, "seed": 1, "best": 8.5}, tmp_path)
+    learn.save("dqn_cartpole", 10, "ours", {**run, "best": 8.0}, tmp_path)
     record = json.loads((tmp_path / "dqn_cartpole.json").read_text())
-    assert [one["final"] for one in record["peer"]["runs"]] == [9.0]
-    assert [one["final"] for one in record["ours"]["runs"]] == [8.0, 8.5]
+    assert [one["best"] for one in record["peer"]["runs"]] == [9.0]
+    assert [one["best"] for one in record["ours"]["runs"]] == [8.0, 8.5]
     assert record["ours"]["config"]["nstep"] == 3  # the recipe's
 
 
 def test_runs_with_other_settings_leave_the_file(tmp_path: Path) -> None:
-    run: proofs.Run = {"seed": 0, "seconds": 1.0, "final": 9.0, "curve": [(10, 1.0, 9.0)]}
+    run: proofs.Run = {"seed": 0, "seconds": 1.0, "best": 9.0, "curve": [(10, 1.0, 9.0)]}
     learn.save("dqn_cartpole", 10, "ours", run, tmp_path)
     record = learn.read("dqn_cartpole", tmp_path)
     record["ours"]["config"]["nstep"] = 7  # what the recipe had before
@@ -104,7 +108,7 @@ def test_runs_that_are_kept_are_not_run_again(tmp_path: Path, monkeypatch: pytes
         return learn.missing("dqn_cartpole", ["ours"], [0, 1], keep, tmp_path)
 
     monkeypatch.setattr(learn, "commit", lambda: "aaaaaaa")
-    run: proofs.Run = {"seed": 0, "seconds": 1.0, "final": 9.0, "n_test": 100, "curve": [(10, 1.0, 9.0)]}
+    run: proofs.Run = {"seed": 0, "seconds": 1.0, "best": 9.0, "n_test": 100, "curve": [(10, 1.0, 9.0)]}
     learn.save("dqn_cartpole", 10, "ours", run, tmp_path)
     assert [missing(keep) for keep in learn.KEEP] == [[(0, "ours"), (1, "ours")], [(1, "ours")], [(1, "ours")]]
     monkeypatch.setattr(learn, "commit", lambda: "bbbbbbb")
@@ -116,7 +120,7 @@ def test_runs_that_are_kept_are_not_run_again(tmp_path: Path, monkeypatch: pytes
 
 
 def test_runs_with_another_number_of_test_episodes_are_repeated_and_kept_until_then(tmp_path: Path) -> None:
-    run: proofs.Run = {"seed": 0, "seconds": 1.0, "final": 9.0, "curve": [(10, 1.0, 9.0)]}  # tested on 20
+    run: proofs.Run = {"seed": 0, "seconds": 1.0, "best": 9.0, "curve": [(10, 1.0, 9.0)]}  # tested on 20
     learn.save("dqn_cartpole", 10, "ours", run, tmp_path)
     assert learn.missing("dqn_cartpole", ["ours"], [0], "config", tmp_path) == [(0, "ours")]
     learn.save("dqn_cartpole", 10, "ours", {**run, "seed": 1, "n_test": 100}, tmp_path)
@@ -129,7 +133,7 @@ def test_runs_with_another_number_of_test_episodes_are_repeated_and_kept_until_t
 def test_run_that_fails_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run: proofs.Run = {"seed": 0, "seconds": 1.0, "final": 9.0, "curve": [(10, 1.0, 9.0)]}
+    run: proofs.Run = {"seed": 0, "seconds": 1.0, "best": 9.0, "curve": [(10, 1.0, 9.0)]}
 
     def start(command: list[str], **_: Any) -> SimpleNamespace:
         is_bad = "dqn_cartpole" in command and command[command.index("--seeds") + 1] == "0"
@@ -176,7 +180,7 @@ def test_runs_of_acrobot_have_the_settings_of_its_recipe() -> None:
 def test_another_number_of_env_steps_needs_another_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run: proofs.Run = {"seed": 0, "seconds": 1.0, "final": 9.0, "curve": [(10, 1.0, 9.0)]}
+    run: proofs.Run = {"seed": 0, "seconds": 1.0, "best": 9.0, "curve": [(10, 1.0, 9.0)]}
     learn.save("dqn_cartpole", 10, "ours", run, tmp_path)
     monkeypatch.setattr(sys, "argv", ["learn", "--only", "dqn_cartpole", "--budget", "20", "--out", str(tmp_path)])
     with pytest.raises(SystemExit):
@@ -212,7 +216,7 @@ def test_peer_evaluates_at_regular_steps_and_at_the_end() -> None:
     run = zoo.train("dqn", "CartPole-v1", Plan(250, 100, n_episode=2, n_test=3), seed=0)
     assert [step for step, _, _ in run["curve"]][:2] == [100, 200]
     assert run["seconds"] == run["curve"][-1][1]
-    assert 1 <= run["final"] <= 500
+    assert 1 <= run["best"] <= 500
 
 
 def test_band_is_the_interquartile_mean_and_its_interval_over_seeds() -> None:
@@ -239,13 +243,13 @@ def test_axis_of_returns_is_extended_to_the_lowest_return_that_is_drawn() -> Non
 
 
 def test_summary_names_the_experiments_in_which_a_seed_did_not_pass() -> None:
-    def record(env_id: str, *finals: float) -> dict[str, Any]:
-        runs = [{"seed": seed, "final": final, "curve": [(10, 1.0, final)]} for seed, final in enumerate(finals)]
+    def record(env_id: str, *ends: float) -> dict[str, Any]:
+        runs = [{"seed": seed, "best": 500.0, "curve": [(10, 1.0, end)]} for seed, end in enumerate(ends)]
         return {"env_id": env_id, "bar": 475, "ours": {"runs": runs}}
 
     text = curves.summary({"a": record("CartPole-v1", 500, 475), "b": record("CartPole-v1", 500, 474)})
     assert text.startswith(
-        "In 1 of 2 experiments, every seed passed: its best policy has the required return. These are 4 runs"
+        "In 1 of 2 experiments, every seed passed: its policy at the end has the required return. These are 4 runs"
     )
     assert "| [CartPole-v1](#cartpole-v1) | 2 | 1 | b (1 of 2) |" in text
 
@@ -265,27 +269,36 @@ def test_time_to_the_bar_is_that_of_the_first_evaluation_there() -> None:
 
 def test_row_counts_the_seeds_at_the_bar_and_leaves_out_times_that_most_did_not_reach() -> None:
     runs = [
-        {"seed": 0, "seconds": 3.0, "final": 475.0, "curve": [(10, 3.0, 480.0)]},
-        {"seed": 1, "seconds": 5.0, "final": 474.0, "curve": [(10, 5.0, 470.0)]},
-        {"seed": 2, "seconds": 4.0, "final": 20.0, "curve": [(10, 4.0, 20.0)]},
+        {"seed": 0, "seconds": 3.0, "best": 480.0, "curve": [(10, 3.0, 475.0)]},
+        {"seed": 1, "seconds": 5.0, "best": 470.0, "curve": [(10, 5.0, 474.0)]},
+        {"seed": 2, "seconds": 4.0, "best": 20.0, "curve": [(10, 4.0, 20.0)]},
     ]
     record: dict[str, Any] = {"bar": 475, "budget": 1000, "ours": {"runs": runs}}
     row = curves.row("x", record, "ours")
-    assert row == "| x | lightning_ding | 323.0 [20.0, 475.0] | 475 | 1 of 3 | 1,000 | - | - | 4.0 |"
+    assert row == (
+        "| x | lightning_ding | 323.0 [20.0, 475.0] | 323.3 [20.0, 480.0] | 475 | 1 of 3 | 1,000 | - | - | 4.0 |"
+    )
+
+
+def test_end_return_is_the_mean_of_the_evaluations_in_the_last_tenth() -> None:
+    curve = [(step, float(step), float(step)) for step in range(10, 210, 10)]  # 20 evaluations: those of 190 and 200
+    assert proofs.end_return({"curve": curve}) == 195
+    assert proofs.end_return({"curve": [(640, 1.0, 9.0)]}) == 9
+    assert proofs.end_return({"curve": [(500, 1.0, 500.0), (1_000, 2.0, 20.0)]}) == 20
 
 
 def test_row_counts_no_seed_whose_policy_has_collapsed_at_the_end() -> None:
     curve = [(10, 1.0, 500.0), (20, 2.0, 30.0)]
-    runs = [{"seed": 0, "seconds": 3.0, "final": 500.0, "curve": curve}]
-    record: dict[str, Any] = {"bar": 475, "end_bar": 450, "budget": 1000, "ours": {"runs": runs}}
-    assert "| 500.0 | 475 | 0 of 1 |" in curves.row("x", record, "ours")
+    runs = [{"seed": 0, "seconds": 3.0, "best": 500.0, "curve": curve}]
+    record: dict[str, Any] = {"bar": 475, "budget": 1000, "ours": {"runs": runs}}
+    assert "| 30.0 | 500.0 | 475 | 0 of 1 |" in curves.row("x", record, "ours")
 
 
 def test_row_of_a_task_that_cannot_be_learned_counts_the_seeds_below_the_bar() -> None:
-    curve = [(10, 3.0, 60.0)]
-    runs = [{"seed": seed, "seconds": 3.0, "final": 60.0 + 90 * seed, "curve": curve} for seed in (0, 1)]
+    returns = (60.0, 150.0)
+    runs = [{"seed": 0, "seconds": 3.0, "best": 99.0, "curve": [(10, 3.0, end)]} for end in returns]
     record: dict[str, Any] = {"bar": 150, "is_ceiling": True, "budget": 1000, "ours": {"runs": runs}}
-    assert "| 105.0 [60.0, 150.0] | below 150 | 1 of 2 |" in curves.row("x", record, "ours")
+    assert "| 105.0 [60.0, 150.0] | 99.0 [99.0, 99.0] | below 150 | 1 of 2 |" in curves.row("x", record, "ours")
 
 
 @pytest.mark.parametrize("name", [name for name, proof in PROOFS.items() if proof.has_defaults])

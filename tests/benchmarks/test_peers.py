@@ -26,7 +26,7 @@ def test_each_experiment_has_the_peers_with_settings_for_its_env() -> None:
 
 
 def test_run_of_a_peer_is_recorded_with_its_settings(tmp_path: Path) -> None:
-    run: Any = {"seed": 0, "seconds": 1.0, "final": 9.0, "curve": [(10, 1.0, 9.0)]}
+    run: Any = {"seed": 0, "seconds": 1.0, "best": 9.0, "curve": [(10, 1.0, 9.0)]}
     learn.save("iqn_cartpole", 10, "tianshou", run, tmp_path)
     record = json.loads((tmp_path / "iqn_cartpole.json").read_text())
     assert record["tianshou"]["config"] == tianshou_side.SETTINGS["iqn"]["CartPole-v1"]

@@ -14,13 +14,13 @@ from benchmarks.versus import Side, overlap, row
 
 
 def side(*returns: float, label: str = "x", seconds: float = 10.0, length: int = 1000) -> Side:
-    return Side(label, returns, seconds, length)
+    return Side(label, returns, seconds, length, tuple(one + 1 for one in returns))
 
 
-def runs(*finals: float, seconds: float, steps: int = 1000) -> dict[str, Any]:
+def runs(*ends: float, seconds: float, steps: int = 1000) -> dict[str, Any]:
     found = [
-        {"seed": seed, "seconds": seconds, "final": final, "curve": [(steps, seconds, final)]}
-        for seed, final in enumerate(finals)
+        {"seed": seed, "seconds": seconds, "best": 9.0, "curve": [(steps, seconds, end)]}
+        for seed, end in enumerate(ends)
     ]
     return {"runs": found}
 
@@ -41,7 +41,7 @@ def test_overlap_names_the_higher_side(ours: tuple[float, ...], peer: tuple[floa
 
 def test_row_has_returns_and_the_ratio_of_the_seconds() -> None:
     assert row("a", side(4.0, 4.0, seconds=5.0), side(3.0, label="P", seconds=20.0)) == (
-        "| a | P | 1,000 | 4.00 [4.00, 4.00] | 3.00 | one seed | 5.0 | 20.0 | 0.25 |"
+        "| a | P | 1,000 | 4.00 [4.00, 4.00] | 3.00 | one seed | 5.00 [5.00, 5.00] | 4.00 | 5.0 | 20.0 | 0.25 |"
     )
 
 
@@ -72,6 +72,8 @@ def test_page_has_a_row_for_each_peer_and_no_experiment_without_one(
     ]
     assert [line.split(" | ")[-1] for line in rows] == ["0.50 |", "2.00 |", "4.00 |"]
     assert f"| {offline.updates_of('cql'):,} |" in rows[2]
+    assert "| 1.50 [1.00, 2.00] | 1.50 [1.00, 2.00] | yes | 9.00 [9.00, 9.00] | 9.00 [9.00, 9.00] |" in rows[0]
+    assert "| yes | - | - |" in rows[2]
 
 
 def test_results_without_a_pair_are_an_error(

@@ -52,25 +52,26 @@ def test_runs_of_an_entry_have_the_settings_of_its_yaml(name: str) -> None:
 
 
 def test_row_has_the_interquartile_mean_its_interval_and_the_number_of_seeds() -> None:
-    entry = zoo_page.Entry("dqn_cartpole", "dqn", "CartPole-v1", 50_000, [10.0, 20.0, 60.0], False)
+    entry = zoo_page.Entry("dqn_cartpole", "dqn", "CartPole-v1", 50_000, [10.0, 20.0, 60.0], [60.0] * 3, False)
     assert entry.row() == (
         "| [dqn_cartpole](../recipes/configs/dqn_cartpole.yaml) | [dqn](algorithms/dqn.md) | CartPole-v1 "
-        "| 30.0 [10.0, 60.0] | 3 | 50,000 |"
+        "| 30.0 [10.0, 60.0] | 60.0 [60.0, 60.0] | 3 | 50,000 |"
     )
-    assert "| not yet | 0 |" in zoo_page.Entry("x", "dqn", "CartPole-v1", 1, [], False).row()
+    assert "| not yet | not yet | 0 |" in zoo_page.Entry("x", "dqn", "CartPole-v1", 1, [], [], False).row()
+    assert "| CartPole-v1 | 9.00 | 1 | 1 |" in zoo_page.Entry("x", "bc", "CartPole-v1", 1, [9.0], [], True).row()
 
 
 def test_runs_with_other_settings_are_left_out(tmp_path: Path) -> None:
-    run: Run = {"seed": 0, "seconds": 1.0, "final": 9.0, "curve": [(10, 1.0, 9.0)]}
+    run: Run = {"seed": 0, "seconds": 1.0, "best": 9.0, "curve": [(10, 1.0, 9.0)]}
     learn.save("dqn_cartpole", 50_000, "ours", run, tmp_path)
-    assert zoo_page.returns("dqn_cartpole", tmp_path) == [9.0]
+    assert [one["best"] for one in zoo_page.runs_of("dqn_cartpole", tmp_path)] == [9.0]
     file = tmp_path / "dqn_cartpole.json"
     record = json.loads(file.read_text())
     file.write_text(json.dumps(record | {"budget": 10}))
-    assert zoo_page.returns("dqn_cartpole", tmp_path) == []
+    assert zoo_page.runs_of("dqn_cartpole", tmp_path) == []
     record["ours"]["config"]["nstep"] = 5
     file.write_text(json.dumps(record))
-    assert zoo_page.returns("dqn_cartpole", tmp_path) == []
+    assert zoo_page.runs_of("dqn_cartpole", tmp_path) == []
 
 
 def test_runs_on_data_sets_with_other_settings_are_left_out() -> None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from lightning_ding.policy import QRDQNPolicy
+from lightning_ding.policy import QRDQNPolicy, create_policy
 
 ONLINE = [[[0.0, 1.0], [0.0, 0.0]], [[0.0, 0.0], [1.0, 3.0]]]
 TARGET = [[[0.0, 0.0], [0.0, 0.0]], [[8.0, 8.0], [0.0, 2.0]]]
@@ -148,3 +148,12 @@ def test_the_quantiles_reach_those_of_the_reward() -> None:
     for _ in range(200):
         policy.learn_mode.forward(batch)
     assert_close(next(policy.model.parameters()).detach(), torch.tensor([[[0.0, 4.0]]]), rtol=0, atol=0.15)
+
+
+@pytest.mark.parametrize(
+    ("name", "eps"),
+    [("c51", 0.01 / 32), ("qrdqn", 0.01 / 32), ("iqn", 0.01 / 32), ("fqf", 0.01 / 32), ("rainbow", 1.5e-4)],
+)
+def test_distributional_policies_step_with_the_eps_of_their_papers(name: str, eps: float) -> None:
+    policy = create_policy({"type": name, "model": {"obs_shape": 3, "action_shape": 2}})
+    assert {optimizer.defaults["eps"] for optimizer in policy.updater.optimizers} == {eps}
