@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,8 +23,8 @@ def _two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = torch.get_num_threads()
     for name in torch_threads.VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(torch_threads.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-    monkeypatch.setattr(torch_threads.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)

@@ -34,7 +34,7 @@ class MaskedEnv(gym.Env[Any, Any]):
         self.place, self.dead, self.size = place, dead, size
         self.action_space = spaces.Discrete(3)
         plain, mask = spaces.Box(0, 9, (2,), np.float32), spaces.Box(0, 1, (size,), np.int8)
-        dicts = {"key": {"action_masks": mask}, "obs": {"action_mask": mask}}
+        dicts: dict[str, dict[str, Any]] = {"key": {"action_masks": mask}, "obs": {"action_mask": mask}}
         dicts["deep"] = {"inner": spaces.Dict({"action_mask": mask})}
         self.observation_space: Any = spaces.Dict({"x": plain, **dicts[place]}) if place in dicts else plain
         if place == "method":
