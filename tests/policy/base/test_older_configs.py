@@ -137,3 +137,29 @@ def test_run_that_resumes_a_network_of_an_older_version_names_the_option() -> No
     )
     with pytest.raises(ValueError, match=expected):
         DQNPolicy({"model": model}).on_load_checkpoint(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("model", "layers"),
+    [({}, 0), ({"head_hidden_size": 8}, None), ({"dueling": True}, None), ({"head_layer_num": 2}, 2)],
+)
+@pytest.mark.parametrize("name", ["iqn", "fqf"])
+def test_head_of_quantile_levels_from_an_older_version_is_loaded(name: str, model: Config, layers: int | None) -> None:
+    older = {"head_layer_num": 0} if not model else {}  # such a version's None
+    policy = create_policy({"type": name, "model": {**VECTOR, **model, **older}})
+    cfg = deep_merge(without_dict_encoder(policy), {"model": {"head_layer_num": model.get("head_layer_num")}})
+    again: Any = get_policy_cls({"type": name})(cfg)
+    again.model.load_state_dict(policy.model.state_dict())
+    assert again.config.model.head_layer_num == layers
+
+
+def test_run_that_resumes_quantile_levels_of_an_older_version_names_the_option() -> None:
+    older = create_policy({"type": "iqn", "model": VECTOR})
+    checkpoint: Config = {
+        "progress": older.progress.state_dict(),
+        "hyper_parameters": {"cfg": without_dict_encoder(older)},
+    }
+    expected = "model.head_layer_num must be 0, which is what None meant in the version that wrote .*, got None"
+    with pytest.raises(ValueError, match=expected):
+        create_policy({"type": "iqn", "model": VECTOR}).on_load_checkpoint(checkpoint)
+    create_policy({"type": "iqn", "model": {**VECTOR, "head_layer_num": 0}}).on_load_checkpoint(checkpoint)
