@@ -283,8 +283,8 @@ def test_separate_encoder_with_one_entry_is_the_encoder_of_it() -> None:
 
 def test_separate_encoder_has_the_feature_size_of_its_largest_entry_by_default() -> None:
     shape = {"a": 2, "in": {"b": 1, "pixels": (3, 36, 36)}}
-    sizes = [create_encoder(shape, "separate", **options).output_size for options in ({}, {"fusion_size": 7})]
-    assert sizes == [512, 7]
+    default, given = create_encoder(shape, "separate"), create_encoder(shape, "separate", fusion_size=7)
+    assert (default.output_size, given.output_size) == (512, 7)
 
 
 def test_dict_encoder_of_vectors_is_the_encoder_of_the_joined_vector() -> None:

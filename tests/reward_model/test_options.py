@@ -256,7 +256,12 @@ def test_updates_follow_the_number_of_collected_transitions(
     policy, batch = replayed(update_per_collect=updates)
     rewards, seen, found, start = policy.learner.rewards, list[Any](), list[int](), 0
     loss = rewards.model.loss
-    rewards.model.loss = lambda data: seen.append(data["obs"]) or loss(data)
+
+    def noted_loss(data: Any) -> Any:
+        seen.append(data["obs"])
+        return loss(data)
+
+    rewards.model.loss = noted_loss
     for number in collected:
         before = len(seen)
         rewards.collect_data({name: column[start : start + number] for name, column in batch.items()})
