@@ -25,17 +25,20 @@ class RewardModelConfig:
     """Step size of the reward model's Adam, > 0."""
     batch_size: int = 64
     """Transitions of each of its minibatches on each rank, >= 1."""
-    update_per_collect: int = 1
-    """Its updates after each collection, >= 1."""
+    update_per_collect: int | None = None
+    """Its updates after each collection, >= 1; None makes as many as it takes to learn from each collected transition
+    once, as soon as there are enough of them for a minibatch."""
     hidden_size_list: Sequence[int] | None = None
     """Widths of its layers; None means 128, 128, 64, or the default of an encoder of images."""
     clear_buffer_per_iters: int = 1
-    """Rounds after which the collected transitions that it learns from are discarded, >= 1."""
+    """Rounds with updates after which the collected transitions that it learns from are discarded, >= 1."""
 
     def __post_init__(self) -> None:
         require(self.learning_rate > 0, "reward_model.learning_rate", "> 0", self.learning_rate)
-        for name in ("batch_size", "update_per_collect", "clear_buffer_per_iters"):
+        for name in ("batch_size", "clear_buffer_per_iters"):
             require(getattr(self, name) >= 1, f"reward_model.{name}", ">= 1", getattr(self, name))
+        updates = self.update_per_collect
+        require(updates is None or updates >= 1, "reward_model.update_per_collect", ">= 1 or None", updates)
         sizes = self.hidden_size_list
         require(sizes is None or len(sizes) >= 1, "reward_model.hidden_size_list", "None or at least one width", sizes)
         if self.type is None:

@@ -18,6 +18,7 @@ from lightning_ding.model.qac import ContinuousQAC
 from lightning_ding.model.qrdqn import QRDQN
 from lightning_ding.model.rainbow import NoisyLinear, NoisyMLP, RainbowDQN
 from lightning_ding.model.recurrent_vac import RecurrentVAC
+from lightning_ding.model.separate_encoder import SeparateEncoder
 from lightning_ding.model.vac import VAC
 from lightning_ding.model.wrappers import model_wrap
 
@@ -49,6 +50,7 @@ __all__ = [
     "RainbowDQN",
     "RecurrentCore",
     "RecurrentVAC",
+    "SeparateEncoder",
     "create_actor",
     "create_encoder",
     "create_model",

@@ -10,7 +10,7 @@ import math
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -127,24 +127,27 @@ def _flattened(obs: Tensor) -> Tensor:
 
 @ENCODER_REGISTRY.register("dict")
 class DictEncoder(nn.Module):
-    """An encoder for each entry of a dict observation, followed by a fusion layer over the concatenated features.
+    """The entries of a dict observation as one vector, followed by layers over all of them.
 
-    Without the fusion layer, a network with a linear head would be a sum of functions of single entries and could not
-    represent interactions between them. A dict with a single entry has no fusion layer.
+    A vector is joined as it is, and an image by the features of its encoder, as in Stable-Baselines3's
+    ``CombinedExtractor``.
 
     Args:
         obs_shape: Shape of each entry by name; entries may be nested dicts.
-        hidden_size_list: Widths of the encoders of vectors; those of images use their own default.
+        hidden_size_list: Widths of the layers over the joined entries; an empty list has no layers. None means
+            (128, 128, 64) for vectors; with images, one layer as wide as the largest entry; for a single image, none.
         activation: Activation of all layers.
-        fusion_size: Width of the fusion layer, >= 1; None for the largest feature size of the entries.
+        fusion_size: Width of one more layer, >= 1, which replaces the default of ``hidden_size_list``; None for none.
         image_encoder: Name of the registered encoder of images; None means conv.
         layer_norm: Apply layer normalisation before each activation.
-        kwargs: Further arguments of the entries' encoders; each encoder gets those that it accepts.
+        kwargs: Further arguments of the images' encoders; each encoder gets those that it accepts.
 
     Raises:
-        ValueError: If there is no entry, if ``fusion_size`` is out of its range or given for a single entry, or if
-            ``image_encoder`` is given and no entry is an image.
+        ValueError: If there is no entry, if ``fusion_size`` is out of its range, or if ``image_encoder`` is given and
+            no entry is an image.
     """
+
+    has_entries: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -157,35 +160,57 @@ class DictEncoder(nn.Module):
         **kwargs: Any,
     ) -> None:
         super().__init__()
-        require(len(obs_shape) > 0, "obs_shape", "a dict with at least one entry", obs_shape)
-        is_single, has_image = len(obs_shape) == 1, _holds_image(obs_shape)
-        path = "encoder_kwargs.fusion_size"
-        require(fusion_size is None or not is_single, path, "None for a dict with one entry", fusion_size)
-        require(fusion_size is None or fusion_size >= 1, path, ">= 1 or None", fusion_size)
-        path = "encoder_kwargs.image_encoder"
-        require(image_encoder is None or has_image, path, "None for a dict without images", image_encoder)
-        own = {"fusion_size": fusion_size, "image_encoder": image_encoder, "layer_norm": layer_norm or None}
+        check_entries(obs_shape, fusion_size, image_encoder)
+        own = {"image_encoder": image_encoder, "layer_norm": layer_norm or None}
         given = {name: value for name, value in own.items() if value is not None} | kwargs
 
         def create(shape: ObsShape) -> Any:
-            name = _encoder_name(shape, image_encoder)
-            unfit = set() if _holds_image(shape) else {"image_encoder"}
-            unfit |= {"fusion_size"} if isinstance(shape, Mapping) and len(shape) == 1 else set()
-            known = _options(shape, name, given) if given else {}
-            options = {option: given[option] for option in (given.keys() & known.keys()) - unfit}
-            return create_encoder(shape, name, None if is_image(shape) else hidden_size_list, activation, **options)
+            name = encoder_name(shape, image_encoder)
+            if name == "mlp":
+                return _kept_vector(shape)
+            sizes = None if is_image(shape) else ()
+            return create_encoder(shape, name, sizes, activation, **options_of_entry(shape, name, given))
 
         encoders = {name: create(shape) for name, shape in sorted(obs_shape.items())}
         self.encoders = nn.ModuleDict(encoders)
         sizes = [encoder.output_size for encoder in encoders.values()]
-        self.output_size = max(sizes) if fusion_size is None else fusion_size
-        joined = (sum(sizes), self.output_size)
-        self.fusion = None if is_single else MLP(joined, activation, layer_norm=layer_norm)
+        widths = tuple(hidden_size_list or ()) + (() if fusion_size is None else (fusion_size,))
+        if hidden_size_list is None and fusion_size is None:
+            is_alone = len(sizes) == 1 and all(map(is_image, obs_shape.values()))
+            widths = () if is_alone else (max(sizes),) if _holds_image(obs_shape) else VECTOR_SIZES
+        self.output_size = widths[-1] if widths else sum(sizes)
+        self.layers = MLP((sum(sizes), *widths), activation, layer_norm=layer_norm) if widths else None
 
     def forward(self, obs: Mapping[str, Any]) -> Tensor:
         """Return features, shape (B, F), of a dict of observations; entries without an encoder are ignored."""
-        features = [encoder(obs[name]) for name, encoder in self.encoders.items()]
-        return features[0] if self.fusion is None else cast(Tensor, self.fusion(torch.cat(features, dim=1)))
+        parts = [encoder(obs[name]) for name, encoder in self.encoders.items()]
+        joined = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        return joined if self.layers is None else cast(Tensor, self.layers(joined))
+
+
+def check_entries(obs_shape: Mapping[str, Any], fusion_size: int | None, image_encoder: str | None) -> None:
+    """Raise if a dict of shapes is empty, or an option of the encoder of a dict is out of its range or useless.
+
+    Raises:
+        ValueError: Naming the option, the allowed values and the given value.
+    """
+    require(len(obs_shape) > 0, "obs_shape", "a dict with at least one entry", obs_shape)
+    require(fusion_size is None or fusion_size >= 1, "encoder_kwargs.fusion_size", ">= 1 or None", fusion_size)
+    is_used = image_encoder is None or _holds_image(obs_shape)
+    require(is_used, "encoder_kwargs.image_encoder", "None for a dict without images", image_encoder)
+
+
+def options_of_entry(shape: ObsShape, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options among those of a dict's encoder that the encoder of an entry accepts.
+
+    Args:
+        shape: Shape of the entry.
+        name: Registered name of the entry's encoder.
+        given: Options of the dict's encoder, without None.
+    """
+    known = _options(shape, name, given) if given else {}
+    unfit = set() if _holds_image(shape) else {"image_encoder"}
+    return {option: given[option] for option in (given.keys() & known.keys()) - unfit}
 
 
 def is_image(shape: ObsShape) -> bool:
@@ -224,7 +249,7 @@ def create_encoder(
         features = create_features(cast("Mapping[str, Any]", obs_shape))
         encoder = create_encoder(features.output_shape, name, hidden_size_list, activation, **kwargs)
         return Described(features, encoder)
-    name = _encoder_name(obs_shape) if name is None else name
+    name = encoder_name(obs_shape) if name is None else name
     known = _options(obs_shape, name, kwargs) if kwargs else {}
     for option, value in kwargs.items():
         if option not in known:
@@ -246,12 +271,15 @@ def encoder_for(
 
     An entry ``action_mask`` is not encoded. ``encoder_kwargs`` may hold an ``activation`` and ``layer_norm`` that
     differ from the network's; an encoder without an argument ``layer_norm`` is not normalised. With ``keeps_vectors``,
-    a vector gets a :class:`FlatVector` unless an argument of the encoder is given.
+    a vector gets a :class:`FlatVector` unless an argument of the encoder is given, and the joined entries of a dict get
+    no layers unless their widths are given.
     """
     shape, kwargs = without_action_mask(obs_shape), dict(encoder_kwargs or {})
-    name = _encoder_name(shape) if encoder is None else encoder
-    if keeps_vectors and encoder is None and name == "mlp" and hidden_size_list is None and not kwargs:
-        return _kept_vector(shape)
+    name = encoder_name(shape) if encoder is None else encoder
+    if keeps_vectors and encoder is None and hidden_size_list is None:
+        if name == "mlp" and not kwargs:
+            return _kept_vector(shape)
+        hidden_size_list = () if name == "dict" else None
     if layer_norm and "layer_norm" in _options(shape, name, kwargs):
         kwargs.setdefault("layer_norm", True)
     activation = kwargs.pop("activation", activation)
@@ -273,7 +301,8 @@ def without_action_mask(obs_shape: ObsShape) -> ObsShape:
     return obs_shape
 
 
-def _encoder_name(obs_shape: ObsShape, image_encoder: str | None = None) -> str:
+def encoder_name(obs_shape: ObsShape, image_encoder: str | None = None) -> str:
+    """Return the registered name of the encoder that is chosen for a shape."""
     if isinstance(obs_shape, Mapping) and not is_described(obs_shape):
         return "dict"
     return (image_encoder or "conv") if is_image(obs_shape) else "mlp"
@@ -289,9 +318,9 @@ def _options(obs_shape: ObsShape, name: str, given: Mapping[str, Any]) -> dict[s
         hints = {}
     named = [one.name for one in parameters[2:] if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     found = {option: hints.get(option, Any) for option in named}
-    if encoder_class is DictEncoder and isinstance(obs_shape, Mapping):
+    if getattr(encoder_class, "has_entries", False) and isinstance(obs_shape, Mapping):
         for shape in obs_shape.values():
-            found = _options(shape, _encoder_name(shape, given.get("image_encoder")), given) | found
+            found = _options(shape, encoder_name(shape, given.get("image_encoder")), given) | found
     elif any(one.kind is one.VAR_KEYWORD for one in parameters):  # a user's encoder that passes its arguments on
         found |= dict.fromkeys(given.keys() - found.keys(), Any)
     return found

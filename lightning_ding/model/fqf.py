@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lightning_ding.config import require
 from lightning_ding.model.encoder import ObsShape, encoder_for
-from lightning_ding.model.heads import check_action_shape, full_precision, head_size
+from lightning_ding.model.heads import check_action_shape, full_precision, hidden_layers
 from lightning_ding.model.iqn import QuantileHead
 from lightning_ding.registry import MODEL_REGISTRY
 
@@ -84,7 +84,8 @@ class FQF(nn.Module):
         require(num_quantiles >= 1, "num_quantiles", ">= 1", num_quantiles)
         self.encoder = encoder_for(obs_shape, encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs)
         features = self.encoder.output_size
-        width, layers = head_size(features, head_hidden_size, head_layer_num, dueling)
+        layers = 1 if head_layer_num is None else head_layer_num
+        width, layers = hidden_layers("head", features, head_hidden_size, layers)
         options = (width, layers, activation, dueling, layer_norm, quantile_embedding_size)
         self.head = QuantileHead(features, action_shape, *options)
         self.fraction = FractionProposal(features, num_quantiles)

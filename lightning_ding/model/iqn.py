@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lightning_ding.config import require
 from lightning_ding.model.encoder import ObsShape, encoder_for
-from lightning_ding.model.heads import DiscreteHead, DuelingHead, check_action_shape, head_size
+from lightning_ding.model.heads import DiscreteHead, DuelingHead, check_action_shape, hidden_layers
 from lightning_ding.registry import MODEL_REGISTRY
 
 
@@ -74,6 +74,8 @@ class IQN(nn.Module):
 
     Args:
         action_shape: Number of actions.
+        head_layer_num: Number of hidden layers after the product of features and embedding, >= 0; None means 1, as in
+            the paper.
         num_quantiles: Number of levels K whose mean is an action's value, >= 1.
         quantile_embedding_size: Number of cosines that describe a level, >= 1.
 
@@ -110,7 +112,8 @@ class IQN(nn.Module):
         self.register_buffer("middles", (torch.arange(num_quantiles) + 0.5) / num_quantiles, persistent=False)
         self.encoder = encoder_for(obs_shape, encoder, encoder_hidden_size_list, activation, layer_norm, encoder_kwargs)
         features = self.encoder.output_size
-        width, layers = head_size(features, head_hidden_size, head_layer_num, dueling)
+        layers = 1 if head_layer_num is None else head_layer_num
+        width, layers = hidden_layers("head", features, head_hidden_size, layers)
         options = (width, layers, activation, dueling, layer_norm, quantile_embedding_size)
         self.head = QuantileHead(features, action_shape, *options)
 

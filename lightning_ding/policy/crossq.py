@@ -7,8 +7,9 @@ its statistics cover both distributions; the values of the next actions are the 
 Where this differs: as in SAC, see ``sac``. The next actions come from the actor with its running statistics, as do the
 values in the actor's loss, as in the authors' code. The temperature's step size is SAC's 3e-4, and its optimizer has
 the betas (0.5, 0.999) of the others; SBX, which has the authors' implementation, trains it with the actor's step size
-of 1e-3 and Adam's default betas. Under DDP each rank normalises by the statistics of its own minibatch; the running
-statistics take the mean over the ranks.
+of 1e-3 and Adam's default betas. Learning begins after 1,000 random steps (``random_collect_size``) instead of the
+authors' 5,000. Under DDP each rank normalises by the statistics of its own minibatch; the running statistics take the
+mean over the ranks.
 
 Shapes: B batch, E critics.
 """
@@ -60,6 +61,8 @@ class CrossQLearnConfig(SACLearnConfig):
     """Step size of the critics' optimizer, > 0."""
     learning_rate_policy: float = 1e-3
     """Step size of the actor's optimizer, > 0."""
+    alpha: float = 1.0
+    """Temperature, or the one to start from with auto_alpha, >= 0; the authors' code starts from 1."""
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(betas=(0.5, 0.999)))
     """The optimizers."""
     actor_update_freq: int = 3
@@ -81,7 +84,7 @@ class CrossQLearnConfig(SACLearnConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class CrossQConfig(SoftConfig):
-    """Everything that can be set of CrossQ; the defaults are those of the paper."""
+    """Everything that can be set of CrossQ; the defaults are those of the paper, except as said above."""
 
     model: CrossQModelConfig = field(default_factory=CrossQModelConfig)
     """The actor and the critics."""

@@ -5,7 +5,9 @@ Paper: Hester et al. 2018 (https://arxiv.org/abs/1704.03732): the loss is eq. 2,
 Where this differs: each minibatch has a fixed share of demonstrations (``demonstration_share`` of the datamodule), as
 in DI-engine, and not a larger priority for them; the other parts are those of ``dqn``. The options of ``learn`` that
 DQN does not have are named as in DI-engine and have its defaults. The margin loss is averaged over the whole minibatch,
-and importance-sampling weights weigh it too. The priority is the size of the one-step error.
+and importance-sampling weights weigh it too. They are divided by the largest one of the buffer, so most are small after
+annealing; the L2 loss is multiplied by their mean, so that its share of the loss does not grow. The priority is the
+size of the one-step error.
 
 Shapes: B batch, A actions, U minibatches of a round.
 """
@@ -114,7 +116,8 @@ class DQfDPolicy(DQNPolicy):
             predictions.append(prediction)
         margin = torch.stack(margins).mean(0)
         margin_loss = (margin if weight is None else weight * margin).mean()
-        loss = torch.stack(errors).mean() + learn.lambda2 * margin_loss + learn.lambda3 * self._half_square()
+        decay = self._half_square() if weight is None else weight.mean() * self._half_square()
+        loss = torch.stack(errors).mean() + learn.lambda2 * margin_loss + learn.lambda3 * decay
         q_value, target = torch.stack(predictions).mean(0).detach(), torch.stack(first).mean(0)
         report = {"total_loss": loss.detach(), "q_value": q_value, "target_q_value": target}
         report["margin_loss"] = margin_loss.detach()

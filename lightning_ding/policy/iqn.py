@@ -37,6 +37,15 @@ class IQNModelConfig(QRDQNModelConfig):
     """Number of quantile levels whose mean is an action's value, >= 1; K in the paper."""
     quantile_embedding_size: int = 64
     """Number of cosines that describe a quantile level, >= 1."""
+    head_layer_num: int | None = None
+    """Number of hidden layers between the embedded quantile level and the values, >= 0; None means 1."""
+
+    @staticmethod
+    def from_separate(section: dict[str, Any]) -> dict[str, Any]:
+        """Return a saved section of a version that had no hidden layer after the embedding by default."""
+        sizes = (section["head_layer_num"], section["head_hidden_size"])
+        layers = 0 if sizes == (None, None) and not section["dueling"] else section["head_layer_num"]
+        return QRDQNModelConfig.from_separate(section) | {"head_layer_num": layers}
 
     def __post_init__(self) -> None:
         super().__post_init__()

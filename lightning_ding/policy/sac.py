@@ -6,7 +6,8 @@ equations are meant below; twin critics: Fujimoto et al. 2018 (https://arxiv.org
 Where this differs: the temperature's loss takes the log density that the actor's loss has computed, from before the
 actor's step; log densities and the target entropy are of normalised actions; a time limit is not treated as
 termination, so the entropy of the true final observation of a truncated episode counts; importance-sampling weights
-weigh the critics' loss only.
+weigh the critics' loss only. The output layers begin near 0 (``model.last_layer_init``, as in DDPG), so the first
+actions are those of a standard normal distribution before squashing.
 
 Shapes: B batch, A dimensions of an action, E critics.
 """

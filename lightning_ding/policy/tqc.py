@@ -5,7 +5,8 @@ SAC, except that the actor maximises the mean of all quantiles of all critics in
 
 Where this differs: as in SAC, see ``sac``. A priority is an item's loss, averaged over the critics. The number of
 critics, of quantiles and of those left out, the batch size and the step sizes are those of the paper. The critics have
-two layers of 256 units, as the actor; the paper's have three of 512.
+two layers of 256 units, as the actor; the paper's have three of 512. The temperature starts from SAC's 0.2, that of the
+authors' code from 1.
 
 Shapes: B batch, E critics, N quantiles, K quantiles of the target.
 """

@@ -24,6 +24,7 @@ from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.datamodules.dataset_files import load_dataset
 from lightning_ding.model.encoder import MLP, encoder_for
+from lightning_ding.model.separate_encoder import dict_encoder
 from lightning_ding.registry import REWARD_MODEL_REGISTRY
 from lightning_ding.reward_model.base import Batch, RewardModel, widths_of
 from lightning_ding.reward_model_config import RewardModelConfig
@@ -57,7 +58,7 @@ class GAILRewardModel(RewardModel[GAILConfig]):
 
     def __init__(self, config: GAILConfig, section: Mapping[str, Any], discount_factor: float) -> None:
         super().__init__(config, section, discount_factor)
-        self.encoder = encoder_for(section["obs_shape"], None, None, "relu", keeps_vectors=True)
+        self.encoder = encoder_for(section["obs_shape"], dict_encoder(section), None, "relu", keeps_vectors=True)
         size = int(self.encoder.output_size) + self.encode_action.size
         self.discriminator = MLP((size, *widths_of(config), 1), "relu", activate_last=False)
         self._expert: Any = None

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from lightning_ding.config import require
 from lightning_ding.model.encoder import MLP, encoder_for
+from lightning_ding.model.separate_encoder import dict_encoder
 from lightning_ding.registry import REWARD_MODEL_REGISTRY
 from lightning_ding.reward_model.base import Batch
 from lightning_ding.reward_model.intrinsic import IntrinsicConfig, IntrinsicRewardModel
@@ -55,7 +56,7 @@ class ICMRewardModel(IntrinsicRewardModel[ICMConfig]):
 
     def __init__(self, config: ICMConfig, section: Mapping[str, Any], discount_factor: float) -> None:
         super().__init__(config, section, discount_factor)
-        self.encoder = encoder_for(section["obs_shape"], None, config.hidden_size_list, "relu")
+        self.encoder = encoder_for(section["obs_shape"], dict_encoder(section), config.hidden_size_list, "relu")
         features, actions = int(self.encoder.output_size), self.encode_action.size
         self.inverse_model = MLP((2 * features, features, actions), "relu", activate_last=False)
         self.forward_model = MLP((features + actions, features, features), "relu", activate_last=False)

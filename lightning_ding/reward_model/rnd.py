@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_ding.model.encoder import MLP, encoder_for
+from lightning_ding.model.separate_encoder import dict_encoder
 from lightning_ding.registry import REWARD_MODEL_REGISTRY
 from lightning_ding.reward_model.base import Batch
 from lightning_ding.reward_model.intrinsic import IntrinsicConfig, IntrinsicRewardModel
@@ -38,13 +39,14 @@ class RandomFeatures(nn.Module):
 
     Args:
         obs_shape: Shape of an observation.
+        encoder: Registered name of the encoder; None chooses one by the shape.
         hidden_size_list: Widths of the encoder; None for its default.
         num_layers: Number of layers after the encoder, >= 1; the last one has no activation.
     """
 
-    def __init__(self, obs_shape: Any, hidden_size_list: Any, num_layers: int) -> None:
+    def __init__(self, obs_shape: Any, encoder: str | None, hidden_size_list: Any, num_layers: int) -> None:
         super().__init__()
-        self.encoder = encoder_for(obs_shape, None, hidden_size_list, "relu")
+        self.encoder = encoder_for(obs_shape, encoder, hidden_size_list, "relu")
         size = self.encoder.output_size
         self.head = MLP([size] * (num_layers + 1), "relu", activate_last=False)
         for module in self.modules():
@@ -72,9 +74,9 @@ class RNDRewardModel(IntrinsicRewardModel[RNDConfig]):
 
     def __init__(self, config: RNDConfig, section: Mapping[str, Any], discount_factor: float) -> None:
         super().__init__(config, section, discount_factor)
-        shape, sizes = section["obs_shape"], config.hidden_size_list
-        self.target = RandomFeatures(shape, sizes, num_layers=1).requires_grad_(False)
-        self.predictor = RandomFeatures(shape, sizes, num_layers=2)
+        options = (section["obs_shape"], dict_encoder(section), config.hidden_size_list)
+        self.target = RandomFeatures(*options, num_layers=1).requires_grad_(False)
+        self.predictor = RandomFeatures(*options, num_layers=2)
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean squared error of the predictor (section 2.2), and the metrics to report."""

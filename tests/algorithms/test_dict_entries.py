@@ -98,7 +98,7 @@ MANY_UPDATES: Config = {
         ("pg", 2816, RELU),
         ("ddpg", 1280, MANY_UPDATES),
         ("td3", 1280, MANY_UPDATES),
-        ("sac", 1024, {"model": {"encoder_hidden_size_list": [32]}}),
+        ("sac", 1024, {}),
     ],
 )
 def test_it_learns_what_two_entries_say_together(

@@ -228,6 +228,7 @@ for section, given in {"entropy_weight": ENTROPY, "clip_ratio": {}}.items():  # 
         shape = {f"{start}{key}": one for key, one in first.items()} if kind else {}
         IN_UPDATES_OR_ACTIONS[f"{start}{last}"] = Option(value, given={**given, **shape})
 REFUSED: dict[str, Any] = {"collect.unroll_len": 2, "model.obs_shape": 7, "model.action_shape": 7}
+REFUSED["model.dict_encoder"] = "separate"  # observations are no dict
 
 
 def leaves(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:

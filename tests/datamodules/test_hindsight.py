@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 from lightning import Trainer
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule
 from lightning_ding.envs.bit_flip import BitFlipEnv
 from lightning_ding.policy import create_policy
+from tests.learning_seeds import assert_reached, learning_seed
 from tests.toys.datasets import counting_steps
 
 MakeTrainer = Callable[..., Trainer]
@@ -56,6 +58,66 @@ class PointEnv(gym.Env[Any, Any]):
 
     def _obs(self) -> dict[str, Any]:
         return {"observation": self._place, "achieved_goal": self._place, "desired_goal": self._goal}
+
+
+class ReachEnv(gym.Env[Any, Any]):
+    """A point in a square moves by up to 0.2; each of 20 steps that ends farther than 0.1 from the goal costs 1."""
+
+    def __init__(self) -> None:
+        box = spaces.Box(-1, 1, (2,), np.float32)
+        self.observation_space = spaces.Dict(dict.fromkeys(("observation", "achieved_goal", "desired_goal"), box))
+        self.action_space = box
+        self._place = self._goal = np.zeros(2, np.float32)
+        self._steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._place, self._goal = self.np_random.uniform(-1, 1, (2, 2)).astype(np.float32)
+        self._steps = 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._place = np.clip(self._place + 0.2 * action, -1, 1).astype(np.float32)
+        self._steps += 1
+        return self._obs(), float(self.compute_reward(self._place, self._goal, {})), False, self._steps == 20, {}
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Mapping[str, Any]) -> NDArray[np.float32]:
+        return np.asarray(-(np.linalg.norm(achieved_goal - desired_goal, axis=-1) > 0.1).astype(np.float32))
+
+    def _obs(self) -> dict[str, Any]:
+        return {"observation": self._place, "achieved_goal": self._place, "desired_goal": self._goal}
+
+
+HINDSIGHT: dict[str, Any] = {"nstep": 1, "other": {"replay_buffer": {"type": "her", "replay_buffer_size": 20_000}}}
+
+
+@pytest.mark.slow
+@pytest.mark.learns
+@pytest.mark.parametrize(
+    ("name", "env", "env_kwargs", "env_step", "bar"),
+    [
+        ("sac", ReachEnv, {}, 2500, -9.0),  # seeds 0 to 2: -5.9, -4.6, -6.5; with separate encoders -16.6 after 4,000
+        ("dqn", BIT_FLIP, {"n_bits": 8}, 20_000, 0.5),  # seeds 0 and 1: 0.86, 0.72; with separate encoders 0.02
+    ],
+)
+def test_defaults_reach_goals(
+    name: str,
+    env: Any,
+    env_kwargs: dict[str, Any],
+    env_step: int,
+    bar: float,
+    make_trainer: MakeTrainer,
+    request: pytest.FixtureRequest,
+) -> None:
+    seed = learning_seed()
+    torch.manual_seed(seed)
+    options = {"random_collect_size": 1000} if name == "sac" else {}  # 10,000 by default
+    evaluation = {"eval": {"evaluator": {"n_episode": 50, "eval_freq": 10**6}}}
+    policy = create_policy({"type": name, **HINDSIGHT, **options, **evaluation})
+    datamodule = ReplayDataModule(env, num_envs=4, seed=seed, env_kwargs=env_kwargs, max_env_step=env_step)
+    make_trainer().fit(policy, datamodule)
+    (after,) = make_trainer().test(policy, datamodule, verbose=False)
+    assert_reached(request, after["test/return_mean"], bar)
 
 
 @pytest.mark.parametrize("name", ["dqn", "qrdqn", "discrete_sac"])

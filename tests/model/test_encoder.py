@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 from torch.testing import assert_close
 
-from lightning_ding.model import ConvEncoder, DictEncoder, ImpalaEncoder, MLPEncoder, create_encoder
+from lightning_ding.model import ConvEncoder, DictEncoder, ImpalaEncoder, MLPEncoder, SeparateEncoder, create_encoder
 from lightning_ding.model.encoder import ACTIVATIONS, encoder_for
 from lightning_ding.model.image_encoders import ResidualBlock
 from lightning_ding.registry import ENCODER_REGISTRY
 
+DICT_ENCODERS = pytest.mark.parametrize("encoder_class", [DictEncoder, SeparateEncoder])
 SMALL: dict[str, Any] = {"hidden_size_list": [2, 3, 5], "kernel_size": [4, 3], "stride": [2, 1]}
 
 
@@ -265,34 +266,88 @@ def test_layer_norm_leaves_the_initial_weights_as_they_are() -> None:
         assert all(torch.equal(one, other) for one, other in zip(without, with_it, strict=True))
 
 
-def test_dict_encoder_joins_the_features_of_its_entries_in_the_order_of_their_names() -> None:
-    encoder: Any = DictEncoder({"b": 1, "a": 2}, [3])
+def test_separate_encoder_joins_the_features_of_its_entries_in_the_order_of_their_names() -> None:
+    encoder: Any = SeparateEncoder({"b": 1, "a": 2}, [3])
     obs = {"b": torch.ones(1, 1), "a": torch.ones(1, 2)}
     parts = [encoder.encoders["a"](obs["a"]), encoder.encoders["b"](obs["b"])]
     assert_close(encoder(obs), encoder.fusion(torch.cat(parts, dim=1)))
 
 
-def test_dict_encoder_with_one_entry_is_the_encoder_of_it() -> None:
-    one, alone = seeded(DictEncoder, {"a": 2}), seeded(MLPEncoder, 2)
+def test_separate_encoder_with_one_entry_is_the_encoder_of_it() -> None:
+    one, alone = seeded(SeparateEncoder, {"a": 2}), seeded(MLPEncoder, 2)
     obs = torch.randn(3, 2)
     assert_close(one({"a": obs}), alone(obs))
     with pytest.raises(ValueError, match=r"encoder_kwargs\.fusion_size must be None for a dict with one entry, got 4"):
-        DictEncoder({"a": 2}, fusion_size=4)
+        SeparateEncoder({"a": 2}, fusion_size=4)
 
 
-def test_dict_encoder_has_the_feature_size_of_its_largest_entry_by_default() -> None:
+def test_separate_encoder_has_the_feature_size_of_its_largest_entry_by_default() -> None:
     shape = {"a": 2, "in": {"b": 1, "pixels": (3, 36, 36)}}
-    assert (create_encoder(shape).output_size, create_encoder(shape, fusion_size=7).output_size) == (512, 7)
+    default, given = create_encoder(shape, "separate"), create_encoder(shape, "separate", fusion_size=7)
+    assert (default.output_size, given.output_size) == (512, 7)
 
 
-def test_options_of_a_dict_reach_the_encoders_that_have_them() -> None:
+def test_dict_encoder_of_vectors_is_the_encoder_of_the_joined_vector() -> None:
+    encoder, alone = seeded(DictEncoder, {"b": (2, 2), "in": {"c": 1}, "a": 2}), seeded(MLPEncoder, 7)
+    a, b, c = torch.randn(3, 2), torch.randn(3, 2, 2), torch.randint(0, 9, (3, 1))
+    expected = alone(torch.cat([a, b.flatten(1), c.float()], 1))
+    assert_close(encoder({"b": b, "in": {"c": c}, "a": a}), expected)
+
+
+def test_dict_encoder_without_layers_returns_vectors_as_they_are() -> None:
+    encoder = DictEncoder({"b": 2, "a": {"kind": "one_hot", "sizes": [3]}}, ())
+    assert (encoder.output_size, list(encoder.parameters())) == (5, [])
+    obs = {"b": torch.tensor([[0.5, 7.0]]), "a": torch.tensor([1])}
+    assert encoder(obs).tolist() == [[0.0, 1.0, 0.0, 0.5, 7.0]]
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "widths"),
+    [
+        ({"a": 2, "b": 3}, {}, [5, 128, 128, 64]),
+        ({"a": 2}, {"fusion_size": 4}, [2, 4]),
+        ({"a": 2, "b": 3}, {"hidden_size_list": [8]}, [5, 8]),
+        ({"a": 2, "b": 3}, {"hidden_size_list": [8], "fusion_size": 7}, [5, 8, 7]),
+        ({"a": 2, "b": (3, 36, 36)}, {}, [514, 512]),
+        ({"a": 2, "in": {"b": 1, "pixels": (3, 36, 36)}}, {}, [515, 513]),  # an entry of 513 numbers
+        ({"b": (3, 36, 36)}, {}, []),
+        ({"b": (3, 36, 36)}, {"hidden_size_list": [8]}, [512, 8]),
+    ],
+)
+def test_dict_encoder_has_layers_over_all_entries(shape: Any, options: dict[str, Any], widths: list[int]) -> None:
+    encoder: Any = DictEncoder(shape, **options)
+    layers = [] if encoder.layers is None else list(encoder.layers.layers)
+    assert [layer.in_features for layer in layers] + [layer.out_features for layer in layers[-1:]] == widths
+    assert encoder.output_size == (widths[-1] if widths else 512)
+
+
+def test_dict_encoder_with_an_image_alone_is_the_encoder_of_it() -> None:
+    one, alone = seeded(DictEncoder, {"a": (3, 36, 36)}), seeded(ConvEncoder, (3, 36, 36))
+    obs = images(2, 3, 36, 36)
+    assert_close(one({"a": obs}), alone(obs))
+
+
+@pytest.mark.parametrize(("keeps_vectors", "sizes"), [(True, [5, 514, 8, 7]), (False, [64, 512, 8, 7])])
+def test_network_with_hidden_layers_in_its_heads_gets_the_joined_entries(keeps_vectors: bool, sizes: list[int]) -> None:
+    vectors, mixed = {"a": 2, "b": 3}, {"a": 2, "b": (3, 36, 36)}
+    cases: list[Any] = [(vectors, None, {}), (mixed, None, {}), (vectors, [8], {}), (vectors, None, {"fusion_size": 7})]
+    found = [
+        encoder_for(shape, None, widths, "relu", encoder_kwargs=options, keeps_vectors=keeps_vectors).output_size
+        for shape, widths, options in cases
+    ]
+    assert found == sizes
+
+
+@pytest.mark.parametrize("name", ["dict", "separate"])
+def test_options_of_a_dict_reach_the_encoders_that_have_them(name: str) -> None:
     shape = {"a": 2, "in": {"pixels": (12, 12, 3)}}
     options: dict[str, Any] = {"image_encoder": "impala", "channels": [4], "feature_size": 5, "fusion_size": 9}
-    encoder = create_encoder(shape, layer_norm=True, **options)
+    encoder = create_encoder(shape, name, layer_norm=True, **options)
     image = encoder.encoders["in"].encoders["pixels"]
     assert isinstance(image, ImpalaEncoder)
     assert (cast(Any, image.convolutions[0]).out_channels, image.output_size, encoder.output_size) == (4, 5, 9)
-    assert len(encoder.encoders["a"].norms) == 3
+    normed = encoder.layers if name == "dict" else encoder.encoders["a"]
+    assert len(normed.norms) == (1 if name == "dict" else 3)
 
 
 @pytest.mark.parametrize(
@@ -321,33 +376,38 @@ def test_activation_among_the_options_goes_before_that_of_the_network() -> None:
     assert encoder.activate is ACTIVATIONS["silu"]
 
 
-def test_dict_encoder_does_not_depend_on_the_order_of_the_shapes() -> None:
+@DICT_ENCODERS
+def test_encoder_of_a_dict_does_not_depend_on_the_order_of_the_shapes(encoder_class: Any) -> None:
     obs = {"a": torch.ones(1, 2), "b": torch.ones(1, 1)}
-    assert_close(seeded(DictEncoder, {"b": 1, "a": 2})(obs), seeded(DictEncoder, {"a": 2, "b": 1})(obs))
+    assert_close(seeded(encoder_class, {"b": 1, "a": 2})(obs), seeded(encoder_class, {"a": 2, "b": 1})(obs))
 
 
-def test_dict_encoder_leaves_out_entries_that_it_has_no_shape_of() -> None:
-    encoder, obs = DictEncoder({"a": 2}), {"a": torch.ones(1, 2)}
+@DICT_ENCODERS
+def test_encoder_of_a_dict_leaves_out_entries_that_it_has_no_shape_of(encoder_class: Any) -> None:
+    encoder, obs = encoder_class({"a": 2}), {"a": torch.ones(1, 2)}
     assert_close(encoder({**obs, "action_mask": torch.zeros(1, 9)}), encoder(obs))
 
 
-def test_dict_encoder_encodes_nested_entries_vectors_and_images() -> None:
-    # features: vector 3, and of the nested dict those of its image, 512, whose default it keeps
-    encoder: Any = DictEncoder({"in": {"pixels": (3, 36, 36), "speed": 2}, "place": 4}, [3])
+@pytest.mark.parametrize(("encoder_class", "sizes"), [(DictEncoder, (4, 514, 3)), (SeparateEncoder, (3, 512, 512))])
+def test_encoder_of_a_dict_encodes_nested_entries(encoder_class: Any, sizes: tuple[int, int, int]) -> None:
+    encoder: Any = encoder_class({"in": {"pixels": (3, 36, 36), "speed": 2}, "place": 4}, [3])
     obs = {"in": {"pixels": images(2, 3, 36, 36), "speed": torch.ones(2, 2)}, "place": torch.ones(2, 4)}
-    assert (encoder.encoders["place"].output_size, encoder(obs).shape) == (3, (2, 512))
+    found = (encoder.encoders["place"].output_size, encoder.encoders["in"].output_size, encoder.output_size)
+    assert (found, encoder(obs).shape) == (sizes, (2, sizes[2]))
 
 
-def test_dict_encoder_reads_every_entry() -> None:
-    encoder = seeded(DictEncoder, {"a": 2, "in": {"b": 2}}, [8])
+@DICT_ENCODERS
+def test_encoder_of_a_dict_reads_every_entry(encoder_class: Any) -> None:
+    encoder = seeded(encoder_class, {"a": 2, "in": {"b": 2}}, [8])
     obs = {"a": torch.ones(1, 2), "in": {"b": torch.ones(1, 2)}}
     changed_a, changed_b = {**obs, "a": -torch.ones(1, 2)}, {**obs, "in": {"b": -torch.ones(1, 2)}}
     assert all((encoder(obs) != encoder(other)).any() for other in (changed_a, changed_b))
 
 
-def test_dict_encoder_refuses_an_empty_dict() -> None:
+@DICT_ENCODERS
+def test_encoder_of_a_dict_refuses_an_empty_dict(encoder_class: Any) -> None:
     with pytest.raises(ValueError, match="obs_shape must be a dict with at least one entry"):
-        DictEncoder({})
+        encoder_class({})
 
 
 @pytest.mark.parametrize(
@@ -432,7 +492,10 @@ OPTIONS: dict[Any, tuple[dict[str, Any], dict[str, Any]]] = {
             "layer_norm": True,
         },
     ),
-    DictEncoder: (
+}
+OPTIONS |= dict.fromkeys(
+    (DictEncoder, SeparateEncoder),
+    (
         {"obs_shape": {"a": 4, "b": (3, 7, 7)}},
         {
             "obs_shape": {"a": 5, "b": (3, 7, 7)},
@@ -443,7 +506,7 @@ OPTIONS: dict[Any, tuple[dict[str, Any], dict[str, Any]]] = {
             "layer_norm": True,
         },
     ),
-}
+)
 
 
 def fingerprint(encoder_class: Any, arguments: dict[str, Any]) -> list[Any]:

@@ -79,10 +79,16 @@ def test_loss_is_the_weighted_sum(learn: dict[str, Any], expected: float) -> Non
     assert_close(report["total_loss"], loss.detach())
 
 
-def test_importance_weights_weigh_all_but_the_squares() -> None:
+def test_importance_weights_weigh_rows_and_their_mean_the_squares() -> None:
     loss, _ = make_policy(IS=True, lambda3=0.1).loss(make_batch(IS=torch.tensor([0.5, 2.0])))
     rows = 0.5 * (4 + 6.25 + 1.5) + 2 * (1 + 9)
-    assert_close(loss, torch.tensor(rows / 2 + 0.1 * HALF_SQUARE))
+    assert_close(loss, torch.tensor(rows / 2 + 1.25 * 0.1 * HALF_SQUARE))
+
+
+def test_share_of_the_squares_does_not_depend_on_the_scale_of_importance_weights() -> None:
+    weights = torch.tensor([0.5, 2.0])
+    losses = [make_policy(IS=True, lambda3=0.1).loss(make_batch(IS=scale * weights))[0] for scale in (1.0, 0.01)]
+    assert_close(losses[1], 0.01 * losses[0])
 
 
 def test_priority_is_the_one_step_error_and_targets_bootstrap_unless_terminated() -> None:

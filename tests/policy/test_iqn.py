@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from lightning_ding.model import FQF, IQN
 from lightning_ding.policy import FQFPolicy, IQNPolicy, create_policy
 
 ONLINE, TARGET = [[3.0, 4.0], [0.0, 1.0]], [[0.0, 0.0], [8.0, 2.0]]
@@ -197,3 +198,18 @@ def test_entropy_keeps_the_parts_equal() -> None:
 def test_wrong_options_are_refused(name: str, config: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         create_policy({"type": name, **config})
+
+
+@pytest.mark.parametrize("model", [IQN, FQF])
+@pytest.mark.parametrize(
+    ("options", "widths"),
+    [
+        ({}, [16, 16, 3]),  # a hidden layer after the product with the embedding
+        ({"head_hidden_size": 8}, [16, 8, 3]),
+        ({"head_layer_num": 0}, [16, 3]),
+        ({"head_layer_num": 2}, [16, 16, 16, 3]),
+    ],
+)
+def test_head_has_a_hidden_layer_after_the_embedding(model: Any, options: dict[str, Any], widths: list[int]) -> None:
+    layers = model(**MODEL, **options).head.values.layers
+    assert [layers[0].in_features, *(layer.out_features for layer in layers)] == widths

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lightning_ding.config import to_dict
-from lightning_ding.model import ConvEncoder, DictEncoder, ImpalaEncoder
+from lightning_ding.model import ConvEncoder, DictEncoder, ImpalaEncoder, SeparateEncoder
 from lightning_ding.policy import Policy, QLearningPolicy, create_policy
 from lightning_ding.policy.actor_policy import ActorPolicy
 from lightning_ding.policy.qac import QACPolicy
@@ -60,18 +60,28 @@ def test_a_policy_hands_its_encoder_the_options_of_its_config(name: str) -> None
     same.model.load_state_dict(policy.model.state_dict())
 
 
+@pytest.mark.parametrize("kind", ["joined", "separate"])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_policy_hands_the_encoders_of_a_dict_their_options(name: str) -> None:
+def test_a_policy_hands_the_encoders_of_a_dict_their_options(name: str, kind: str) -> None:
     spaces: dict[str, gym.Space[Any]] = {
         "picture": pixels(7, 7, 3),
         "speed": gym.spaces.Box(-1.0, 1.0, (2,), np.float32),
     }
     kwargs = {"image_encoder": "impala", "channels": [4], "feature_size": 6, "fusion_size": 9}
-    policy = make(name, gym.spaces.Dict(spaces), encoder_kwargs=kwargs, encoder_hidden_size_list=[5])
-    for encoder in (found := encoders(policy, DictEncoder)):
+    options = {"encoder_kwargs": kwargs, "encoder_hidden_size_list": [5], "dict_encoder": kind}
+    policy = make(name, gym.spaces.Dict(spaces), **options)
+    for encoder in (found := encoders(policy, DictEncoder if kind == "joined" else SeparateEncoder)):
         sizes = {entry: below.output_size for entry, below in encoder.encoders.items()}
-        assert (sizes, encoder.output_size) == ({"picture": 6, "speed": 5}, 9)
+        assert (sizes, encoder.output_size) == ({"picture": 6, "speed": 2 if kind == "joined" else 5}, 9)
     assert len(found) >= 1
+    same = create_policy({"type": name, **to_dict(policy.config)})  # as from a checkpoint
+    same.model.load_state_dict(policy.model.state_dict())
+
+
+def test_separate_encoders_together_with_a_named_encoder_are_refused() -> None:
+    space = gym.spaces.Dict({"a": gym.spaces.Box(-1.0, 1.0, (2,), np.float32)})
+    with pytest.raises(ValueError, match=r"model.encoder must be None with model.dict_encoder 'separate', got 'dict'"):
+        make("dqn", space, encoder="dict", dict_encoder="separate")
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -32,7 +32,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {  # the other options that are
     "hidden_size_list": ({}, [9]),
     "clear_buffer_per_iters": ({}, 2),
     "intrinsic_reward_type": ({}, "assign"),
-    "intrinsic_reward_weight": ({}, 2.0),
+    "intrinsic_reward_weight": ({}, 0.01),  # errors above 1 would have equal gradients
     "intrinsic_reward_norm": ({}, "minmax"),
     "extrinsic_reward_norm": ({"extrinsic_reward_norm_max": 5.0}, True),
     "extrinsic_reward_norm_max": ({"extrinsic_reward_norm": True}, 5.0),
@@ -232,13 +232,56 @@ def test_loss_that_is_not_finite_is_treated_as_that_of_a_policy(
     assert plain(model.state_dict()) == before
 
 
-def replayed(type_name: str = "rnd") -> tuple[Any, dict[str, Any]]:
+def replayed(type_name: str = "rnd", **options: Any) -> tuple[Any, dict[str, Any]]:
     model = {"obs_shape": 4, "action_shape": 2, "encoder_hidden_size_list": [8]}
-    section = {"type": type_name, "hidden_size_list": [8], "batch_size": 4}
+    section = {"type": type_name, "hidden_size_list": [8], "batch_size": 4, **options}
     policy = create_policy({"type": "dqn", "nstep": 1, "model": model, "reward_model": section})
     batch: dict[str, Any] = {name: torch.randn(8, 4) for name in ("obs", "next_obs")}
     batch |= {"action": torch.randint(2, (8,)), "reward": torch.ones(8), "env_id": torch.zeros(8, dtype=torch.long)}
     return policy, batch | {"terminated": torch.zeros(8, dtype=torch.bool)}
+
+
+@pytest.mark.parametrize(
+    ("collected", "updates", "made", "times"),
+    [  # minibatches of 4; the updates after each collection, and how often each transition is learned from
+        ([8], None, [2], [1] * 8),
+        ([2, 1, 1, 2], None, [0, 0, 1, 0], [1] * 4 + [0] * 4),
+        ([3, 4], None, [0, 2], [1] * 6 + [2, 0]),  # the last minibatch starts again
+        ([2, 2], 3, [3, 3], [6] * 4 + [0] * 4),
+    ],
+)
+def test_updates_follow_the_number_of_collected_transitions(
+    collected: list[int], updates: int | None, made: list[int], times: list[int]
+) -> None:
+    policy, batch = replayed(update_per_collect=updates)
+    rewards, seen, found, start = policy.learner.rewards, list[Any](), list[int](), 0
+    loss = rewards.model.loss
+
+    def noted_loss(data: Any) -> Any:
+        seen.append(data["obs"])
+        return loss(data)
+
+    rewards.model.loss = noted_loss
+    for number in collected:
+        before = len(seen)
+        rewards.collect_data({name: column[start : start + number] for name, column in batch.items()})
+        rewards.train()
+        found.append(len(seen) - before)
+        start += number
+    occurs = (torch.cat(seen)[:, None] == batch["obs"][None]).all(2).sum(0)
+    assert (found, sorted(occurs.tolist())) == (made, sorted(times))
+
+
+def test_transitions_that_wait_for_a_minibatch_are_in_a_checkpoint() -> None:
+    (policy, batch), (again, _) = replayed(), replayed()
+    rewards, resumed = policy.learner.rewards, again.learner.rewards
+    rewards.collect_data({name: column[:3] for name, column in batch.items()})
+    resumed.load_state(rewards.state())
+    assert (rewards._due_updates(), resumed._due_updates()) == (0, 0)
+    resumed.collect_data({name: column[:1] for name, column in batch.items()})
+    assert resumed._due_updates() == 1
+    resumed.load_state({name: value for name, value in rewards.state().items() if name != "new"})  # an older version's
+    assert resumed._due_updates() == 0
 
 
 def test_replayed_batch_without_a_trained_model_is_refused() -> None:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from lightning_ding.config import moved, require
 from lightning_ding.model.encoder import is_image
+from lightning_ding.model.features import is_described
 from lightning_ding.model.image_encoders import IMAGE_SIZES
 from lightning_ding.policy.base.update.gradient_clipping import GradClip
 from lightning_ding.policy.base.update.optimizers import OptimizerConfig
@@ -35,10 +36,20 @@ class NetworkConfig:
     encoder_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Further options of the encoder by name: layer_norm, activation; of images channels, feature_size, kernel_size and
     stride; of dicts fusion_size and image_encoder; see the page on networks."""
+    dict_encoder: Literal["joined", "separate"] = "joined"
+    """How entries of dict observations are encoded: ``joined`` makes one vector of vectors and features of images,
+    which the encoder's layers follow; ``separate`` has layers for each entry and one more, as earlier versions had."""
     activation: Literal["relu", "tanh", "elu", "gelu", "silu"] = "relu"
     """Activation function after every hidden layer."""
     layer_norm: bool = False
     """Normalise every hidden layer before its activation."""
+
+    @staticmethod
+    def from_separate(section: dict[str, Any]) -> dict[str, Any]:
+        """Return a saved section of a version that had layers for each entry of a dict observation."""
+        shape, encoder = section["obs_shape"], section.get("encoder")
+        is_dict = isinstance(shape, Mapping) and not is_described(shape) and encoder in (None, "dict")
+        return section | {"encoder": None if is_dict else encoder, "dict_encoder": "separate" if is_dict else "joined"}
 
     @staticmethod
     def from_older(section: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Saved configs: marked with the name of their policy, and translated if an older version wrote them.
 
-A section of a config whose keys changed their meaning has a method ``from_older``, which returns the section with the
-same keys in their new meaning. Configs that a checkpoint or a folder holds have every key; one of an older version has
-no ``cfg_type``, which tells it from a config that a user wrote.
+A section of a config whose keys changed their meaning has a method that returns the section with the same keys in their
+new meaning: ``from_older`` for versions that saved no ``cfg_type``, and ``from_separate`` for versions without
+``model.dict_encoder``. Configs that a checkpoint or a folder holds have every key of their version, which tells them
+from a config that a user wrote.
 """
 
 from __future__ import annotations
@@ -41,16 +42,22 @@ def renewed(config_class: type, cfg: Any) -> Any:
     if not isinstance(cfg, Mapping):
         return cfg
     given = {key: value for key, value in cfg.items() if key != MARK}
-    return given if not is_older(cfg) else {**given, **dict(_translated(config_class, given))}
+    return {**given, **dict(_translated(config_class, cfg))}
 
 
 def is_older(cfg: Mapping[str, Any]) -> bool:
     """Return whether an older version saved a config."""
+    return bool(_translations(cfg))
+
+
+def _translations(cfg: Mapping[str, Any]) -> list[str]:
+    """Return the names of the methods that translate the sections of a config that an older version saved."""
     sections = {name: cfg.get(name) for name in IN_EVERY_SAVED}
-    is_whole = MARK not in cfg and {"compile", "on_non_finite"} <= cfg.keys()
-    return is_whole and all(
+    is_saved = {"compile", "on_non_finite"} <= cfg.keys() and all(
         isinstance(section, Mapping) and IN_EVERY_SAVED[name] <= section.keys() for name, section in sections.items()
     )
+    found = {"from_older": MARK not in cfg, "from_separate": is_saved and "dict_encoder" not in cfg["model"]}
+    return [name for name, is_needed in found.items() if is_saved and is_needed]
 
 
 def check_meaning(config: Any, saved: Mapping[str, Any]) -> None:
@@ -63,16 +70,23 @@ def check_meaning(config: Any, saved: Mapping[str, Any]) -> None:
     Raises:
         ValueError: Naming the first such key, its value, and the value that continues the run.
     """
-    for name, section in _translated(type(config), saved) if is_older(saved) else ():
+    for name, section in _translated(type(config), saved):
         for key, value in section.items():
             now, was = getattr(getattr(config, name), key, None), saved[name].get(key)
-            allowed = f"{value!r}, which is what {was!r} meant in the version that wrote the checkpoint"
-            require(value == was or now != was, f"{name}.{key}", allowed, now)
+            meant = f"which is what {was!r} meant in" if key in saved[name] else "which is the only one of"
+            allowed = f"{value!r}, {meant} the version that wrote the checkpoint"
+            is_repeated = now == was if key in saved[name] else now != value
+            require(value == was or not is_repeated, f"{name}.{key}", allowed, now)
 
 
 def _translated(config_class: type, cfg: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name and the translation of each section whose keys changed their meaning."""
-    for field in dataclasses.fields(config_class):
+    methods = _translations(cfg)
+    for field in dataclasses.fields(config_class) if methods else ():
         section: Any = getattr(config_class(), field.name)
-        if hasattr(section, "from_older") and field.name in cfg:
-            yield field.name, section.from_older(dict(cfg[field.name]))
+        translate = [getattr(section, method) for method in methods if hasattr(section, method)]
+        if translate and field.name in cfg:
+            found = dict(cfg[field.name])
+            for method in translate:
+                found = method(found)
+            yield field.name, found

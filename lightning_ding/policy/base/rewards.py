@@ -8,9 +8,11 @@ Shapes: B batch, U minibatches of a round, S collected transitions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +20,7 @@ from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP
 from lightning_ding.policy.base.update.optimizers import OptimizerConfig, make_optimizer
+from lightning_ding.ranks import mean_over_ranks
 from lightning_ding.registry import REWARD_MODEL_REGISTRY
 
 Batch = dict[str, Any]
@@ -42,6 +45,7 @@ class RewardLearner:
         self._policy = policy
         self._index = -1  # of the optimizer
         self._window: Any = None  # collected transitions, as they are stored
+        self._new = 0  # transitions collected since the last updates
         self._rounds = 0
         self._has_begun = False
         self._report: dict[str, Tensor] = {}
@@ -115,9 +119,12 @@ class RewardLearner:
         self.model.add(self._seen(new))
         kept = {name: new[name] for name in KEPT}
         self._window = kept if self._window is None else nested.concatenate([self._window, kept])
+        self._new += nested.length(kept)
 
     def train(self) -> None:
-        """Make ``update_per_collect`` updates of the model on collected transitions; all ranks call it.
+        """Make the updates of the model that ``update_per_collect`` asks for; all ranks call it.
+
+        Minibatches go through the collected transitions in random order, and start again after the last one.
 
         Raises:
             NonFiniteError: If a loss or a gradient is not finite, and ``on_non_finite`` is "raise".
@@ -126,10 +133,13 @@ class RewardLearner:
             return
         self.begin()
         policy, config = self._policy, self.model.config
+        updates = self._due_updates()
+        if not updates:
+            return
+        self._new = 0
         if not policy.training:
             policy.train()
-        size = (config.update_per_collect, config.batch_size)
-        rows = torch.from_numpy(policy.rng.integers(nested.length(self._window), size=size)).to(policy.device)
+        rows = _passes(nested.length(self._window), (updates, config.batch_size), policy.rng).to(policy.device)
         data = self.model.prepare(self._seen(nested.index(self._window, rows)), policy.rng)
         policy.updater.guard.begin(data)
         for minibatch in nested.unbind(data):
@@ -140,6 +150,14 @@ class RewardLearner:
         self._rounds += 1
         if self._rounds % config.clear_buffer_per_iters == 0:
             self.clear_data()
+
+    def _due_updates(self) -> int:
+        """Return the number of updates to make now, the same on every rank."""
+        config = self.model.config
+        if config.update_per_collect is not None:
+            return int(config.update_per_collect)
+        collected = mean_over_ranks(self._new)
+        return math.ceil(collected / config.batch_size) if collected >= config.batch_size else 0
 
     def reward_model_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of the model on a minibatch, and the metrics to report."""
@@ -231,11 +249,24 @@ class RewardLearner:
     def state(self) -> dict[str, Any]:
         """Return the state of this rank that the policy's ``state_dict`` does not have, as tensors and builtins."""
         window = None if self._window is None else nested.to(self._window, "cpu")
-        return {"window": window, "rounds": self._rounds, "model": self.model.rank_state()}
+        return {"window": window, "new": self._new, "rounds": self._rounds, "model": self.model.rank_state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state`` returned."""
         window = state["window"]
         self._window = None if window is None else nested.to(window, self._policy.device)
-        self._rounds = state["rounds"]
+        self._rounds, self._new = state["rounds"], state.get("new", 0)  # versions with one update each lack it
         self.model.load_rank_state(state["model"])
+
+
+def _passes(length: int, size: tuple[int, int], rng: np.random.Generator) -> Tensor:
+    """Return indices in [0, length) of a given shape, in which each index occurs equally often, but for the last pass.
+
+    Args:
+        length: Number of rows to draw from, >= 1.
+        size: Number of minibatches U and of their rows B.
+        rng: Random numbers.
+    """
+    number = math.prod(size)
+    order = np.tile(np.arange(length), (math.ceil(number / length), 1))
+    return torch.from_numpy(rng.permuted(order, axis=1).reshape(-1)[:number].reshape(size))

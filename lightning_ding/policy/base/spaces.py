@@ -18,6 +18,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from lightning_ding.config import require
+from lightning_ding.model.separate_encoder import dict_encoder
 from lightning_ding.rl import discrete_counts
 
 Shape = Any  # int, tuple of ints, a description with "kind" (see model.features), or a dict of these
@@ -290,8 +291,17 @@ ACTION_UNITS = ("action_low", "action_high", "action_integer", "action_start")
 
 
 def network_section(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a config's ``model`` section that are arguments of the network."""
-    return {name: value for name, value in section.items() if name not in ACTION_UNITS}
+    """Return the entries of a config's ``model`` section that are arguments of the network.
+
+    Raises:
+        ValueError: If ``dict_encoder`` has no effect.
+    """
+    kept = {name: value for name, value in section.items() if name not in (*ACTION_UNITS, "dict_encoder")}
+    kind = dict_encoder(section)
+    if kind is None:
+        return kept
+    require(kept["encoder"] is None, "model.encoder", f"None with model.dict_encoder {kind!r}", kept["encoder"])
+    return kept | {"encoder": kind}
 
 
 def missing_shapes(

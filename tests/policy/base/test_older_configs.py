@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lightning_ding.config import deep_merge
 from lightning_ding.policy import A2CPolicy, DQNPolicy, Policy, SACPolicy, create_policy, get_policy_cls
+from lightning_ding.policy.load import load_policy
 
 Config = dict[str, Any]
 VECTOR = {"obs_shape": 4, "action_shape": 2}
@@ -93,3 +94,72 @@ def test_weight_that_repeats_the_number_of_an_older_version_is_refused() -> None
 def test_part_of_a_config_that_a_user_wrote_is_not_translated() -> None:
     cfg = {"model": {**IMAGE, "encoder_hidden_size_list": [8, 9, 10]}, "learn": {"batch_size": 4}}
     assert DQNPolicy(cfg).config.model.encoder_hidden_size_list == (8, 9, 10)
+
+
+def without_dict_encoder(policy: Policy[Any]) -> Config:
+    """Return a policy's saved config as versions without ``model.dict_encoder`` wrote it."""
+    cfg = deep_merge(policy.hparams["cfg"], {})
+    del cfg["model"]["dict_encoder"]
+    return cfg
+
+
+@pytest.mark.parametrize("encoder", [None, "dict"])
+@pytest.mark.parametrize("name", ["dqn", "ppo", "sac", "dt"])
+def test_network_of_a_dict_from_an_older_version_is_loaded(name: str, encoder: str | None, tmp_path: Path) -> None:
+    model: Config = {"obs_shape": {"a": 2, "b": 3}, "action_shape": 2}
+    model |= {"action_space": "discrete"} if name in ("ppo", "dt") else {}
+    policy = create_policy({"type": name, "model": {**model, "dict_encoder": "separate"}})
+    path = checkpoint_of(policy, tmp_path)
+    older = torch.load(path, weights_only=True)
+    older["hyper_parameters"] = {"cfg": deep_merge(without_dict_encoder(policy), {"model": {"encoder": encoder}})}
+    torch.save(older, path)
+    loaded = load_policy(path)
+    assert loaded.config.model == policy.config.model
+    pairs: Any = zip(loaded.model.parameters(), policy.model.parameters(), strict=True)
+    assert all(Tensor.equal(one, other) for one, other in pairs)
+
+
+@pytest.mark.parametrize("shape", [4, (3, 7, 7), {"kind": "one_hot", "sizes": [3]}])
+def test_other_networks_of_the_same_version_are_not_changed(shape: Any) -> None:
+    policy = DQNPolicy({"model": {"obs_shape": shape, "action_shape": 2}})
+    assert DQNPolicy(without_dict_encoder(policy)).config == policy.config
+
+
+def test_run_that_resumes_a_network_of_an_older_version_names_the_option() -> None:
+    model: Config = {"obs_shape": {"a": 2, "b": 3}, "action_shape": 2}
+    older = DQNPolicy({"model": {**model, "dict_encoder": "separate"}})
+    checkpoint: Config = {"progress": older.progress.state_dict()}
+    checkpoint["hyper_parameters"] = {"cfg": without_dict_encoder(older)}
+    older.on_load_checkpoint(checkpoint)
+    expected = (
+        "model.dict_encoder must be 'separate', which is the only one of the version that wrote the checkpoint, "
+        "got 'joined'"
+    )
+    with pytest.raises(ValueError, match=expected):
+        DQNPolicy({"model": model}).on_load_checkpoint(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("model", "layers"),
+    [({}, 0), ({"head_hidden_size": 8}, None), ({"dueling": True}, None), ({"head_layer_num": 2}, 2)],
+)
+@pytest.mark.parametrize("name", ["iqn", "fqf"])
+def test_head_of_quantile_levels_from_an_older_version_is_loaded(name: str, model: Config, layers: int | None) -> None:
+    older = {"head_layer_num": 0} if not model else {}  # such a version's None
+    policy = create_policy({"type": name, "model": {**VECTOR, **model, **older}})
+    cfg = deep_merge(without_dict_encoder(policy), {"model": {"head_layer_num": model.get("head_layer_num")}})
+    again: Any = get_policy_cls({"type": name})(cfg)
+    again.model.load_state_dict(policy.model.state_dict())
+    assert again.config.model.head_layer_num == layers
+
+
+def test_run_that_resumes_quantile_levels_of_an_older_version_names_the_option() -> None:
+    older = create_policy({"type": "iqn", "model": VECTOR})
+    checkpoint: Config = {
+        "progress": older.progress.state_dict(),
+        "hyper_parameters": {"cfg": without_dict_encoder(older)},
+    }
+    expected = "model.head_layer_num must be 0, which is what None meant in the version that wrote .*, got None"
+    with pytest.raises(ValueError, match=expected):
+        create_policy({"type": "iqn", "model": VECTOR}).on_load_checkpoint(checkpoint)
+    create_policy({"type": "iqn", "model": {**VECTOR, "head_layer_num": 0}}).on_load_checkpoint(checkpoint)
