@@ -7,32 +7,24 @@ step instead.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import DeviceStatsMonitor, LearningRateMonitor, ThroughputMonitor
-from lightning.pytorch.loggers import Logger
 from typing_extensions import override
 
 from lightning_ding.config import require
 from lightning_ding.protocols import run_data
 from lightning_ding.ranks import sum_over_ranks, world_size
 
-logger = logging.getLogger(__name__)
-
 MONITORS = (DeviceStatsMonitor, LearningRateMonitor, ThroughputMonitor)
 BATCHES = [f"on_{stage}_batch_{when}" for stage in ("train", "validation", "test") for when in ("start", "end")]
 HOOKS = ("on_train_epoch_start", *BATCHES)
 """Hooks in which these monitors log."""
-
-_failed: WeakSet[Logger] = WeakSet()
-"""Loggers whose write error has already been logged."""
 
 
 class MetricsLogger(Callback):
@@ -150,17 +142,11 @@ def _over_ranks(learn: dict[str, float], returns: list[float], lengths: list[int
 def write_metrics(trainer: Trainer, metrics: Mapping[str, float], step: int) -> None:
     """Write metrics to all loggers of a Trainer, at an env step.
 
-    If a logger raises ``OSError``, for example because the disk is full, the error is logged once and the logger is
-    tried again the next time.
+    An ``OSError`` of a logger is logged and ends no run of a datamodule of this project; see
+    :func:`~lightning_ding.callbacks.logger_errors.prepare_loggers`.
     """
     for one in trainer.loggers:
-        try:
-            one.log_metrics(dict(metrics), step=step)
-        except OSError as error:
-            if one not in _failed:
-                _failed.add(one)
-                text = "%s could not write metrics at env step %d: %s; the run continues without them"
-                logger.error(text, type(one).__name__, step, error)
+        one.log_metrics(dict(metrics), step=step)
 
 
 def log_over_env_steps(trainer: Trainer) -> None:

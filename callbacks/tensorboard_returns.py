@@ -38,7 +38,17 @@ class TensorBoardReturns(Callback):
     After each evaluation, the tags ``Returns/evaluation`` and ``Returns/training`` repeat ``eval/return_mean`` and
     ``collect/return_mean``, which TensorBoard sorts after ``buffer/...``. The metric of the tab HParams is
     ``hp_metric``: the mean return of the last evaluation.
+
+    The events are written by :class:`~lightning_ding.callbacks.event_file.EventFile`, which a full disk does not stop.
     """
+
+    @override
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        """Make the loggers write without a thread, on rank zero."""
+        from lightning_ding.callbacks.event_file import write_without_thread  # TensorBoard takes long to import
+
+        for one in _loggers(trainer):
+            write_without_thread(one.experiment)
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:

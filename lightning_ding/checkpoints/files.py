@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -86,6 +87,18 @@ def replace_by_link(file: Path, target: Path) -> None:
         sync(temporary)
     os.replace(temporary, file)
     sync(file.parent)
+
+
+def check_writable(folder: Path) -> None:
+    """Check that a file can be written in a folder, or where the folder would be made; nothing is left there.
+
+    Raises:
+        OSError: If the disk is read-only or full, the folder belongs to somebody else, or a file has its name.
+    """
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    with tempfile.TemporaryFile(dir=existing) as file:
+        file.write(b"0")
+        file.flush()
 
 
 def sync(path: Path) -> None:
