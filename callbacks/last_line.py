@@ -86,7 +86,7 @@ class LastLine(Callback):
 
 
 def _checkpoint(trainer: Trainer, best_return: float) -> str:
-    """Return the path of the best checkpoint, or else of the last one, and what it holds unless that is the best return.
+    """Return the path of the best checkpoint, or else of the last one, and its own number if that is another one.
 
     Args:
         trainer: The Trainer, after a fit.

@@ -11,7 +11,7 @@ from weakref import WeakSet
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
-from lightning_ding.checkpoints.files import check_writable
+from lightning_ding.checkpoints.files import UnwritableFolderError, check_writable
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ def prepare_loggers(trainer: Trainer) -> None:
     the logger is called again the next time. Calling this function again changes nothing.
 
     Raises:
-        OSError: If the folder of a logger of TensorBoard or CSV files cannot be written.
+        UnwritableFolderError: If the folder of a logger of TensorBoard or CSV files cannot be written.
     """
     for one in trainer.loggers:
         if trainer.is_global_zero and isinstance(one, (TensorBoardLogger, CSVLogger)):
@@ -45,7 +45,7 @@ def _check_folder(folder: str) -> None:
     try:
         check_writable(Path(folder))
     except OSError as error:
-        raise OSError(
+        raise UnwritableFolderError(
             f"the metrics of this run cannot be written to {folder}: {error}; choose another folder with save_dir of "
             "the logger or default_root_dir of the Trainer"
         ) from error

@@ -16,7 +16,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_ding.checkpoints import RUN_FILE
 from lightning_ding.checkpoints.claim import FolderClaim
-from lightning_ding.checkpoints.files import check_writable
+from lightning_ding.checkpoints.files import UnwritableFolderError, check_writable
 from lightning_ding.checkpoints.lightning_file import AnotherRankError, on_every_rank
 
 logger = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ def checkpoint_folder(trainer: Trainer, callback: SharedFolder) -> Path:
             found = _folder_of_run(trainer, base, callback)
             check_writable(found)
         except OSError as error:
-            raise OSError(
+            raise UnwritableFolderError(
                 f"the checkpoints of this run cannot be written to {found}: {error}; choose another folder with "
                 "dirpath of the callback, save_dir of the logger or default_root_dir of the Trainer"
             ) from error
@@ -163,7 +163,9 @@ def checkpoint_folder(trainer: Trainer, callback: SharedFolder) -> Path:
     on_every_rank(trainer, find, only_zero=True)
     folder = trainer.strategy.broadcast(found)
     if folder != base:
-        state = "contains checkpoints of another run" if _is_used(base, _sharing(trainer)) else "is in use by another run"
+        state = (
+            "contains checkpoints of another run" if _is_used(base, _sharing(trainer)) else "is in use by another run"
+        )
         rank_zero_warn(f"{base} {state}; those of this run go to {folder}")
     return folder
 

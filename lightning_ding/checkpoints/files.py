@@ -11,6 +11,10 @@ from typing import Any, BinaryIO
 import torch
 
 
+class UnwritableFolderError(OSError):
+    """A run cannot write to one of its folders; raised when the run starts, with advice to the user."""
+
+
 class _Tap:
     """A file for ``torch.save`` that stores an ``OSError`` instead of raising it.
 
@@ -96,9 +100,12 @@ def check_writable(folder: Path) -> None:
         OSError: If the disk is read-only or full, the folder belongs to somebody else, or a file has its name.
     """
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    with tempfile.TemporaryFile(dir=existing) as file:
-        file.write(b"0")
-        file.flush()
+    try:
+        with tempfile.TemporaryFile(dir=existing) as file:
+            file.write(b"0")
+            file.flush()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(existing)) from error  # not the name of the temporary file
 
 
 def sync(path: Path) -> None:

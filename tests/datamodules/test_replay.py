@@ -483,6 +483,19 @@ def test_run_continues_when_env_faults_are_dropped(
     assert (data["next_obs"][:, 1] == data["obs"][:, 1]).all()  # no transition leads into another episode
 
 
+def test_evaluation_repeats_an_episode_in_which_an_env_failed_if_faults_are_dropped(
+    make_trainer: MakeTrainer, small: Config
+) -> None:
+    env, breaking = partial(CountingEnv, lengths=(5,)), partial(BreakingEnv, lengths=(5,))
+    datamodule = ReplayDataModule(env, eval_env_id=breaking, evaluator_env_num=1, max_env_step=32)
+    with pytest.raises(ArithmeticError, match="it broke"):
+        make_trainer().fit(DQNPolicy(small), datamodule)
+    trainer = make_trainer()
+    trainer.fit(DQNPolicy(deep_merge(small, {"collect": {"collector": {"env_fault": "drop"}}})), datamodule)
+    assert trainer.callback_metrics["eval/return_min"] == 15  # 1 + 2 + 3 + 4 + 5: no episode was cut short
+    assert trainer.callback_metrics["eval/length_mean"] == 5
+
+
 def test_run_ends_with_the_error_of_an_env_unless_faults_are_dropped(make_trainer: MakeTrainer, small: Config) -> None:
     with pytest.raises(ArithmeticError, match="it broke"):
         make_trainer(limit_val_batches=0).fit(DQNPolicy(small), ReplayDataModule(partial(BreakingEnv, lengths=(5,))))
