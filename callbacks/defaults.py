@@ -95,6 +95,6 @@ def add_checkpoint_callbacks(trainer: Trainer) -> None:
     callbacks[:] = rest + sorted(present, key=lambda callback: not _monitors(callback))
 
 
-def _monitors(callback: Checkpoint) -> bool:
+def _monitors(callback: Callback) -> bool:
     """Return whether a checkpoint callback keeps the best policy by a metric."""
     return getattr(callback, "monitor", None) is not None

@@ -94,17 +94,21 @@ def _checkpoint(trainer: Trainer, best_return: float) -> str:
     """
     saving = [one for one in trainer.checkpoint_callbacks if isinstance(one, (BestCheckpoint, ModelCheckpoint))]
     best = [one for one in saving if one.monitor is not None and Path(one.best_model_path).is_file()]
-    scores = {one.best_model_path: (one.monitor, float(one.best_model_score or 0.0)) for one in best}
-    for path, score in scores.items():
-        if score == ("eval/return_mean", best_return):
-            return path
-    for path, (metric, score) in scores.items():
-        return f"{path} with {metric} {return_text(score)}"
+    for one in best:
+        if one.monitor == "eval/return_mean" and _score(one) == best_return:
+            return one.best_model_path
+    for one in best:
+        return f"{one.best_model_path} with {one.monitor} {return_text(_score(one))}"
     last = [one.last_model_path for one in saving if isinstance(one, RunCheckpoint)]
-    path = next((path for path in last if Path(path).is_file()), None)
-    if path is None:
-        return "none"
-    return f"{path} with the last policy" if math.isfinite(best_return) else path
+    for path in last:
+        if Path(path).is_file():
+            return f"{path} with the last policy" if math.isfinite(best_return) else path
+    return "none"
+
+
+def _score(callback: BestCheckpoint | ModelCheckpoint) -> float:
+    """Return the score of a callback's best checkpoint."""
+    return math.nan if callback.best_model_score is None else float(callback.best_model_score)
 
 
 def _print_table(rows: dict[str, str], checkpoint: str) -> None:

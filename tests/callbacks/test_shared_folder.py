@@ -13,9 +13,9 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 from lightning_ding.callbacks import BestCheckpoint, RunCheckpoint
-from lightning_ding.callbacks import best_checkpoint as best_module
 from lightning_ding.checkpoints.claim import FolderClaim
 from lightning_ding.checkpoints.files import UnwritableFolderError
+from lightning_ding.checkpoints.lightning_file import save_checkpoint
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
 
@@ -184,14 +184,14 @@ def test_folder_of_one_callback_inside_that_of_another_replaces_no_checkpoint_of
 def test_two_runs_that_reach_their_first_evaluation_at_the_same_moment_share_no_file(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save, others = best_module.save_checkpoint, []
+    name, others = "lightning_ding.callbacks.best_checkpoint.save_checkpoint", []
 
     def save_after_another_run(*args: Any) -> None:
-        monkeypatch.setattr(best_module, "save_checkpoint", save)
+        monkeypatch.setattr(name, save_checkpoint)
         others.append(run(make_trainer, small, max_env_step=64))
-        save(*args)
+        save_checkpoint(*args)
 
-    monkeypatch.setattr(best_module, "save_checkpoint", save_after_another_run)
+    monkeypatch.setattr(name, save_after_another_run)
     first = run(make_trainer, small)
     folder = tmp_path / "checkpoints"
     assert first == (folder, folder)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,9 +35,9 @@ def test_claim_of_a_file_that_its_holder_removes_in_this_moment_is_taken_again(
 ) -> None:
     held = FolderClaim.take(tmp_path)
     assert held is not None
-    opened = Path.open
+    opened: Any = Path.open
 
-    def open_then_lose(path: Path, *args: str) -> object:
+    def open_then_lose(path: Path, *args: str) -> Any:
         file = opened(path, *args)
         held.release()  # after this run opened the file, and before it locks it
         return file

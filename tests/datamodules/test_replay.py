@@ -255,14 +255,16 @@ def test_each_validation_draws_its_starts_from_the_seed_and_the_updates_made(
         starts = StartsOfEvaluations()
         policy = DQNPolicy(deep_merge(small, {"eval": {"evaluator": {"fixed_starts": fixed_starts}}}))
         data = ReplayDataModule("CartPole-v1", num_envs=2, wrappers=[NotesSeeds], max_env_step=max_env_step)
-        trainer = make_trainer(enable_checkpointing=True, callbacks=[starts, RunCheckpoint(tmp_path)])
+        trainer = make_trainer(
+            enable_checkpointing=True, callbacks=[starts, RunCheckpoint(tmp_path / str(max_env_step))]
+        )
         trainer.fit(policy, data, ckpt_path=file)
         return starts.by_update
 
     whole = fit(300)
     assert len({seed for seeds in whole.values() for seed in seeds}) == 2 * len(whole) >= 6
     half = fit(150)  # whose last evaluation is one more than in the other run
-    rest = fit(300, file=tmp_path / "last.ckpt")
+    rest = fit(300, file=tmp_path / "150" / "last.ckpt")
     assert whole.items() <= (half | rest).items()
     assert len({tuple(seeds) for seeds in fit(300, fixed_starts=True).values()}) == 1
 
