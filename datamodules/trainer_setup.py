@@ -11,7 +11,7 @@ from lightning.pytorch import Trainer
 
 from lightning_ding.callbacks import Limits, Watchdog
 from lightning_ding.callbacks.defaults import add_checkpoint_callbacks
-from lightning_ding.callbacks.logger_errors import prepare_loggers
+from lightning_ding.callbacks.metrics import prepare_loggers
 
 
 @runtime_checkable

@@ -15,8 +15,8 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lightning_ding.callbacks import MetricsLogger
-from lightning_ding.callbacks.event_file import EventFile
-from lightning_ding.callbacks.logger_errors import prepare_loggers
+from lightning_ding.callbacks.metrics import prepare_loggers
+from lightning_ding.callbacks.tensorboard_returns import EventFile, write_without_thread
 from lightning_ding.checkpoints.files import UnwritableFolderError
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
@@ -92,8 +92,6 @@ def test_event_file_removes_a_part_of_an_event_and_has_every_event_before_and_af
 
 
 def prepare_and_replace(logger: TensorBoardLogger) -> None:
-    from lightning_ding.callbacks.event_file import write_without_thread
-
     write_without_thread(logger.experiment)
     assert isinstance(logger.experiment._get_file_writer().event_writer, EventFile)
 

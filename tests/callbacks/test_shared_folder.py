@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 from lightning_ding.callbacks import BestCheckpoint, RunCheckpoint
-from lightning_ding.checkpoints.claim import FolderClaim
+from lightning_ding.callbacks.shared_folder import CLAIM_FILE, FolderClaim
 from lightning_ding.checkpoints.files import UnwritableFolderError
 from lightning_ding.checkpoints.lightning_file import save_checkpoint
 from lightning_ding.datamodules import ReplayDataModule
@@ -235,3 +235,44 @@ def test_disk_that_is_full_at_the_start_ends_a_run_that_is_resumed(
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     with pytest.raises(UnwritableFolderError, match=r"No space left on device: '.*checkpoints'; choose another folder"):
         run(make_trainer, small, max_env_step=64, ckpt_path="last")
+
+
+def test_one_of_two_runs_gets_the_claim_until_it_is_released(tmp_path: Path) -> None:
+    first = FolderClaim.take(tmp_path)
+    assert first is not None
+    assert FolderClaim.take(tmp_path) is None
+    first.release()
+    first.release()
+    assert list(tmp_path.iterdir()) == []
+    second = FolderClaim.take(tmp_path)
+    assert second is not None
+    second.release()
+
+
+def test_killed_run_leaves_no_claim(tmp_path: Path) -> None:
+    killed = FolderClaim.take(tmp_path)
+    assert killed is not None
+    killed._file.close()  # what the kernel does
+    assert (tmp_path / CLAIM_FILE).exists()
+    claim = FolderClaim.take(tmp_path)
+    assert claim is not None
+    claim.release()
+
+
+def test_claim_of_a_file_that_its_holder_removes_in_this_moment_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = FolderClaim.take(tmp_path)
+    assert held is not None
+    opened: Any = Path.open
+
+    def open_then_lose(path: Path, *args: str) -> Any:
+        file = opened(path, *args)
+        held.release()  # after this run opened the file, and before it locks it
+        return file
+
+    monkeypatch.setattr(Path, "open", open_then_lose)
+    claim = FolderClaim.take(tmp_path)
+    assert claim is not None
+    assert FolderClaim.take(tmp_path) is None
+    claim.release()
