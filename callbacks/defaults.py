@@ -68,9 +68,12 @@ def _progress_bar(present: list[Callback]) -> list[Callback]:
 def add_checkpoint_callbacks(trainer: Trainer) -> None:
     """Replace the checkpoint callback that Lightning created with all its defaults by those of this project.
 
-    A checkpoint callback that the user configured is kept, and decides itself which checkpoint is the best. Because it
-    does not save what a resumed run needs, a ``RunCheckpoint`` is added. With ``enable_checkpointing=False`` nothing is
-    added.
+    A checkpoint callback that the user configured is kept. If none of them monitors a metric, a ``BestCheckpoint`` is
+    added, because they do not know the best policy; otherwise they decide which one it is. Because they do not save
+    what a resumed run needs, a ``RunCheckpoint`` is added. With ``enable_checkpointing=False`` nothing is added.
+
+    Callbacks that monitor a metric come first, because Lightning takes ``ckpt_path="best"`` and
+    ``trainer.checkpoint_callback`` from the first checkpoint callback.
 
     Lightning 2.6 resolves ``ckpt_path="last"`` with the checkpoint callbacks before it calls ``configure_callbacks``.
     Without a checkpoint callback it would start from scratch with only a warning. Call this function when the
@@ -82,9 +85,17 @@ def add_checkpoint_callbacks(trainer: Trainer) -> None:
         return
     if len(present) == 1 and type(present[0]) is ModelCheckpoint and vars(present[0]) == vars(ModelCheckpoint()):
         callbacks.remove(present.pop())
-    others = [callback for callback in present if not isinstance(callback, (BestCheckpoint, RunCheckpoint))]
-    if not others and not any(isinstance(callback, BestCheckpoint) for callback in present):
-        callbacks.append(BestCheckpoint())
+    others = [one for one in present if isinstance(one, ModelCheckpoint) and not isinstance(one, RunCheckpoint)]
+    if not any(_monitors(callback) for callback in present):
+        is_taken = any(one.filename == "best" for one in others)
+        present.append(BestCheckpoint(filename="best_return" if is_taken else "best"))
     if not any(isinstance(callback, RunCheckpoint) for callback in present):
-        has_last = any(isinstance(one, ModelCheckpoint) and one.save_last for one in others)  # it writes last.ckpt
-        callbacks.append(RunCheckpoint(filename="run" if has_last else "last"))
+        has_last = any(one.save_last for one in others)  # it writes last.ckpt
+        present.append(RunCheckpoint(filename="run" if has_last else "last"))
+    rest = [callback for callback in callbacks if not isinstance(callback, Checkpoint)]
+    callbacks[:] = rest + sorted(present, key=lambda callback: not _monitors(callback))
+
+
+def _monitors(callback: Callback) -> bool:
+    """Return whether a checkpoint callback keeps the best policy by a metric."""
+    return getattr(callback, "monitor", None) is not None

@@ -6,6 +6,7 @@ import logging
 import math
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
@@ -14,6 +15,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from typing_extensions import override
 
 from lightning_ding.callbacks.best_checkpoint import BestCheckpoint
+from lightning_ding.callbacks.run_checkpoint import RunCheckpoint
 from lightning_ding.return_text import return_text
 
 UNITS = {"env_step": "env steps", "train_iter": "updates"}
@@ -22,6 +24,9 @@ UNITS = {"env_step": "env steps", "train_iter": "updates"}
 
 class LastLine(Callback):
     """Log one line at the end of a fit: env steps, the best mean return of an evaluation, and the checkpoint to use.
+
+    The checkpoint is named without a number of its own only if its policy has that mean return. A checkpoint that
+    somebody has deleted is not named.
 
     On a terminal, a table with the duration and the speed is printed instead of the line. The seconds are those of this
     fit, with its evaluations and checkpoints.
@@ -51,7 +56,7 @@ class LastLine(Callback):
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Log the line or print the table, on rank zero."""
-        progress, checkpoint = pl_module.progress, _checkpoint(trainer) or "none"
+        progress, checkpoint = pl_module.progress, _checkpoint(trainer, self._best)
         unit = UNITS[progress.axis]
         best = return_text(self._best) if math.isfinite(self._best) else None
         if not self._shows_table():
@@ -80,12 +85,30 @@ class LastLine(Callback):
         self._best = max(self._best, state_dict["best"])
 
 
-def _checkpoint(trainer: Trainer) -> str:
-    """Return the path of the best checkpoint, or else of the last one; empty if there is none."""
-    saving = trainer.checkpoint_callbacks
-    best = [one.best_model_path for one in saving if isinstance(one, (BestCheckpoint, ModelCheckpoint))]
-    last = [one.last_model_path for one in saving if isinstance(one, ModelCheckpoint)]
-    return next((path for path in best + last if path), "")
+def _checkpoint(trainer: Trainer, best_return: float) -> str:
+    """Return the path of the best checkpoint, or else of the last one, and its own number if that is another one.
+
+    Args:
+        trainer: The Trainer, after a fit.
+        best_return: Best mean return of an evaluation; infinite if there was no evaluation.
+    """
+    saving = [one for one in trainer.checkpoint_callbacks if isinstance(one, (BestCheckpoint, ModelCheckpoint))]
+    best = [one for one in saving if one.monitor is not None and Path(one.best_model_path).is_file()]
+    for one in best:
+        if one.monitor == "eval/return_mean" and _score(one) == best_return:
+            return one.best_model_path
+    for one in best:
+        return f"{one.best_model_path} with {one.monitor} {return_text(_score(one))}"
+    last = [one.last_model_path for one in saving if isinstance(one, RunCheckpoint)]
+    for path in last:
+        if Path(path).is_file():
+            return f"{path} with the last policy" if math.isfinite(best_return) else path
+    return "none"
+
+
+def _score(callback: BestCheckpoint | ModelCheckpoint) -> float:
+    """Return the score of a callback's best checkpoint."""
+    return math.nan if callback.best_model_score is None else float(callback.best_model_score)
 
 
 def _print_table(rows: dict[str, str], checkpoint: str) -> None:

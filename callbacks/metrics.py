@@ -1,4 +1,4 @@
-"""Write the metrics of a run to its loggers, with env steps as x axis.
+"""Write the metrics of a run to its loggers, with env steps as x axis, and keep the run alive when they cannot write.
 
 Lightning 2.6 offers no public way to change the x axis of ``LearningRateMonitor``, ``DeviceStatsMonitor`` and
 ``ThroughputMonitor``, which is the number of batches. Their hooks therefore get a Trainer whose loggers take the env
@@ -11,15 +11,18 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import DeviceStatsMonitor, LearningRateMonitor, ThroughputMonitor
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from typing_extensions import override
 
+from lightning_ding.checkpoints.files import UnwritableFolderError, check_writable
 from lightning_ding.config import require
 from lightning_ding.protocols import run_data
 from lightning_ding.ranks import sum_over_ranks, world_size
@@ -30,9 +33,11 @@ MONITORS = (DeviceStatsMonitor, LearningRateMonitor, ThroughputMonitor)
 BATCHES = [f"on_{stage}_batch_{when}" for stage in ("train", "validation", "test") for when in ("start", "end")]
 HOOKS = ("on_train_epoch_start", *BATCHES)
 """Hooks in which these monitors log."""
+LOGGING = ("log_metrics", "log_hyperparams", "log_graph", "save", "finalize", "after_save_checkpoint")
+"""Methods of a logger that write and that Lightning or this project calls."""
 
 _failed: WeakSet[Logger] = WeakSet()
-"""Loggers whose write error has already been logged."""
+"""Loggers whose error has already been logged."""
 
 
 class MetricsLogger(Callback):
@@ -150,17 +155,54 @@ def _over_ranks(learn: dict[str, float], returns: list[float], lengths: list[int
 def write_metrics(trainer: Trainer, metrics: Mapping[str, float], step: int) -> None:
     """Write metrics to all loggers of a Trainer, at an env step.
 
-    If a logger raises ``OSError``, for example because the disk is full, the error is logged once and the logger is
-    tried again the next time.
+    After :func:`prepare_loggers` an ``OSError`` of a logger is logged and does not end the run.
     """
     for one in trainer.loggers:
-        try:
-            one.log_metrics(dict(metrics), step=step)
-        except OSError as error:
-            if one not in _failed:
-                _failed.add(one)
-                text = "%s could not write metrics at env step %d: %s; the run continues without them"
-                logger.error(text, type(one).__name__, step, error)
+        one.log_metrics(dict(metrics), step=step)
+
+
+def prepare_loggers(trainer: Trainer) -> None:
+    """Check that the loggers of a Trainer can write, and keep their later errors from ending the run.
+
+    If a logger raises ``OSError`` during the run, for example because the disk is full, the error is logged once and
+    the logger is called again the next time. Calling this function again changes nothing.
+
+    Raises:
+        UnwritableFolderError: If the folder of a logger of TensorBoard or CSV files cannot be written.
+    """
+    for one in trainer.loggers:
+        if trainer.is_global_zero and isinstance(one, (TensorBoardLogger, CSVLogger)):
+            _check_folder(one.log_dir)
+        for name in LOGGING:
+            if name not in vars(one) and hasattr(type(one), name):
+                setattr(one, name, partial(_call, one, name))
+
+
+def _check_folder(folder: str) -> None:
+    if "://" in folder:  # not on a disk of this machine
+        return
+    try:
+        check_writable(Path(folder))
+    except OSError as error:
+        raise UnwritableFolderError(
+            f"the metrics of this run cannot be written to {folder}: {error}; choose another folder with save_dir of "
+            "the logger or default_root_dir of the Trainer"
+        ) from error
+
+
+def _call(one: Logger, name: str, *args: Any, **kwargs: Any) -> Any:
+    """Call a method of a logger; if that raises ``OSError``, log the error unless it was logged before."""
+    try:
+        return getattr(type(one), name)(one, *args, **kwargs)
+    except (OSError, ValueError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__  # TensorBoardLogger turns it into a ValueError
+        if not isinstance(cause, OSError):
+            raise
+        if one not in _failed:
+            _failed.add(one)
+            text = "%s could not write metrics: %s; the run continues without them, and the next ones are tried again"
+            logger.error(text, type(one).__name__, cause)
+    return None
 
 
 def log_over_env_steps(trainer: Trainer) -> None:

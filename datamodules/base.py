@@ -120,7 +120,7 @@ class CollectingDataModule(ResumableDataModule):
             env_timeout: Time limit for an env in seconds, > 0, only with ``mode="async"``: a pair for a reset and for a
                 step, or one number for both; None for no limit; ``"default"`` for 120 and 60 s. After a timeout or the
                 death of an env's process, ``collect.collector.env_fault="raise"`` ends the run, and ``"drop"`` drops
-                the episode and starts a new process.
+                the episode and starts a new process; an evaluation repeats the episode.
             train_wrappers: Wrappers of the training envs only, such as reward clipping, applied around ``wrappers``.
             eval_wrappers: Wrappers of the evaluation envs only, applied around ``wrappers``.
             eval_env_id: Evaluation env, with the same spaces; None means ``env_id``.
@@ -173,7 +173,10 @@ class CollectingDataModule(ResumableDataModule):
 
     def _collector_wrappers(self) -> tuple[Callable[[Any], Any], ...]:
         """Return the wrappers of the training envs, innermost first."""
-        wrappers = (*self.wrappers, *self.train_wrappers)
+        return self._dropping_faults((*self.wrappers, *self.train_wrappers))
+
+    def _dropping_faults(self, wrappers: tuple[Callable[[Any], Any], ...]) -> tuple[Callable[[Any], Any], ...]:
+        """Return the wrappers with one that turns faults into dropped episodes, if ``env_fault`` is ``"drop"``."""
         if self._policy.config.collect.collector.env_fault != "drop":
             return wrappers
         allowed = f'one of {SEPARATE_MODES} if collect.collector.env_fault is "drop"'
@@ -381,7 +384,7 @@ class CollectingDataModule(ResumableDataModule):
         policy, trainer = self._policy, cast(Trainer, self.trainer)
         self._evaluation = Evaluation(trainer, policy, self.n_evaluator_episode)
         num_envs = self.evaluator_env_num or min(self.num_envs, len(self._evaluation.episodes))
-        wrappers = (*for_evaluation(self.wrappers), *self.eval_wrappers)
+        wrappers = self._dropping_faults((*for_evaluation(self.wrappers), *self.eval_wrappers))
         autoreset: AutoresetName | None = "disabled" if MODES[self.mode].has_separate_envs else None
         env = self._make_env(self.eval_env_id, num_envs, wrappers, self.eval_env_kwargs, autoreset)
         self.single_observation_space = env.single_observation_space

@@ -11,6 +11,7 @@ from lightning.pytorch import Trainer
 
 from lightning_ding.callbacks import Limits, Watchdog
 from lightning_ding.callbacks.defaults import add_checkpoint_callbacks
+from lightning_ding.callbacks.metrics import prepare_loggers
 
 
 @runtime_checkable
@@ -25,8 +26,9 @@ class ChecksCallbacks(Protocol):
 def set_up_trainer(trainer: Trainer, limits: Limits) -> None:
     """Prepare a Trainer for a run with a datamodule that collects.
 
-    Refuse callbacks that cannot work, add the checkpoint callbacks of this project, so that ``ckpt_path="last"`` finds
-    them, and remove Lightning's default limit of 1000 epochs if the run has its own limit.
+    Refuse callbacks that cannot work and loggers that cannot write, add the checkpoint callbacks of this project, so
+    that ``ckpt_path="last"`` finds them, and remove Lightning's default limit of 1000 epochs if the run has its own
+    limit.
 
     Args:
         trainer: The Trainer; its module is attached already.
@@ -34,6 +36,7 @@ def set_up_trainer(trainer: Trainer, limits: Limits) -> None:
 
     Raises:
         ValueError: For ``trainer.predict``, or a callback that cannot work.
+        OSError: If the folder of a logger cannot be written.
     """
     if trainer.state.fn == "predict":
         raise ValueError(
@@ -43,6 +46,7 @@ def set_up_trainer(trainer: Trainer, limits: Limits) -> None:
     policy = trainer.lightning_module
     if isinstance(policy, ChecksCallbacks):
         policy.check_callbacks(trainer)
+    prepare_loggers(trainer)
     add_checkpoint_callbacks(trainer)
     limits.lift_default_epochs(trainer)
 

@@ -26,7 +26,8 @@ class CollectorConfig:
     collect_print_freq: int = 100
     """Updates between two reports of a collector that is used without a Trainer, >= 1."""
     env_fault: Literal["raise", "drop"] = "raise"
-    """If an env fails: ``raise`` raises an error; ``drop`` drops and counts the episode, and continues."""
+    """If an env fails: ``raise`` raises an error; ``drop`` drops and counts the episode, and continues. In a Trainer an
+    evaluation repeats the episode."""
     get_train_sample: bool = False
     """Episode collectors: return training samples of all episodes together instead of a list of episodes."""
     reward_shaping: bool = False

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+
+
+class UnwritableFolderError(OSError):
+    """A run cannot write to one of its folders; raised when the run starts, with advice to the user."""
 
 
 class _Tap:
@@ -86,6 +91,21 @@ def replace_by_link(file: Path, target: Path) -> None:
         sync(temporary)
     os.replace(temporary, file)
     sync(file.parent)
+
+
+def check_writable(folder: Path) -> None:
+    """Check that a file can be written in a folder, or where the folder would be made; nothing is left there.
+
+    Raises:
+        OSError: If the disk is read-only or full, the folder belongs to somebody else, or a file has its name.
+    """
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing) as file:
+            file.write(b"0")
+            file.flush()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(existing)) from error  # not the name of the temporary file
 
 
 def sync(path: Path) -> None:

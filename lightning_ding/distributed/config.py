@@ -241,7 +241,7 @@ class ParallelCollectorConfig:
     """Messages between two progress messages in the log."""
     env_fault: Literal["raise", "drop"] = "raise"
     """If an env raises or returns non-finite values, ``"raise"`` makes the task fail and ``"drop"`` drops the
-    episode."""
+    episode, which an evaluation repeats."""
     stall_timeout: float = 120.0
     """Seconds without an env step or an answer after which a collector is considered hung and loses its task."""
     num_threads: int | None = 1
@@ -370,7 +370,7 @@ class CollectorTaskConfig:
     """Messages between two progress messages in the log."""
     env_fault: Literal["raise", "drop"] = "raise"
     """If an env raises or returns non-finite values, ``"raise"`` makes the task fail and ``"drop"`` drops the
-    episode."""
+    episode, which an evaluation repeats."""
     seed: int = 0
     """Seed of envs and exploration, >= 0."""
     exp_name: str = "runs/parallel"

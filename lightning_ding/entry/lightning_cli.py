@@ -31,6 +31,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from lightning_ding.callbacks import RunCheckpoint
+from lightning_ding.checkpoints.files import UnwritableFolderError
 from lightning_ding.config import moved_to, nearest, to_dict
 from lightning_ding.datamodules import CollectingDataModule, OfflineDataModule, ReplayDataModule, RolloutDataModule
 from lightning_ding.envs.process.errors import CHECKS, is_check_error
@@ -297,7 +298,7 @@ def datamodule_class(made: type[Policy[Any]]) -> type[CollectingDataModule]:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether a check of the settings raised an error: not in the user's code, and before the run.
+    """Return whether a check of the settings or the disk raised an error: not in the user's code, and before the run.
 
     With ``LIGHTNING_DING_DEBUG`` in the environment this is always false.
     """
@@ -305,7 +306,8 @@ def is_refusal(error: BaseException) -> bool:
     runs = any(
         frame.f_code.co_name == "run" and frame.f_globals.get("__name__", "").startswith(LOOPS) for frame in frames
     )
-    return is_check_error(error, KINDS) and not runs and not os.environ.get(DEBUG)
+    is_check = isinstance(error, UnwritableFolderError) or (is_check_error(error, KINDS) and not runs)
+    return is_check and not os.environ.get(DEBUG)
 
 
 def line_of(error: BaseException) -> str:

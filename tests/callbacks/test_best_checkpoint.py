@@ -11,9 +11,11 @@ import pytest
 import torch
 from lightning import Trainer
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lightning_ding.callbacks import BestCheckpoint
 from lightning_ding.datamodules import ReplayDataModule
+from lightning_ding.datamodules.evaluation import Evaluation
 from lightning_ding.policy import DQNPolicy
 
 MakeTrainer = Callable[..., Trainer]
@@ -87,6 +89,40 @@ def test_trainer_tests_the_best_checkpoint_by_its_name(
     trainer.test(policy, datamodule, ckpt_path="best", verbose=False)
     name = "model.encoder.layers.0.weight"
     assert torch.equal(policy.state_dict()[name], scored.weights[1][name])
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+def test_best_policy_is_kept_and_found_when_the_user_adds_a_model_checkpoint(
+    make_trainer: MakeTrainer,
+    small: Config,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    means = iter([1.0, 5.0, 3.0, 4.0, 0.0])  # the last one is of the test
+    results = ({"episode_return": torch.tensor([mean]), "episode_length": torch.tensor([9.0])} for mean in means)
+    monkeypatch.setattr(Evaluation, "run", lambda _: next(results))
+    scored, own = Scored(*[0.0] * 4), ModelCheckpoint(tmp_path / "mine", save_top_k=-1)
+    with caplog.at_level(logging.INFO, logger="lightning.pytorch.utilities.rank_zero"):
+        trainer, policy, datamodule = train(make_trainer, small, scored, own)
+    name, best = "model.encoder.layers.0.weight", tmp_path / "checkpoints" / "best.ckpt"
+    assert caplog.messages[-1].endswith(f"best return 5.000, checkpoint {best}")
+    assert getattr(trainer.checkpoint_callback, "best_model_path", None) == str(best)
+    trainer.test(policy, datamodule, ckpt_path="best", verbose=False)
+    assert torch.equal(policy.state_dict()[name], scored.weights[1][name])
+
+
+def test_run_names_a_deleted_file_as_deleted_when_the_best_policy_could_not_be_written(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, files_of_at_most: FilesOfAtMost
+) -> None:
+    class DeletedThenFull(FullDisk):
+        def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+            (tmp_path / "best.ckpt").unlink(missing_ok=True)
+            super().on_validation_end(trainer, pl_module)
+
+    callback = DeletedThenFull(tmp_path, files_of_at_most, {1})
+    with pytest.raises(OSError, match=r"could not be written .*the last complete one was deleted: .*best\.ckpt"):
+        train(make_trainer, small, Scored(1.0, 5.0), callback, epochs=2)
 
 
 def test_resumed_run_keeps_its_best_score(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from lightning_ding.callbacks import (
     StopOnSignal,
     Watchdog,
 )
+from lightning_ding.callbacks.defaults import add_checkpoint_callbacks
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
 from tests.toys.envs import CountingEnv
@@ -81,6 +82,33 @@ def test_checkpoint_callback_of_the_user_works_together_with_run_checkpoint(
     assert own.best_model_score is not None
     assert own.best_model_score >= trainer.callback_metrics["eval/return_mean"]
     assert Path(own.best_model_path).is_file()
+
+
+def test_best_checkpoint_is_added_to_callbacks_that_monitor_nothing_and_comes_first(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    own = ModelCheckpoint(tmp_path / "mine", every_n_epochs=1, save_top_k=-1)
+    trainer = make_trainer(enable_checkpointing=True, callbacks=[own])
+    fit(trainer, small)
+    assert of_kind(trainer, Checkpoint) == [BestCheckpoint, ModelCheckpoint, RunCheckpoint]
+    assert len(list((tmp_path / "mine").iterdir())) == 3  # an epoch is 16 of 64 env steps, 16 are random
+
+
+def test_callback_that_monitors_a_metric_comes_first_and_replaces_best_checkpoint(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    every, best = ModelCheckpoint(tmp_path, save_top_k=-1), ModelCheckpoint(monitor="eval/return_mean", mode="max")
+    trainer = make_trainer(enable_checkpointing=True, callbacks=[every, best])
+    for _ in range(2):
+        add_checkpoint_callbacks(trainer)
+        assert trainer.checkpoint_callback is best
+        assert of_kind(trainer, Checkpoint) == [ModelCheckpoint, ModelCheckpoint, RunCheckpoint]
+
+
+def test_best_checkpoint_takes_another_name_than_a_file_of_the_user(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(enable_checkpointing=True, callbacks=[ModelCheckpoint(filename="best")])
+    add_checkpoint_callbacks(trainer)
+    assert getattr(trainer.checkpoint_callback, "filename", None) == "best_return"
 
 
 def test_subclass_of_a_callback_that_comes_along_takes_its_place(make_trainer: MakeTrainer, small: Config) -> None:
@@ -146,8 +174,8 @@ def test_default_callback_that_the_user_configured_is_not_added_twice(make_train
     trainer = make_trainer(enable_checkpointing=True, enable_progress_bar=True, callbacks=own)
     fit(trainer, small)
     kept = [c for c in after(trainer) if isinstance(c, (MetricsLogger, ProgressBar, Checkpoint))]
-    assert kept[:3] == own
-    assert [type(callback) for callback in kept[3:]] == [BestCheckpoint]  # the one of the two that was missing
+    assert [one for one in kept if one in own] == own
+    assert [type(one) for one in kept if one not in own] == [BestCheckpoint]  # the one of the two that was missing
 
 
 def test_run_can_be_ended_by_a_signal_and_is_watched(make_trainer: MakeTrainer, small: Config) -> None:

@@ -4,11 +4,14 @@ import logging
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from lightning import Trainer
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lightning_ding.callbacks import BestCheckpoint, LastLine
 from lightning_ding.datamodules import ReplayDataModule
@@ -44,6 +47,42 @@ def test_last_line_says_that_there_was_no_evaluation_and_no_checkpoint(
     with caplog.at_level(logging.INFO, logger="lightning.pytorch.utilities.rank_zero"):
         make_trainer(limit_val_batches=0).fit(DQNPolicy(small), data())
     assert caplog.messages[-1] == "fit ended: 64 env steps, no evaluation, checkpoint none"
+
+
+class Deletes(Callback):
+    """Deletes files of a run before its last line, as somebody might."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        for file in Path(trainer.default_root_dir).rglob("*.ckpt"):
+            if file.name in self.names:
+                file.unlink()
+
+
+@pytest.mark.parametrize(
+    ("names", "rest"),
+    [(["best.ckpt"], "{root}/checkpoints/last.ckpt with the last policy"), (["best.ckpt", "last.ckpt"], "none")],
+)
+def test_last_line_names_no_file_that_somebody_has_deleted(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, caplog: Any, names: list[str], rest: str
+) -> None:
+    trainer = make_trainer(enable_checkpointing=True, callbacks=[Deletes(*names)])
+    with caplog.at_level(logging.INFO, logger="lightning.pytorch.utilities.rank_zero"):
+        trainer.fit(DQNPolicy(small), data())
+    assert caplog.messages[-1].endswith(f", checkpoint {rest.format(root=tmp_path)}")
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+def test_last_line_says_the_number_of_a_file_that_was_chosen_by_another_metric(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = ModelCheckpoint(tmp_path, monitor="learn/total_loss", filename="lowest")
+    with caplog.at_level(logging.INFO, logger="lightning.pytorch.utilities.rank_zero"):
+        make_trainer(enable_checkpointing=True, callbacks=[own]).fit(DQNPolicy(small), data())
+    loss = return_text(float(own.best_model_score or 0.0))
+    assert caplog.messages[-1].endswith(f"checkpoint {tmp_path}/lowest.ckpt with learn/total_loss {loss}")
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import csv
-import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from lightning import Trainer
 from lightning.pytorch import Callback
-from lightning.pytorch.loggers import CSVLogger, Logger
+from lightning.pytorch.loggers import CSVLogger
 
 from lightning_ding.callbacks import MetricsLogger
 from lightning_ding.config import deep_merge
@@ -179,27 +178,3 @@ def test_speed_is_what_was_done_since_the_last_writing_over_the_time_it_took(
 def test_writing_every_zero_rounds_is_refused() -> None:
     with pytest.raises(ValueError, match="log_every_n_rounds must be >= 1 or None, got 0"):
         MetricsLogger(0)
-
-
-class FullDisk(Logger):
-    """Cannot write."""
-
-    name, version, calls = "full", 0, 0
-
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        self.calls += 1
-        raise OSError(28, "No space left on device")
-
-    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None: ...
-
-
-def test_logger_whose_disk_is_full_is_named_once_and_tried_again(
-    make_trainer: MakeTrainer, small: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    full = FullDisk()
-    data = ReplayDataModule("CartPole-v1", num_envs=2, max_env_step=64)
-    trainer = make_trainer(logger=full, callbacks=[MetricsLogger(2)], limit_val_batches=0)
-    with caplog.at_level(logging.ERROR, logger="lightning_ding"):
-        trainer.fit(DQNPolicy(small), data)
-    assert full.calls >= 3
-    assert caplog.text.count("FullDisk could not write metrics") == 1

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from lightning import Trainer
+from lightning.pytorch import Callback
 
 from lightning_ding import __version__
 from lightning_ding.callbacks import RunCheckpoint
@@ -209,16 +210,20 @@ def test_run_whose_last_checkpoint_could_not_be_written_ends_with_an_error(
     assert (folder / "last.ckpt").samefile(folder / "last-48" / "run.ckpt")
 
 
-def test_disk_that_is_full_from_the_first_byte_ends_no_run_before_its_end(
+def test_disk_that_is_full_from_the_first_checkpoint_on_ends_no_run_before_its_end(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "mkdir", refuse)
+    class FullSoon(Callback):
+        def on_train_batch_start(self, *_: Any) -> None:
+            monkeypatch.setattr(Path, "mkdir", refuse)
+
     policy = DQNPolicy(small)
     datamodule = ReplayDataModule("CartPole-v1", num_envs=2, rounds_per_epoch=2)
-    trainer = make_trainer(enable_checkpointing=True, callbacks=[RunCheckpoint(tmp_path / "here")], max_epochs=3)
+    callbacks = [RunCheckpoint(tmp_path / "here"), FullSoon()]
+    trainer = make_trainer(enable_checkpointing=True, callbacks=callbacks, max_epochs=3)
     with pytest.raises(OSError, match="there is no earlier one"):
         trainer.fit(policy, datamodule)
     assert policy.progress.env_step == 64
@@ -240,9 +245,13 @@ def test_older_checkpoint_that_cannot_be_removed_is_no_failure_of_the_new_one(
 def test_older_checkpoint_that_cannot_be_read_does_not_end_the_run(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    train(make_trainer, small, RunCheckpoint(tmp_path), max_epochs=1)
-    (tmp_path / "last-32" / "manifest.json").write_text("")
-    callback = Noting(tmp_path, keep_last=2)
+    class Damaging(Noting):
+        def save(self, trainer: Trainer, pl_module: Any) -> None:
+            super().save(trainer, pl_module)
+            if trainer.current_epoch == 0:
+                (tmp_path / "last-32" / "manifest.json").write_text("")
+
+    callback = Damaging(tmp_path, keep_last=2)
     train(make_trainer, small, callback, max_epochs=3)
     assert callback.epochs == [0, 1, 2]
     assert last_checkpoint(tmp_path) == tmp_path / "last-64" / "run.ckpt"

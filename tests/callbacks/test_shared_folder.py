@@ -13,6 +13,9 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 from lightning_ding.callbacks import BestCheckpoint, RunCheckpoint
+from lightning_ding.callbacks.shared_folder import CLAIM_FILE, FolderClaim
+from lightning_ding.checkpoints.files import UnwritableFolderError
+from lightning_ding.checkpoints.lightning_file import save_checkpoint
 from lightning_ding.datamodules import ReplayDataModule
 from lightning_ding.policy import DQNPolicy
 
@@ -165,3 +168,111 @@ def test_checkpoint_callbacks_of_the_user_do_not_select_the_folder_of_another_ru
     for _ in range(2):
         fit(make_trainer(enable_checkpointing=True, callbacks=[ModelCheckpoint()]), small)
     assert {path.parent.name for path in tmp_path.rglob("last.ckpt")} == {"checkpoints", "v1"}
+
+
+@pytest.mark.filterwarnings("ignore:.*of this run go to")
+def test_folder_of_one_callback_inside_that_of_another_replaces_no_checkpoint_of_another_run(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    for max_env_step in (32, 64):  # the best checkpoints are in the subfolder checkpoints
+        trainer = make_trainer(enable_checkpointing=True, callbacks=[RunCheckpoint(tmp_path)])
+        fit(trainer, small, max_env_step)
+    assert (env_step(tmp_path / "last.ckpt"), env_step(tmp_path / "v1" / "last.ckpt")) == (32, 64)
+
+
+@pytest.mark.filterwarnings("ignore:.*of this run go to")
+def test_two_runs_that_reach_their_first_evaluation_at_the_same_moment_share_no_file(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, others = "lightning_ding.callbacks.best_checkpoint.save_checkpoint", []
+
+    def save_after_another_run(*args: Any) -> None:
+        monkeypatch.setattr(name, save_checkpoint)
+        others.append(run(make_trainer, small, max_env_step=64))
+        save_checkpoint(*args)
+
+    monkeypatch.setattr(name, save_after_another_run)
+    first = run(make_trainer, small)
+    folder = tmp_path / "checkpoints"
+    assert first == (folder, folder)
+    assert others == [(folder / "v1", folder / "v1")]
+    assert (env_step(folder / "last.ckpt"), env_step(folder / "v1" / "last.ckpt")) == (32, 64)
+    assert sorted(path.name for path in folder.iterdir()) == ["best.ckpt", "last-32", "last.ckpt", "v1"]
+
+
+def test_run_without_a_checkpoint_releases_its_folder(make_trainer: MakeTrainer, small: Config, tmp_path: Path) -> None:
+    class Fails(RunCheckpoint):
+        def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+            assert FolderClaim.take(tmp_path) is None
+            raise RuntimeError("before the first checkpoint")
+
+    callbacks = [BestCheckpoint(tmp_path), Fails(tmp_path)]
+    with pytest.raises(RuntimeError, match="before the first checkpoint"):
+        fit(make_trainer(enable_checkpointing=True, callbacks=callbacks, limit_val_batches=0), small)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_of_checkpoints_that_cannot_be_written_ends_a_run_before_its_first_round(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    (tmp_path / "checkpoints").write_text("a file in place of the folder")
+    policy = DQNPolicy(small)
+    with pytest.raises(
+        UnwritableFolderError, match=r"checkpoints of this run cannot be written to .*checkpoints: .*; choose another"
+    ):
+        make_trainer(enable_checkpointing=True).fit(policy, ReplayDataModule("CartPole-v1", max_env_step=32))
+    assert policy.progress.env_step == 0
+
+
+def test_disk_that_is_full_at_the_start_ends_a_run_that_is_resumed(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(make_trainer, small)
+
+    def refuse(**_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    with pytest.raises(UnwritableFolderError, match=r"No space left on device: '.*checkpoints'; choose another folder"):
+        run(make_trainer, small, max_env_step=64, ckpt_path="last")
+
+
+def test_one_of_two_runs_gets_the_claim_until_it_is_released(tmp_path: Path) -> None:
+    first = FolderClaim.take(tmp_path)
+    assert first is not None
+    assert FolderClaim.take(tmp_path) is None
+    first.release()
+    first.release()
+    assert list(tmp_path.iterdir()) == []
+    second = FolderClaim.take(tmp_path)
+    assert second is not None
+    second.release()
+
+
+def test_killed_run_leaves_no_claim(tmp_path: Path) -> None:
+    killed = FolderClaim.take(tmp_path)
+    assert killed is not None
+    killed._file.close()  # what the kernel does
+    assert (tmp_path / CLAIM_FILE).exists()
+    claim = FolderClaim.take(tmp_path)
+    assert claim is not None
+    claim.release()
+
+
+def test_claim_of_a_file_that_its_holder_removes_in_this_moment_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = FolderClaim.take(tmp_path)
+    assert held is not None
+    opened: Any = Path.open
+
+    def open_then_lose(path: Path, *args: str) -> Any:
+        file = opened(path, *args)
+        held.release()  # after this run opened the file, and before it locks it
+        return file
+
+    monkeypatch.setattr(Path, "open", open_then_lose)
+    claim = FolderClaim.take(tmp_path)
+    assert claim is not None
+    assert FolderClaim.take(tmp_path) is None
+    claim.release()

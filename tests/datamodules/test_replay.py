@@ -255,14 +255,16 @@ def test_each_validation_draws_its_starts_from_the_seed_and_the_updates_made(
         starts = StartsOfEvaluations()
         policy = DQNPolicy(deep_merge(small, {"eval": {"evaluator": {"fixed_starts": fixed_starts}}}))
         data = ReplayDataModule("CartPole-v1", num_envs=2, wrappers=[NotesSeeds], max_env_step=max_env_step)
-        trainer = make_trainer(enable_checkpointing=True, callbacks=[starts, RunCheckpoint(tmp_path)])
+        trainer = make_trainer(
+            enable_checkpointing=True, callbacks=[starts, RunCheckpoint(tmp_path / str(max_env_step))]
+        )
         trainer.fit(policy, data, ckpt_path=file)
         return starts.by_update
 
     whole = fit(300)
     assert len({seed for seeds in whole.values() for seed in seeds}) == 2 * len(whole) >= 6
     half = fit(150)  # whose last evaluation is one more than in the other run
-    rest = fit(300, file=tmp_path / "last.ckpt")
+    rest = fit(300, file=tmp_path / "150" / "last.ckpt")
     assert whole.items() <= (half | rest).items()
     assert len({tuple(seeds) for seeds in fit(300, fixed_starts=True).values()}) == 1
 
@@ -481,6 +483,19 @@ def test_run_continues_when_env_faults_are_dropped(
     assert isinstance(datamodule.collector, SampleSerialCollector)
     assert datamodule.collector.dropped_episode > budget / 10
     assert (data["next_obs"][:, 1] == data["obs"][:, 1]).all()  # no transition leads into another episode
+
+
+def test_evaluation_repeats_an_episode_in_which_an_env_failed_if_faults_are_dropped(
+    make_trainer: MakeTrainer, small: Config
+) -> None:
+    env, breaking = partial(CountingEnv, lengths=(5,)), partial(BreakingEnv, lengths=(5,))
+    datamodule = ReplayDataModule(env, eval_env_id=breaking, evaluator_env_num=1, max_env_step=32)
+    with pytest.raises(ArithmeticError, match="it broke"):
+        make_trainer().fit(DQNPolicy(small), datamodule)
+    trainer = make_trainer()
+    trainer.fit(DQNPolicy(deep_merge(small, {"collect": {"collector": {"env_fault": "drop"}}})), datamodule)
+    assert trainer.callback_metrics["eval/return_min"] == 15  # 1 + 2 + 3 + 4 + 5: no episode was cut short
+    assert trainer.callback_metrics["eval/length_mean"] == 5
 
 
 def test_run_ends_with_the_error_of_an_env_unless_faults_are_dropped(make_trainer: MakeTrainer, small: Config) -> None:

@@ -14,6 +14,7 @@ import gymnasium as gym
 import pytest
 
 from lightning_ding import __version__
+from lightning_ding.checkpoints.files import UnwritableFolderError
 from lightning_ding.entry import lightning_cli
 from lightning_ding.entry.cli import COMMANDS, LIGHTNING, main, policy_names
 from lightning_ding.entry.lightning_cli import is_refusal, line_of
@@ -126,6 +127,7 @@ def test_an_error_of_a_check_is_a_refusal_and_one_of_the_users_code_is_not(monke
     assert is_refusal(refused)
     assert line_of(refused) == "unknown config key 'learning_rate'; did you mean 'learn.learning_rate'?"
     assert not is_refusal(caught(lambda: int("x")))
+    assert is_refusal(UnwritableFolderError("the checkpoints of this run cannot be written"))
     monkeypatch.setenv("LIGHTNING_DING_DEBUG", "1")
     assert not is_refusal(refused)
 

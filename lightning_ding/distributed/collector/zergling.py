@@ -38,7 +38,7 @@ class ZerglingParallelCollector(BaseParallelCollector):
 
     def _make_env(self, seed: np.random.SeedSequence) -> VectorEnv:
         config, env = self.config, self.config.env
-        drops = config.env_fault == "drop" and not config.eval_flag
+        drops = config.env_fault == "drop"
         allowed = f'one of {SEPARATE_MODES} if env_fault is "drop"'
         kind = MODES[env.mode]
         require(kind.has_separate_envs or not drops, "env.mode", allowed, env.mode)

@@ -82,13 +82,19 @@ class Rendering:
         write_video(self._writer(), name, video, step, fps)
 
     def write_figure(self, returns: Sequence[float], env_step: int, train_iter: int) -> None:
-        """Write a figure of the returns into ``figure_path`` and to the loggers, if there is a path."""
+        """Write a figure of the returns into ``figure_path`` and to the loggers, if there is a path.
+
+        If the file cannot be written, the error is logged.
+        """
         if self.config.figure_path is None or rank_and_world_size()[0] > 0:
             return
-        folder = Path(self.config.figure_path)
-        folder.mkdir(parents=True, exist_ok=True)
+        file = Path(self.config.figure_path) / f"{self.log.instance_name}_{train_iter}.png"
         figure = returns_figure(returns, f"{self.log.instance_name} at update {train_iter}, env step {env_step}")
-        figure.savefig(folder / f"{self.log.instance_name}_{train_iter}.png")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(file)
+        except OSError as error:
+            logger.error("the figure %s could not be written: %s; the run continues without it", file, error)
         writer = self._writer()
         if hasattr(writer, "add_figure"):
             name, step = self.log.tag("returns", train_iter, env_step)

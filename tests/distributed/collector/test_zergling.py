@@ -188,6 +188,15 @@ def test_a_fault_of_an_env_fails_the_task_or_drops_the_episode() -> None:
     assert sum(said["env_step"] for said in around.said) == sum(len(data["action"]) for data in around.data) == 24
 
 
+def test_evaluating_task_repeats_the_episode_of_a_fault_if_faults_are_dropped() -> None:
+    env = {"env_kwargs": {"fault_at": 6}, "evaluator_env_num": 1}
+    with pytest.raises(ArithmeticError):
+        make(Around(), env=env, eval_flag=True, n_episode=2).start()
+    collector = make(Around(), env=env, eval_flag=True, n_episode=2, env_fault="drop")
+    collector.start()
+    assert collector.get_finish_info()["real_episode_count"] == 2
+
+
 def test_waiting_for_weights_has_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     around = Around(1)
     around.version = -1

@@ -248,6 +248,16 @@ def test_lightnings_tensorboard_logger_gets_film_and_figure_at_the_env_step(tmp_
     }
 
 
+def test_figure_that_cannot_be_written_costs_one_line_and_no_evaluation(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "figures").write_text("a file in place of the folder")
+    evaluator = evaluator_of(filmed_envs([(2,)]), None, n_episode=1, figure_path=str(tmp_path / "figures"))
+    evaluator.eval(train_iter=7, envstep=400)
+    (record,) = caplog.records
+    assert "figures/evaluator_7.png could not be written: " in record.getMessage()
+
+
 def test_grey_frames_make_an_animation() -> None:
     film = np.arange(3, dtype=np.uint8).reshape(3, 1, 1, 1) * np.ones((3, 1, 2, 4), np.uint8)
 
