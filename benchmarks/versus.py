@@ -1,4 +1,4 @@
-"""Compares this project with its peers: docs/results/versus.md.
+"""Compares this project with its peers: docs/results/versus.md, and the tables of returns of docs/index.md and README.md.
 
     python -m benchmarks.versus
 
@@ -19,6 +19,16 @@ from typing import Any
 from benchmarks import curves, intervals, offline
 from benchmarks.proofs import end_return
 
+HOME = {
+    "dqn_cartpole": "DQN on CartPole-v1",
+    "ppo_cartpole": "PPO on CartPole-v1",
+    "sac_pendulum": "SAC on Pendulum-v1",
+    "td3_pendulum": "TD3 on Pendulum-v1",
+}
+"""Experiments of the table on the home page and in README.md."""
+HOME_HEAD = """| return at the end of a run | lightning_ding | best checkpoint | Stable-Baselines3 | best checkpoint |
+|---|--:|--:|--:|--:|"""
+HOME_MARKS = ("<!-- returns -->\n", "<!-- /returns -->")
 HEAD = (
     "| experiment | peer | length | return at the end, lightning_ding | return at the end, peer | intervals overlap "
     "| best checkpoint, lightning_ding | best checkpoint, peer | seconds, lightning_ding | seconds, peer | ratio |"
@@ -126,18 +136,53 @@ def page(pairs: Sequence[tuple[str, Side, Side]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def home_table(pairs: Sequence[tuple[str, Side, Side]], page: str) -> str:
+    """Return the table of the home page.
+
+    Args:
+        pairs: Names and sides of all comparisons.
+        page: Link to the page of this module.
+    """
+    found = {name: (ours, peer) for name, ours, peer in pairs if peer.label == curves.LABELS["peer"]}
+    rows = []
+    for name, title in HOME.items():
+        if name in found:
+            cells = [cell for side in found[name] for cell in (side.shown, side.shown_best)]
+            rows.append(f"| [{title}, {found[name][0].length:,} env steps]({page}) | {' | '.join(cells)} |")
+    return "\n".join([HOME_HEAD, *rows])
+
+
+def with_table(text: str, table: str) -> str:
+    """Return a page with another table between its two comments.
+
+    Raises:
+        ValueError: If the page lacks one of them.
+    """
+    start, end = HOME_MARKS
+    before, first, rest = text.partition(start)
+    _, last, after = rest.partition(end)
+    if not (first and last):
+        raise ValueError(f"page must have the lines {start.strip()} and {end}, got {text[:40]!r}")
+    return f"{before}{start}{table}\n{end}{after}"
+
+
 def main() -> None:
     """Read the JSON files and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("docs/results/learn"), help="folder of the JSON files")
     parser.add_argument("--offline", type=Path, default=offline.RESULT, help="JSON file of offline learning")
     parser.add_argument("--out", type=Path, default=Path("docs/results/versus.md"), help="file of the page")
+    parser.add_argument("--home", type=Path, default=Path("docs/index.md"), help="file of the home page")
+    parser.add_argument("--readme", type=Path, default=Path("README.md"), help="the README")
     options = parser.parse_args()
     pairs = [*learning_pairs(options.results)]
     pairs += offline_pairs(options.offline) if options.offline.is_file() else []
     if not pairs:
         parser.error(f"no experiment of both sides in {options.results} and {options.offline}")
     options.out.write_text(page(pairs))
+    for file, link in ((options.home, "results/versus.md"), (options.readme, "docs/results/versus.md")):
+        if file.is_file():
+            file.write_text(with_table(file.read_text(), home_table(pairs, link)))
 
 
 if __name__ == "__main__":

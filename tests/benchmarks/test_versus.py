@@ -57,23 +57,33 @@ def test_page_has_a_row_for_each_peer_and_no_experiment_without_one(
     both = {"ours": runs(1.0, 2.0, seconds=3.0), "peer": runs(1.0, 2.0, seconds=6.0)}
     both["tianshou"] = runs(7.0, 9.0, seconds=1.5)
     (tmp_path / "learn" / "iqn_cartpole.json").write_text(json.dumps(both))
+    (tmp_path / "learn" / "dqn_cartpole.json").write_text(json.dumps(both))
     (tmp_path / "learn" / "pg_cartpole.json").write_text(json.dumps({"ours": both["ours"]}))
     made: list[dict[str, Any]] = [{"seed": seed, "seconds": 8.0, "return": 1.0} for seed in range(2)]
     made += [{**run, "seconds": 2.0, "side": "tianshou"} for run in made]
     (tmp_path / "offline.json").write_text(json.dumps({"cql": made, "iql": made[:2]}))
     arguments = ["--results", tmp_path / "learn", "--offline", tmp_path / "offline.json", "--out", tmp_path / "v.md"]
+    (tmp_path / "home.md").write_text("# Home\n\n<!-- returns -->\nold\n<!-- /returns -->\nmore\n")
+    arguments += ["--home", tmp_path / "home.md", "--readme", tmp_path / "none.md"]
     monkeypatch.setattr(sys, "argv", ["versus", *map(str, arguments)])
     versus.main()
     rows = [line for line in (tmp_path / "v.md").read_text().splitlines() if line.startswith("| ")][1:]
     assert [line.split(" | ")[:2] for line in rows] == [
+        ["| dqn_cartpole", "Stable-Baselines3, zoo"],
+        ["| dqn_cartpole", "Tianshou, examples"],
         ["| iqn_cartpole", "Stable-Baselines3, zoo"],
         ["| iqn_cartpole", "Tianshou, examples"],
         ["| cql, offline", "Tianshou, examples"],
     ]
-    assert [line.split(" | ")[-1] for line in rows] == ["0.50 |", "2.00 |", "4.00 |"]
-    assert f"| {offline.updates_of('cql'):,} |" in rows[2]
+    assert [line.split(" | ")[-1] for line in rows] == ["0.50 |", "2.00 |", "0.50 |", "2.00 |", "4.00 |"]
+    assert f"| {offline.updates_of('cql'):,} |" in rows[4]
     assert "| 1.50 [1.00, 2.00] | 1.50 [1.00, 2.00] | yes | 9.00 [9.00, 9.00] | 9.00 [9.00, 9.00] |" in rows[0]
-    assert "| yes | - | - |" in rows[2]
+    assert "| yes | - | - |" in rows[4]
+    home = (tmp_path / "home.md").read_text()
+    assert home.startswith(f"# Home\n\n<!-- returns -->\n{versus.HOME_HEAD}\n")
+    mine, best = "1.50 [1.00, 2.00]", "9.00 [9.00, 9.00]"
+    row_of_home = f"| [DQN on CartPole-v1, 1,000 env steps](results/versus.md) | {mine} | {best} | {mine} | {best} |"
+    assert home.endswith(f"\n{row_of_home}\n<!-- /returns -->\nmore\n")
 
 
 def test_results_without_a_pair_are_an_error(
