@@ -1,4 +1,4 @@
-"""Compares this project with its peers: docs/results/versus.md, and the tables of returns of docs/index.md and README.md.
+"""Compares this project with its peers: docs/results/versus.md, and a table of docs/index.md and README.md.
 
     python -m benchmarks.versus
 
