@@ -1,4 +1,4 @@
-"""The policy's part of a resumed run: attributes of a subclass, changed settings, and checkpoints without rank folder."""
+"""The policy's part of a resumed run: attributes of a subclass, changed settings, checkpoints without rank folder."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,13 @@ from torch import Tensor, nn
 from lightning_ding.callbacks import BestCheckpoint, RunCheckpoint
 from lightning_ding.config import deep_merge
 from lightning_ding.datamodules import OfflineDataModule, ReplayDataModule, RolloutDataModule
+from lightning_ding.datamodules.resume import load_own_state, save_own_state
 from lightning_ding.policy import DQNPolicy, PPOPolicy
 from tests.algorithms.table import ALGORITHMS, make_datamodule, make_policy
 
 MakeTrainer = Callable[..., Trainer]
 Config = dict[str, Any]
-PPO: Config = deep_merge(ALGORITHMS["ppo"].config, {"learn": {"lr_scheduler": {"type": "constant", "points": None}}})
+PPO = ALGORITHMS["ppo"].config
 
 
 class Averages:
@@ -77,15 +79,14 @@ class Curious(DQNPolicy):
         return report
 
 
-class Evaluations(Callback):
+class Stop(Callback):
     """Stops a run after some rounds."""
 
     def __init__(self, rounds: int | None) -> None:
         self.rounds = rounds
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if batch_idx + 1 == self.rounds:
-            trainer.should_stop = True
+        trainer.should_stop |= batch_idx + 1 == self.rounds
 
 
 def fit(make_trainer: MakeTrainer, folder: Path, policy: Any, data: Any, file: Path | None = None, **flags: Any) -> Any:
@@ -103,7 +104,7 @@ def seeded(policy_class: Any, config: Config) -> Any:
     return policy_class(config)
 
 
-def offline(max_train_iter: int) -> OfflineDataModule:
+def offline(**arguments: Any) -> OfflineDataModule:
     rng = np.random.default_rng(0)
     steps = {
         "obs": rng.normal(size=(40, 4)).astype(np.float32),
@@ -111,7 +112,7 @@ def offline(max_train_iter: int) -> OfflineDataModule:
         "reward": np.ones(40),
     }
     ends = {"terminated": np.arange(40) % 10 == 9, "truncated": np.zeros(40, dtype=bool)}
-    return OfflineDataModule({**steps, **ends}, max_train_iter=max_train_iter)
+    return OfflineDataModule({**steps, **ends}, **arguments)
 
 
 def bits(policy: Any) -> dict[str, Any]:
@@ -126,20 +127,44 @@ def bits(policy: Any) -> dict[str, Any]:
     }
 
 
+def fit_rounds(make_trainer: MakeTrainer, folder: Path, policy: Any, kind: str, stop: int | None, file: Any) -> Any:
+    """Make 12 rounds of training, or stop after some, or resume."""
+    data: Any = replay(1000, rounds_per_epoch=12) if kind == "replay" else offline(rounds_per_epoch=12)
+    callbacks = [RunCheckpoint(folder), Stop(stop)]
+    trainer = make_trainer(enable_checkpointing=True, limit_val_batches=0, max_epochs=1, callbacks=callbacks)
+    trainer.fit(policy, data, ckpt_path=file)
+    return policy
+
+
 @pytest.mark.parametrize("kind", ["replay", "offline"])
 def test_run_of_a_subclass_with_attributes_of_its_own_resumes_exactly(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
-    data, ends = (replay, (120, 200)) if kind == "replay" else (offline, (10, 30))
-    straight = fit(make_trainer, tmp_path / "straight", seeded(Curious, small), data(ends[1]))  # type: ignore[operator]
-    fit(make_trainer, tmp_path / "half", seeded(Curious, small), data(ends[0]))  # type: ignore[operator]
-    resumed = Curious(small)
-    file = tmp_path / "half" / "last.ckpt"
-    fit(make_trainer, tmp_path / "half", resumed, data(ends[1]), file)  # type: ignore[operator]
+    straight = fit_rounds(make_trainer, tmp_path / "straight", seeded(Curious, small), kind, None, None)
+    fit_rounds(make_trainer, tmp_path / "half", seeded(Curious, small), kind, 5, None)
+    torch.manual_seed(9)
+    resumed = fit_rounds(make_trainer, tmp_path / "half", Curious(small), kind, None, tmp_path / "half" / "last.ckpt")
     assert bits(resumed) == bits(straight)
     assert resumed.same_visits[0] is resumed.visits
     assert resumed.bonus_optimizer.param_groups[0]["params"][0] is resumed.bonus
     assert not [line for line in caplog.messages if "differently" in line]
+
+
+def test_other_ranks_save_and_restore_their_attributes_in_their_folders(small: Config, tmp_path: Path) -> None:
+    config = deep_merge(small, {"model": {"obs_shape": 4, "action_shape": 2}})
+    policy, first, other = Curious(config), Curious(config), Curious(config)
+    for one in (policy, first, other):
+        one.learner.own_state.begin()
+    policy.count, policy.late = 7, torch.ones(2)
+    torch.rand(3, generator=policy.gen)
+    for is_zero, loaded in ((True, first), (False, other)):
+        folder = tmp_path / str(is_zero)
+        folder.mkdir()
+        save_own_state(policy, SimpleNamespace(is_global_zero=is_zero), folder)  # type: ignore[arg-type]
+        load_own_state(loaded, folder)
+    assert (first.count, hasattr(first, "late")) == (0, False)
+    assert (other.count, other.late.tolist()) == (7, [1, 1])
+    assert torch.rand(1, generator=other.gen) == torch.rand(1, generator=policy.gen)
 
 
 def test_checkpoint_alone_gives_the_attributes_of_a_subclass(
@@ -306,8 +331,8 @@ def test_learning_rate_of_a_scheduler_continues_and_the_run_says_so(
     other = deep_merge(small, {"learn": {"learning_rate": 0.5}})
     resumed = fit(make_trainer, tmp_path, Scheduled(other), replay(76), tmp_path / "last.ckpt")
     assert resumed.cur_lr() < 1e-3
-    text = "continues with those of the checkpoint, because a scheduler of configure_optimizers continues from it: lr 0.001"
-    assert f"optimizer 0 {text}, not 0.5 of this run" in caplog.text
+    text = "optimizer 0 continues with those of the checkpoint, because a scheduler of configure_optimizers continues"
+    assert f"{text} from it: lr 0.001, not 0.5 of this run" in caplog.text
 
 
 def test_settings_of_a_checkpoint_of_an_older_version_are_used_and_reported(

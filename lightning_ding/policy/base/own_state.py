@@ -121,7 +121,7 @@ class OwnState:
         for path, module in policy.named_modules():
             if module is not policy and type(module).__module__.partition(".")[0] in PACKAGES:
                 continue
-            others = names_of_package(type(module)) if module is policy else names_of_modules()
+            others = names_of_package(type(module)) | _memory_of(policy) if module is policy else names_of_modules()
             found |= {f"{path}:{name}": value for name, value in vars(module).items() if name not in others}
         return found
 
@@ -131,13 +131,21 @@ class OwnState:
         others = [value for name, value in vars(policy).items() if name in names_of_package(type(policy))]
         mutable = [one for one in others if not isinstance(one, (type(None), bool, int, float, str, tuple))]
         optimizers = [*policy.updater.optimizers, *policy.updater.made[0], *policy.updater.schedulers]
-        trainer: Any = attached_trainer(policy)
-        of_run = [] if trainer is None else [trainer, trainer.datamodule, *trainer.callbacks, *trainer.loggers]
+        trainer = attached_trainer(policy)
+        of_run = [trainer, getattr(trainer, "datamodule", None)]
+        of_run += [*getattr(trainer, "callbacks", ()), *getattr(trainer, "loggers", ())]
         return [*policy.modules(), *policy.parameters(), *policy.buffers(), *optimizers, *mutable, *of_run]
 
     def _described(self, key: str) -> str:
         path, _, name = key.rpartition(":")
         return f"{type(self._policy).__name__}.{path}{'.' if path else ''}{name}"
+
+
+def _memory_of(policy: Any) -> frozenset[str]:
+    """Return the attributes that hold the memory of a policy of this package, which ``collect_memory`` saves."""
+    if type(policy).new_memory.__module__.partition(".")[0] not in PACKAGES:
+        return frozenset()
+    return frozenset(policy.new_memory("collect")) | frozenset(policy.new_memory("eval"))
 
 
 @functools.cache

@@ -138,9 +138,7 @@ def test_what_cannot_be_saved_is_named(value: Any, text: str) -> None:
 
 
 def test_no_class_that_a_file_names_is_made() -> None:
-    with pytest.raises(
-        NotSavedError, match=r"^value was a tests.policy.base.test_attribute_codec.Moments, got a NoneType"
-    ):
+    with pytest.raises(NotSavedError, match=r"^value was a tests.*test_attribute_codec.Moments, got a NoneType$"):
         through_file(Moments())
-    with pytest.raises(NotSavedError, match="^value was a collections.OrderedDict, got a dict$"):
+    with pytest.raises(NotSavedError, match=r"^value was a collections.OrderedDict, got a dict$"):
         through_file(OrderedDict(a=1), {})
