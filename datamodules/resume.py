@@ -189,7 +189,8 @@ class ResumableDataModule(RunData, LightningDataModule):
 
     def _reset(self) -> None:
         """Make the next round the first one of a fit."""
-        self._starts, self._is_restored = True, False
+        self._starts = True
+        self._is_restored = False  # whether a checkpoint had a state of this class
         self._epoch = EpochPosition()
         self._clear_rank_state()
 

@@ -11,8 +11,8 @@ import dis
 import functools
 import inspect
 import types
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any, cast
 
 from lightning.pytorch import LightningModule
 from torch import nn
@@ -117,18 +117,19 @@ class OwnState:
 
     def _attributes(self) -> dict[str, Any]:
         """Return the attributes of the user's classes: ``:name`` of the policy, ``path:name`` of a network."""
-        policy, found = self._policy, {}
+        policy: Any = self._policy
+        found: dict[str, Any] = {}
         for path, module in policy.named_modules():
             if module is not policy and type(module).__module__.partition(".")[0] in PACKAGES:
                 continue
-            others = names_of_package(type(module)) | _memory_of(policy) if module is policy else names_of_modules()
+            others = names_of_package(cast(Hashable, type(module))) | _memory_of(policy) if module is policy else names_of_modules()
             found |= {f"{path}:{name}": value for name, value in vars(module).items() if name not in others}
         return found
 
     def _known(self) -> list[Any]:
         """Return objects whose state is saved elsewhere, which attributes may refer to."""
         policy = self._policy
-        others = [value for name, value in vars(policy).items() if name in names_of_package(type(policy))]
+        others = [value for name, value in vars(policy).items() if name in names_of_package(cast(Hashable, type(policy)))]
         mutable = [one for one in others if not isinstance(one, (type(None), bool, int, float, str, tuple))]
         optimizers = [*policy.updater.optimizers, *policy.updater.made[0], *policy.updater.schedulers]
         trainer = attached_trainer(policy)
