@@ -48,6 +48,7 @@ class ResumableDataModule(RunData, LightningDataModule):
     norm_obs: bool
     norm_reward: bool
     _collector_env: VectorEnv
+    _epoch: EpochPosition
     _rng: dict[str, Any] | None
     """States of the random number generators from a checkpoint; None after the first round."""
     _collecting: dict[str, Any] | None
