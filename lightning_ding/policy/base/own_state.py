@@ -122,14 +122,14 @@ class OwnState:
         for path, module in policy.named_modules():
             if module is not policy and type(module).__module__.partition(".")[0] in PACKAGES:
                 continue
-            others = names_of_package(cast(Hashable, type(module))) | _memory_of(policy) if module is policy else names_of_modules()
+            others = names_of_package(type(policy)) | _memory_of(policy) if module is policy else names_of_modules()
             found |= {f"{path}:{name}": value for name, value in vars(module).items() if name not in others}
         return found
 
     def _known(self) -> list[Any]:
         """Return objects whose state is saved elsewhere, which attributes may refer to."""
         policy = self._policy
-        others = [value for name, value in vars(policy).items() if name in names_of_package(cast(Hashable, type(policy)))]
+        others = [value for name, value in vars(policy).items() if name in names_of_package(type(policy))]
         mutable = [one for one in others if not isinstance(one, (type(None), bool, int, float, str, tuple))]
         optimizers = [*policy.updater.optimizers, *policy.updater.made[0], *policy.updater.schedulers]
         trainer = attached_trainer(policy)
@@ -155,9 +155,13 @@ def names_of_modules() -> frozenset[str]:
     return frozenset(vars(nn.Module()))
 
 
-@functools.cache
 def names_of_package(kind: type) -> frozenset[str]:
-    """Return the attributes of a policy that methods of this package, Lightning and torch assign."""
+    """Return the attributes of a policy of some class that methods of this package, Lightning and torch assign."""
+    return _names_of_package(cast(Hashable, kind))
+
+
+@functools.cache
+def _names_of_package(kind: type) -> frozenset[str]:
     found = set(vars(LightningModule()))
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] in PACKAGES:
