@@ -20,12 +20,13 @@ from lightning.pytorch import Callback, Trainer
 from lightning_ding import nested
 from lightning_ding.callbacks import Limits, default_callbacks
 from lightning_ding.checkpoints import save_object
-from lightning_ding.checkpoints.folder import BUFFER_FILE, COLLECTING_FILE, RNG_FILE
+from lightning_ding.checkpoints.folder import BUFFER_FILE, COLLECTING_FILE, RANK_FOLDER, RNG_FILE
 from lightning_ding.config import require
 from lightning_ding.datamodules.base import CollectingDataModule
 from lightning_ding.datamodules.dataset import Dataset, DatasetStatistics
 from lightning_ding.datamodules.dataset_files import DatasetLike, load_dataset
 from lightning_ding.datamodules.replay_round import ReplayRound
+from lightning_ding.datamodules.resume import load_own_state, save_own_state
 from lightning_ding.datamodules.rng import Seeds, rng_state, set_rng_state
 from lightning_ding.envs.named import EnvLike, Names, Wrappers
 from lightning_ding.envs.vector import EnvTimeout, VectorMode
@@ -78,6 +79,7 @@ class OfflineDataModule(CollectingDataModule):
 
     axis: ClassVar[Literal["env_step", "train_iter"]] = "train_iter"
     needs_env: ClassVar[bool] = False
+    not_shared: ClassVar[str] = "state of random number generators and priorities: continuing with new random seeds"
     no_options: ClassVar[frozenset[str]] = frozenset(
         {"num_envs", "max_env_step", "train_wrappers", "eval_wrappers", "eval_env_id", "eval_env_kwargs"}
     )
@@ -183,6 +185,7 @@ class OfflineDataModule(CollectingDataModule):
         save_object(rng_state(self._policy.rng), folder / RNG_FILE)
         own = {"draws": self._draws.bit_generator.state, "metrics": self._policy.metrics.state_dict()}
         save_object(own, folder / COLLECTING_FILE)
+        save_own_state(self._policy, cast(Trainer, self.trainer), folder)
         if with_buffer and self.buffer.is_prioritised:
             self.buffer.save_data(folder / BUFFER_FILE)
 
@@ -195,10 +198,21 @@ class OfflineDataModule(CollectingDataModule):
             self.buffer.load_data(folder / BUFFER_FILE)
         self._draws.bit_generator.state = own["draws"]
         set_rng_state(cast("dict[str, Any]", self._rng), self._policy.rng)
+        load_own_state(self._policy, folder)
+
+    def _start_without_rank_state(self, checkpoint: str) -> None:
+        super()._start_without_rank_state(checkpoint)
+        self._draw_from(self._seeds())
 
     def _redistribute(self, folder: Path, saved: int, env_step: int) -> None:
         """Draw from a new seed on each rank; counters and weights have already been restored."""
-        seeds = Seeds(self.seed, cast(Trainer, self.trainer).global_rank, env_step)
+        rank = cast(Trainer, self.trainer).global_rank
+        file = folder / RANK_FOLDER.format(rank % saved) / BUFFER_FILE
+        if file.is_file():  # priorities
+            self.buffer.load_data(file)
+        self._draw_from(Seeds(self.seed, rank, env_step))
+
+    def _draw_from(self, seeds: Seeds) -> None:
         self._draws.bit_generator.state = np.random.default_rng(seeds.of("replay")).bit_generator.state
 
     # ------------------------------------------------------------------ setting up

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from lightning.pytorch import Trainer
@@ -50,6 +50,11 @@ class ReplayDataModule(CollectingDataModule):
     _buffer_of: Any = None
     _demonstrations: Demonstrations | None = None
     _has_warned: bool = False  # of padding
+
+    not_shared: ClassVar[str] = (
+        "replay data, nor the state of envs and random number generators: continuing with an empty buffer, new "
+        "episodes and new random seeds"
+    )
 
     def __init__(
         self,
@@ -174,7 +179,7 @@ class ReplayDataModule(CollectingDataModule):
         if (folder / BUFFER_FILE).is_file():
             cast(IBuffer, self.buffer).load_data(folder / BUFFER_FILE)
         else:
-            self._without_rank_state(str(folder))
+            self._without_replay_data(folder)
         if self._demonstrations is not None:
             self._demonstrations.load(folder)
 
@@ -183,7 +188,7 @@ class ReplayDataModule(CollectingDataModule):
             self._demonstrations.load(folders[0], seeds.of("demonstrations"))
         files = [folder / BUFFER_FILE for folder in folders if (folder / BUFFER_FILE).is_file()]
         if not files:
-            self._without_rank_state(str(folders[0]))
+            self._without_replay_data(folders[0])
             return
         buffer = cast(IBuffer, self.buffer)
         buffer.clear()  # an earlier fit may have filled it
@@ -194,8 +199,11 @@ class ReplayDataModule(CollectingDataModule):
                 "buffers of type %s cannot be merged: only the first of %d saved ones is used", kind, len(files)
             )
 
-    def _without_rank_state(self, checkpoint: str) -> None:
-        logger.warning("%s contains no replay data: continuing with an empty buffer", checkpoint)
+    def _without_replay_data(self, folder: Path) -> None:
+        logger.warning("%s contains no replay data: continuing with an empty buffer", folder)
+        self._without_buffer()
+
+    def _without_buffer(self) -> None:
         cast(IBuffer, self.buffer).clear()  # an earlier fit may have filled it
 
     def pop_metrics(self) -> dict[str, float]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from gymnasium.vector import VectorEnv
@@ -15,7 +16,7 @@ from lightning.pytorch import LightningDataModule, Trainer
 
 from lightning_ding.callbacks import RunCheckpoint
 from lightning_ding.checkpoints import find_rank_folder, save_object
-from lightning_ding.checkpoints.folder import COLLECTING_FILE, RANK_FOLDER, RNG_FILE
+from lightning_ding.checkpoints.folder import COLLECTING_FILE, OWN_STATE_FILE, RANK_FOLDER, RNG_FILE
 from lightning_ding.config import require
 from lightning_ding.datamodules.epoch import EpochPosition, LoaderWarnings
 from lightning_ding.datamodules.rng import Seeds, rng_state, set_rng_state
@@ -39,10 +40,15 @@ class ResumableDataModule(RunData, LightningDataModule):
     """
 
     has_rank_state = True
+    not_shared: ClassVar[str] = (
+        "state of envs and random number generators: continuing with new episodes and new random seeds"
+    )
+    """What a checkpoint lacks without the folders of the ranks, and what happens then, the end of a sentence."""
     seed: int
     norm_obs: bool
     norm_reward: bool
     _collector_env: VectorEnv
+    _epoch: EpochPosition
     _rng: dict[str, Any] | None
     """States of the random number generators from a checkpoint; None after the first round."""
     _collecting: dict[str, Any] | None
@@ -86,12 +92,15 @@ class ResumableDataModule(RunData, LightningDataModule):
         """
         evaluator = self.evaluator.state_dict() if self.evaluator is not None else None
         ranks = {"rank_folder": self.rank_folder, "world_size": cast(Trainer, self.trainer).world_size}
-        own = {"norm_obs": self.norm_obs, "norm_reward": self.norm_reward, "evaluator": evaluator}
+        own = {"norm_obs": self.norm_obs, "norm_reward": self.norm_reward, "evaluator": evaluator, "seed": self.seed}
         where = {"round": self._epoch.round, "env_step": self._policy.progress.position}
         return {"schema": SCHEMA, **own, **where, **ranks}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of the run if training is resumed (Lightning hook).
+
+        With another ``seed`` or number of ranks than that of the checkpoint, the random number generators begin with
+        new seeds, in new episodes.
 
         Raises:
             ValueError: If the state has a different schema version, or ``norm_obs`` or ``norm_reward`` has changed.
@@ -115,18 +124,37 @@ class ResumableDataModule(RunData, LightningDataModule):
         folder = None
         if state["rank_folder"] is not None:
             folder = find_rank_folder(Path(str(trainer.ckpt_path)), state["rank_folder"])
+        self._is_restored = True
         if folder is None:
-            self._without_rank_state(str(trainer.ckpt_path))
-        elif state["world_size"] == trainer.world_size:
+            self._start_without_rank_state(str(trainer.ckpt_path))
+            return
+        if self._has_same_seed(state, folder) and state["world_size"] == trainer.world_size:
             self.load_rank_state(folder / RANK_FOLDER.format(trainer.global_rank))
         else:
             self._redistribute(folder, state["world_size"], state["env_step"])
 
+    def _has_same_seed(self, state: Mapping[str, Any], folder: Path) -> bool:
+        """Return whether the random number generators of a checkpoint continue, and log it if seeds have changed."""
+        seed, trained_in = state.get("seed", self.seed), self._policy.trained_in  # older versions did not save it
+        of_process, now = trained_in.get("seed_everything"), os.environ.get("PL_GLOBAL_SEED", "")
+        is_global_zero = cast(Trainer, self.trainer).is_global_zero
+        if seed != self.seed and is_global_zero:
+            logger.warning(
+                "%s was written with seed %d and is resumed with %d: weights, counters and buffers continue, in new "
+                "episodes with new random numbers", folder, seed, self.seed,
+            )  # fmt: skip
+        elif of_process is not None and now not in ("", str(of_process)) and is_global_zero:
+            logger.warning(
+                "seed_everything %s has no effect, because the random numbers of %s continue, whose run began with %s; "
+                "set another seed of the data to begin new ones", now, folder, of_process,
+            )  # fmt: skip
+        return bool(seed == self.seed)
+
     def _redistribute(self, folder: Path, saved: int, env_step: int) -> None:
-        """Load from a checkpoint's folder, written by ``saved`` ranks, for a different number of ranks."""
+        """Load from a checkpoint's folder, written by ``saved`` ranks, with new seeds, for any number of ranks."""
         trainer = cast(Trainer, self.trainer)
         rank, now = trainer.global_rank, trainer.world_size
-        if trainer.is_global_zero:
+        if trainer.is_global_zero and saved != now:
             logger.warning(
                 "%s was written by %d ranks and is resumed by %d: counters continue, buffers are distributed among the "
                 "ranks, and all ranks start new episodes with new random seeds", folder, saved, now,
@@ -137,24 +165,33 @@ class ResumableDataModule(RunData, LightningDataModule):
     def _take_over(self, folders: Sequence[Path], seeds: Seeds) -> None:
         """Take over the state that other ranks saved in these folders."""
 
-    def _without_rank_state(self, checkpoint: str) -> None:
-        """Handle a checkpoint without the state of the ranks."""
+    def _start_without_rank_state(self, checkpoint: str) -> None:
+        """Continue from a checkpoint that contains only what all ranks share, and log what it lacks."""
+        self._without_buffer()
+        if cast(Trainer, self.trainer).is_global_zero:
+            logger.warning("%s contains no %s", checkpoint, self.not_shared)
+
+    def _without_buffer(self) -> None:
+        """Begin with an empty buffer."""
 
     def save_rank_state(self, folder: Path, with_buffer: bool = True) -> None:
         """Write the collection state and the random number states of this rank, and the state that a subclass adds."""
         folder.mkdir(parents=True, exist_ok=True)
         save_object(rng_state(self._policy.rng), folder / RNG_FILE)
         save_object(self._collecting or read_collecting(*self._collecting_parts()), folder / COLLECTING_FILE)
+        save_own_state(self._policy, cast(Trainer, self.trainer), folder)
 
     def load_rank_state(self, folder: Path) -> None:
         """Read what ``save_rank_state`` wrote; envs and collector are restored when collecting starts."""
         rng: dict[str, Any] = torch.load(folder / RNG_FILE, weights_only=True)
         self._rng, self._collecting = rng, torch.load(folder / COLLECTING_FILE, weights_only=True)
         set_rng_state(rng, self._policy.rng)
+        load_own_state(self._policy, folder)
 
     def _reset(self) -> None:
         """Make the next round the first one of a fit."""
         self._starts = True
+        self._is_restored = False  # whether a checkpoint had a state of this class
         self._epoch = EpochPosition()
         self._clear_rank_state()
 
@@ -179,11 +216,18 @@ class ResumableDataModule(RunData, LightningDataModule):
         """Start collecting: continue from a checkpoint, or else begin with new seeds for envs and exploration."""
         self._starts = False
         gc.freeze()  # these objects live as long as the run, and scanning them repeatedly took 3 % of the time
+        own_state, trainer = self._policy.learner.own_state, cast(Trainer, self.trainer)
+        if trainer.ckpt_path is not None and not self._is_restored:  # a datamodule of another class wrote it
+            self._start_without_rank_state(str(trainer.ckpt_path))
+        lost = own_state.restore()
         if self._collecting is None:
             self._policy.seed(self._seeds().of("exploration"))
             self._begin_episodes()
         else:
             self._resume_collecting(self._collecting)
+            lost = own_state.restore()  # starting the collection may have changed it
+        own_state.forget()
+        self._report_lost(lost)
         self._report_missing()
         if self._rng is not None:  # must come last, because starting the collection draws random numbers
             set_rng_state(self._rng, self._policy.rng)
@@ -206,12 +250,28 @@ class ResumableDataModule(RunData, LightningDataModule):
                 logger.warning("the envs start new episodes, because their state is not in the checkpoint: %s", missing)
             self._begin_episodes()
 
+    def _report_lost(self, lost: Sequence[str]) -> None:
+        """Log the attributes of the policy that the checkpoint does not contain."""
+        if lost and cast(Trainer, self.trainer).is_global_zero:
+            logger.warning(
+                "this run may continue differently, because the checkpoint does not contain everything that the policy "
+                "depends on: %s", "; ".join(lost),
+            )  # fmt: skip
+
     def _report_missing(self) -> None:
         """Log what the checkpoints of this run cannot contain."""
         trainer = cast(Trainer, self.trainer)
         is_saved = any(isinstance(callback, RunCheckpoint) for callback in trainer.callbacks)  # type: ignore[attr-defined]
         is_silent = not trainer.is_global_zero or trainer.fast_dev_run  # type: ignore[attr-defined]
-        if self.collector is None or not is_saved or is_silent:
+        if not is_saved or is_silent:
+            return
+        unsaved = self._policy.learner.own_state.missing()
+        if unsaved:
+            logger.warning(
+                "the checkpoints of this run will not contain everything that its policy depends on, so that a resumed "
+                "run may continue differently: %s", "; ".join(unsaved),
+            )  # fmt: skip
+        if self.collector is None:
             return
         missing = read_collecting(*self._collecting_parts())["missing"]
         if missing is not None:
@@ -222,6 +282,18 @@ class ResumableDataModule(RunData, LightningDataModule):
 
     def _seeds(self) -> Seeds:
         return Seeds(self.seed, cast(Trainer, self.trainer).global_rank, self._policy.progress.position)
+
+
+def save_own_state(policy: Any, trainer: Trainer, folder: Path) -> None:
+    """Write the attributes of a policy in this rank, unless it is rank zero, whose attributes are in ``run.ckpt``."""
+    if not trainer.is_global_zero:
+        save_object(policy.learner.own_state.state(), folder / OWN_STATE_FILE)
+
+
+def load_own_state(policy: Any, folder: Path) -> None:
+    """Restore the attributes of a policy in this rank; those of rank zero have been restored from ``run.ckpt``."""
+    if (folder / OWN_STATE_FILE).is_file():
+        policy.learner.own_state.load(torch.load(folder / OWN_STATE_FILE, weights_only=True))
 
 
 def read_collecting(policy: Any, collector: ISerialCollector, env: VectorEnv, evaluation_env: VectorEnv) -> State:

@@ -205,7 +205,7 @@ def test_a_share_of_no_budget_is_refused_before_training(make_trainer: MakeTrain
         run(make_trainer, "ppo", None, {scheduler: LINEAR})
 
 
-def test_run_resumed_without_its_schedule_logs_the_rate_that_it_continues_with(
+def test_run_resumed_without_its_schedule_continues_with_the_rate_of_the_config_and_says_so(
     make_trainer: MakeTrainer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run(make_trainer, "ppo", 64, {"lr_scheduler": LINEAR}, RunCheckpoint(tmp_path))
@@ -214,8 +214,8 @@ def test_run_resumed_without_its_schedule_logs_the_rate_that_it_continues_with(
     with caplog.at_level(logging.WARNING, logger="lightning_ding"):
         policy, _ = run(make_trainer, "ppo", 96, learn, RunCheckpoint(tmp_path), ckpt_path=last)
 
-    assert policy.cur_lr() == pytest.approx(3e-4 * 0.25)
-    assert "continues with the learning rate 7.5e-05 of the checkpoint, not with 0.0003 of the config" in caplog.text
+    assert policy.cur_lr() == 3e-4
+    assert "uses the settings of this run: lr 0.0003, not 7.5" in caplog.text
 
 
 def test_a_run_that_outlives_its_schedule_says_so_once(

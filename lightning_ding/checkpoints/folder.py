@@ -9,6 +9,7 @@ A checkpoint is a folder next to a second name of its newest ``run.ckpt``::
         rank_0/             one folder for each rank, written by the datamodule (``save_rank_state``)
             rng.pt
             collecting.pt
+            own_state.pt            attributes of a subclass of the policy, except on rank 0
             buffer.safetensors
             buffer_of_demonstrations.safetensors    with demonstrations and priorities
 
@@ -48,6 +49,7 @@ RANK_FOLDER = "rank_{}"
 """Name of the folder of a rank, with its number."""
 RNG_FILE = "rng.pt"
 COLLECTING_FILE = "collecting.pt"
+OWN_STATE_FILE = "own_state.pt"
 BUFFER_FILE = "buffer.safetensors"
 DEMONSTRATIONS_FILE = "buffer_of_demonstrations.safetensors"
 BUFFER_FILES = "rank_*/buffer*"

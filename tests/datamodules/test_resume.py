@@ -281,15 +281,3 @@ def test_policy_loads_from_a_checkpoint_alone(make_trainer: MakeTrainer, small: 
     obs = torch.randn(50, 4)
     assert torch.equal(loaded(obs), policy(obs))
     assert loaded.config == policy.config
-
-
-def test_learning_rate_of_the_checkpoint_wins_over_the_config_and_the_run_says_so(
-    make_trainer: MakeTrainer, small: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    first_half(make_trainer, small, tmp_path)
-    other = deep_merge(small, {"learn": {"learning_rate": 0.5}})
-    with caplog.at_level(logging.WARNING, logger="lightning_ding"):
-        _, policy, *_ = go_on(make_trainer, other, tmp_path / "last.ckpt", max_env_step=208)
-    assert policy.cur_lr() == 0.001
-    text = "optimizer 0 continues with the learning rate 0.001 of the checkpoint, not with 0.5 of the config"
-    assert text in caplog.text

@@ -40,7 +40,6 @@ from lightning_ding.policy.base.trainer import (
     check_callbacks,
     is_forked,
     prepare_trainer,
-    shorten_rounds,
     with_stored_signature,
 )
 from lightning_ding.policy.base.update.updater import Updater
@@ -393,11 +392,12 @@ class Policy(LightningModule, Generic[ConfigT]):
         """
         return self.updater.made
 
+    def on_fit_start(self) -> None:
+        """Note the settings of the optimizers, before those of a checkpoint replace them (Lightning hook)."""
+        self.learner.note_start()
+
     def on_train_start(self) -> None:
         """Take over the Trainer's optimizers, and set the scheduled values (Lightning hook)."""
-        self._in_eval_mode = self._action_selector.use(self.model)  # layers may have been replaced
-        shorten_rounds(self.trainer, self)
-        self.updater.begin_fit(self.trainer)
         self.learner.begin_fit()
 
     @with_stored_signature
@@ -435,7 +435,7 @@ class Policy(LightningModule, Generic[ConfigT]):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Restore the state that ``state_dict`` returned; a handed-over state makes the network if there is none."""
-        return super().load_state_dict(saved_state.take_over(self, state_dict), strict=strict, assign=assign)
+        return saved_state.load_tensors(self, super().load_state_dict, state_dict, strict=strict, assign=assign)
 
     def load_ding_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Load the weights of a checkpoint of DI-engine; see :mod:`lightning_ding.di_engine.checkpoint`."""

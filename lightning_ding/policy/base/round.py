@@ -11,8 +11,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from lightning_ding.policy.base.own_state import OwnState
 from lightning_ding.policy.base.reference_form import columns_of
 from lightning_ding.policy.base.rewards import RewardLearner
+from lightning_ding.policy.base.trainer import shorten_rounds
 
 Batch = dict[str, Any]
 
@@ -44,13 +46,28 @@ class RoundLearner:
     def __init__(self, policy: Any) -> None:
         self.rewards = RewardLearner(policy)
         """The rewards that the policy learns from."""
+        self.own_state = OwnState(policy)
+        """The state of a subclass in attributes that no class of this package makes."""
         self._policy = policy
         self._position = 0  # before the round; schedules are evaluated there
 
+    def note_start(self) -> None:
+        """Take note of what the code has made, before the state of a checkpoint replaces it."""
+        self.own_state.begin()
+        self._policy.updater.note_settings(self._policy.trainer)
+
     def begin_fit(self) -> None:
-        """Set the scheduled values; an invalid schedule raises here, before any data are collected."""
-        self._position = self._policy.progress.position
-        self._policy.updater.apply_schedules(self._position)
+        """Take over the Trainer's optimizers, and set the scheduled values.
+
+        An invalid schedule raises here, before any data are collected.
+        """
+        policy, trainer = self._policy, self._policy.trainer
+        policy._in_eval_mode = policy._action_selector.use(policy.model)  # layers may have been replaced
+        shorten_rounds(trainer, policy)
+        policy.updater.begin_fit(trainer)
+        self.own_state.restore()  # hooks of a subclass may have set the attributes after the checkpoint was loaded
+        self._position = policy.progress.position
+        policy.updater.apply_schedules(self._position)
 
     def learn(self, batch: Round | Batch | Sequence[Mapping[str, Any]], batch_idx: int) -> dict[str, Any]:
         """Make one update for each minibatch of a round; see :meth:`Policy.training_step`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 
 from lightning_ding.config import nearest, require
+from lightning_ding.policy.base.changed_settings import name_changes
 from lightning_ding.policy.base.normaliser import check_holds_statistics
 from lightning_ding.policy.base.older_configs import check_meaning, to_save
 from lightning_ding.policy.base.saved_spaces import from_plain, to_plain
@@ -110,6 +111,8 @@ def save(policy: Any, checkpoint: dict[str, Any]) -> None:
     checkpoint["progress"] = policy.progress.state_dict()
     checkpoint["non_finite"] = policy.updater.guard.state_dict()
     checkpoint[SPACES] = plain_spaces(policy)
+    checkpoint["optimizer_settings"] = policy.updater.settings
+    checkpoint["own_state"] = policy.learner.own_state.state()
     checkpoint.update(_global_seed())
 
 
@@ -131,6 +134,9 @@ def load(policy: Any, checkpoint: Mapping[str, Any]) -> None:
     if "non_finite" in checkpoint:  # checkpoints of older versions lack it
         policy.updater.guard.load_state_dict(checkpoint["non_finite"])
     set_spaces(policy, checkpoint.get(SPACES))  # so do they
+    policy.updater.loaded_settings = checkpoint.get("optimizer_settings")
+    policy.learner.own_state.saved_config = checkpoint.get("hyper_parameters", {}).get("cfg", {})
+    policy.learner.own_state.load(checkpoint.get("own_state"))
     policy.trained_in = _of_run({**checkpoint.get(ARGUMENTS, {}), SEED: checkpoint.get(SEED)})
 
 
@@ -179,6 +185,31 @@ def hand_over(policy: Any) -> dict[str, Any]:
     handed_over = {"cfg": policy.hparams["cfg"]}
     policy.on_save_checkpoint(handed_over)
     return {HANDED_OVER: handed_over}
+
+
+def load_tensors(
+    policy: Any, load_state_dict: Callable[..., Any], state_dict: Mapping[str, Any], **options: Any
+) -> Any:
+    """Load parameters and buffers; a state that was handed over makes the network if there is none.
+
+    Args:
+        policy: The policy.
+        load_state_dict: The method of its base class.
+        state_dict: The state to load.
+        options: Further arguments of the method.
+
+    Raises:
+        ValueError: If the checkpoint that was loaded before is of a policy with other settings; the message names them.
+        RuntimeError: If the state does not fit the policy, without a checkpoint or with the same settings.
+    """
+    given = take_over(policy, state_dict)
+    try:
+        return load_state_dict(given, **options)
+    except RuntimeError as error:
+        text = name_changes(policy, given)
+        if text is None:
+            raise
+        raise ValueError(text) from error
 
 
 def take_over(policy: Any, state_dict: Mapping[str, Any]) -> dict[str, Any]:

@@ -186,16 +186,80 @@ def warn_of_epochs_without_trainer(configs: Sequence[LRSchedulerConfig]) -> None
         )
 
 
-def warn_of_other_rates(optimizers: Sequence[Optimizer], is_scheduled: bool) -> None:
-    """Warn about optimizers whose learning rate in a checkpoint differs from the config; the checkpoint's is used.
+Settings = list[dict[str, Any]]
+"""The settings of each group of an optimizer, its class as ``type``, and whether a scheduler sets its rate."""
+SHARED_STATE = {"Adam", "AdamW"}
+"""Classes of optimizers that continue with each other's state."""
+
+
+def settings_of(optimizer: Optimizer) -> Settings:
+    """Return the settings of an optimizer as builtins; of a learning rate that is scheduled, the initial one."""
+    found = []
+    for group in optimizer.param_groups:
+        own = {"type": type(optimizer).__name__, "is_scheduled": "initial_lr" in group}
+        own |= {name: value for name, value in group.items() if name != "initial_lr" and _is_builtin(value)}
+        found.append(own | ({"lr": group["initial_lr"]} if "initial_lr" in group else {}))
+    return found
+
+
+def _is_builtin(value: Any) -> bool:
+    values = value if isinstance(value, tuple) else [value]
+    return all(isinstance(one, (bool, int, float, str, type(None))) for one in values)
+
+
+def follow_settings(
+    optimizer: Optimizer,
+    made: Settings,
+    saved: Settings | None,
+    schedule: Literal["none", "config", "scheduler"] = "none",
+) -> str | None:
+    """Use the settings that the program has changed since a checkpoint in an optimizer that was restored from it.
+
+    The other settings continue from the checkpoint, such as a learning rate that training has changed.
 
     Args:
-        optimizers: The policy's optimizers, with the state of the checkpoint.
-        is_scheduled: Whether a schedule sets the rate, so that its initial value is compared.
+        optimizer: Optimizer with the state and the settings of the checkpoint.
+        made: Its settings before the checkpoint was loaded.
+        saved: Those with which the run that wrote the checkpoint began; None if an older version wrote it. Nothing
+            tells then what the program has changed, and the settings of the checkpoint are used.
+        schedule: What sets the learning rate: nothing, ``learn.lr_scheduler``, or a scheduler that
+            ``configure_optimizers`` returned, which continues from the rate in the checkpoint.
+
+    Returns:
+        What to say about the optimizer, without its index; None if no setting differs.
     """
-    for index, optimizer in enumerate(optimizers):
-        group, asked = optimizer.param_groups[0], optimizer.defaults.get("lr")
-        loaded = group.get("initial_lr", group.get("lr")) if is_scheduled else group.get("lr")
-        if asked is not None and loaded != asked:
-            text = "optimizer %d continues with the learning rate %g of the checkpoint, not with %g of the config"
-            logger.warning(text, index, loaded, asked)
+    now, was = made[0]["type"], (saved or made)[0]["type"]
+    if now != was and not {now, was} <= SHARED_STATE:
+        optimizer.state.clear()
+        for group, own in zip(optimizer.param_groups, made, strict=True):
+            group.pop("initial_lr", None)
+            group.update({name: value for name, value in own.items() if name not in ("type", "is_scheduled")})
+        return f"begins with the settings of this run and no state, because it is of type {now}, not {was}"
+    used, kept = [], []
+    loaded = settings_of(optimizer)
+    for place, (group, own, then) in enumerate(zip(optimizer.param_groups, made, saved or loaded, strict=True)):
+        where = f" of group {place}" if len(made) > 1 else ""
+        has_lost = schedule == "none" and "initial_lr" in group and not own["is_scheduled"]  # its schedule
+        for name in own.keys() & group.keys() - {"is_scheduled"}:
+            before = group["lr"] if name == "lr" and has_lost else then.get(name)
+            if own[name] == before:
+                continue
+            if (saved is None and not has_lost) or (name == "lr" and schedule == "scheduler"):
+                kept.append(f"{name}{where} {loaded[place][name]}, not {own[name]}")
+                continue
+            used.append(f"{name}{where} {own[name]}, not {before}")
+            group[name] = own[name]
+            if name == "lr":
+                group.pop("initial_lr", None)  # a schedule of the config begins with the new rate
+    if now != was:
+        used.append(f"type {now}, not {was}")
+    return _about(sorted(used), sorted(kept), saved is None)
+
+
+def _about(used: Sequence[str], kept: Sequence[str], is_older: bool) -> str | None:
+    reason = "an older version wrote it" if is_older else "a scheduler of configure_optimizers continues from it"
+    parts = [f"uses the settings of this run: {'; '.join(used)} of the checkpoint"] if used else []
+    parts += (
+        [f"continues with those of the checkpoint, because {reason}: {'; '.join(kept)} of this run"] if kept else []
+    )
+    return ", and ".join(parts) or None

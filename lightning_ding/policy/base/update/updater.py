@@ -6,6 +6,7 @@ Shapes: U updates, B batch, P parameters.
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
@@ -36,14 +37,18 @@ from lightning_ding.policy.base.update.gradient_clipping import NO_CLIP, GradCli
 from lightning_ding.policy.base.update.non_finite import NonFiniteGuard
 from lightning_ding.policy.base.update.optimizers import (
     ConfiguredSchedulers,
+    Settings,
     check_optimizers,
+    follow_settings,
     read_configuration,
+    settings_of,
     warn_of_epochs_without_trainer,
-    warn_of_other_rates,
 )
 from lightning_ding.progress import Progress
 from lightning_ding.ranks import world_size
 from lightning_ding.schedules import ScheduledValues
+
+logger = logging.getLogger(__name__)
 
 Batch = dict[str, Any]
 
@@ -71,6 +76,10 @@ class Updater:
         """Checks the loss and the gradient of each step."""
         self.unscheduled: set[int] = set()
         """Indices of optimizers whose learning rates ``learn.lr_scheduler`` does not scale."""
+        self.settings: list[Settings] = []
+        """Settings with which the optimizers began the fit, apart from a checkpoint's."""
+        self.loaded_settings: list[Settings] | None = None
+        """``settings`` of the run that wrote the checkpoint which was loaded last."""
         self.steps_directly = False
         """Whether a fit's steps skip Lightning's hooks; see :func:`can_skip_hooks`."""
         self._policy, self._progress, self._clip = policy, progress, config.learn.grad_clip
@@ -187,6 +196,10 @@ class Updater:
         """The optimizers and schedulers that ``_init_learn`` made."""
         return self._made or (self.optimizers, self.schedulers)
 
+    def note_settings(self, trainer: Trainer) -> None:
+        """Take note of the settings of the Trainer's optimizers, before those of a checkpoint replace them."""
+        self.settings = [settings_of(optimizer) for optimizer in trainer.optimizers]
+
     def begin_fit(self, trainer: Trainer) -> None:
         """Take over the Trainer's optimizers, and find out whether its hooks of an update are used."""
         self._configured = None
@@ -194,8 +207,19 @@ class Updater:
         self.steps_directly = can_skip_hooks(trainer, self._policy)
         if self._compiles == "auto":
             self._compiler = automatic_compiler(self._policy, self._compiler, trainer.world_size)
-        if trainer.ckpt_path is not None and trainer.is_global_zero:
-            warn_of_other_rates(self.optimizers, self.schedules.sets_learning_rate or bool(self.schedulers))
+        if trainer.ckpt_path is not None:
+            self._follow_settings(trainer)
+
+    def _follow_settings(self, trainer: Trainer) -> None:
+        """Use the settings of optimizers that have changed since the checkpoint, with one line for each optimizer."""
+        scheduled = {id(scheduler.optimizer) for scheduler in self.schedulers}
+        for index, (optimizer, made) in enumerate(zip(self.optimizers, self.settings, strict=False)):
+            is_by_config = self.schedules.sets_learning_rate and index not in self.unscheduled
+            schedule: Any = "scheduler" if id(optimizer) in scheduled else "config" if is_by_config else "none"
+            saved = None if self.loaded_settings is None else self.loaded_settings[index]
+            text = follow_settings(optimizer, made, saved, schedule)
+            if text is not None and trainer.is_global_zero:
+                logger.warning("optimizer %d %s", index, text)
 
     def take_optimizers(self) -> ConfiguredSchedulers:
         """Use the Trainer's optimizers, or outside a fit those of ``configure_optimizers``; return the schedulers.

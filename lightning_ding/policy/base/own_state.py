@@ -1,0 +1,182 @@
+"""The state that a subclass of a policy keeps in attributes: generators, tensors, counters and helper objects.
+
+Parameters, buffers, optimizers and the attributes of this package's classes are saved elsewhere. Of the others, and of
+those of networks that are not from this package or torch, a checkpoint holds the ones that have changed since the
+policy was made. A constant that the code changes between two runs therefore has its new value in the second one.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import types
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any, cast
+
+from lightning.pytorch import LightningModule
+from torch import nn
+
+from lightning_ding.policy.base.attribute_codec import (
+    EXISTING,
+    Coded,
+    Decoder,
+    Encoder,
+    NotSavedError,
+    digest,
+    shared_with,
+)
+from lightning_ding.policy.base.trainer import attached_trainer
+
+PACKAGES = ("lightning_ding", "lightning", "pytorch_lightning", "torch", "torchmetrics", "builtins", "typing")
+"""Packages whose classes keep their state in parameters and buffers, or save it themselves."""
+
+
+class OwnState:
+    """The state that subclasses and networks of a user keep in attributes of a policy.
+
+    Args:
+        policy: The policy, a :class:`Policy`.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        self.saved_config: dict[str, Any] = {}
+        """The policy's config in the checkpoint that was loaded last; empty without one."""
+        self._policy = policy
+        self._made: dict[str, bytes] | None = None  # digests of the attributes that the constructor and hooks made
+        self._restored: set[str] = set()
+        self._loaded: Mapping[str, Any] | None = None
+
+    def begin(self) -> None:
+        """Take note of the attributes that the code has made, once, before training or a checkpoint changes them."""
+        if self._made is None:
+            coded, _ = self._encode()
+            self._made = {name: digest(one) for name, one in coded.items()}
+
+    def missing(self) -> list[str]:
+        """Return descriptions of attributes that a checkpoint cannot contain."""
+        return self._encode()[1]
+
+    def state(self) -> dict[str, Any]:
+        """Return the attributes that have changed, as tensors and builtins, and what cannot be saved."""
+        coded, missing = self._encode()
+        made = self._made or {}
+        needed = {name for one in coded.values() for name in shared_with(one)} | self._restored
+        kept = {name: one for name, one in coded.items() if name in needed or made.get(name) != digest(one)}
+        deleted = [name for name in made if name not in self._attributes()]
+        return {"attributes": kept, "deleted": deleted, "missing": missing}
+
+    def load(self, state: Mapping[str, Any] | None) -> None:
+        """Restore what ``state`` returned, and keep it for :meth:`restore`; None, of an older version, is ignored."""
+        self.begin()
+        self._loaded = state
+        self.restore()
+
+    def restore(self) -> list[str]:
+        """Restore the loaded attributes, which hooks at the start of a fit may have set, until :meth:`forget`.
+
+        Returns:
+            Descriptions of the attributes that could not be restored, or were not saved.
+        """
+        if self._loaded is None:
+            return []
+        missing, decoder = list(self._loaded["missing"]), Decoder(self._policy.device)
+        for key, coded in self._loaded["attributes"].items():
+            path, _, name = key.rpartition(":")
+            try:
+                owner = self._policy.get_submodule(path)
+                value = decoder.decode(coded, vars(owner).get(name), self._described(key))
+            except (AttributeError, NotSavedError) as error:
+                missing.append(str(error))
+                continue
+            self._restored.add(key)
+            if value is not vars(owner).get(name):
+                object.__setattr__(owner, name, value)
+        for key in self._loaded["deleted"]:
+            path, _, name = key.rpartition(":")
+            vars(self._policy.get_submodule(path)).pop(name, None)
+        return missing
+
+    def forget(self) -> None:
+        """Forget the loaded attributes, from when training changes them."""
+        self._loaded = None
+
+    def _encode(self) -> tuple[dict[str, Coded], list[str]]:
+        """Return the attributes that can be saved, by name, and descriptions of the others."""
+        encoder, coded, missing = Encoder(self._known()), {}, []
+        for key, value in self._attributes().items():
+            encoder.name = key
+            try:
+                one = encoder.encode(value, self._described(key))
+            except NotSavedError as error:
+                missing.append(str(error))
+                continue
+            if one is not EXISTING:
+                coded[key] = one
+        return coded, missing
+
+    def _attributes(self) -> dict[str, Any]:
+        """Return the attributes of the user's classes: ``:name`` of the policy, ``path:name`` of a network."""
+        policy: Any = self._policy
+        found: dict[str, Any] = {}
+        for path, module in policy.named_modules():
+            if module is not policy and type(module).__module__.partition(".")[0] in PACKAGES:
+                continue
+            others = names_of_package(type(policy)) | _memory_of(policy) if module is policy else names_of_modules()
+            found |= {f"{path}:{name}": value for name, value in vars(module).items() if name not in others}
+        return found
+
+    def _known(self) -> list[Any]:
+        """Return objects whose state is saved elsewhere, which attributes may refer to."""
+        policy = self._policy
+        others = [value for name, value in vars(policy).items() if name in names_of_package(type(policy))]
+        mutable = [one for one in others if not isinstance(one, (type(None), bool, int, float, str, tuple))]
+        optimizers = [*policy.updater.optimizers, *policy.updater.made[0], *policy.updater.schedulers]
+        trainer = attached_trainer(policy)
+        of_run = [trainer, getattr(trainer, "datamodule", None)]
+        of_run += [*getattr(trainer, "callbacks", ()), *getattr(trainer, "loggers", ())]
+        return [*policy.modules(), *policy.parameters(), *policy.buffers(), *optimizers, *mutable, *of_run]
+
+    def _described(self, key: str) -> str:
+        path, _, name = key.rpartition(":")
+        return f"{type(self._policy).__name__}.{path}{'.' if path else ''}{name}"
+
+
+def _memory_of(policy: Any) -> frozenset[str]:
+    """Return the attributes that hold the memory of a policy of this package, which ``collect_memory`` saves."""
+    if type(policy).new_memory.__module__.partition(".")[0] not in PACKAGES:
+        return frozenset()
+    return frozenset(policy.new_memory("collect")) | frozenset(policy.new_memory("eval"))
+
+
+@functools.cache
+def names_of_modules() -> frozenset[str]:
+    """Return the attributes of every network, which torch makes."""
+    return frozenset(vars(nn.Module()))
+
+
+def names_of_package(kind: type) -> frozenset[str]:
+    """Return the attributes of a policy of some class that methods of this package, Lightning and torch assign."""
+    return _names_of_package(cast(Hashable, kind))
+
+
+@functools.cache
+def _names_of_package(kind: type) -> frozenset[str]:
+    found = set(vars(LightningModule()))
+    for base in kind.__mro__:
+        if base.__module__.partition(".")[0] in PACKAGES:
+            for member in vars(base).values():
+                function = member.fset if isinstance(member, property) else getattr(member, "__func__", member)
+                if inspect.isfunction(function):
+                    found |= set(_assigned(inspect.unwrap(function).__code__))
+    return frozenset(found)
+
+
+def _assigned(code: types.CodeType) -> Iterator[str]:
+    """Yield the names of the attributes that a function assigns, of any object."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "STORE_ATTR":
+            yield instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _assigned(constant)
