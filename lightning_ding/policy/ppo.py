@@ -109,10 +109,12 @@ class PPOPolicy(ActorCriticPolicy[PPOConfig]):
         for epoch in range(self.config.learn.epoch_per_collect):
             if epoch == 0 or self.config.recompute_adv:
                 data = self._learning_data(batch, sequences)
+            if epoch == 0:
+                data = self._renew_scale(data)
+                batch["value"] = data["value"]  # which later passes keep, in the new units
             reports = self._make_pass(data)
             if self._has_moved_far([report["approx_kl"] for report in reports]):
                 break
-        self._take_in_returns(self._returns_of(data["return"]))
         return reports[-1]
 
     def _policy_loss(self, log_prob: Tensor, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
