@@ -5,7 +5,7 @@ algorithm 1 (https://arxiv.org/abs/2212.07536); PopArt: van Hasselt et al. 2016 
 symlog: Hafner et al. 2023, eq. 9 (https://arxiv.org/abs/2301.04104).
 
 Where this differs: the scale of the critic (PopArt's mean and standard deviation, or the root mean square) is renewed
-once a round, before the updates. It is a moving average in which older returns have at most the weight of 4,096 ones,
+once a round, before the updates. It is a moving average in which older returns have at most the weight of 1,024 ones,
 so a few large returns are forgotten.
 
 Shapes: S transitions of a rollout, T steps, N envs, B batch, A dimensions of a continuous action.
@@ -109,7 +109,7 @@ class ActorCriticCollectConfig(OnPolicyCollectConfig):
 
 LARGEST_FORWARD = 4096  # rows of a forward pass without gradient
 SMALLEST_STD = 1e-4  # of returns, for PopArt; as in DI-engine
-RETURNS_KEPT = 4096  # older returns have at most the weight of so many in the scale of the critic
+RETURNS_KEPT = 1024  # older returns have at most the weight of so many in the scale of the critic
 
 
 class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
