@@ -34,7 +34,7 @@ class ClippedSurrogateLearnConfig(ActorCriticLearnConfig):
     """Largest ratio in the loss of a negative advantage, > 1; None for no limit."""
     value_clip: float | None = None
     """Largest change of a value in a round, > 0, in units of the network's output; None for no limit."""
-    value_norm: bool | Literal["symlog", "popart"] = True
+    value_norm: bool | Literal["symlog", "popart"] = "popart"
     """Train the critic to predict returns divided by their root mean square (True), less their mean and divided by
     their standard deviation (popart), or their symmetric logarithm (symlog). Of the first two, a change leaves all
     values as they are."""
