@@ -299,7 +299,7 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
         require(layer is not None, "learn.value_norm", needs, kind)
         self.return_statistics.forget(RETURNS_KEPT)
         update_over_ranks(self.return_statistics, value)
-        rl.rescale_output(layer.weight, layer.bias, *before, *self._moments())  # type: ignore[union-attr, arg-type]
+        rl.rescale_output(layer.weight, layer.bias, *before, *self._moments())  # type: ignore[union-attr]
 
     def _returns_of(self, output: Tensor) -> Tensor:
         kind = self.config.learn.value_norm
