@@ -4,7 +4,9 @@ Papers: Schulman et al. 2016, eq. 16 (https://arxiv.org/abs/1506.02438); noise o
 algorithm 1 (https://arxiv.org/abs/2212.07536); PopArt: van Hasselt et al. 2016 (https://arxiv.org/abs/1602.07714);
 symlog: Hafner et al. 2023, eq. 9 (https://arxiv.org/abs/2301.04104).
 
-Where this differs: PopArt's mean and standard deviation are those of all returns so far, not exponential averages.
+Where this differs: the scale of the critic (PopArt's mean and standard deviation, or the root mean square) is renewed
+once a round, before the updates. It is a moving average in which older returns have at most the weight of 1,024 ones,
+so a few large returns are forgotten.
 
 Shapes: S transitions of a rollout, T steps, N envs, B batch, A dimensions of a continuous action.
 """
@@ -57,8 +59,9 @@ class ActorCriticLearnConfig(OnPolicyLearnConfig):
     ignore_done: bool = False
     """Bootstrap from terminal states too; for old configs of envs that only a time limit ends."""
     value_norm: bool | Literal["symlog", "popart"] = False
-    """Train the critic to predict returns divided by their running root mean square (True), less their mean and divided
-    by their standard deviation with outputs preserved (popart), or their symmetric logarithm (symlog)."""
+    """Train the critic to predict returns divided by their root mean square (True), less their mean and divided by
+    their standard deviation (popart), or their symmetric logarithm (symlog). Of the first two, a change leaves all
+    values as they are."""
     ppo_param_init: bool = False
     """Orthogonal weights at the start, and an actor that is nearly uniform (Andrychowicz et al. 2021)."""
     rpo_alpha: float = 0.0
@@ -106,6 +109,7 @@ class ActorCriticCollectConfig(OnPolicyCollectConfig):
 
 LARGEST_FORWARD = 4096  # rows of a forward pass without gradient
 SMALLEST_STD = 1e-4  # of returns, for PopArt; as in DI-engine
+RETURNS_KEPT = 1024  # older returns have at most the weight of so many in the scale of the critic
 
 
 class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
@@ -116,7 +120,7 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
     its first pass. A subclass implements ``_policy_loss`` and ``_value_loss``.
 
     With separate optimizers, a network passed as ``model`` also has ``actor_parameters()`` and ``critic_parameters()``;
-    with ``value_norm="popart"`` it has ``critic_output``, the last linear layer of its critic.
+    with ``value_norm`` true or "popart" it has ``critic_output``, the last linear layer of its critic.
     """
 
     # ------------------------------------------------------------------ to implement
@@ -214,9 +218,7 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
     def _forward_learn(self, batch: Batch) -> dict[str, Any]:
         """Learn from a rollout with leading axis S in one pass; return the metrics of the last update."""
         data = self._learning_data(batch, rl.time_major(batch["env_id"], batch["episode_id"]))
-        reports = self._make_pass(data)
-        self._take_in_returns(self._returns_of(data["return"]))
-        return reports[-1]
+        return self._make_pass(self._renew_scale(data))[-1]
 
     def _update(self, minibatch: Batch) -> dict[str, Any]:
         alpha = self.config.learn.rpo_alpha
@@ -279,40 +281,53 @@ class ActorCriticPolicy(OnPolicyPolicy[ConfigT]):
 
     # ------------------------------------------------------------------ the scale of the critic
 
+    def _renew_scale(self, data: Batch) -> Batch:
+        """Let the scale of the critic follow the returns of learning data, and return the data in the new units.
+
+        The output layer changes with the scale, so all values stay as they are.
+        """
+        if self.config.learn.value_norm in (False, "symlog"):
+            return data
+        known = {name: self._returns_of(data[name]) for name in ("value", "return")}
+        self._take_in_returns(known["return"])
+        return {**data, **{name: self._outputs_for(column) for name, column in known.items()}}
+
+    def _take_in_returns(self, value: Tensor) -> None:
+        """Add returns, in units of the reward, to the statistics of the critic's scale; no value changes."""
+        kind = self.config.learn.value_norm
+        if kind in (False, "symlog"):
+            return
+        layer, before = getattr(self.model, "critic_output", None), self._moments()
+        needs = "False or 'symlog' for a network without critic_output, the last linear layer of its critic"
+        require(layer is not None, "learn.value_norm", needs, kind)
+        self.return_statistics.forget(RETURNS_KEPT)
+        update_over_ranks(self.return_statistics, value)
+        rl.rescale_output(layer.weight, layer.bias, *before, *self._moments())  # type: ignore[union-attr]
+
     def _returns_of(self, output: Tensor) -> Tensor:
         kind = self.config.learn.value_norm
         if kind == "symlog":
             return rl.symexp(output)
-        if kind == "popart":
-            mean, std = self._moments()
-            return output * std + mean
-        return output * self._value_scale()
+        if kind is False:
+            return output
+        mean, scale = self._moments()
+        return output * scale + mean
 
     def _outputs_for(self, value: Tensor) -> Tensor:
         kind = self.config.learn.value_norm
         if kind == "symlog":
             return rl.symlog(value)
-        if kind == "popart":
-            mean, std = self._moments()
-            return (value - mean) / std
-        return value / self._value_scale()
-
-    def _value_scale(self) -> Tensor | float:
-        return self.return_statistics.root_mean_square.float() if self.config.learn.value_norm else 1.0
+        if kind is False:
+            return value
+        mean, scale = self._moments()
+        return (value - mean) / scale
 
     def _moments(self) -> tuple[Tensor, Tensor]:
-        return self.return_statistics.mean.float(), self.return_statistics.std.clamp(min=SMALLEST_STD).float()
-
-    def _take_in_returns(self, value: Tensor) -> None:
-        """Add returns, in units of the reward, to the statistics by which the critic's outputs are scaled."""
-        kind = self.config.learn.value_norm
-        if kind in (False, "symlog"):
-            return
-        before = self._moments()
-        update_over_ranks(self.return_statistics, value)
-        if kind == "popart":
-            layer: Any = self.model.critic_output
-            rl.rescale_output(layer.weight, layer.bias, *before, *self._moments())
+        """Return the shift and the scale of the critic's output."""
+        statistics = self.return_statistics
+        if self.config.learn.value_norm == "popart":
+            return statistics.mean.float(), statistics.std.clamp(min=SMALLEST_STD).float()
+        return torch.zeros_like(statistics.mean, dtype=torch.float), statistics.root_mean_square.float()
 
     # ------------------------------------------------------------------ state
 

@@ -34,9 +34,10 @@ class ClippedSurrogateLearnConfig(ActorCriticLearnConfig):
     """Largest ratio in the loss of a negative advantage, > 1; None for no limit."""
     value_clip: float | None = None
     """Largest change of a value in a round, > 0, in units of the network's output; None for no limit."""
-    value_norm: bool | Literal["symlog", "popart"] = True
-    """Train the critic to predict returns divided by their running root mean square (True), less their mean and divided
-    by their standard deviation with outputs preserved (popart), or their symmetric logarithm (symlog)."""
+    value_norm: bool | Literal["symlog", "popart"] = "popart"
+    """Train the critic to predict returns divided by their root mean square (True), less their mean and divided by
+    their standard deviation (popart), or their symmetric logarithm (symlog). Of the first two, a change leaves all
+    values as they are."""
     ppo_param_init: bool = True
     """Orthogonal weights at the start, and an actor that is nearly uniform (Andrychowicz et al. 2021)."""
 

@@ -5,9 +5,9 @@ Papers: Schulman et al. 2017, eq. 7 and 9 (https://arxiv.org/abs/1707.06347); ad
 one critic for both. The loss is in ``clipped_surrogate``.
 
 Where this differs: a time limit and the end of the rollout bootstrap from the true next observation. Values are clipped
-by a separate distance, not by the clip ratio of the policy, and by default not at all. With
-``value_norm`` the critic predicts returns divided by their running root mean square; DI-engine divides by the standard
-deviation, which makes targets huge where returns hardly vary. ``train_iter`` counts minibatches.
+by a separate distance, not by the clip ratio of the policy, and by default not at all. The critic's scale
+(``value_norm``) follows the returns once a round and leaves all values as they are, see ``actor_critic``; DI-engine's
+change of scale multiplies them. ``train_iter`` counts minibatches.
 
 Shapes: B batch.
 """
@@ -109,10 +109,12 @@ class PPOPolicy(ActorCriticPolicy[PPOConfig]):
         for epoch in range(self.config.learn.epoch_per_collect):
             if epoch == 0 or self.config.recompute_adv:
                 data = self._learning_data(batch, sequences)
+            if epoch == 0:
+                data = self._renew_scale(data)
+                batch["value"] = data["value"]  # which later passes keep, in the new units
             reports = self._make_pass(data)
             if self._has_moved_far([report["approx_kl"] for report in reports]):
                 break
-        self._take_in_returns(self._returns_of(data["return"]))
         return reports[-1]
 
     def _policy_loss(self, log_prob: Tensor, batch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:

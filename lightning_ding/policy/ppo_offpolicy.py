@@ -8,8 +8,8 @@ policy that acted. With ``nstep_return`` the critic's targets are n-step returns
 distributed run the critic's scale is published with the weights, so that collectors compute values in its units.
 
 Where this differs: a time limit and the end of a round bootstrap from the true next observation. Values are clipped by
-a separate distance, and by default not at all. The critic's scale (``value_norm``) is renewed once a round. Advantages
-are standardised (``adv_norm``) by default, as in ``ppo`` here.
+a separate distance, and by default not at all. The critic's scale (``value_norm``) is renewed once a round, and leaves
+all values as they are. Advantages are standardised (``adv_norm``) by default, as in ``ppo`` here.
 
 Shapes: S transitions of a round, B batch, U minibatches of a round.
 """

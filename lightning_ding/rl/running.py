@@ -85,6 +85,17 @@ class RunningMeanStd(nn.Module):
         self.merge(*moments(x.reshape(-1, *self.mean.shape)))
 
     @torch.no_grad()
+    def forget(self, kept: float) -> None:
+        """Reduce the weight of the items so far to that of ``kept`` items if there are more; nothing else changes.
+
+        Called before each addition of n items, the statistics are averages in which the weight of older items falls
+        by a factor of kept / (kept + n) each time, with no bias towards an initial value.
+        """
+        share = kept / self.count.clamp(min=kept)
+        for buffer in (self.count, self.m2):
+            buffer.mul_(share)
+
+    @torch.no_grad()
     def merge(self, count: Tensor, mean: Tensor, m2: Tensor) -> None:
         """Add items by their moments."""
         merged = combine_moments(self.count, self.mean, self.m2, count, mean, m2)

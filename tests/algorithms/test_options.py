@@ -191,6 +191,7 @@ IN_UPDATES_OR_ACTIONS: dict[str, Option] = {
     "learn.clip_ratio": Option(0.001),
     "learn.dual_clip": Option(1.001),
     "learn.value_clip": Option(0.001),
+    "learn.value_norm": Option(True),
     "learn.rpo_alpha": Option(0.5),
     "learn.loss_type": Option("mse_loss"),
     "learn.ce_label_smooth": Option(0.2),

@@ -60,6 +60,19 @@ class TableNet(nn.Module):
         return self.compute_actor(obs) | self.compute_critic(obs)
 
 
+class ScaledTableNet(TableNet):
+    """The same tables, and a layer by which the scale of the values can change."""
+
+    def __init__(self, logit: Any, value: Any) -> None:
+        super().__init__(logit, value)
+        self.critic_output = nn.Linear(1, 1)
+        nn.init.ones_(self.critic_output.weight)
+        nn.init.zeros_(self.critic_output.bias)
+
+    def compute_critic(self, obs: Any) -> Any:
+        return {"value": self.critic_output(self.value[state_of(obs)].unsqueeze(1)).squeeze(1)}
+
+
 def state_of(obs: Any) -> Tensor:
     state: Tensor = obs["state"] if isinstance(obs, dict) else obs
     return state.long().reshape(-1)
@@ -70,7 +83,8 @@ def make_policy(logit: Any = None, model: Config | None = None, **learn: Any) ->
     section = {"action_space": "discrete", "action_shape": 2, "obs_shape": 1, **(model or {})}
     settings = {"value_norm": False, "adv_norm": False, **learn}
     logit = torch.tensor(PROBABILITY).log() if logit is None else logit
-    return PPOPolicy({"model": section, "learn": settings}, model=TableNet(logit, VALUE))
+    network = ScaledTableNet if settings["value_norm"] else TableNet
+    return PPOPolicy({"model": section, "learn": settings}, model=network(logit, VALUE))
 
 
 def make_batch(**changes: Any) -> Config:
@@ -252,25 +266,45 @@ def test_advantages_are_those_of_the_newest_critic_in_each_pass_if_asked_for(rec
     assert critics[2] != critics[0]
 
 
-def test_critic_predicts_returns_divided_by_their_running_root_mean_square() -> None:
-    policy = make_policy(batch_size=None, epoch_per_collect=1, learning_rate=1e-12, value_norm=True)
+def test_critic_predicts_returns_divided_by_their_root_mean_square_and_values_stay_as_they_are() -> None:
+    policy = make_policy(batch_size=None, epoch_per_collect=2, learning_rate=1e-12, value_norm=True)
     seen = watch(policy)
     rollout = make_rollout([4.0, 0.0], terminated_at=0)
     rollout["terminated"][1] = True
     policy.learner.update(dict(rollout))
-    # both steps are terminal, so the returns are the rewards 4 and 0; nothing is known of their size before
-    assert sorted(seen[0]["return"].tolist()) == pytest.approx([0.0, 4.0])
-    assert policy.return_statistics.count == 2
+    # both steps are terminal, so the returns are the rewards 4 and 0, and the advantages 4 - 1 and 0 - 3
     size = 8**0.5  # root of (16 + 0) / 2
+    for batch in seen:  # in both passes
+        assert sorted(batch["return"].tolist()) == pytest.approx([0.0, 4 / size])
+        assert sorted(batch["value"].tolist()) == pytest.approx([1 / size, 3 / size])
+        assert sorted(batch["advantage"].tolist()) == pytest.approx([-3.0, 3.0])
+    assert policy.return_statistics.count == 2
+    policy.learner.update({**rollout, "reward": torch.tensor([8.0, 0.0])})
+    size = ((16 + 64) / 4) ** 0.5
     assert policy.return_statistics.root_mean_square.item() == pytest.approx(size)
-    policy.learner.update(dict(rollout))
-    # now the values 1 and 3 stand for 1 and 3 times that; targets are in units of the network
-    assert sorted(seen[1]["return"].tolist()) == pytest.approx([0.0, 4 / size])
-    assert sorted(seen[1]["advantage"].tolist()) == pytest.approx([-3 * size, 4 - size])
-    assert policy.return_statistics.count == 4
-    assert policy.return_statistics.root_mean_square.item() == pytest.approx(
-        size
-    )  # of returns, not of what was divided
+    assert sorted(seen[2]["return"].tolist()) == pytest.approx([0.0, 8 / size])
+    assert sorted(seen[2]["advantage"].tolist()) == pytest.approx([-3.0, 7.0])
+
+
+def test_scale_of_the_critic_forgets_returns() -> None:
+    policy: Any = make_policy(value_norm=True)
+    policy._take_in_returns(torch.full((100_000,), 1e6))
+    for _ in range(20):
+        policy._take_in_returns(torch.full((1024,), -2.0))
+    # older returns have the weight of 1,024 ones, so their share halves each time
+    expected = (1e12 * 0.5**20 + 4 * (1 - 0.5**20)) ** 0.5
+    assert policy.return_statistics.root_mean_square.item() == pytest.approx(expected)
+    for _ in range(40):
+        policy._take_in_returns(torch.full((1024,), -2.0))
+    assert policy.return_statistics.root_mean_square.item() == pytest.approx(2.0, rel=1e-3)
+
+
+def test_a_network_without_an_output_layer_is_refused_when_it_learns() -> None:
+    config: Config = {"model": {"action_space": "discrete"}, "learn": {"value_norm": True}}
+    policy = PPOPolicy(config, model=TableNet(torch.tensor(PROBABILITY).log(), VALUE))
+    match = "value_norm must be False or 'symlog' for a network without critic_output, .* got True"
+    with pytest.raises(ValueError, match=match):
+        policy.learner.update(make_rollout([4.0, 0.0]))
 
 
 def test_targets_of_returns_that_hardly_vary_stay_small() -> None:
@@ -278,9 +312,8 @@ def test_targets_of_returns_that_hardly_vary_stay_small() -> None:
     seen = watch(policy)
     rollout = make_rollout([-10.0, -10.0 + 1e-5], terminated_at=0)
     rollout["terminated"][1] = True
-    for _ in range(2):
-        policy.learner.update(dict(rollout))
-    assert seen[1]["return"].abs().max().item() == pytest.approx(1.0, rel=1e-4)
+    policy.learner.update(dict(rollout))
+    assert seen[0]["return"].abs().max().item() == pytest.approx(1.0, rel=1e-4)
 
 
 def test_value_statistics_grow_once_a_round_whatever_the_number_of_passes() -> None:

@@ -43,10 +43,24 @@ class Linear(LinearCritic):
         return {**self.compute_actor(obs), **self.compute_critic(obs)}
 
 
+class WithOutput(Linear):
+    """The same values, from a layer that PopArt can rescale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.critic_output = nn.Linear(1, 1)
+        self.critic_output.weight.data.fill_(3.0)
+        self.critic_output.bias.data.zero_()
+
+    def compute_critic(self, obs: Tensor) -> Config:
+        return {"value": self.critic_output(obs).squeeze(1)}
+
+
 def make_policy(learn: Config | None = None, make_model: Any = None, enable_field: Any = None, **config: Any) -> Any:
     base = {"discount_factor": 0.5, "collect": {"gae_lambda": 0.5}, "model": {"action_space": "discrete"}}
     settings = {"adv_norm": False, "value_norm": False, "entropy_weight": 0.0, **(learn or {})}
-    model = (make_model or Linear)()
+    is_rescaled = settings["value_norm"] in (True, "popart")
+    model = (make_model or (WithOutput if is_rescaled else Linear))()
     return PPOOffPolicy({**base, "learn": settings, **config}, model=model, enable_field=enable_field)
 
 
@@ -79,6 +93,10 @@ def test_a_terminated_step_does_not_bootstrap_unless_termination_is_ignored() ->
     assert kept["advantage"].tolist() == [1.25, 1.0]
 
 
+def scale_of(policy: Any) -> float:
+    return float(policy._moments()[1])
+
+
 def prepared(policy: Any, **changes: Any) -> Config:
     data: Config = policy.prepare(tensors(policy.collect_mode.get_train_sample(transitions())) | changes)
     return data
@@ -94,19 +112,8 @@ def test_minibatches_have_the_newest_scale_of_the_critic() -> None:
     again = policy.prepare(data)  # a prepared minibatch is left alone
     assert again is data
     assert policy.return_statistics.count == 2
-
-
-class WithOutput(Linear):
-    """The same values, from a layer that PopArt can rescale."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.critic_output = nn.Linear(1, 1)
-        self.critic_output.weight.data.fill_(3.0)
-        self.critic_output.bias.data.zero_()
-
-    def compute_critic(self, obs: Tensor) -> Config:
-        return {"value": self.critic_output(obs).squeeze(1)}
+    kept = policy.collect_mode.get_train_sample(transitions())  # in units of the reward, so nothing has changed
+    assert kept["value"].tolist() == pytest.approx([3.0, 6.0])
 
 
 def collecting(learn: Config) -> Any:
@@ -149,9 +156,9 @@ def test_a_process_that_only_collects_has_the_units_of_the_learner(value_norm: A
 def test_weights_alone_leave_the_scale_as_it_is() -> None:
     learner = make_policy({"value_norm": True})
     prepared(learner)
-    scale = float(learner._value_scale())
+    scale = scale_of(learner)
     learner.collect_mode.load_state_dict({"model": learner.model.state_dict()})
-    assert float(learner._value_scale()) == scale != 1
+    assert scale_of(learner) == scale != 1
     assert "return_statistics" not in learner.eval_mode.state_dict()
 
 
@@ -185,11 +192,12 @@ def test_n_step_targets_come_from_the_newest_critic(value_norm: bool) -> None:
     data |= {"reward": torch.tensor([1.5, 1.0]), "next_obs": torch.tensor([[4.0], [4.0]])}
     data |= {"discount": torch.tensor([0.25, 0.5]), "terminated": torch.tensor([False, True])}
     with torch.no_grad():
-        policy.model.weight.fill_(2.0)  # the values have changed since
+        layer = policy.model.critic_output.weight if value_norm else policy.model.weight
+        layer.fill_(2.0)  # the values have changed since
     policy.learn_mode.forward(data)
-    scale = float(policy._value_scale())
-    # 1.5 + 8/4 in units of the reward, or with outputs of 8 in units of the scale; and 1
-    assert seen[0]["return"].tolist() == pytest.approx([1.5 / scale + 2, 1 / scale], rel=1e-5)
+    scale = scale_of(policy)
+    # 1.5 + 8/4 and 1 in units of the reward
+    assert seen[0]["return"].tolist() == pytest.approx([3.5 / scale, 1 / scale], rel=1e-5)
     assert seen[0]["advantage"].tolist() == [1.25, 1.0]
 
 
