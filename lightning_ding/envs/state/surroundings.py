@@ -11,25 +11,27 @@ import random
 import sys
 import types
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from lightning_ding.envs.state.ale import watch_ale
 from lightning_ding.envs.state.codec import attributes, from_plain, to_plain
-from lightning_ding.envs.state.memo import Memo, NotPlainError, is_tensor
-from lightning_ding.envs.state.variables import GONE, Variable, find_variables
+from lightning_ding.envs.state.memo import Coded, Memo, NotPlainError, is_tensor, size_of
+from lightning_ding.envs.state.variables import GONE, Variable, Variables
 
 State = dict[str, Any]
 SHARED = (list, dict, set, deque, np.ndarray, np.random.Generator, np.random.RandomState, random.Random)
 """Objects that an env may share with a variable, so that a change of one changes the other."""
-DEPTH, LARGEST = 50, 20_000  # levels and objects of which a fingerprint is computed
+DEPTH, LARGEST = 50, 20_000  # levels and objects of other classes of which a fingerprint is computed
+COPIED = 1_000_000  # bytes of a value that is kept to restore it
 VALUES = (type(None), bool, int, float, complex, str, bytes, np.generic, enum.Enum)
 
 
 class Origin:
-    """A class of envs or wrappers when one of them was first created in this process.
+    """The variables of a class of envs or wrappers when one of them was first created in this process.
 
     Args:
         layer: The new env or wrapper.
@@ -37,9 +39,12 @@ class Origin:
 
     def __init__(self, layer: Any) -> None:
         self.attributes = sorted(attributes(layer))
-        """Names of its attributes."""
-        self.variables = find_variables(type(layer))
-        self.fingerprints = {label: _fingerprint(one.value) for label, one in self.variables.items()}
+        """Names of the attributes of the env."""
+        self.variables = Variables(type(layer))
+        values = {label: one.value for label, one in self.variables.all().items()}
+        self.fingerprints = {label: fingerprint(value) for label, value in values.items()}
+        self.copies = {label: coded for label, value in values.items() for coded in _copies(value, label)}
+        """Encodings of the values that are small."""
 
 
 _origins: dict[type, Origin] = {}
@@ -66,52 +71,74 @@ def read_surroundings(layers: Iterable[Any], memo: Memo) -> State:
     """
     values: State = {}
     lost: list[str] = []
-    for variable, origin in _variables_of(layers):
-        value = variable.value
-        if value is GONE:
-            values |= {variable.label: {"kind": "gone"}} if origin is not None else {}
-        elif _fingerprint(value) != origin:
-            try:
-                values[variable.label] = to_plain(value, variable.label, memo)
-            except NotPlainError as error:
-                lost.append(str(error))
-        elif isinstance(value, SHARED):
-            with memo.copies():
-                values[variable.label] = memo.once(value, variable.label, lambda: {"kind": "existing"})
-    return {"values": values, "lost": lost}
+    for kind, origin in _origins_of(layers).items():
+        for label, variable in {**origin.variables.all(), **Variables(kind).all()}.items():
+            value = variable.value
+            if label in values or (value is GONE and label not in origin.fingerprints):
+                continue
+            if fingerprint(value) != origin.fingerprints.get(label):
+                try:
+                    values[label] = {"kind": "gone"} if value is GONE else to_plain(value, label, memo)
+                except NotPlainError as error:
+                    lost.append(str(error))
+            elif isinstance(value, SHARED):
+                with memo.copies():
+                    values[label] = memo.once(value, label, lambda: {"kind": "existing"})
+    return {"values": values, "lost": list(dict.fromkeys(lost))}
 
 
 def load_surroundings(layers: Iterable[Any], state: State, decoded: dict[int, Any]) -> None:
-    """Set the variables that ``read_surroundings`` returned, if envs that were created in the same way share them.
+    """Set the variables that ``read_surroundings`` returned, and all others to their values at the creation of the envs.
+
+    Variables that no env shares are left as they are.
 
     Raises:
         NotPlainError: If the value of a variable refers to something that does not exist now.
     """
-    for variable, _ in _variables_of(layers):
-        coded = state["values"].get(variable.label, GONE)
-        if coded is GONE:
-            continue
-        old, kind = variable.value, coded["kind"] if isinstance(coded, dict) else None
-        if kind == "gone":
-            variable.set(GONE)
-            continue
-        value = from_plain(coded, None if old is GONE else old, variable.label, decoded)
-        kept = value if kind == "same" else _refilled(old, value)
-        if kind is not None and "number" in coded:
-            decoded[coded["number"]] = kept
-        if kept is not old:
-            variable.set(kept)
+    values = state["values"]
+    found: dict[str, Variable] = {}
+    for kind, origin in _origins_of(layers).items():
+        for label, variable in {**origin.variables.all(), **Variables(kind).all()}.items():
+            found[label] = variable
+            if label not in origin.fingerprints:
+                variable.set(GONE)
+            elif fingerprint(variable.value) != origin.fingerprints[label] and label in origin.copies:
+                _set(variable, origin.copies[label], {})
+        new = {label: origin.variables.find(label) for label in values if label not in found}
+        found |= {label: one for label, one in new.items() if one is not None}
+    for label, coded in values.items():  # in the order in which they were saved
+        if label in found:
+            _set(found[label], coded, decoded)
 
 
-def _variables_of(layers: Iterable[Any]) -> list[tuple[Variable, bytes | None]]:
-    """Return each variable of envs and wrappers, and its fingerprint at their creation, None if it did not exist."""
-    found: dict[str, tuple[Variable, bytes | None]] = {}
-    for kind in {type(layer): None for layer in layers}:
-        origin = _origins.get(kind)
-        if origin is not None:
-            variables = {**origin.variables, **find_variables(kind)}
-            found |= {label: (one, origin.fingerprints.get(label)) for label, one in variables.items()}
-    return list(found.values())
+def _origins_of(layers: Iterable[Any]) -> dict[type, Origin]:
+    kinds = dict.fromkeys(type(layer) for layer in layers)
+    return {kind: _origins[kind] for kind in kinds if kind in _origins}
+
+
+def _copies(value: Any, label: str) -> Iterator[Coded]:
+    """Yield an encoding of a value unless it is large or no plain data."""
+    if value is GONE:
+        yield {"kind": "gone"}
+        return
+    with suppress(NotPlainError):
+        coded = to_plain(value, label, Memo())
+        if size_of(coded) < COPIED:
+            yield coded
+
+
+def _set(variable: Variable, coded: Coded, decoded: dict[int, Any]) -> None:
+    """Set a variable to an encoded value, in the same object if that is possible."""
+    old, kind = variable.value, coded["kind"] if isinstance(coded, dict) else None
+    if kind == "gone":
+        variable.set(GONE)
+        return
+    value = from_plain(coded, None if old is GONE else old, variable.label, decoded)
+    kept = value if kind == "same" else _refilled(old, value)
+    if kind is not None and "number" in coded:
+        decoded[coded["number"]] = kept
+    if kept is not old:
+        variable.set(kept)
 
 
 def _refilled(old: Any, new: Any) -> Any:
@@ -133,32 +160,44 @@ def _refilled(old: Any, new: Any) -> Any:
     return old
 
 
-def _fingerprint(value: Any) -> bytes:
+def fingerprint(value: Any) -> bytes:
     """Return a checksum of everything in a value that Python can see."""
-    return _digest(value, set(), 0)
+    return _Fingerprint().of(value)
 
 
-def _digest(value: Any, seen: set[int], depth: int) -> bytes:
-    digest = hashlib.blake2b(digest_size=16)
-    _add(digest, value, seen, depth)
-    return digest.digest()
+class _Fingerprint:
+    """The objects of which a checksum was computed.
 
+    Args:
+        seen: Numbers of objects that were seen before.
+    """
 
-def _add(digest: Any, value: Any, seen: set[int], depth: int) -> None:
-    digest.update(f"{type(value).__qualname__};".encode())
-    if isinstance(value, VALUES):
-        digest.update(repr(value).encode())
-        return
-    if id(value) in seen or depth > DEPTH or len(seen) > LARGEST:
-        return
-    seen.add(id(value))
-    if isinstance(value, (set, frozenset)):
-        digest.update(b"".join(sorted(_digest(one, set(seen), depth + 1) for one in value)))
-    elif isinstance(value, np.ndarray) and value.dtype != object:
-        digest.update(f"{value.shape}{value.dtype}".encode() + np.ascontiguousarray(value).tobytes())
-    else:
-        for part in _parts(value):
-            _add(digest, part, seen, depth + 1)
+    def __init__(self, seen: Iterable[int] = ()) -> None:
+        self._seen = set(seen)
+        self._objects = 0
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    def of(self, value: Any, depth: int = 0) -> bytes:
+        """Return the checksum of a value, around which are ``depth`` objects."""
+        self._add(value, depth)
+        return self._digest.digest()
+
+    def _add(self, value: Any, depth: int) -> None:
+        self._digest.update(f"{type(value).__qualname__};".encode())
+        if isinstance(value, VALUES):
+            self._digest.update(repr(value).encode())
+            return
+        self._objects += not isinstance(value, (*SHARED, tuple, frozenset))
+        if id(value) in self._seen or depth > DEPTH or self._objects > LARGEST:
+            return
+        self._seen.add(id(value))
+        if isinstance(value, (set, frozenset)):
+            self._digest.update(b"".join(sorted(_Fingerprint(self._seen).of(one, depth + 1) for one in value)))
+        elif isinstance(value, np.ndarray) and value.dtype != object:
+            self._digest.update(f"{value.shape}{value.dtype}".encode() + value.tobytes())
+        else:
+            for part in _parts(value):
+                self._add(part, depth + 1)
 
 
 def _parts(value: Any) -> list[Any]:

@@ -14,6 +14,7 @@ LIBRARIES = frozenset({"gymnasium", "lightning", "lightning_ding", "numpy", "tor
 INSTALLED = ("site-packages", "dist-packages")
 CALLABLE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
+STORE = "STORE_GLOBAL"
 MEMBER = frozenset({"LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR"})
 GONE = object()
 """The value of a variable that does not exist."""
@@ -56,35 +57,59 @@ def full_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def find_variables(kind: type) -> dict[str, Variable]:
-    """Return the variables of a class, by label.
+class Variables:
+    """The variables of a class.
 
     They are the attributes of the class and its bases, the variables of modules that their methods name, and the same
     of functions and classes that these methods name. The packages in :data:`LIBRARIES` are left out, and so are
     installed packages other than those of the class and its bases.
+
+    Args:
+        kind: Class of an env or wrapper.
     """
-    packages = {_package(base.__module__) for base in kind.__mro__}
-    found: dict[str, Variable] = {}
-    queue: list[Any] = list(kind.__mro__)
-    seen: set[int] = set()
-    while queue:
-        one = queue.pop()
-        if id(one) in seen or _is_library(getattr(one, "__module__", None), packages):
-            continue
-        seen.add(id(one))
+
+    def __init__(self, kind: type) -> None:
+        self._packages = {_package(base.__module__) for base in kind.__mro__}
+        self._classes: dict[str, type] = {}
+        self._found: dict[str, Variable] = {}
+        queue: list[Any] = list(kind.__mro__)
+        seen: set[int] = set()
+        while queue:
+            one = queue.pop()
+            if id(one) not in seen and not _is_library(getattr(one, "__module__", None), self._packages):
+                seen.add(id(one))
+                queue += self._look_into(one)
+
+    def all(self) -> dict[str, Variable]:
+        """Return the variables by label."""
+        return dict(self._found)
+
+    def find(self, label: str) -> Variable | None:
+        """Return a variable, or one that would be a new attribute of one of the classes; None if there is none."""
+        owner, _, name = label.rpartition(".")
+        if label in self._found or owner not in self._classes or name.startswith("__"):
+            return self._found.get(label)
+        new = Variable(self._classes[owner], name, owner)
+        return new if new.value is GONE else None
+
+    def _look_into(self, one: Any) -> list[Any]:
+        """Add the variables of a class or function, and return the classes and functions that it names."""
         if isinstance(one, type):
-            queue += one.__mro__
             named = [Variable(one, name, full_name(one)) for name in list(vars(one)) if not name.startswith("__")]
+            special = [value for name, value in list(vars(one).items()) if name.startswith("__")]
+            self._classes[full_name(one)] = one
         else:
-            named = list(_globals_of(one, packages))
+            named, special = list(_globals_of(one, self._packages)), []
+        below = [*one.__mro__] if isinstance(one, type) else []
+        for value in special:
+            below += _code_of(value)
         for variable in named:
             value = variable.value
             code = list(_code_of(value))
-            queue += code
-            if not (code or isinstance(value, CALLABLE) or hasattr(type(value), "__get__") or value is GONE):
-                found[variable.label] = variable
-        queue += [below for name in vars(one) if name.startswith("__") for below in _code_of(vars(one)[name])]
-    return {label: one for label, one in found.items() if "._abc_" not in label}
+            below += code
+            if not (code or isinstance(value, CALLABLE) or hasattr(type(value), "__get__") or "._abc_" in variable.label):
+                self._found[variable.label] = variable
+        return below
 
 
 def _package(module: str | None) -> str:
@@ -115,26 +140,23 @@ def _code_of(value: Any) -> Iterator[Any]:
 def _globals_of(function: Callable[..., Any], packages: set[str]) -> Iterator[Variable]:
     """Yield the variables of modules that a function names."""
     namespace: dict[str, Any] = getattr(function, "__globals__", {})
-    names, members = _names_in(function.__code__)
-    for name in sorted(names & namespace.keys()):
-        value = namespace[name]
+    names, stored, members = _names_in(function.__code__)
+    for name in sorted(names & (namespace.keys() | stored)):
+        value = namespace.get(name)
         yield Variable(namespace, name, str(namespace.get("__name__")))
         if isinstance(value, types.ModuleType) and not _is_library(value.__name__, packages):
             inner = vars(value)
             yield from (Variable(inner, below, value.__name__) for below in sorted(members & inner.keys()))
 
 
-def _names_in(code: types.CodeType) -> tuple[set[str], set[str]]:
-    """Return the global names in the code of a function, and the names of attributes."""
-    names, members = set(), set()
-    for step in dis.get_instructions(code):
-        if step.opname in GLOBAL:
-            names.add(step.argval)
-        elif step.opname in MEMBER:
-            members.add(step.argval)
+def _names_in(code: types.CodeType) -> tuple[set[str], set[str], set[str]]:
+    """Return the global names in the code of a function, those of them that it sets, and the names of attributes."""
+    steps = [(step.opname, step.argval) for step in dis.get_instructions(code)]
+    names = {name for operation, name in steps if operation in GLOBAL}
+    stored = {name for operation, name in steps if operation == STORE}
+    members = {name for operation, name in steps if operation in MEMBER}
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             below = _names_in(inner)
-            names |= below[0]
-            members |= below[1]
-    return names, members
+            names, stored, members = names | below[0], stored | below[1], members | below[2]
+    return names, stored, members
