@@ -20,6 +20,7 @@ NOOP = (0, 1.0)
 """Action and strength at the start of a game."""
 MANY = 4096  # actions that are kept until the repeated one is computed
 TIME = -1  # the random seed that means the time of day
+UNREAD = ("sound_obs", "color_averaging")
 ATTEMPTS = 10_000  # frames in which ALE may ignore the action to set
 HEADER = 28  # bytes before the state of the emulator: six numbers and a length
 GENERATOR = re.compile(rb"[0-9 ]+$")  # the end of the emulator's state
@@ -42,8 +43,12 @@ def read_ale(ale: Any, path: str) -> State:
     """Return the state of the emulator, its random number generator, and the action that it may repeat.
 
     Raises:
-        NotPlainError: If the action that it may repeat is not known.
+        NotPlainError: If the action that it may repeat is not known, or observations contain sound or the average of
+            frames, whose past ALE does not return.
     """
+    for option in UNREAD:
+        if ale.getBool(option):
+            raise NotPlainError(f"{path} is an ALEInterface with {option}")
     state: State = {"emulator": ale.cloneSystemState().serialize()}
     if isinstance(ale, WatchedALE):
         return {**state, "repeats": ale.repeats(path), "generator": ale.generator.state}

@@ -32,4 +32,3 @@ def _processes(layer: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the states of env processes."""
     if layer["class"] == "ProcessVectorEnv":
         yield from from_plain(layer["asked"])["processes"]
-

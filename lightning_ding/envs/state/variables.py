@@ -107,7 +107,9 @@ class Variables:
             value = variable.value
             code = list(_code_of(value))
             below += code
-            if not (code or isinstance(value, CALLABLE) or hasattr(type(value), "__get__") or "._abc_" in variable.label):
+            if not (
+                code or isinstance(value, CALLABLE) or hasattr(type(value), "__get__") or "._abc_" in variable.label
+            ):
                 self._found[variable.label] = variable
         return below
 
