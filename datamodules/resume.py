@@ -138,7 +138,7 @@ class ResumableDataModule(RunData, LightningDataModule):
         folder.mkdir(parents=True, exist_ok=True)
         save_object(rng_state(self._policy.rng), folder / RNG_FILE)
         state = self._collecting or read_collecting(*self._collecting_parts())
-        self._report_missing(state)
+        self._report_missing(state, "this run's checkpoint does not contain")
         save_object(state, folder / COLLECTING_FILE)
         if (folder / COLLECTING_FILE).stat().st_size > SMALLEST:
             self._envs_sizes = Counter()
@@ -202,7 +202,8 @@ class ResumableDataModule(RunData, LightningDataModule):
         else:
             self._resume_collecting(self._collecting)
         if self._is_saved():
-            self._report_missing(read_collecting(*self._collecting_parts()))
+            state = read_collecting(*self._collecting_parts())
+            self._report_missing(state, "the checkpoints of this run will not contain")
         if self._rng is not None:  # must come last, because starting the collection draws random numbers
             set_rng_state(self._rng, self._policy.rng)
         self._clear_rank_state()
@@ -229,18 +230,14 @@ class ResumableDataModule(RunData, LightningDataModule):
                 "depend on: %s", "; ".join(state["lost"]),
             )  # fmt: skip
 
-    def _report_missing(self, state: State) -> None:
-        """Log once what the checkpoints of this run cannot contain."""
+    def _report_missing(self, state: State, subject: str) -> None:
+        """Log once what checkpoints cannot contain."""
         if state["missing"] is not None:
-            self._warn_once(
-                "the checkpoints of this run will not contain the state of its envs, so that a resumed run starts new "
-                "episodes: %s", state["missing"], key="missing",
-            )  # fmt: skip
+            text = "%s the state of its envs, so that a resumed run starts new episodes: %s"
+            self._warn_once(text, subject, state["missing"], key="missing")
         elif state.get("lost"):
-            self._warn_once(
-                "the checkpoints of this run will not contain everything that its envs depend on, so that a resumed "
-                "run may continue differently: %s", "; ".join(state["lost"]), key="lost",
-            )  # fmt: skip
+            text = "%s everything that its envs depend on, so that a resumed run may continue differently: %s"
+            self._warn_once(text, subject, "; ".join(state["lost"]), key="lost")
 
     def _is_saved(self) -> bool:
         """Return whether this run writes checkpoints of its envs, and this rank reports what they cannot contain."""

@@ -223,25 +223,28 @@ def test_run_stopped_within_an_epoch_resumes_with_the_rest_of_it(
     assert torch.equal(weights(resumed), weights(straight))
 
 
-def levels(make_trainer: MakeTrainer, small: Config, folder: Path, budget: int, file: Path | None = None) -> DQNPolicy:
+def levels(
+    make_trainer: MakeTrainer, small: Config, folder: Path, rounds: int | None, file: Path | None = None
+) -> DQNPolicy:
+    """Run 25 rounds, or stop after some, without evaluations, which would raise the level too."""
     Levels.level, Levels.engine.heat = 0, 0  # as in a new process
     torch.manual_seed(0)
-    policy = DQNPolicy(small)
-    datamodule = ReplayDataModule("CartPole-v1", num_envs=2, seed=3, wrappers=[Levels], max_env_step=budget)
-    trainer = make_trainer(enable_checkpointing=True, limit_val_batches=0, callbacks=[RunCheckpoint(folder)])
-    trainer.fit(policy, datamodule, ckpt_path=file)  # an evaluation, which a stopped run adds, would raise the level
+    policy, callbacks = DQNPolicy(small), [RunCheckpoint(folder), Evaluations(stop_behind=rounds)]
+    datamodule = ReplayDataModule("CartPole-v1", num_envs=2, seed=3, wrappers=[Levels], rounds_per_epoch=25)
+    trainer = make_trainer(enable_checkpointing=True, limit_val_batches=0, callbacks=callbacks, max_epochs=1)
+    trainer.fit(policy, datamodule, ckpt_path=file)
     return policy
 
 
 def test_level_on_the_class_of_an_env_continues(
     make_trainer: MakeTrainer, small: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    straight = levels(make_trainer, small, tmp_path / "straight", 248)
+    straight = levels(make_trainer, small, tmp_path / "straight", None)
     level = Levels.level
-    levels(make_trainer, small, tmp_path / "stopped", 200)
-    resumed = levels(make_trainer, small, tmp_path / "stopped", 248, tmp_path / "stopped" / "last.ckpt")
+    levels(make_trainer, small, tmp_path / "stopped", 15)
+    resumed = levels(make_trainer, small, tmp_path / "stopped", None, tmp_path / "stopped" / "last.ckpt")
     assert torch.equal(weights(resumed), weights(straight))
-    assert level > 10
+    assert Levels.level == level > 10
     assert "continue differently" not in caplog.text
 
 
@@ -249,12 +252,12 @@ def test_object_on_the_class_of_an_env_that_cannot_be_saved_is_reported_at_the_s
     make_trainer: MakeTrainer, small: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(Levels, "is_lost", True)
-    levels(make_trainer, small, tmp_path, 200)
+    levels(make_trainer, small, tmp_path, 10)
     name = "tests.datamodules.test_resume.Levels.engine is a types.SimpleNamespace"
     start = "the checkpoints of this run will not contain everything that its envs depend on"
     assert caplog.text.count(start) == caplog.text.count(name) == 1
     caplog.clear()
-    levels(make_trainer, small, tmp_path, 208, tmp_path / "last.ckpt")
+    levels(make_trainer, small, tmp_path, 2, tmp_path / "last.ckpt")
     resumed = "this run may continue differently, because the checkpoint does not contain everything"
     assert [caplog.text.count(text) for text in (resumed, start, name)] == [1, 1, 2]
 

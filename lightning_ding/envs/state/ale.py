@@ -143,11 +143,11 @@ class WatchedALE:
         self._given.clear()
         self._is_known = seed != TIME and self._ale.getFrameNumber() == 0 and self._ale.getInt("frame_skip") == 1
         self.generator = np.random.MT19937()
-        self.generator._legacy_seeding(seed % 2**32)  # type: ignore[attr-defined]  # as std::mt19937
+        self.generator.state = np.random.RandomState(seed % 2**32).get_state(legacy=False)  # seeded as std::mt19937
 
     def _settle(self) -> None:
         """Compute which action ALE repeats after all given ones."""
-        draws = self.generator.random_raw(2 * len(self._given))[::2] / 2.0**32  # type: ignore[index,operator]
+        draws = self.generator.random_raw(2 * len(self._given))[::2] / 2.0**32
         taken = np.flatnonzero(draws >= self._probability)
         if len(taken):
             action, strength = self._given[int(taken[-1])]

@@ -65,9 +65,9 @@ def load_mujoco(value: Any, state: State, path: str) -> None:
         return
     mujoco = sys.modules["mujoco"]
     now = _integration(value)
-    arrays = {name: getattr(value, name, None) for name in state["derived"]}
-    shapes = {name: np.shape(array) for name, array in state["derived"].items()}
-    if now.shape != state["integration"].shape or shapes != {name: np.shape(array) for name, array in arrays.items()}:
+    arrays: dict[str, Any] = {name: getattr(value, name, None) for name in state["derived"]}
+    is_same = all(np.shape(array) == state["derived"][name].shape for name, array in arrays.items())
+    if now.shape != state["integration"].shape or not is_same:
         raise NotPlainError(f"{path} was a simulation of another model, or of another version of MuJoCo")
     _set_integration(value, state["integration"])
     mujoco.mj_forward(value.model, value)  # contacts, for envs that read them before a step

@@ -88,9 +88,9 @@ def read_surroundings(layers: Iterable[Any], memo: Memo) -> State:
 
 
 def load_surroundings(layers: Iterable[Any], state: State, decoded: dict[int, Any]) -> None:
-    """Set the variables that ``read_surroundings`` returned, and all others to their values at the creation of the envs.
+    """Set the variables that ``read_surroundings`` returned, and others to their values at the creation of the envs.
 
-    Variables that no env shares are left as they are.
+    Variables that these envs do not share are left as they are.
 
     Raises:
         NotPlainError: If the value of a variable refers to something that does not exist now.
@@ -142,7 +142,7 @@ def _set(variable: Variable, coded: Coded, decoded: dict[int, Any]) -> None:
 
 
 def _refilled(old: Any, new: Any) -> Any:
-    """Give an object the content of another one, so that all that refer to it see it; return the new one if it cannot."""
+    """Give an object the content of another one, for all that refer to it; return the new one if that is impossible."""
     if old is new or type(old) is not type(new):
         return new
     if isinstance(old, (dict, set)):

@@ -1,4 +1,4 @@
-"""Finding the variables that envs share: attributes of their classes, and variables of modules that their code names."""
+"""Finding the variables that envs share: attributes of classes, and variables of modules that the envs' code names."""
 
 from __future__ import annotations
 

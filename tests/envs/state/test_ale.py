@@ -7,8 +7,8 @@ import re
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import pytest
+import torch
 
 from lightning_ding.envs import NotPlainError, env_state, load_env_state, make_vector_env
 from lightning_ding.envs.atari import make_atari
@@ -17,7 +17,8 @@ from tests.envs.state.test_state import check_continues
 
 ale_py = pytest.importorskip("ale_py")
 pytest.importorskip("cv2")
-SMALL = {"noop_max": 3, "screen_size": 21}
+gym.register_envs(ale_py)
+SMALL: dict[str, Any] = {"noop_max": 3, "screen_size": 21}
 
 
 def atari(game: str, sticky: float, seed: int, mode: Any = "sync", **kwargs: Any) -> Any:
@@ -34,20 +35,28 @@ def test_games_continue_from_a_saved_state(game: str, sticky: float) -> None:
     check_continues(atari(game, sticky, 1), atari(game, sticky, 2), before=12, steps=15)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", sorted(one for one in gym.registry if one.startswith("ALE/") and one.endswith("-v5")))
+def test_every_game_continues_from_a_saved_state(env_id: str) -> None:
+    first, second = (make_vector_env(env_id, 1, seed=seed) for seed in (1, 2))
+    for env in (first, second):
+        env.action_space.seed(3)
+    check_continues(first, second, before=150, steps=100)
+
+
 def test_games_in_env_processes_continue_from_a_saved_state() -> None:
-    check_continues(*(atari("Pong", 0.9, seed, "async", training=False) for seed in (1, 2)), before=8, steps=10)
+    first, second = (atari("Pong", 0.9, seed, "async", training=False) for seed in (1, 2))
+    check_continues(first, second, before=8, steps=10)
 
 
 def test_games_without_wrappers_continue_with_random_frame_skips() -> None:
     kwargs = {"obs_type": "ram", "frameskip": (2, 5), "repeat_action_probability": 0.9}
-    gym.register_envs(ale_py)
     first, second = (make_vector_env("ALE/Frogger-v5", 1, seed=seed, env_kwargs=kwargs) for seed in (1, 2))
     check_continues(first, second, before=8, steps=20)
 
 
 @pytest.fixture
 def watched() -> Any:
-    gym.register_envs(ale_py)
     env: Any = gym.make("ALE/Breakout-v5", frameskip=1, repeat_action_probability=0.6).unwrapped
     env.ale = WatchedALE(env.ale)
     env.reset(seed=5)
@@ -99,7 +108,6 @@ def test_game_that_was_played_before_it_was_watched_is_refused() -> None:
 
 
 def test_unwatched_game_with_sticky_actions_is_refused() -> None:
-    gym.register_envs(ale_py)
     env = gym.vector.SyncVectorEnv([lambda: gym.make("ALE/Pong-v5")])
     env.reset(seed=1)
     with pytest.raises(
@@ -109,7 +117,6 @@ def test_unwatched_game_with_sticky_actions_is_refused() -> None:
 
 
 def test_game_that_is_observed_by_its_sound_is_refused() -> None:
-    gym.register_envs(ale_py)
     env = make_vector_env("ALE/Pong-v5", 1, seed=1, env_kwargs={"sound_obs": True})
     with pytest.raises(NotPlainError, match=r"ALE/Pong-v5: AtariEnv.ale is an ALEInterface with sound_obs"):
         env_state(env)
@@ -127,8 +134,6 @@ def test_damaged_state_of_an_emulator_is_refused(change: Any) -> None:
         for pair in coded["state"]["pairs"]
         if pair[0] == "emulator"
     ]
-    import torch
-
     damaged = bytearray(change(emulator["data"].numpy().tobytes()))
     emulator["data"] = torch.frombuffer(damaged, dtype=torch.uint8)
     with pytest.raises(NotPlainError, match=r"ALE/Breakout-v5: AtariEnv.ale was the emulator of another game"):

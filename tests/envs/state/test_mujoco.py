@@ -19,7 +19,7 @@ XML = """
   <worldbody>
     <geom type="plane" size="5 5 1"/>
     <body name="ball" pos="0 0 0.3"><freejoint/><geom size="0.1" mass="{mass}"/></body>
-    <body name="arm" pos="0.15 0 0.6"><joint name="hinge" type="hinge" axis="0 1 0"/><geom type="capsule" size="0.04 0.2"/></body>
+    <body name="arm" pos="0.15 0 0.6"><joint name="hinge" axis="0 1 0"/><geom type="capsule" size="0.04 0.2"/></body>
   </worldbody>
   <actuator><motor joint="hinge"/></actuator>
   {end}
@@ -81,16 +81,17 @@ def test_limit_of_the_episode_is_part_of_the_state() -> None:
     "other", [{"end": "<sensor><jointpos joint='hinge'/></sensor>"}, {"end": "<keyframe><key time='1'/></keyframe>"}]
 )
 def test_state_of_another_model_is_refused(other: dict[str, str]) -> None:
-    first = make(Ball)
+    state = env_state(make(Ball))
+    second = make_vector_env(lambda: Ball(**other), 3, seed=1)  # type: ignore[arg-type]
+    state["made"] = env_state(second)["made"]
     with pytest.raises(NotPlainError, match=r"Ball: Ball.model was another model when saved"):
-        state = env_state(first)
-        state["made"] = env_state(second := make_vector_env(lambda: Ball(**other), 3, seed=1))["made"]  # type: ignore[arg-type]
         load_env_state(second, state)
 
 
 def test_view_of_a_simulation_is_refused() -> None:
+    env = make(lambda: Ball(has_view=True))
     with pytest.raises(NotPlainError, match=r"shares memory with"):
-        env_state(make(lambda: Ball(has_view=True)))
+        env_state(env)
 
 
 def test_simulation_with_sleeping_bodies_is_refused() -> None:

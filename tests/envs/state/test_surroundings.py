@@ -106,10 +106,10 @@ def test_attribute_that_only_the_new_code_has_is_kept() -> None:
     state = env_state(make("Deletes"))
     module = fresh()
 
-    def __init__(self: Any) -> None:
+    def create(self: Any) -> None:
         self.gain = 2.0
 
-    module.Deletes.__init__ = __init__
+    module.Deletes.__init__ = create
     second = make_vector_env(module.Deletes, 2)
     second.reset(seed=1)
     load_env_state(second, state)
