@@ -21,7 +21,7 @@ from lightning_ding.config import require
 from lightning_ding.datamodules.epoch import EpochPosition, LoaderWarnings
 from lightning_ding.datamodules.rng import Seeds, rng_state, set_rng_state
 from lightning_ding.envs import NotPlainError, env_state, load_env_state
-from lightning_ding.envs.state.sizes import state_sizes
+from lightning_ding.envs.state.state import state_sizes
 from lightning_ding.envs.vector import seed_envs
 from lightning_ding.protocols import RunData
 from lightning_ding.worker import InteractionSerialEvaluator, ISerialCollector

@@ -38,9 +38,9 @@ from lightning_ding.envs.process.errors import is_check_error
 from lightning_ding.envs.process.lifeline import prepare_child
 from lightning_ding.envs.process.main_module import dumps_for_parent
 from lightning_ding.envs.process.shared_memory import RESETTING, STEPPING, SharedArrays
-from lightning_ding.envs.state.generators import load_generators, read_generators, seed_generators
 from lightning_ding.envs.state.memo import NotPlainError
 from lightning_ding.envs.state.state import load_separate_state, note_separate, separate_state
+from lightning_ding.envs.state.surroundings import load_generators, read_generators, seed_generators
 
 STEP, MORE, DONE, ERROR = b"s", b"+", b".", b"!"
 Info = dict[str, Any]

@@ -89,6 +89,7 @@ class WatchedALE:
         self._probability = _probability(ale)
         self._given: list[tuple[Any, float]] = []
         self._begin()
+        self._is_known &= _words(ale)[:624] == self.generator.state["state"]["key"].tolist()  # nothing was drawn yet
 
     def act(self, action: Any, paddle_strength: float = 1.0) -> int:
         """Play one frame, and return its reward."""
@@ -141,7 +142,7 @@ class WatchedALE:
         """Begin with a game that was just loaded."""
         seed, self._last = self._ale.getInt("random_seed"), NOOP
         self._given.clear()
-        self._is_known = seed != TIME and self._ale.getFrameNumber() == 0 and self._ale.getInt("frame_skip") == 1
+        self._is_known = seed != TIME and self._ale.getInt("frame_skip") == 1
         self.generator = np.random.MT19937()
         self.generator.state = np.random.RandomState(seed % 2**32).get_state(legacy=False)  # seeded as std::mt19937
 
@@ -157,6 +158,14 @@ class WatchedALE:
 
 def _probability(ale: Any) -> float:
     return float(np.float32(ale.getFloat("repeat_action_probability")))
+
+
+def _words(ale: Any) -> list[int]:
+    """Return the numbers in the state of the random number generator of ALE."""
+    state = ale.cloneSystemState().serialize()
+    size = int.from_bytes(state[HEADER - 4 : HEADER], "little")
+    generator = GENERATOR.search(state[HEADER : HEADER + size])
+    return [] if generator is None else [int(word) for word in generator.group().split()]
 
 
 def _form(state: bytes) -> tuple[int, bytes] | None:

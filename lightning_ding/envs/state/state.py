@@ -9,7 +9,8 @@ random number generator. Otherwise its attributes are read and set, and with the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -18,7 +19,7 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
 from lightning_ding.envs.state.codec import attributes, from_plain, to_plain
 from lightning_ding.envs.state.fingerprint import check_fingerprints, describe, env_fingerprints
-from lightning_ding.envs.state.memo import Memo, NotPlainError
+from lightning_ding.envs.state.memo import Memo, NotPlainError, size_of
 from lightning_ding.envs.state.surroundings import (
     attributes_at_creation,
     load_surroundings,
@@ -132,6 +133,30 @@ def load_separate_state(envs: Sequence[Any], makers: Sequence[Callable[[], Any]]
     decoded: dict[int, Any] = {}
     _load_surroundings([layer for one in envs for layer in _chain(one)], state, decoded)
     _write_all(envs, state["envs"], name, decoded)
+
+
+def state_sizes(state: Mapping[str, Any]) -> Counter[str]:
+    """Return the approximate number of bytes of each attribute in a state of ``env_state``, summed over the envs."""
+    sizes: Counter[str] = Counter()
+    for label, coded in state.get("surroundings", {}).get("values", {}).items():
+        sizes[label] += size_of(coded)
+    layers = [layer for one in state.get("envs", ()) for layer in one]
+    for layer in [*layers, *state.get("wrappers", ()), *([state["core"]] if "core" in state else ())]:
+        for name, coded in layer.get("attributes", {}).items():
+            sizes[f"{layer['class']}.{name}"] += size_of(coded)
+        if "asked" in layer:
+            processes = list(_processes(layer))
+            for one in processes:
+                sizes.update(state_sizes(one))
+            if not processes:
+                sizes[f"{layer['class']}.state_dict()"] += size_of(layer["asked"])
+    return sizes
+
+
+def _processes(layer: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the states of env processes."""
+    if layer["class"] == "ProcessVectorEnv":
+        yield from from_plain(layer["asked"])["processes"]
 
 
 def _load_surroundings(layers: Sequence[Any], state: State, decoded: dict[int, Any]) -> None:

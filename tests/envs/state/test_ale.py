@@ -36,12 +36,14 @@ def test_games_continue_from_a_saved_state(game: str, sticky: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env_id", sorted(one for one in gym.registry if one.startswith("ALE/") and one.endswith("-v5")))
+@pytest.mark.parametrize(
+    "env_id", sorted(one for one in gym.registry if one.startswith("ALE/") and one.endswith("-v5"))
+)
 def test_every_game_continues_from_a_saved_state(env_id: str) -> None:
     first, second = (make_vector_env(env_id, 1, seed=seed) for seed in (1, 2))
     for env in (first, second):
         env.action_space.seed(3)
-    check_continues(first, second, before=150, steps=100)
+    check_continues(first, second, before=60, steps=40)
 
 
 def test_games_in_env_processes_continue_from_a_saved_state() -> None:
