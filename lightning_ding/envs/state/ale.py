@@ -144,7 +144,8 @@ class WatchedALE:
         self._given.clear()
         self._is_known = seed != TIME and self._ale.getInt("frame_skip") == 1
         self.generator = np.random.MT19937()
-        self.generator.state = np.random.RandomState(seed % 2**32).get_state(legacy=False)  # seeded as std::mt19937
+        state: Any = np.random.RandomState(seed % 2**32).get_state(legacy=False)  # seeded as std::mt19937
+        self.generator.state = state
 
     def _settle(self) -> None:
         """Compute which action ALE repeats after all given ones."""
