@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -21,6 +22,7 @@ from lightning_ding.config import require
 from lightning_ding.datamodules.epoch import EpochPosition, LoaderWarnings
 from lightning_ding.datamodules.rng import Seeds, rng_state, set_rng_state
 from lightning_ding.envs import NotPlainError, env_state, load_env_state
+from lightning_ding.envs.state.state import state_sizes
 from lightning_ding.envs.vector import seed_envs
 from lightning_ding.protocols import RunData
 from lightning_ding.worker import InteractionSerialEvaluator, ISerialCollector
@@ -31,6 +33,8 @@ State = dict[str, Any]
 
 SCHEMA = 4
 """Version of the datamodule's part of a checkpoint."""
+MEGABYTE = 1e6
+SMALLEST = 10 * MEGABYTE  # bytes of the envs' state about which nothing is said
 
 
 class ResumableDataModule(RunData, LightningDataModule):
@@ -60,6 +64,7 @@ class ResumableDataModule(RunData, LightningDataModule):
         self.evaluator: InteractionSerialEvaluator | None = None
         self._policy: Any = None
         self._loader_warnings = LoaderWarnings()
+        self._envs_sizes: Counter[str] = Counter()
         self._reset()
 
     @classmethod
@@ -178,8 +183,31 @@ class ResumableDataModule(RunData, LightningDataModule):
         """Write the collection state and the random number states of this rank, and the state that a subclass adds."""
         folder.mkdir(parents=True, exist_ok=True)
         save_object(rng_state(self._policy.rng), folder / RNG_FILE)
-        save_object(self._collecting or read_collecting(*self._collecting_parts()), folder / COLLECTING_FILE)
+        state = self._collecting or read_collecting(*self._collecting_parts())
+        self._report_missing(state, "this run's checkpoint does not contain")
+        save_object(state, folder / COLLECTING_FILE)
         save_own_state(self._policy, cast(Trainer, self.trainer), folder)
+        if (folder / COLLECTING_FILE).stat().st_size > SMALLEST:
+            self._envs_sizes = Counter()
+            for name in ("envs", "evaluation_envs"):
+                self._envs_sizes.update(state_sizes(state[name] or {}))
+
+    def note_written(self, folder: Path) -> None:
+        """Log once if most of a checkpoint is the state of its envs."""
+        if not self._envs_sizes:
+            return
+        sizes, self._envs_sizes = self._envs_sizes, Counter()
+        rank = folder / RANK_FOLDER.format(cast(Trainer, self.trainer).global_rank)
+        files = [file for file in [*folder.iterdir(), *rank.iterdir()] if file.is_file()]
+        total, envs = sum(file.stat().st_size for file in files), sizes.total()
+        if 2 * envs > total:
+            (name, size), *_ = sizes.most_common(1)
+            self._warn_once(
+                "most of a checkpoint is the state of the envs: %.0f of %.0f MB, of which %s is %.0f MB; an env that "
+                "has state_dict() can leave it out",
+                *(envs / MEGABYTE, total / MEGABYTE, name, size / MEGABYTE),
+                key="sizes",
+            )
 
     def load_rank_state(self, folder: Path) -> None:
         """Read what ``save_rank_state`` wrote; envs and collector are restored when collecting starts."""
@@ -193,6 +221,7 @@ class ResumableDataModule(RunData, LightningDataModule):
         self._starts = True
         self._is_restored = False  # whether a checkpoint had a state of this class
         self._epoch = EpochPosition()
+        self._reported: set[str] = set()
         self._clear_rank_state()
 
     def _clear_rank_state(self) -> None:
@@ -228,7 +257,8 @@ class ResumableDataModule(RunData, LightningDataModule):
             lost = own_state.restore()  # starting the collection may have changed it
         own_state.forget()
         self._report_lost(lost)
-        self._report_missing()
+        if self._is_saved():
+            self._report_unsaved()
         if self._rng is not None:  # must come last, because starting the collection draws random numbers
             set_rng_state(self._rng, self._policy.rng)
         self._clear_rank_state()
@@ -249,6 +279,11 @@ class ResumableDataModule(RunData, LightningDataModule):
             if cast(Trainer, self.trainer).is_global_zero:
                 logger.warning("the envs start new episodes, because their state is not in the checkpoint: %s", missing)
             self._begin_episodes()
+        elif state.get("lost") and cast(Trainer, self.trainer).is_global_zero:
+            logger.warning(
+                "this run may continue differently, because the checkpoint does not contain everything that its envs "
+                "depend on: %s", "; ".join(state["lost"]),
+            )  # fmt: skip
 
     def _report_lost(self, lost: Sequence[str]) -> None:
         """Log the attributes of the policy that the checkpoint does not contain."""
@@ -258,27 +293,37 @@ class ResumableDataModule(RunData, LightningDataModule):
                 "depends on: %s", "; ".join(lost),
             )  # fmt: skip
 
-    def _report_missing(self) -> None:
+    def _report_unsaved(self) -> None:
         """Log what the checkpoints of this run cannot contain."""
-        trainer = cast(Trainer, self.trainer)
-        is_saved = any(isinstance(callback, RunCheckpoint) for callback in trainer.callbacks)  # type: ignore[attr-defined]
-        is_silent = not trainer.is_global_zero or trainer.fast_dev_run  # type: ignore[attr-defined]
-        if not is_saved or is_silent:
-            return
         unsaved = self._policy.learner.own_state.missing()
         if unsaved:
             logger.warning(
                 "the checkpoints of this run will not contain everything that its policy depends on, so that a resumed "
                 "run may continue differently: %s", "; ".join(unsaved),
             )  # fmt: skip
-        if self.collector is None:
-            return
-        missing = read_collecting(*self._collecting_parts())["missing"]
-        if missing is not None:
-            logger.warning(
-                "the checkpoints of this run will not contain the state of its envs, so that a resumed run starts new "
-                "episodes: %s", missing,
-            )  # fmt: skip
+        if self.collector is not None:
+            state = read_collecting(*self._collecting_parts())
+            self._report_missing(state, "the checkpoints of this run will not contain")
+
+    def _report_missing(self, state: State, subject: str) -> None:
+        """Log once what checkpoints cannot contain."""
+        if state["missing"] is not None:
+            text = "%s the state of its envs, so that a resumed run starts new episodes: %s"
+            self._warn_once(text, subject, state["missing"], key="missing")
+        elif state.get("lost"):
+            text = "%s everything that its envs depend on, so that a resumed run may continue differently: %s"
+            self._warn_once(text, subject, "; ".join(state["lost"]), key="lost")
+
+    def _is_saved(self) -> bool:
+        """Return whether this run writes checkpoints, and this rank reports what they cannot contain."""
+        trainer: Any = self.trainer
+        is_saved = any(isinstance(callback, RunCheckpoint) for callback in trainer.callbacks)
+        return is_saved and trainer.is_global_zero and not trainer.fast_dev_run
+
+    def _warn_once(self, text: str, *values: Any, key: str) -> None:
+        if key not in self._reported and cast(Trainer, self.trainer).is_global_zero:
+            self._reported.add(key)
+            logger.warning(text, *values)
 
     def _seeds(self) -> Seeds:
         return Seeds(self.seed, cast(Trainer, self.trainer).global_rank, self._policy.progress.position)
@@ -300,15 +345,17 @@ def read_collecting(policy: Any, collector: ISerialCollector, env: VectorEnv, ev
     """Return the state that determines the next collected data, apart from random number generators and weights.
 
     The entry ``missing`` gives the reason if an env or the collector cannot return its state, and is None otherwise.
+    The entry ``lost`` has descriptions of what the envs depend on and their state does not contain.
     """
     state: State = {"memory": policy.collect_memory(), "metrics": policy.metrics.state_dict(), "missing": None}
     state |= {"returns": policy.normaliser.episode_state()}
     state |= {"rewards": policy.learner.rewards.state()} if policy.learner.rewards.is_on else {}
-    state |= {"collector": None, "envs": None, "evaluation_envs": None}
+    state |= {"collector": None, "envs": None, "evaluation_envs": None, "lost": []}
     try:
         state["collector"] = collector.state_dict()
         state["envs"] = env_state(env)
         state["evaluation_envs"] = env_state(evaluation_env)
+        state["lost"] = sorted({*state["envs"]["lost"], *state["evaluation_envs"]["lost"]})
     except (NotPlainError, NotImplementedError) as error:
         state["missing"] = str(error)
     return state

@@ -60,6 +60,9 @@ class RunData:
         May be called from any thread.
         """
 
+    def note_written(self, folder: Path) -> None:
+        """Look at the folder of a checkpoint, all files of which have been written."""
+
     def save_rank_state(self, folder: Path, with_buffer: bool = True) -> None:
         """Write the state of this rank, if :attr:`has_rank_state`.
 

@@ -105,6 +105,7 @@ class RunFolder:
             write_lightning_file(trainer, self.temporary / RUN_FILE)
         finally:
             data.rank_folder = None
+        data.note_written(self.temporary)
 
     def publish(self, facts: Mapping[str, Any]) -> Path:
         """Write the manifest with facts such as ``world_size``, read all files back, rename the folder, and return it.

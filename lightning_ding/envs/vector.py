@@ -20,6 +20,7 @@ from lightning_ding.envs.checks import EnvMaker, check_not_shared, check_statist
 from lightning_ding.envs.named import EnvLike, Names, Wrappers, find_env, find_wrappers, names_of
 from lightning_ding.envs.process import EnvProcessError, ProcessVectorEnv
 from lightning_ding.envs.process.errors import OnEnvError
+from lightning_ding.envs.state.state import note_created
 from lightning_ding.envs.sync import _SyncVectorEnv
 from lightning_ding.registry import import_modules
 
@@ -117,6 +118,8 @@ def make_vector_env(
     except ValueError:
         vector.close()
         raise
+    if not kind.has_processes:  # which remember it themselves
+        note_created(vector)
     from lightning_ding.envs.tuple_observations import without_tuples  # imports torch, which env processes do not need
 
     vector = without_tuples(vector)

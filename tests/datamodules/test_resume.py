@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import logging
 import shutil
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from lightning import Trainer
@@ -57,6 +59,35 @@ class Opaque(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
         self.engine = object()
+
+
+class Levels(gym.Wrapper[Any, Any, Any, Any]):
+    """A curriculum whose level is an attribute of the class, and an object that cannot be saved if ``is_lost``."""
+
+    level = 0
+    is_lost = False
+    engine = types.SimpleNamespace(heat=0)
+
+    def reset(self, **kwargs: Any) -> Any:
+        Levels.level += 1
+        self.engine.heat += self.is_lost
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = self.env.step(action)
+        return (obs, float(reward) * self.level, *rest)
+
+
+class Grows(gym.Wrapper[Any, Any, Any, Any]):
+    """Keeps half a megabyte of each step."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.history: list[Any] = []
+
+    def step(self, action: Any) -> Any:
+        self.history.append(np.zeros(65536))
+        return self.env.step(action)
 
 
 class Fails(gym.Wrapper[Any, Any, Any, Any]):
@@ -190,6 +221,55 @@ def test_run_stopped_within_an_epoch_resumes_with_the_rest_of_it(
     assert [step for step, _ in all_of_them.seen] == [96, 176, 256, 336, 416]
     assert rest.seen == all_of_them.seen[2:]
     assert torch.equal(weights(resumed), weights(straight))
+
+
+def levels(
+    make_trainer: MakeTrainer, small: Config, folder: Path, rounds: int | None, file: Path | None = None
+) -> DQNPolicy:
+    """Run 25 rounds, or stop after some, without evaluations, which would raise the level too."""
+    Levels.level, Levels.engine.heat = 0, 0  # as in a new process
+    torch.manual_seed(0)
+    policy, callbacks = DQNPolicy(small), [RunCheckpoint(folder), Evaluations(stop_behind=rounds)]
+    datamodule = ReplayDataModule("CartPole-v1", num_envs=2, seed=3, wrappers=[Levels], rounds_per_epoch=25)
+    trainer = make_trainer(enable_checkpointing=True, limit_val_batches=0, callbacks=callbacks, max_epochs=1)
+    trainer.fit(policy, datamodule, ckpt_path=file)
+    return policy
+
+
+def test_level_on_the_class_of_an_env_continues(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    straight = levels(make_trainer, small, tmp_path / "straight", None)
+    level = Levels.level
+    levels(make_trainer, small, tmp_path / "stopped", 15)
+    resumed = levels(make_trainer, small, tmp_path / "stopped", None, tmp_path / "stopped" / "last.ckpt")
+    assert torch.equal(weights(resumed), weights(straight))
+    assert Levels.level == level > 10
+    assert "continue differently" not in caplog.text
+
+
+def test_object_on_the_class_of_an_env_that_cannot_be_saved_is_reported_at_the_start_and_after_resuming(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(Levels, "is_lost", True)
+    levels(make_trainer, small, tmp_path, 10)
+    name = "tests.datamodules.test_resume.Levels.engine is a types.SimpleNamespace"
+    start = "the checkpoints of this run will not contain everything that its envs depend on"
+    assert caplog.text.count(start) == caplog.text.count(name) == 1
+    caplog.clear()
+    levels(make_trainer, small, tmp_path, 2, tmp_path / "last.ckpt")
+    resumed = "this run may continue differently, because the checkpoint does not contain everything"
+    assert [caplog.text.count(text) for text in (resumed, start, name)] == [1, 1, 2]
+
+
+def test_envs_that_fill_most_of_a_checkpoint_are_reported_once(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    datamodule = ReplayDataModule("CartPole-v1", num_envs=2, seed=3, wrappers=[Grows], max_env_step=64)
+    trainer = make_trainer(enable_checkpointing=True, limit_val_batches=0, callbacks=[RunCheckpoint(tmp_path)])
+    trainer.fit(DQNPolicy(small), datamodule)
+    (line,) = [text for text in caplog.messages if "most of a checkpoint" in text]
+    assert "the state of the envs: 34 of 34 MB, of which Grows.history is 34 MB" in line
 
 
 class Evaluations(Callback):

@@ -116,6 +116,8 @@ class ProcessVectorEnv(JoinedInfos):
         )
         self._ended = np.zeros(self.num_envs, dtype=bool)
         self._is_reset = False
+        self.lost_variables: list[str] = []
+        """What the last state of ``state_dict`` cannot contain, see ``envs.state.state.env_state``."""
 
     @property
     def faults(self) -> NDArray[np.int64]:
@@ -196,7 +198,9 @@ class ProcessVectorEnv(JoinedInfos):
             NotPlainError: If the state of an env cannot be read, or a process has failed and will be replaced.
         """
         self._check_running()
-        state = {"processes": self._supervisor.states(), "faults": self._supervisor.faults.state_dict()}
+        processes = self._supervisor.states()
+        self.lost_variables = sorted({text for one in processes for text in one["lost"]})
+        state = {"processes": processes, "faults": self._supervisor.faults.state_dict()}
         state |= {"ended": self._ended.copy(), "observations": self._observations.state()}
         return {**state, "attributes": self._processes.attributes, "actions": to_plain(self.action_space)}
 

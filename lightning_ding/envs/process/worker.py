@@ -38,6 +38,9 @@ from lightning_ding.envs.process.errors import is_check_error
 from lightning_ding.envs.process.lifeline import prepare_child
 from lightning_ding.envs.process.main_module import dumps_for_parent
 from lightning_ding.envs.process.shared_memory import RESETTING, STEPPING, SharedArrays
+from lightning_ding.envs.state.memo import NotPlainError
+from lightning_ding.envs.state.state import load_separate_state, note_separate, separate_state
+from lightning_ding.envs.state.surroundings import load_generators, read_generators, seed_generators
 
 STEP, MORE, DONE, ERROR = b"s", b"+", b".", b"!"
 Info = dict[str, Any]
@@ -104,6 +107,7 @@ class EnvWorker:
         for number, function in enumerate(self._makers):
             self._position[0] = number
             self._envs.append(function())
+        note_separate(self._envs)
         self._ended, self._fallback_seeds = [False] * len(self._envs), [None] * len(self._envs)
         self._steps = [0] * len(self._envs)
         space = self._envs[0].observation_space
@@ -167,21 +171,16 @@ class EnvWorker:
 
         It is pickled here, because messages do not hold the content of tensors but share their memory.
         """
-        from lightning_ding.envs.state.memo import NotPlainError  # most runs need it never, or once in an epoch
-        from lightning_ding.envs.state.state import separate_state
-
         try:
             state = separate_state(self._envs, self._makers)
         except NotPlainError as error:
             return str(error)
         own = {"ended": self._ended, "steps": self._steps, "seeds": self._fallback_seeds}
+        own |= {"generators": read_generators()}
         return pickle.dumps({**state, **own, "autoreset": str(self._mode)})
 
     def load_state(self, data: bytes) -> str | None:
         """Restore what ``state`` returned, in envs that have been reset; return the reason if that is not possible."""
-        from lightning_ding.envs.state.memo import NotPlainError
-        from lightning_ding.envs.state.state import load_separate_state
-
         state: Info = ForkingPickler.loads(data)
         if state["autoreset"] != str(self._mode):
             return f"autoreset was made with {state['autoreset']}, now with {self._mode}"
@@ -190,6 +189,8 @@ class EnvWorker:
         except NotPlainError as error:
             return str(error)
         self._ended, self._steps, self._fallback_seeds = state["ended"], state["steps"], state["seeds"]
+        if "generators" in state:  # not in states of older versions
+            load_generators(state["generators"])
         return None
 
     def close(self) -> None:
@@ -235,7 +236,10 @@ class EnvWorker:
         self._position[0], self._position[1] = number, RESETTING
         fresh, self._fallback_seeds[number] = self._fallback_seeds[number], None
         self._ended[number] = False
-        answer = reset_values(self._envs[number].reset(seed=fresh if seed is None else seed, options=options))
+        seed = fresh if seed is None else seed
+        if seed is not None:
+            seed_generators(seed)  # an env may draw from the generators of its process
+        answer = reset_values(self._envs[number].reset(seed=seed, options=options))
         self._steps[number] = 0
         return answer
 

@@ -2,7 +2,8 @@
 
 The content of arrays is in tensors, or in arrays of bytes in a process that has not imported torch, such as an env
 process. Constants such as functions and classes are not saved. When a state is restored, they are taken from the
-existing objects. The state of random number generators and spaces is saved, and set in the existing objects.
+existing objects. The state of random number generators, spaces and simulators (MuJoCo, ALE) is saved, and set in the
+existing objects.
 """
 
 from __future__ import annotations
@@ -24,6 +25,14 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers.utils import RunningMeanStd
 
 from lightning_ding.envs.state.memo import Coded, Memo, NotPlainError, is_tensor
+from lightning_ding.envs.state.simulators import (
+    is_rendering,
+    is_simulator,
+    load_simulator,
+    read_simulator,
+    simulator_name,
+    simulator_parts,
+)
 
 MUTABLE = (list, dict, set, deque, np.ndarray, np.random.Generator, np.random.RandomState, random.Random)
 BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
@@ -41,8 +50,8 @@ def to_plain(value: Any, path: str = "value", memo: Memo | None = None, depth: i
     """Return a copy of plain data as tensors and builtins.
 
     Args:
-        value: None, a bool, number, string, enum member, array, tensor, random number generator or constant, or a list,
-            tuple, dict, set, deque or dataclass of these.
+        value: None, a bool, number, string, enum member, array, tensor, random number generator, simulator or constant,
+            or a list, tuple, dict, set, deque or dataclass of these.
         path: Name of the value in errors.
         memo: Objects of the same state that were encoded before, each of which is encoded once.
         depth: Number of objects around the value.
@@ -54,9 +63,13 @@ def to_plain(value: Any, path: str = "value", memo: Memo | None = None, depth: i
         raise NotPlainError(f"{path} is nested deeper than {DEPTH} levels")
     if value is None or type(value) in (bool, int, float, str):
         return value
-    if memo is not None and (isinstance(value, MUTABLE) or is_tensor(value) or _has_parts(type(value))):
+    if memo is not None and _is_mutable(value):
         return memo.once(value, path, lambda: _to_plain(value, path, memo, depth))
     return _to_plain(value, path, memo, depth)
+
+
+def _is_mutable(value: Any) -> bool:
+    return isinstance(value, MUTABLE) or is_tensor(value) or _has_parts(type(value)) or is_simulator(value)
 
 
 def _to_plain(value: Any, path: str, memo: Memo | None, depth: int) -> Coded:
@@ -70,6 +83,9 @@ def _to_plain(value: Any, path: str, memo: Memo | None, depth: int) -> Coded:
         return {"kind": "bytes", "data": _stored(value)}
     if isinstance(value, Space):
         return _space_to_plain(value, path)
+    if is_simulator(value):
+        state = to_plain(read_simulator(value, path), path, memo, depth + 1)
+        return {"kind": "simulator", "class": simulator_name(value), "state": state}
     if _is_constant(value):
         held = state_within(value, () if memo is None else memo.layers)
         if held is not None:
@@ -84,7 +100,7 @@ def from_plain(coded: Coded, existing: Any = None, path: str = "value", decoded:
     Args:
         coded: Encoding that ``to_plain`` returned.
         existing: Existing object in the place of the value. Constants are taken from it, and the states of its random
-            number generators and spaces are set.
+            number generators, spaces and simulators are set.
         path: Name of the value in errors.
         decoded: Objects of the same state that were decoded before, by number.
 
@@ -116,8 +132,14 @@ def _from_plain(coded: Coded, existing: Any, path: str, decoded: dict[int, Any])
         if not _is_constant(existing):
             raise NotPlainError(f"{path} was a constant when saved, got {type(existing).__name__}")
         return existing
+    if kind == "existing":
+        return existing
     if kind == "space":
         return _space_from_plain(coded, existing, path)
+    if kind == "simulator":
+        state = from_plain(coded["state"], simulator_parts(existing), path, decoded)
+        load_simulator(existing, coded["class"], state, path)
+        return existing
     if kind in ("Generator", "RandomState", "Random"):
         return _generator_from_plain(coded, existing, path)
     return _container_from_plain(coded, existing, path, decoded)
@@ -143,7 +165,7 @@ def _stored(data: bytes) -> Any:
 
 
 def _is_constant(value: Any) -> bool:
-    if isinstance(value, CONSTANT):
+    if isinstance(value, CONSTANT) or is_rendering(value):
         return True
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, (torch.dtype, torch.device))
@@ -225,8 +247,8 @@ def _container_to_plain(value: Any, path: str, memo: Memo | None, depth: int) ->
         if kind is deque:
             return {**coded, "maxlen": value.maxlen}
         return coded if name in SEQUENCES else {**coded, "kind": "namedtuple", "class": _class_name(kind)}
-    if _has_parts(kind) and hasattr(value, "__dict__"):
-        parts = {key: to_plain(below, f"{path}.{key}", memo, depth) for key, below in vars(value).items()}
+    if _has_parts(kind):
+        parts = {key: to_plain(below, f"{path}.{key}", memo, depth) for key, below in attributes(value).items()}
         return {"kind": "object", "class": _class_name(kind), "parts": parts}
     raise NotPlainError(f"{path} is a {kind.__module__}.{kind.__qualname__}")
 
@@ -259,6 +281,24 @@ def _container_from_plain(coded: Coded, existing: Any, path: str, decoded: dict[
 def _has_parts(kind: type) -> bool:
     """Return whether the state of an object consists of its attributes only."""
     return is_dataclass(kind) or kind is RunningMeanStd
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object, by name, including those in ``__slots__``."""
+    found = dict(vars(value)) if hasattr(value, "__dict__") else {}
+    for kind in type(value).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            slot = vars(kind).get(_mangled(name, kind))
+            if isinstance(slot, types.MemberDescriptorType) and hasattr(value, slot.__name__):
+                found[slot.__name__] = getattr(value, slot.__name__)
+    return found
+
+
+def _mangled(name: str, kind: type) -> str:
+    """Return the name of a slot in the namespace of its class, which differs for ``__private`` ones."""
+    is_private = name.startswith("__") and not name.endswith("__")
+    return f"_{kind.__name__.lstrip('_')}{name}" if is_private else name
 
 
 def _class_name(kind: type) -> list[str]:

@@ -12,12 +12,27 @@ import numpy as np
 Coded = Any
 """None, a bool, a number, a string, or a dict with ``kind``; only tensors and builtins."""
 TRIES = 10_000
+NUMBER = 8  # bytes
 
 
 def is_tensor(value: Any) -> bool:
     """Return whether a value is a tensor, without importing torch, which env processes do not need."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
+
+
+def size_of(coded: Coded) -> int:
+    """Return the approximate number of bytes of an encoding."""
+    total, rest = 0, [coded]
+    while rest:
+        one = rest.pop()
+        if is_tensor(one) or isinstance(one, np.ndarray):
+            total += int(one.nbytes)
+        elif isinstance(one, (list, tuple, dict)):
+            rest += one.values() if isinstance(one, dict) else one
+        else:
+            total += len(one) if isinstance(one, (str, bytes)) else NUMBER
+    return total
 
 
 class NotPlainError(TypeError):

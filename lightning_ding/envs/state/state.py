@@ -1,27 +1,45 @@
 """Saving the state of the envs in a vector env or an env process, and restoring it in other envs.
 
 An env or wrapper may have methods ``state_dict()`` and ``load_state_dict(state)`` for its own state, including its
-random number generator. Otherwise its attributes are read and set. A vector wrapper may have methods
+random number generator. Otherwise its attributes are read and set, and with them what it shares with others, see
+:mod:`~lightning_ding.envs.state.surroundings`. A vector wrapper may have methods
 ``episode_state()`` and ``load_episode_state(state)`` for its state of the running episodes. A state is plain data, see
 :func:`~lightning_ding.envs.state.codec.to_plain`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
-from lightning_ding.envs.state.codec import from_plain, to_plain
+from lightning_ding.envs.state.codec import attributes, from_plain, to_plain
 from lightning_ding.envs.state.fingerprint import check_fingerprints, describe, env_fingerprints
-from lightning_ding.envs.state.memo import Memo, NotPlainError
+from lightning_ding.envs.state.memo import Memo, NotPlainError, size_of
+from lightning_ding.envs.state.surroundings import (
+    attributes_at_creation,
+    load_surroundings,
+    note_origins,
+    read_surroundings,
+)
 
 State = dict[str, Any]
 ARGUMENTS = frozenset({"_saved_kwargs", "render_mode"})
 NOT_READ = frozenset({"env_fns", "envs", "_check"})  # attributes of a SyncVectorEnv; its envs are read one by one
+
+
+def note_created(env: VectorEnv) -> None:
+    """Remember what the envs in a new vector env share with others; see ``note_origins``."""
+    note_origins(_layers(env))
+
+
+def note_separate(envs: Sequence[Any]) -> None:
+    """Do the same as ``note_created`` for envs that are in no vector env."""
+    note_origins([layer for one in envs for layer in _chain(one)])
 
 
 def env_state(env: VectorEnv) -> State:
@@ -32,19 +50,23 @@ def env_state(env: VectorEnv) -> State:
     Args:
         env: Any vector env, optionally in vector wrappers.
 
+    The entry ``lost`` has descriptions of shared variables that have changed and cannot be saved.
+
     Raises:
         NotPlainError: If the state of an env cannot be saved; the message names the env and the attribute.
     """
     *wrappers, core = _chain(env)
     name = _name_of(core)
     envs = _envs_in(core)
-    memo = Memo([env, *wrappers, core, *(layer for one in envs for layer in _chain(one))])
-    state: State = {"made": env_fingerprints([env, *envs])}
+    layers = _layers(env)
+    memo = Memo(layers)
+    state: State = {"made": env_fingerprints([env, *envs]), "surroundings": read_surroundings(layers, memo)}
     state["envs"] = _read_all(envs, name, memo)
     is_sync = isinstance(core, SyncVectorEnv)  # it holds the last observations of its envs until the next step
     with memo.copies() if is_sync else nullcontext():
         state["core"] = _read(core, name, memo)
     state["wrappers"] = [_read_vector_wrapper(one, name, memo) for one in wrappers]
+    state["lost"] = [*state["surroundings"].pop("lost"), *getattr(core, "lost_variables", ())]
     memo.check_memory()
     return state
 
@@ -70,6 +92,7 @@ def load_env_state(env: VectorEnv, state: State) -> None:
     _check_wrappers(envs, state["envs"], name)
     check_fingerprints(state.get("made", []), env_fingerprints([env, *envs]), name)
     decoded: dict[int, Any] = {}
+    _load_surroundings(_layers(env), state, decoded)
     _write_all(envs, state["envs"], name, decoded)
     _write(core, state["core"], name, decoded)
     for wrapper, saved in zip(wrappers, state["wrappers"], strict=True):
@@ -86,9 +109,12 @@ def separate_state(envs: Sequence[Any], makers: Sequence[Callable[[], Any]]) -> 
     Raises:
         NotPlainError: If the state of an env cannot be saved; the message names the env and the attribute.
     """
-    memo = Memo([layer for one in envs for layer in _chain(one)])
+    layers = [layer for one in envs for layer in _chain(one)]
+    memo = Memo(layers)
     made = [{"envs": describe(list(makers))}, *env_fingerprints(envs)]
-    state: State = {"made": made, "envs": _read_all(envs, _name_of(envs[0]), memo)}
+    state: State = {"made": made, "surroundings": read_surroundings(layers, memo)}
+    state |= {"envs": _read_all(envs, _name_of(envs[0]), memo)}
+    state["lost"] = state["surroundings"].pop("lost")
     memo.check_memory()
     return state
 
@@ -104,7 +130,38 @@ def load_separate_state(envs: Sequence[Any], makers: Sequence[Callable[[], Any]]
         raise NotPlainError(f"{name}: the number of envs must be as saved, {len(state['envs'])}, got {len(envs)}")
     _check_wrappers(envs, state["envs"], name)
     check_fingerprints(state["made"], [{"envs": describe(list(makers))}, *env_fingerprints(envs)], name)
-    _write_all(envs, state["envs"], name, {})
+    decoded: dict[int, Any] = {}
+    _load_surroundings([layer for one in envs for layer in _chain(one)], state, decoded)
+    _write_all(envs, state["envs"], name, decoded)
+
+
+def state_sizes(state: Mapping[str, Any]) -> Counter[str]:
+    """Return the approximate number of bytes of each attribute in a state of ``env_state``, summed over the envs."""
+    sizes: Counter[str] = Counter()
+    for label, coded in state.get("surroundings", {}).get("values", {}).items():
+        sizes[label] += size_of(coded)
+    layers = [layer for one in state.get("envs", ()) for layer in one]
+    for layer in [*layers, *state.get("wrappers", ()), *([state["core"]] if "core" in state else ())]:
+        for name, coded in layer.get("attributes", {}).items():
+            sizes[f"{layer['class']}.{name}"] += size_of(coded)
+        if "asked" in layer:
+            processes = list(_processes(layer))
+            for one in processes:
+                sizes.update(state_sizes(one))
+            if not processes:
+                sizes[f"{layer['class']}.state_dict()"] += size_of(layer["asked"])
+    return sizes
+
+
+def _processes(layer: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the states of env processes."""
+    if layer["class"] == "ProcessVectorEnv":
+        yield from from_plain(layer["asked"])["processes"]
+
+
+def _load_surroundings(layers: Sequence[Any], state: State, decoded: dict[int, Any]) -> None:
+    if "surroundings" in state:  # not in states of older versions
+        load_surroundings(layers, state["surroundings"], decoded)
 
 
 def _read_all(envs: Sequence[Any], name: str, memo: Memo) -> list[list[State]]:
@@ -127,6 +184,12 @@ def _check_wrappers(envs: Sequence[Any], states: Sequence[Sequence[State]], name
 def _check_class(layer: Any, state: State, name: str) -> None:
     if state["class"] != type(layer).__name__:
         raise NotPlainError(f"{name}: {type(layer).__name__} was a {state['class']} when saved")
+
+
+def _layers(env: VectorEnv) -> list[Any]:
+    """Return a vector env, its wrappers, and its envs and their wrappers."""
+    *wrappers, core = _chain(env)
+    return [*wrappers, core, *(layer for one in _envs_in(core) for layer in _chain(one))]
 
 
 def _envs_in(core: Any) -> Sequence[Any]:
@@ -165,11 +228,8 @@ def _read(layer: Any, name: str, memo: Memo) -> State:
     state: State = {"class": type(layer).__name__}
     if _has_state_dict(layer):
         return {**state, "asked": to_plain(layer.state_dict(), f"{path}.state_dict()")}
-    excluded = ARGUMENTS | (NOT_READ if isinstance(layer, SyncVectorEnv) else frozenset())
-    below = list(_chain(layer))
-    own = {key: value for key, value in vars(layer).items() if key not in excluded}
-    own = {key: value for key, value in own.items() if not any(value is one for one in below)}
-    return {**state, "attributes": {key: to_plain(value, f"{path}.{key}", memo) for key, value in own.items()}}
+    own = {key: to_plain(value, f"{path}.{key}", memo) for key, value in _own_attributes(layer).items()}
+    return {**state, "attributes": own, "at_creation": attributes_at_creation(layer)}
 
 
 def _write(layer: Any, state: State, name: str, decoded: dict[int, Any]) -> None:
@@ -179,7 +239,31 @@ def _write(layer: Any, state: State, name: str, decoded: dict[int, Any]) -> None
         load = layer.load_episode_state if hasattr(layer, "load_episode_state") else layer.load_state_dict
         load(from_plain(state["asked"], None, path))
         return
+    old = _own_attributes(layer)
+    for key in _deleted(layer, old, state):
+        object.__delattr__(layer, key)
     for key, coded in state["attributes"].items():
-        value = from_plain(coded, vars(layer).get(key), f"{path}.{key}", decoded)
-        if value is not vars(layer).get(key):
+        value = from_plain(coded, old.get(key), f"{path}.{key}", decoded)
+        if value is not old.get(key):
             object.__setattr__(layer, key, value)
+
+
+def _own_attributes(layer: Any) -> State:
+    """Return the attributes of an env or wrapper that are part of its state, by name."""
+    excluded = ARGUMENTS | (NOT_READ if isinstance(layer, SyncVectorEnv) else frozenset())
+    below = list(_chain(layer))
+    own = {key: value for key, value in attributes(layer).items() if key not in excluded}
+    return {key: value for key, value in own.items() if not any(value is one for one in below)}
+
+
+def _deleted(layer: Any, own: State, state: State) -> list[str]:
+    """Return the attributes that an env or wrapper does not have in a state.
+
+    If a new env has an attribute from its creation on, and did not have it in the saved run, its code has changed: the
+    attribute is kept.
+    """
+    before, now = state.get("at_creation"), attributes_at_creation(layer)
+    if before is None or now is None:
+        return []
+    new = set(now) - set(before)
+    return [key for key in own if key not in state["attributes"] and key not in new]
