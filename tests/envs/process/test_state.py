@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 
 from lightning_ding.envs import FaultBarrier, NotPlainError, env_state, load_env_state, make_vector_env
 from tests.envs.rich import WordEnv
-from tests.envs.state.test_state import check_continues, through_a_file
+from tests.envs.state.test_state import RunningNormalisation, check_continues, through_a_file
 
 Make = Callable[..., Any]
 
@@ -37,7 +37,7 @@ def make() -> Iterator[Make]:
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step", "disabled"])
 def test_env_processes_continue_from_a_saved_state(make: Make, autoreset: str) -> None:
-    wraps = (FaultBarrier, gym.wrappers.NormalizeObservation)
+    wraps = (FaultBarrier, RunningNormalisation)
     check_continues(*(make(seed=seed, autoreset=autoreset, wrappers=wraps) for seed in (1, 2)))
 
 
