@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from lightning_ding import nested
+from lightning_ding.envs.answers import does_not_fit
 from lightning_ding.envs.bounds import BoundsCheck
 from lightning_ding.envs.checks import all_fit_float32, fits_float32, what_is_wrong
 from lightning_ding.envs.tuple_observations import without_tuples
@@ -107,7 +108,7 @@ class EnvStepper:
         self._resetting[:] = False
         obs = self._reset(seed)
         if self._is_lent:
-            obs = _copy(obs)
+            obs = _own(obs, self.env.single_observation_space)
         self._check_obs(obs, None)
         self.obs = obs
         return obs
@@ -133,7 +134,7 @@ class EnvStepper:
             _add_note(error, f"raised while the vector env was stepped with the actions {action}")
             raise
         if self._is_lent:
-            obs, reward = _copy(obs), np.array(reward)
+            obs, reward = _own(obs, self.env.single_observation_space), np.array(reward)
             terminated, truncated = np.array(terminated), np.array(truncated)
         ended = terminated | truncated
         next_obs, valid = obs, self.all_valid
@@ -264,6 +265,31 @@ def _copy(data: Any) -> Any:
     return data.copy() if isinstance(data, np.ndarray) else nested.apply(np.copy, data)
 
 
+def _own(obs: Any, space: gym.Space[Any]) -> Any:
+    """Return a copy of observations with leading axis N, integers in the type of their space.
+
+    Raises:
+        ValueError: If the type cannot hold an integer; the message names the env.
+    """
+    if isinstance(obs, dict):
+        parts = getattr(space, "spaces", {})
+        return {name: _own(leaf, parts.get(name, space)) for name, leaf in obs.items()}
+    dtype = space.dtype
+    if not isinstance(obs, np.ndarray) or obs.dtype == dtype or dtype is None or dtype.kind not in "iu":
+        return np.copy(obs)
+    _check_fit("an observation", obs, dtype)
+    return obs.astype(dtype) if obs.dtype.kind in "iu" else obs.copy()
+
+
+def _check_fit(what: str, values: NDArray[Any], dtype: np.dtype[Any], rows: Any = None) -> None:
+    """Raise ``ValueError`` if a type cannot hold a number of N envs, or of the envs ``rows``."""
+    lost = does_not_fit(values, dtype)
+    if lost.any():
+        place = int(np.argwhere(lost)[0][0])
+        env_id = place if rows is None else int(rows[place])
+        raise ValueError(f"env {env_id} gave {what} that must fit into {dtype}, the type of its space: {values[place]}")
+
+
 def _add_note(error: Exception, note: str) -> None:
     if sys.version_info >= (3, 11):
         error.add_note(note)
@@ -309,15 +335,19 @@ def with_final_obs(obs: Any, final_obs: Any, ended: BoolArray) -> Any:
 def _put(obs: Any, rows: NDArray[np.intp], items: list[Any]) -> Any:
     if isinstance(obs, dict):
         return {name: _put(below, rows, [item[name] for item in items]) for name, below in obs.items()}
-    changed = obs.copy()
-    changed[rows] = np.stack(items)
-    return changed
+    return _with_rows(obs, rows, np.stack(items))
 
 
 def merge_rows(fresh: Any, obs: Any, ended: BoolArray) -> Any:
     """Return a copy of ``obs`` with the rows of ended episodes replaced by those of ``fresh``."""
     if isinstance(obs, dict):
         return {name: merge_rows(fresh[name], below, ended) for name, below in obs.items()}
+    return _with_rows(obs, np.flatnonzero(ended), fresh[ended])
+
+
+def _with_rows(obs: NDArray[Any], rows: NDArray[np.intp], values: NDArray[Any]) -> NDArray[Any]:
+    if values.dtype != obs.dtype:
+        _check_fit("a first or final observation", values, obs.dtype, rows)
     changed = obs.copy()
-    changed[ended] = fresh[ended]
+    changed[rows] = values
     return changed
