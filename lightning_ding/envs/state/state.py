@@ -21,7 +21,9 @@ from lightning_ding.envs.state.memo import Memo, NotPlainError
 
 State = dict[str, Any]
 ARGUMENTS = frozenset({"_saved_kwargs", "render_mode"})
-NOT_READ = frozenset({"env_fns", "envs", "_check", "_converts"})  # attributes of a SyncVectorEnv; its envs are read one by one
+NOT_READ = frozenset(
+    {"env_fns", "envs", "_check", "_converts"}
+)  # attributes of a SyncVectorEnv; its envs are read one by one
 
 
 def env_state(env: VectorEnv) -> State:
