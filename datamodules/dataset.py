@@ -67,7 +67,8 @@ class Dataset:
     ``truncated``, where ``env_id`` or ``episode_id`` change, and where ``next_obs`` is not the ``obs`` of the next
     row. Without ``next_obs`` it is the ``obs`` of the next row of the episode. The final observation of an episode is
     then unknown: the last step of an episode that did not terminate is left out, and the step before it is truncated
-    instead if it was; a terminated step, whose next observation has no value, gets its own observation.
+    instead if it was; a terminated step, whose next observation has no value, gets its own observation. The reward of a
+    step that is left out still counts in the return of its episode.
 
     Args:
         data: ``obs``, nested arrays; ``action``; ``reward``, ``terminated`` and ``truncated``, shape (N,);
@@ -97,9 +98,10 @@ class Dataset:
         starts_at_zero: bool = False,
     ) -> None:
         columns = _checked({D4RL_NAMES.get(name, name): value for name, value in data.items()})
-        self.columns: Columns = _in_episodes(_ordered(columns))
+        self.columns: Columns
         """``obs``, ``action``, ``reward``, ``next_obs``, ``terminated``, ``truncated`` and ``episode_id``: nested
         arrays with leading axis N."""
+        self.columns, self._reward_left_out = _in_episodes(_ordered(columns))
         require(len(self) > 0, "dataset", "at least one transition whose next observation is known", 0)
         self.starts_at_zero = starts_at_zero
         self.observation_space = observation_space or _space_of(self.columns["obs"])
@@ -125,7 +127,7 @@ class Dataset:
 
     def returns(self) -> NDArray[np.float64]:
         """Return the undiscounted return of each episode or part of one, shape (E,)."""
-        return np.add.reduceat(self.columns["reward"].astype(np.float64), self.bounds()[:-1])
+        return np.add.reduceat(self.columns["reward"] + self._reward_left_out, self.bounds()[:-1])
 
     def trajectories(self) -> Columns:
         """Return the columns of whole episodes, with ``return_to_go`` and ``timestep``, shape (N,).
@@ -227,19 +229,24 @@ def _ordered(columns: Columns) -> Columns:
     return {name: nested.index(value, order) for name, value in columns.items()}
 
 
-def _in_episodes(columns: Columns) -> Columns:
-    """Return the columns with ``next_obs``, ``truncated`` and ``episode_id``, without steps that lack the first."""
+def _in_episodes(columns: Columns) -> tuple[Columns, NDArray[np.float64]]:
+    """Return the columns with ``next_obs``, ``truncated`` and ``episode_id``, without steps that lack the first.
+
+    Returns:
+        The columns, and for each of their rows the reward of the step after it that was left out, shape (N,).
+    """
     terminated = columns["terminated"]
     truncated = columns.get("truncated", np.zeros_like(terminated))
     last = terminated | truncated
     for name in {"env_id", "episode_id"} & columns.keys():
         last |= np.append(np.diff(columns[name]) != 0, True)
-    kept = np.ones(len(last), dtype=bool)
+    kept, left_out = np.ones(len(last), dtype=bool), np.zeros(len(last))
     obs, next_obs = columns["obs"], columns.get("next_obs")
     if next_obs is None:
         last[-1] = True
         kept = terminated | ~last
         truncated = truncated | np.append((truncated & ~kept)[1:] & ~last[:-1], False)
+        left_out[:-1] = np.where(~kept[1:] & ~last[:-1], columns["reward"][1:], 0.0)
         place = np.where(last, np.arange(len(last)), np.arange(1, len(last) + 1))
         next_obs = nested.index(obs, place)
     else:
@@ -248,7 +255,9 @@ def _in_episodes(columns: Columns) -> Columns:
     episode_id = np.concatenate([[0], np.cumsum(last)[:-1]])
     found = {name: columns[name] for name in ("obs", "action", "reward", "terminated")}
     found |= {"next_obs": next_obs, "truncated": truncated, "episode_id": episode_id}
-    return found if kept.all() else {name: nested.index(value, kept) for name, value in found.items()}
+    if kept.all():
+        return found, left_out
+    return {name: nested.index(value, kept) for name, value in found.items()}, left_out[kept]
 
 
 def _check_same_form(obs: Any, next_obs: Any) -> None:

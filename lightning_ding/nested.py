@@ -16,6 +16,9 @@ from torch import Tensor
 Nested = Union[Tensor, dict[str, "Nested"]]  # noqa: UP007 - `|` cannot join a class and a name in quotes
 NestedArray = Union[NDArray[Any], dict[str, "NestedArray"]]  # noqa: UP007
 
+OTHER_FLOATS = "deg"
+"""Characters of numpy's float64, float16 and longer floats, which become float32, as networks have it."""
+
 
 def apply(function: Callable[[Any], Any], data: Any) -> Any:
     """Return ``data`` with ``function`` applied to every leaf.
@@ -100,7 +103,7 @@ def length(data: Any) -> int:
 
 
 def to_tensor(data: Any) -> Nested:
-    """Return arrays, scalars and tensors as tensors, without a copy where numpy allows it; float64 becomes float32."""
+    """Return arrays, scalars and tensors as tensors, without a copy where numpy allows it; floats of other sizes become float32."""
     if isinstance(data, dict):
         return {key: to_tensor(value) for key, value in data.items()}
     return _tensor(data)
@@ -116,15 +119,15 @@ def to_numpy(data: Any) -> NestedArray:
 def to_array(data: Any) -> NestedArray:
     """Return tensors, arrays and scalars as arrays on the CPU, without a copy where the type allows it.
 
-    Float64 and bfloat16 become float32, so that :func:`to_tensor` keeps the types of the result. An array of objects
-    stays as it is.
+    Floats of other sizes become float32, so that :func:`to_tensor` keeps the types of the result and networks can read
+    them. An array of objects stays as it is.
 
     Raises:
         TypeError: If a leaf is not a number.
     """
     if isinstance(data, dict):  # most leaves stay as they are, which saves two calls for each
         return {
-            name: leaf if type(leaf) is np.ndarray and leaf.dtype.char != "d" else to_array(leaf)
+            name: leaf if type(leaf) is np.ndarray and leaf.dtype.char not in OTHER_FLOATS else to_array(leaf)
             for name, leaf in data.items()
         }
     return _float32_array(data)
@@ -257,7 +260,7 @@ def _tensor(leaf: Any) -> Tensor:
     if isinstance(leaf, Tensor):
         return leaf
     array = np.asarray(leaf)
-    if array.dtype == np.float64:
+    if array.dtype.char in OTHER_FLOATS:
         array = array.astype(np.float32)
     if array.dtype == np.object_:
         raise TypeError(f"data must be numbers, got an array of objects: {leaf!r}")
@@ -266,13 +269,13 @@ def _tensor(leaf: Any) -> Tensor:
 
 def _float32_array(leaf: Any) -> NDArray[Any]:
     if type(leaf) is np.ndarray:  # collectors call this for every column of every step
-        return leaf.astype(np.float32) if leaf.dtype.char == "d" else leaf
+        return leaf.astype(np.float32) if leaf.dtype.char in OTHER_FLOATS else leaf
     if isinstance(leaf, Tensor):
         leaf = (leaf.float() if leaf.dtype == torch.bfloat16 else leaf).numpy(force=True)
     array = np.asarray(leaf)
     if array.dtype == np.object_ and array is not leaf:
         raise TypeError(f"data must be numbers, got an array of objects: {leaf!r}")
-    return array.astype(np.float32) if array.dtype == np.float64 else array
+    return array.astype(np.float32) if array.dtype.char in OTHER_FLOATS else array
 
 
 def _torch_dtype(array: NDArray[Any]) -> torch.dtype:

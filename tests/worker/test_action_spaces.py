@@ -65,11 +65,9 @@ def boxes(dtype: Any) -> st.SearchStrategy[spaces.Box]:
 def check_sent(space: spaces.Box, drawn: list[float]) -> None:
     """Check the actions of a network in units of half the box, as they are sent to the env and as predict returns."""
     bounds = ActionBounds(2, allow_unbounded=True)
-    try:
-        bounds.set(*action_bounds(space), space.dtype.kind in "iu")
-    except ValueError as error:  # a box that single precision takes for a point
-        assert "in single precision" in str(error)
-        assume(False)
+    with np.errstate(over="ignore"):  # a box that single precision takes for a point is refused
+        assume(bool((space.low.astype(np.float32) < space.high.astype(np.float32)).all()))
+    bounds.set(*action_bounds(space), space.dtype.kind in "iu")
     action = bounds.to_env(torch.tensor(drawn).unsqueeze(1).expand(-1, 2).contiguous())
     env = envs_of(space, len(drawn))
     sent = actions_of({"action": action}, env)

@@ -158,7 +158,7 @@ def _examples(space: spaces.Space[Any], name: str = "obs") -> dict[str, Tensor]:
 
 
 def _as_float32(x: Tensor) -> Tensor:
-    return x.float() if x.dtype == torch.float64 else x
+    return x.float() if x.is_floating_point() else x
 
 
 def _output_names(space: spaces.Space[Any]) -> list[str]:

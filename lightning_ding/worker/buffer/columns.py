@@ -23,7 +23,6 @@ Rows = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
 Parts = tuple[Columns, Columns, Columns, int]
 """Columns, observation leaves and next-observation leaves of a batch, and the size of its leading axis."""
-DOUBLE = np.dtype(np.float64)
 ENDS = ("terminated", "truncated", "done")
 """Entries that mark the last step of an episode; DI-engine's ``done`` does not distinguish the first two."""
 
@@ -184,14 +183,16 @@ def _check_lengths(*parts: Columns) -> int:
 
 def _arrays(data: Mapping[str, Any]) -> Columns:
     return {
-        name: leaf if type(leaf) is np.ndarray and leaf.dtype.char != "d" else _array(leaf)  # most stay as they are
+        name: leaf
+        if type(leaf) is np.ndarray and leaf.dtype.char not in nested.OTHER_FLOATS
+        else _array(leaf)  # most stay as they are
         for name, leaf in nested.flatten(data).items()
     }
 
 
 def _array(leaf: Any) -> NDArray[Any]:
     array = leaf.numpy(force=True) if isinstance(leaf, Tensor) else np.asarray(leaf)
-    return array.astype(np.float32) if array.dtype == DOUBLE else array
+    return array.astype(np.float32) if array.dtype.char in nested.OTHER_FLOATS else array
 
 
 def _fits(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
