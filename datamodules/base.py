@@ -271,6 +271,10 @@ class CollectingDataModule(ResumableDataModule):
         """Return the returns and lengths of the episodes that ended on this rank since the last call."""
         return self.collector.pop_episodes() if self.collector is not None else ([], [])
 
+    def pop_successes(self) -> tuple[float, int]:
+        """Return the sum of ``info["is_success"]`` of episodes on this rank since the last call, and their number."""
+        return self.collector.pop_successes() if self.collector is not None else (0.0, 0)
+
     def pop_metrics(self) -> dict[str, float]:
         """Return the collection metrics since the last call, by full name."""
         metrics = {f"collect/{name}": float(value) for name, value in self._collect_kwargs.items()}

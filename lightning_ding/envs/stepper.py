@@ -52,6 +52,17 @@ class Timestep(NamedTuple):
                 reward = np.where(info["_raw_reward"], given, reward) if "_raw_reward" in info else given
         return reward
 
+    def success(self) -> NDArray[np.float64]:
+        """Return ``info["is_success"]`` of the step, shape (N,); NaN where an env gives none.
+
+        Where an episode ended with same-step autoreset, it is that of the final info.
+        """
+        found, final = _numbers(self.info, "is_success", len(self.reward)), self.info.get("final_info")
+        if isinstance(final, dict):
+            rows = self.info.get("_final_info", self.terminated | self.truncated)
+            found = np.where(rows, _numbers(final, "is_success", len(found)), found)
+        return found
+
     def fault(self, env_id: int) -> str:
         """Return the description of a fault that an env reported in this step."""
         for info in (self.info.get("final_info"), self.info):
@@ -259,6 +270,17 @@ class EnvStepper:
         for leaf in nested.leaves(obs):
             if leaf.dtype.kind == "f" and not all_fit_float32(leaf):
                 _raise("an observation", leaf, fits_float32(leaf).reshape(len(leaf), -1).all(1), action)
+
+
+def _numbers(info: dict[str, Any], name: str, num_envs: int) -> NDArray[np.float64]:
+    """Return an entry of the info of a vector env as numbers, shape (N,); NaN where there is none."""
+    given = np.asarray(info.get(name))
+    is_number = given.size == num_envs and given.dtype.kind in "biufO"
+    found = given.reshape(num_envs) if is_number else np.full(num_envs, np.nan)
+    if found.dtype == object:
+        found = np.array([one if isinstance(one, (bool, int, float, np.generic)) else np.nan for one in found])
+    found = found.astype(np.float64)
+    return np.where(info[f"_{name}"], found, np.nan) if f"_{name}" in info else found
 
 
 def _copy(data: Any) -> Any:

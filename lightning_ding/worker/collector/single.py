@@ -159,7 +159,7 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, AnyCollectMode]):
             policy.reset(np.flatnonzero(~valid).tolist())  # there it acted on a last observation again
         ended = timestep.terminated | timestep.truncated
         if np.count_nonzero(ended):  # faster than any()
-            self._end_episodes(call, ended.nonzero()[0], timestep.abnormal)
+            self._end_episodes(call, ended.nonzero()[0], timestep)
 
     def _count(self, timestep: Timestep, valid: NDArray[np.bool_] | None) -> None:
         reward = timestep.raw_reward()
@@ -172,12 +172,13 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, AnyCollectMode]):
             self._return += np.where(valid, reward, 0.0)  # the raw reward of a fault may be anything
             self._length += valid
 
-    def _end_episodes(self, call: Call, rows: NDArray[np.intp], abnormal: NDArray[np.bool_]) -> None:
-        whole, broken = rows, rows[:0]
+    def _end_episodes(self, call: Call, rows: NDArray[np.intp], timestep: Timestep) -> None:
+        whole, broken, abnormal = rows, rows[:0], timestep.abnormal
         if np.count_nonzero(abnormal):
             whole, broken = rows[~abnormal[rows]], rows[abnormal[rows]]
         self._keep_episodes(whole, self._length[whole])
-        self._statistics.add(self._return[whole].tolist(), self._length[whole].tolist(), call.is_recorded)
+        successes = timestep.success()[whole]
+        self._statistics.add(self._return[whole].tolist(), self._length[whole].tolist(), call.is_recorded, successes)
         self._faults.count[whole] = 0
         if len(broken):
             self._statistics.drop(self._episode_id[broken].tolist())
