@@ -5,6 +5,7 @@ Shapes: N transitions of a data set, E episodes, A dimensions of an action.
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +18,9 @@ from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.config import nearest, require
+from lightning_ding.envs.bounds import loses_variation
 
+log = logging.getLogger(__name__)
 Columns = dict[str, Any]
 D4RL_NAMES = {
     "observations": "obs",
@@ -31,6 +34,7 @@ D4RL_NAMES = {
 NEEDED = ("obs", "action", "reward", "terminated")
 NAMES = (*NEEDED, "truncated", "next_obs", "env_id", "episode_id")
 """Entries that a data set may have."""
+OBS = ("obs", "next_obs")
 NEW_AXIS_HINT = "; the first axis of every entry is the transition"
 
 
@@ -73,7 +77,8 @@ class Dataset:
     Args:
         data: ``obs``, nested arrays; ``action``; ``reward``, ``terminated`` and ``truncated``, shape (N,);
             ``next_obs``, like ``obs``; and ``env_id`` and ``episode_id``, shape (N,), for rows of several envs in
-            turns. All with leading axis N. ``obs``, ``action``, ``reward``, ``terminated`` and one of ``truncated``,
+            turns. All with leading axis N. Observations of double precision stay so if single precision loses their
+            variation. ``obs``, ``action``, ``reward``, ``terminated`` and one of ``truncated``,
             ``next_obs`` and ``episode_id`` are needed. The names of D4RL's data sets are known too.
         observation_space: Observation space of the env; None makes one from the data, without bounds.
         action_space: Action space of the env; None makes one from the data: a Box from the smallest to the largest
@@ -119,6 +124,15 @@ class Dataset:
         """
         _check_entry(observation_space, self.columns["obs"], "obs", has_range=False, starts_at_zero=False)
         _check_entry(action_space, self.columns["action"], "action", True, self.starts_at_zero)
+
+    def warn_of_lost_variation(self, keeps_double: bool) -> None:
+        """Warn if the observations need double precision, and ``keeps_double`` is False."""
+        if not keeps_double and any(map(_loses_variation, nested.leaves(self.columns["obs"]))):
+            log.warning(
+                "observations of the data set vary less than single precision, in which networks see them, counts at "
+                "their size: their variation is lost. Set norm_obs to true, which shifts them in double precision, if "
+                "the observation space is of float64, or subtract a constant"
+            )
 
     def bounds(self) -> NDArray[np.int64]:
         """Return the first row of each episode, and N, shape (E + 1,)."""
@@ -191,7 +205,7 @@ def _checked(data: Mapping[str, Any]) -> Columns:
     has_ends = any(name in data for name in ("truncated", "next_obs", "episode_id"))
     allowed = "transitions with truncated, next_obs or episode_id, which tell episodes apart"
     require(has_ends, "dataset", allowed, sorted(data))
-    columns: Columns = {name: nested.to_array(nested.as_dicts(value)) for name, value in data.items()}
+    columns: Columns = {name: nested.to_array(nested.as_dicts(value), name in OBS) for name, value in data.items()}
     shape = np.shape(columns["reward"])
     require(len(shape) > 0, "dataset's reward", f"of shape (N,), one number for each transition{NEW_AXIS_HINT}", shape)
     size = shape[0]
@@ -212,7 +226,13 @@ def _checked(data: Mapping[str, Any]) -> Columns:
         require(not other.size, f"dataset's {name}", "of booleans, or 0 and 1", other[:3].tolist())
         columns[name] = columns[name].astype(bool)
     columns["action"] = nested.apply(_as_long, columns["action"])
-    return columns
+    keeps_double = any(map(_loses_variation, nested.leaves(columns["obs"])))
+    return columns if keeps_double else {name: nested.to_array(value) for name, value in columns.items()}
+
+
+def _loses_variation(leaf: NDArray[Any]) -> bool:
+    """Return whether observations vary less than single precision counts at their size."""
+    return leaf.dtype == np.float64 and bool(loses_variation(leaf.min(0), leaf.max(0)).any())
 
 
 def _as_long(leaf: NDArray[Any]) -> NDArray[Any]:

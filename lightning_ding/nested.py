@@ -102,11 +102,14 @@ def length(data: Any) -> int:
     return len(data)
 
 
-def to_tensor(data: Any) -> Nested:
-    """Return arrays, scalars and tensors as tensors, without a copy where numpy allows it; floats of other sizes become float32."""
+def to_tensor(data: Any, keep_double: bool = False) -> Nested:
+    """Return arrays, scalars and tensors as tensors, without a copy where numpy allows it.
+
+    Floats of other sizes become float32; arrays of float64 stay as they are with ``keep_double``.
+    """
     if isinstance(data, dict):
-        return {key: to_tensor(value) for key, value in data.items()}
-    return _tensor(data)
+        return {key: to_tensor(value, keep_double) for key, value in data.items()}
+    return torch.from_numpy(data) if keep_double and _is_double(data) else _tensor(data)
 
 
 def to_numpy(data: Any) -> NestedArray:
@@ -116,15 +119,17 @@ def to_numpy(data: Any) -> NestedArray:
     return data.numpy(force=True) if isinstance(data, Tensor) else np.asarray(data)
 
 
-def to_array(data: Any) -> NestedArray:
+def to_array(data: Any, keep_double: bool = False) -> NestedArray:
     """Return tensors, arrays and scalars as arrays on the CPU, without a copy where the type allows it.
 
     Floats of other sizes become float32, so that :func:`to_tensor` keeps the types of the result and networks can read
-    them. An array of objects stays as it is.
+    them. An array of objects stays as it is, and one of float64 with ``keep_double``.
 
     Raises:
         TypeError: If a leaf is not a number.
     """
+    if keep_double:
+        return cast(NestedArray, apply(_float_array, data))
     if isinstance(data, dict):  # most leaves stay as they are, which saves two calls for each
         return {
             name: leaf if type(leaf) is np.ndarray and leaf.dtype.char not in OTHER_FLOATS else to_array(leaf)
@@ -191,13 +196,19 @@ def concatenate(items: Sequence[Any]) -> Nested:
     return items[0] if len(items) == 1 else _join(items, torch.cat, "")
 
 
-def concatenate_arrays(items: Sequence[Any]) -> Any:
+def concatenate_arrays(items: Sequence[Any], keep_double: bool = False) -> Any:
     """Return nested arrays of equal structure joined along the leading axis, as arrays.
+
+    Several arrays of float64 become float32, unless ``keep_double`` is set.
 
     Raises:
         ValueError: If there is nothing to join, or the items differ in their keys or shapes.
     """
-    return items[0] if len(items) == 1 else _join(items, np.concatenate, "", _float32_array)
+    return (
+        items[0]
+        if len(items) == 1
+        else _join(items, np.concatenate, "", _float_array if keep_double else _float32_array)
+    )
 
 
 def stack_arrays(items: Sequence[Any]) -> Any:
@@ -276,6 +287,16 @@ def _float32_array(leaf: Any) -> NDArray[Any]:
     if array.dtype == np.object_ and array is not leaf:
         raise TypeError(f"data must be numbers, got an array of objects: {leaf!r}")
     return array.astype(np.float32) if array.dtype.char in OTHER_FLOATS else array
+
+
+def _is_double(leaf: Any) -> bool:
+    return type(leaf) is np.ndarray and leaf.dtype.char == "d" and leaf.ndim > 0
+
+
+def _float_array(leaf: Any) -> NDArray[Any]:
+    if isinstance(leaf, Tensor) and leaf.dtype == torch.float64:
+        leaf = leaf.numpy(force=True)
+    return cast("NDArray[Any]", leaf) if _is_double(leaf) else _float32_array(leaf)
 
 
 def _torch_dtype(array: NDArray[Any]) -> torch.dtype:

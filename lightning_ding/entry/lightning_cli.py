@@ -222,7 +222,7 @@ def with_files_first(arguments: Sequence[str]) -> list[str]:
     for argument in rest:
         name, equals, _ = argument.partition("=")
         if name == "--config" or (name.startswith("-c") and not name.startswith("--")):
-            has_value = bool(equals) or len(name) > len("-c") and name != "--config"
+            has_value = bool(equals) or (len(name) > len("-c") and name != "--config")
             files += [argument] if has_value else [argument, *itertools.islice(rest, 1)]
         else:
             others.append(argument)
