@@ -99,6 +99,7 @@ class ReplayDataModule(CollectingDataModule):
                 ``eval.evaluator.n_episode``.
             norm_obs: Whether the policy shifts and scales observations by the mean and standard deviation of those seen
                 in training, over all ranks. The statistics are part of the policy; evaluations do not change them.
+                Observations of float64 are then stored and shifted in double precision.
             norm_reward: Whether the policy learns from rewards divided by the standard deviation of the discounted
                 return; logged returns are the unscaled returns of the env.
             env_timeout: Time limit for an env in seconds, > 0, only with ``mode="async"``: a pair for a reset and for a

@@ -37,7 +37,7 @@ class RolloutDataModule(CollectingDataModule):
         if self._whole_episodes():
             episodes = self._collect_and_count(collect.get_attribute("n_episode"))
             if isinstance(episodes, Mapping):  # with get_train_sample
-                return tensors(episodes)
+                return cast("dict[str, Any]", tensors(episodes))
             return cast("dict[str, Any]", nested.concatenate([tensors(episode) for episode in episodes]))
         n_sample = collect.get_attribute("n_sample")
         rollout = self._collect_and_count(n_sample, drop_extra=False)

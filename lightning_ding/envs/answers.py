@@ -153,7 +153,7 @@ def does_not_fit(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[np.bool_
         lost: NDArray[np.bool_] = (values < limits.min) | (values > limits.max)
         return lost
     if dtype.kind == "f" and values.dtype.kind == "f":
-        return np.isfinite(values) & (np.abs(values) > np.finfo(dtype).max)
+        return np.asarray(np.isfinite(values) & (np.abs(values) > np.finfo(dtype).max))
     return np.zeros(values.shape, dtype=bool)
 
 

@@ -169,7 +169,8 @@ def _boxes(space: spaces.Space[Any], path: tuple[str, ...]) -> Iterator[tuple[tu
 def _bounded(space: spaces.Space[Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], spaces.Box]]:
     """Yield the boxes of a space with a bound that its dtype does not imply, and the keys that lead to them."""
     for place, box in _boxes(space, path):
-        limits = np.iinfo(box.dtype) if box.dtype.kind in "iu" else None
+        kind: Any = box.dtype
+        limits = np.iinfo(kind) if kind.kind in "iu" else None
         lowest, highest = (-np.inf, np.inf) if limits is None else (limits.min, limits.max)
         if (box.low > lowest).any() or (box.high < highest).any():
             yield place, box

@@ -112,11 +112,13 @@ def within_box(action: NDArray[Any], box: spaces.Box) -> NDArray[Any]:
         >>> within_box(np.array([0.30000001192092896]), spaces.Box(0.1, 0.3, (1,), np.float64)).tolist()
         [0.3]
     """
-    if box.dtype.itemsize >= action.dtype.itemsize:
-        return np.clip(action.astype(box.dtype, copy=False), box.low, box.high)
-    limits = np.finfo(box.dtype)
-    low, high = np.maximum(box.low, limits.min), np.minimum(box.high, limits.max)
-    return np.clip(action, low, high).astype(box.dtype)
+    kind: Any = box.dtype
+    if kind.itemsize >= action.dtype.itemsize:
+        inside: NDArray[Any] = np.clip(action.astype(kind, copy=False), box.low, box.high)
+        return inside
+    limits = np.finfo(kind)
+    inside = np.clip(action, np.maximum(box.low, limits.min), np.minimum(box.high, limits.max))
+    return inside.astype(kind)
 
 
 def discrete_counts(space: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:

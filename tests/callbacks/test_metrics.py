@@ -218,7 +218,7 @@ class SuccessEnv(PatientEnv):
 def test_success_of_the_last_steps_is_logged_as_a_rate(make_trainer: MakeTrainer, small: Config, mode: Any) -> None:
     policy = DQNPolicy(deep_merge(small, {"random_collect_size": 0, "collect": {"n_sample": 4}, "learn": LEARN}))
     env = partial(SuccessEnv, lengths=(2,))
-    arguments = {"num_envs": 1, "evaluator_env_num": 1, "n_evaluator_episode": 3, "rounds_per_epoch": 3}
+    arguments: Config = {"num_envs": 1, "evaluator_env_num": 1, "n_evaluator_episode": 3, "rounds_per_epoch": 3}
     trainer = make_trainer()
     trainer.fit(policy, ReplayDataModule(env, mode=mode, max_env_step=12, **arguments))
 

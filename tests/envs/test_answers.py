@@ -128,7 +128,7 @@ def test_index_outside_of_its_space_is_refused_in_both_modes() -> None:
     envs[1].close()
 
 
-WIDE = {
+WIDE: dict[str, tuple[Any, str, float]] = {
     "bytes": (spaces.Box(0, 255, (3,), np.uint8), "uint16", 300),
     "signed bytes": (spaces.Box(-5, 5, (3,), np.int8), "int64", -129),
     "integers": (spaces.Box(0, 9, (3,), np.int32), "int64", 2**32 + 1),
@@ -167,8 +167,6 @@ def test_entries_of_a_dict_are_held_against_their_types() -> None:
     space = spaces.Dict({"a": spaces.Box(-1, 1, (3,), np.float32), "b": spaces.Box(0, 255, (1,), np.uint8)})
 
     class Entries(AttackingEnv):
-        observation_space = space
-
         def __init__(self) -> None:
             super().__init__()
             self.observation_space: Any = space

@@ -158,7 +158,7 @@ class WideVectorEnv(NumberedVectorEnv):
         self.count += 1
         obs = obs.astype(np.int64)
         obs[1, 2] = 300 if self.count == 3 else obs[1, 2]
-        return obs, *rest  # type: ignore[return-value]
+        return obs, *rest
 
 
 def test_integer_that_does_not_fit_into_the_type_of_its_space_is_refused() -> None:

@@ -339,7 +339,10 @@ class SuccessEnv(CountingEnv):
 
 
 def test_success_is_that_of_the_last_step_of_an_episode(each_mode: AutoresetMode) -> None:
-    makers = [functools.partial(SuccessEnv, 0, (2,)), functools.partial(CountingEnv, 1, (2,))]
+    makers: Sequence[Callable[[], gym.Env[Any, Any]]] = [
+        functools.partial(SuccessEnv, 0, (2,)),
+        functools.partial(CountingEnv, 1, (2,)),
+    ]
     stepper = EnvStepper(SyncVectorEnv(makers, autoreset_mode=each_mode))
     stepper.reset()
     found = []

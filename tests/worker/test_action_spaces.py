@@ -22,7 +22,7 @@ FLOATS = (np.float16, np.float32, np.float64)
 INTEGERS = (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64)
 LARGEST = float(np.finfo(np.float32).max)
 OBS = spaces.Box(-1, 1, (3,), np.float32)
-BOXES = {
+BOXES: dict[str, Any] = {
     "float64": spaces.Box(0.1, 0.3, (2,), np.float64),
     "large float64": spaces.Box(np.array([-1e30, 1e-30]), np.array([7e30, 0.7]), (2,), np.float64),
     "float16": spaces.Box(-0.1, 0.7, (2,), np.float16),
@@ -32,7 +32,7 @@ BOXES = {
     "int32": spaces.Box(-(2**31), 2**31 - 1, (2,), np.int32),
     "int64": spaces.Box(-(2**63), 2**63 - 1, (2,), np.int64),
 }
-CHOICES = {
+CHOICES: dict[str, Any] = {
     "discrete": spaces.Discrete(3, start=2),
     "multi-discrete": spaces.MultiDiscrete([2, 3], dtype=np.uint8, start=[1, 5]),
     "multi-binary": spaces.MultiBinary(2),
@@ -47,19 +47,19 @@ def envs_of(space: spaces.Space[Any], num_envs: int) -> Any:
     return SimpleNamespace(action_space=batch_space(space, num_envs), single_action_space=space, num_envs=num_envs)
 
 
-def boxes(dtype: Any) -> st.SearchStrategy[spaces.Box]:
+def boxes(dtype: Any) -> st.SearchStrategy[Any]:
     """Return boxes of two dimensions, with or without bounds on each side."""
     if np.dtype(dtype).kind == "f":
         width = np.dtype(dtype).itemsize * 8
         largest = float(np.finfo(dtype).max)
-        number: Any = st.floats(-largest, largest, width=width) | st.sampled_from([-np.inf, np.inf])  # type: ignore[arg-type]
+        number: Any = st.floats(-largest, largest, width=width) | st.sampled_from([-np.inf, np.inf])
     else:
         limits = np.iinfo(dtype)
         number = st.integers(max(int(limits.min), -(2**53)), min(int(limits.max), 2**53))
         number = number | st.sampled_from([int(limits.min), int(limits.max)])
     pair = st.tuples(number, number).map(sorted).filter(lambda ends: ends[0] < ends[1])
     pairs = st.tuples(pair, pair).filter(lambda both: all(low < np.inf and high > -np.inf for low, high in both))
-    return pairs.map(lambda both: spaces.Box(*(np.array(ends, dtype) for ends in zip(*both, strict=True)), dtype=dtype))
+    return pairs.map(lambda both: spaces.Box(*np.array(both, dtype).T, dtype=dtype))
 
 
 def check_sent(space: spaces.Box, drawn: list[float]) -> None:

@@ -1,9 +1,10 @@
 """Export of a policy's greedy actions as one graph: normaliser, network, choice of the action, and its scaling.
 
 Inputs are the entries of an observation, ``obs`` or ``obs/entry``, in the types of the observation space, where float64
-becomes float32. Outputs are ``action``, or ``action/entry`` of a hybrid one, in the type and within the bounds of the
-action space. A recurrent policy has the input ``state``, which is zero at the start of an episode, and the output
-``next_state``. The leading axis B of everything is dynamic.
+becomes float32, unless the policy normalises observations whose variation that would lose. Outputs are ``action``, or
+``action/entry`` of a hybrid one, in the type and within the bounds of the action space. A recurrent policy has the input
+``state``, which is zero at the start of an episode, and the output ``next_state``. The leading axis B of everything is
+dynamic.
 
 Shapes: B batch, S size of a recurrent state.
 """
@@ -91,16 +92,16 @@ class ActionGraph(nn.Module):
         self.outputs = [*_output_names(self.action_space), *([NEXT_STATE] if STATE in self.examples else [])]
 
     def _as_input(self, x: Tensor) -> Tensor:
-        """Return floats in single precision, unless the observations that were seen need double precision."""
-        is_other = x.is_floating_point() and not (self.keeps_double and x.dtype == torch.float64)
-        return x.float() if is_other else x
+        """Return numbers of double precision in single precision, unless the observations that were seen need it."""
+        return x.float() if x.dtype == torch.float64 and not self.keeps_double else x
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the tensors of ``outputs`` for those of ``examples``, in this order."""
         (policy,) = self._policy
         given = dict(zip(self.examples, inputs, strict=True))
         state = _GivenState(given.pop(STATE, None))
-        obs: Any = nested.unflatten({name: self._as_input(value) for name, value in given.items()})["obs"]
+        single = {name: _as_single(self._as_input(value)) for name, value in given.items()}
+        obs: Any = nested.unflatten(single)["obs"]
         act = getattr(policy, "_forward_greedy", policy._forward_eval)
         with _memory(policy, self.memory_name, state):
             action = act(self.normaliser.normalise_obs(obs))["action"]
@@ -161,6 +162,10 @@ def _examples(space: spaces.Space[Any], name: str = "obs") -> dict[str, Tensor]:
         return {key: one for part, below in parts for key, one in _examples(below, f"{name}/{part}").items()}
     sample = torch.from_numpy(np.stack([np.asarray(space.sample(), space.dtype) for _ in range(EXAMPLE_SIZE)]))
     return {name: sample}
+
+
+def _as_single(x: Tensor) -> Tensor:
+    return x.float() if x.dtype == torch.float16 else x
 
 
 def _output_names(space: spaces.Space[Any]) -> list[str]:

@@ -149,9 +149,8 @@ class EpisodeSerialCollector(SinglePolicyCollector):
         under_way = from_plain(state["steps"])
         self._has_levels = under_way["has_levels"]
         if continues:
-            self._table = StepTable.of(
-                nested.to_array(under_way["steps"], keep_double=True) if under_way["steps"] else None
-            )  # type: ignore[arg-type]
+            steps: Any = nested.to_array(under_way["steps"], keep_double=True) if under_way["steps"] else None
+            self._table = StepTable.of(steps)
 
     def _check_levels(self, level_seeds: Sequence[int] | None) -> None:
         if self._length.any() or any(self._waiting):
