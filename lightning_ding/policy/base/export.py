@@ -2,9 +2,9 @@
 
 Inputs are the entries of an observation, ``obs`` or ``obs/entry``, in the types of the observation space, where float64
 becomes float32, unless the policy normalises observations whose variation that would lose. Outputs are ``action``, or
-``action/entry`` of a hybrid one, in the type and within the bounds of the action space. A recurrent policy has the input
-``state``, which is zero at the start of an episode, and the output ``next_state``. The leading axis B of everything is
-dynamic.
+``action/entry`` of a hybrid one, in the type and within the bounds of the action space. A recurrent policy has the
+input ``state``, which is zero at the start of an episode, and the output ``next_state``. The leading axis B of
+everything is dynamic.
 
 Shapes: B batch, S size of a recurrent state.
 """
