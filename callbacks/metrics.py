@@ -101,7 +101,7 @@ class MetricsLogger(Callback):
 
     def _write(self, trainer: Trainer, pl_module: Any) -> None:
         data = run_data(trainer)
-        metrics = _over_ranks(pl_module.metrics.flush(), *data.pop_episodes())
+        metrics = _over_ranks(pl_module.metrics.flush(), *data.pop_episodes(), data.pop_successes())
         means = {name.removeprefix("learn/"): value for name, value in metrics.items() if name.startswith("learn/")}
         pl_module.check_means(means)
         progress, seconds = pl_module.progress, self._seconds()
@@ -141,14 +141,19 @@ class MetricsLogger(Callback):
         self._resumed = state_dict or None
 
 
-def _over_ranks(learn: dict[str, float], returns: list[float], lengths: list[int]) -> dict[str, float]:
+def _over_ranks(
+    learn: dict[str, float], returns: list[float], lengths: list[int], successes: tuple[float, int]
+) -> dict[str, float]:
     """Return the learning metrics' means over the ranks, and the means over the episodes of all ranks."""
-    values = [*learn.values(), sum(returns), float(sum(lengths)), float(len(returns))]
-    *sums, return_sum, length_sum, episodes = sum_over_ranks(torch.tensor(values, dtype=torch.float64)).tolist()
+    values = [*learn.values(), sum(returns), float(sum(lengths)), float(len(returns)), *successes]
+    summed = sum_over_ranks(torch.tensor(values, dtype=torch.float64)).tolist()
+    *sums, return_sum, length_sum, episodes, success_sum, known = summed
     metrics = {f"learn/{name}": value / world_size() for name, value in zip(learn, sums, strict=True)}
     if episodes:
         metrics["collect/return_mean"] = return_sum / episodes
         metrics["collect/length_mean"] = length_sum / episodes
+    if known:
+        metrics["collect/success_rate"] = success_sum / known
     return metrics
 
 

@@ -115,6 +115,7 @@ class CollectingDataModule(ResumableDataModule):
                 ``eval.evaluator.n_episode``.
             norm_obs: Whether the policy shifts and scales observations by the mean and standard deviation of those seen
                 in training, over all ranks. The statistics are part of the policy; evaluations do not change them.
+                Observations of float64 are then stored and shifted in double precision.
             norm_reward: Whether the policy learns from rewards divided by the standard deviation of the discounted
                 return; logged returns are the unscaled returns of the env.
             env_timeout: Time limit for an env in seconds, > 0, only with ``mode="async"``: a pair for a reset and for a
@@ -274,6 +275,10 @@ class CollectingDataModule(ResumableDataModule):
     def pop_episodes(self) -> tuple[list[float], list[int]]:
         """Return the returns and lengths of the episodes that ended on this rank since the last call."""
         return self.collector.pop_episodes() if self.collector is not None else ([], [])
+
+    def pop_successes(self) -> tuple[float, int]:
+        """Return the sum of ``info["is_success"]`` of episodes on this rank since the last call, and their number."""
+        return self.collector.pop_successes() if self.collector is not None else (0.0, 0)
 
     def pop_metrics(self) -> dict[str, float]:
         """Return the collection metrics since the last call, by full name."""

@@ -5,6 +5,7 @@ Shapes: N transitions of a data set, E episodes, A dimensions of an action.
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +18,9 @@ from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.config import nearest, require
+from lightning_ding.envs.bounds import loses_variation
 
+log = logging.getLogger(__name__)
 Columns = dict[str, Any]
 D4RL_NAMES = {
     "observations": "obs",
@@ -31,6 +34,7 @@ D4RL_NAMES = {
 NEEDED = ("obs", "action", "reward", "terminated")
 NAMES = (*NEEDED, "truncated", "next_obs", "env_id", "episode_id")
 """Entries that a data set may have."""
+OBS = ("obs", "next_obs")
 NEW_AXIS_HINT = "; the first axis of every entry is the transition"
 
 
@@ -67,12 +71,14 @@ class Dataset:
     ``truncated``, where ``env_id`` or ``episode_id`` change, and where ``next_obs`` is not the ``obs`` of the next
     row. Without ``next_obs`` it is the ``obs`` of the next row of the episode. The final observation of an episode is
     then unknown: the last step of an episode that did not terminate is left out, and the step before it is truncated
-    instead if it was; a terminated step, whose next observation has no value, gets its own observation.
+    instead if it was; a terminated step, whose next observation has no value, gets its own observation. The reward of a
+    step that is left out still counts in the return of its episode.
 
     Args:
         data: ``obs``, nested arrays; ``action``; ``reward``, ``terminated`` and ``truncated``, shape (N,);
             ``next_obs``, like ``obs``; and ``env_id`` and ``episode_id``, shape (N,), for rows of several envs in
-            turns. All with leading axis N. ``obs``, ``action``, ``reward``, ``terminated`` and one of ``truncated``,
+            turns. All with leading axis N. Observations of double precision stay so if single precision loses their
+            variation. ``obs``, ``action``, ``reward``, ``terminated`` and one of ``truncated``,
             ``next_obs`` and ``episode_id`` are needed. The names of D4RL's data sets are known too.
         observation_space: Observation space of the env; None makes one from the data, without bounds.
         action_space: Action space of the env; None makes one from the data: a Box from the smallest to the largest
@@ -97,9 +103,10 @@ class Dataset:
         starts_at_zero: bool = False,
     ) -> None:
         columns = _checked({D4RL_NAMES.get(name, name): value for name, value in data.items()})
-        self.columns: Columns = _in_episodes(_ordered(columns))
+        self.columns: Columns
         """``obs``, ``action``, ``reward``, ``next_obs``, ``terminated``, ``truncated`` and ``episode_id``: nested
         arrays with leading axis N."""
+        self.columns, self._reward_left_out = _in_episodes(_ordered(columns))
         require(len(self) > 0, "dataset", "at least one transition whose next observation is known", 0)
         self.starts_at_zero = starts_at_zero
         self.observation_space = observation_space or _space_of(self.columns["obs"])
@@ -118,6 +125,15 @@ class Dataset:
         _check_entry(observation_space, self.columns["obs"], "obs", has_range=False, starts_at_zero=False)
         _check_entry(action_space, self.columns["action"], "action", True, self.starts_at_zero)
 
+    def warn_of_lost_variation(self, keeps_double: bool) -> None:
+        """Warn if the observations need double precision, and ``keeps_double`` is False."""
+        if not keeps_double and any(map(_loses_variation, nested.leaves(self.columns["obs"]))):
+            log.warning(
+                "observations of the data set vary less than single precision, in which networks see them, counts at "
+                "their size: their variation is lost. Set norm_obs to true, which shifts them in double precision, if "
+                "the observation space is of float64, or subtract a constant"
+            )
+
     def bounds(self) -> NDArray[np.int64]:
         """Return the first row of each episode, and N, shape (E + 1,)."""
         changes = np.flatnonzero(np.diff(self.columns["episode_id"])) + 1
@@ -125,7 +141,7 @@ class Dataset:
 
     def returns(self) -> NDArray[np.float64]:
         """Return the undiscounted return of each episode or part of one, shape (E,)."""
-        return np.add.reduceat(self.columns["reward"].astype(np.float64), self.bounds()[:-1])
+        return np.add.reduceat(self.columns["reward"] + self._reward_left_out, self.bounds()[:-1])
 
     def trajectories(self) -> Columns:
         """Return the columns of whole episodes, with ``return_to_go`` and ``timestep``, shape (N,).
@@ -189,7 +205,7 @@ def _checked(data: Mapping[str, Any]) -> Columns:
     has_ends = any(name in data for name in ("truncated", "next_obs", "episode_id"))
     allowed = "transitions with truncated, next_obs or episode_id, which tell episodes apart"
     require(has_ends, "dataset", allowed, sorted(data))
-    columns: Columns = {name: nested.to_array(nested.as_dicts(value)) for name, value in data.items()}
+    columns: Columns = {name: nested.to_array(nested.as_dicts(value), name in OBS) for name, value in data.items()}
     shape = np.shape(columns["reward"])
     require(len(shape) > 0, "dataset's reward", f"of shape (N,), one number for each transition{NEW_AXIS_HINT}", shape)
     size = shape[0]
@@ -210,7 +226,13 @@ def _checked(data: Mapping[str, Any]) -> Columns:
         require(not other.size, f"dataset's {name}", "of booleans, or 0 and 1", other[:3].tolist())
         columns[name] = columns[name].astype(bool)
     columns["action"] = nested.apply(_as_long, columns["action"])
-    return columns
+    keeps_double = any(map(_loses_variation, nested.leaves(columns["obs"])))
+    return columns if keeps_double else {name: nested.to_array(value) for name, value in columns.items()}
+
+
+def _loses_variation(leaf: NDArray[Any]) -> bool:
+    """Return whether observations vary less than single precision counts at their size."""
+    return leaf.dtype == np.float64 and bool(loses_variation(leaf.min(0), leaf.max(0)).any())
 
 
 def _as_long(leaf: NDArray[Any]) -> NDArray[Any]:
@@ -227,19 +249,24 @@ def _ordered(columns: Columns) -> Columns:
     return {name: nested.index(value, order) for name, value in columns.items()}
 
 
-def _in_episodes(columns: Columns) -> Columns:
-    """Return the columns with ``next_obs``, ``truncated`` and ``episode_id``, without steps that lack the first."""
+def _in_episodes(columns: Columns) -> tuple[Columns, NDArray[np.float64]]:
+    """Return the columns with ``next_obs``, ``truncated`` and ``episode_id``, without steps that lack the first.
+
+    Returns:
+        The columns, and for each of their rows the reward of the step after it that was left out, shape (N,).
+    """
     terminated = columns["terminated"]
     truncated = columns.get("truncated", np.zeros_like(terminated))
     last = terminated | truncated
     for name in {"env_id", "episode_id"} & columns.keys():
         last |= np.append(np.diff(columns[name]) != 0, True)
-    kept = np.ones(len(last), dtype=bool)
+    kept, left_out = np.ones(len(last), dtype=bool), np.zeros(len(last))
     obs, next_obs = columns["obs"], columns.get("next_obs")
     if next_obs is None:
         last[-1] = True
         kept = terminated | ~last
         truncated = truncated | np.append((truncated & ~kept)[1:] & ~last[:-1], False)
+        left_out[:-1] = np.where(~kept[1:] & ~last[:-1], columns["reward"][1:], 0.0)
         place = np.where(last, np.arange(len(last)), np.arange(1, len(last) + 1))
         next_obs = nested.index(obs, place)
     else:
@@ -248,7 +275,9 @@ def _in_episodes(columns: Columns) -> Columns:
     episode_id = np.concatenate([[0], np.cumsum(last)[:-1]])
     found = {name: columns[name] for name in ("obs", "action", "reward", "terminated")}
     found |= {"next_obs": next_obs, "truncated": truncated, "episode_id": episode_id}
-    return found if kept.all() else {name: nested.index(value, kept) for name, value in found.items()}
+    if kept.all():
+        return found, left_out
+    return {name: nested.index(value, kept) for name, value in found.items()}, left_out[kept]
 
 
 def _check_same_form(obs: Any, next_obs: Any) -> None:

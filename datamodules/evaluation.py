@@ -63,16 +63,20 @@ class Evaluation:
         return self.evaluator
 
     def run(self) -> dict[str, Tensor]:
-        """Return ``episode_return`` and ``episode_length``, shape (E,), zero for the episodes of other ranks."""
+        """Return the results of this rank's episodes, shape (E,) each, zero for the episodes of other ranks.
+
+        They are ``episode_return``, ``episode_length`` and ``episode_success``, which is ``info["is_success"]`` at the
+        end of an episode, or NaN if the env gives none.
+        """
         evaluator, progress = self.evaluator, self._policy.progress
         now = {"envstep": progress.env_step, "train_iter": progress.train_iter}
         renders = evaluator.should_render(**now)
         number = 0 if self._trainer.testing else progress.train_iter
-        table = torch.zeros(2, self.n_episode)
+        table = torch.zeros(3, self.n_episode)
         results = evaluator.run(self.episodes, video=renders and self._trainer.is_global_zero, number=number)
-        table[:, self.episodes] = torch.tensor(results)
+        table[:, self.episodes] = torch.tensor([*results, evaluator.successes_of(self.episodes)])
         if renders:
             evaluator.write_video(**now)
         if evaluator.config.figure_path is not None:
             evaluator.write_figure(sum_over_ranks(table[0]).tolist(), **now)
-        return {"episode_return": table[0], "episode_length": table[1]}
+        return {"episode_return": table[0], "episode_length": table[1], "episode_success": table[2]}

@@ -286,7 +286,8 @@ class OfflineDataModule(CollectingDataModule):
         require(is_unlimited, "other.replay_buffer.thruput_controller", allowed_limits, limits)
         is_enough = self.buffer.is_prioritised or not policy.get_attribute("priority")
         require(is_enough, kind, "a prioritised one, such as 'advanced', with priority", config.type)
-        self.buffer.budget = self.max_train_iter
+        self.buffer.budget, self.buffer.keeps_double = self.max_train_iter, policy.normaliser.keeps_double
+        self.dataset.warn_of_lost_variation(self.buffer.keeps_double)
         action = columns["action"]
         if not self.dataset.starts_at_zero:
             action = policy.action_start.from_env(action)
@@ -300,4 +301,4 @@ class OfflineDataModule(CollectingDataModule):
             return
         mine = columns["episode_id"] % trainer.world_size == trainer.global_rank
         own = {name: nested.index(columns[name], mine) for name in ("obs", "reward", "episode_id")}
-        normaliser.update(nested.to_tensor({**own, "env_id": own["episode_id"]}))
+        normaliser.update(normaliser.tensors({**own, "env_id": own["episode_id"]}))

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from lightning.pytorch import Trainer
 
-from lightning_ding import nested
 from lightning_ding.callbacks import StopAtEnvStep
 from lightning_ding.checkpoints.folder import BUFFER_FILE
 from lightning_ding.config import require
@@ -108,6 +107,7 @@ class ReplayDataModule(CollectingDataModule):
                 ``eval.evaluator.n_episode``.
             norm_obs: Whether the policy shifts and scales observations by the mean and standard deviation of those seen
                 in training, over all ranks. The statistics are part of the policy; evaluations do not change them.
+                Observations of float64 are then stored and shifted in double precision.
             norm_reward: Whether the policy learns from rewards divided by the standard deviation of the discounted
                 return; logged returns are the unscaled returns of the env.
             env_timeout: Time limit for an env in seconds, > 0, only with ``mode="async"``: a pair for a reset and for a
@@ -271,9 +271,9 @@ class ReplayDataModule(CollectingDataModule):
         if self._replaces_rewards():
             collected = {**collected, "reward": np.zeros_like(collected["reward"])}
         if self._policy.normaliser.is_on:
-            self._policy.normaliser.update(nested.to_tensor(collected))
+            self._policy.normaliser.update(self._policy.normaliser.tensors(collected))
         if self._policy.learner.rewards.is_on:
-            self._policy.learner.rewards.collect_data(nested.to_tensor(collected))
+            self._policy.learner.rewards.collect_data(self._policy.normaliser.tensors(collected))
         buffer.push(collected, env_step)
         if self._dropped_episodes:  # transitions from before the fault may be in the buffer
             buffer.drop_episodes(self._dropped_episodes)
@@ -332,6 +332,7 @@ class ReplayDataModule(CollectingDataModule):
     def _setup_collector(self, trainer: Trainer) -> None:
         super()._setup_collector(trainer)
         buffer = cast(IBuffer, self.buffer)
+        buffer.keeps_double = self._policy.normaliser.keeps_double
         if buffer.needs_env:
             kind = self._policy.config.other.replay_buffer.type
             allowed = f"one of {SEPARATE_MODES} with other.replay_buffer.type {kind!r}"

@@ -33,16 +33,17 @@ class RolloutDataModule(CollectingDataModule):
 
     def _next_round(self) -> dict[str, Any]:
         """Return a rollout: nested tensors with leading axis S (transitions), in chronological order for each env."""
-        collect = self._policy.collect_mode
+        collect, tensors = self._policy.collect_mode, self._policy.normaliser.tensors
         if self._whole_episodes():
             episodes = self._collect_and_count(collect.get_attribute("n_episode"))
-            is_joined = isinstance(episodes, Mapping)  # with get_train_sample
-            return cast("dict[str, Any]", nested.to_tensor(episodes) if is_joined else nested.concatenate(episodes))
+            if isinstance(episodes, Mapping):  # with get_train_sample
+                return cast("dict[str, Any]", tensors(episodes))
+            return cast("dict[str, Any]", nested.concatenate([tensors(episode) for episode in episodes]))
         n_sample = collect.get_attribute("n_sample")
         rollout = self._collect_and_count(n_sample, drop_extra=False)
         if self._policy.config.collect.collector.env_fault == "drop":
             rollout = self._without_faults(rollout, n_sample)
-        return cast("dict[str, Any]", nested.to_tensor(rollout))
+        return cast("dict[str, Any]", tensors(rollout))
 
     def _collect_and_count(self, amount: int, **kwargs: Any) -> Any:
         data = self._collect(amount, **kwargs)
@@ -61,7 +62,7 @@ class RolloutDataModule(CollectingDataModule):
             if not on_any_rank(missing > 0):  # all ranks must collect together
                 return rollout
             more = self._collect_and_count(max(1, missing), drop_extra=False)
-            rollout = nested.concatenate_arrays([rollout, more])
+            rollout = nested.concatenate_arrays([rollout, more], keep_double=True)
         raise RuntimeError(
             f"after collecting {MAX_ATTEMPTS} times there are still fewer than {n_sample} transitions of episodes "
             "without a fault; the envs fail too often"

@@ -16,6 +16,9 @@ from torch import Tensor
 Nested = Union[Tensor, dict[str, "Nested"]]  # noqa: UP007 - `|` cannot join a class and a name in quotes
 NestedArray = Union[NDArray[Any], dict[str, "NestedArray"]]  # noqa: UP007
 
+OTHER_FLOATS = "deg"
+"""Characters of numpy's float64, float16 and longer floats, which become float32, as networks have it."""
+
 
 def apply(function: Callable[[Any], Any], data: Any) -> Any:
     """Return ``data`` with ``function`` applied to every leaf.
@@ -99,11 +102,14 @@ def length(data: Any) -> int:
     return len(data)
 
 
-def to_tensor(data: Any) -> Nested:
-    """Return arrays, scalars and tensors as tensors, without a copy where numpy allows it; float64 becomes float32."""
+def to_tensor(data: Any, keep_double: bool = False) -> Nested:
+    """Return arrays, scalars and tensors as tensors, without a copy where numpy allows it.
+
+    Floats of other sizes become float32; arrays of float64 stay as they are with ``keep_double``.
+    """
     if isinstance(data, dict):
-        return {key: to_tensor(value) for key, value in data.items()}
-    return _tensor(data)
+        return {key: to_tensor(value, keep_double) for key, value in data.items()}
+    return torch.from_numpy(data) if keep_double and _is_double(data) else _tensor(data)
 
 
 def to_numpy(data: Any) -> NestedArray:
@@ -113,18 +119,20 @@ def to_numpy(data: Any) -> NestedArray:
     return data.numpy(force=True) if isinstance(data, Tensor) else np.asarray(data)
 
 
-def to_array(data: Any) -> NestedArray:
+def to_array(data: Any, keep_double: bool = False) -> NestedArray:
     """Return tensors, arrays and scalars as arrays on the CPU, without a copy where the type allows it.
 
-    Float64 and bfloat16 become float32, so that :func:`to_tensor` keeps the types of the result. An array of objects
-    stays as it is.
+    Floats of other sizes become float32, so that :func:`to_tensor` keeps the types of the result and networks can read
+    them. An array of objects stays as it is, and one of float64 with ``keep_double``.
 
     Raises:
         TypeError: If a leaf is not a number.
     """
+    if keep_double:
+        return cast(NestedArray, apply(_float_array, data))
     if isinstance(data, dict):  # most leaves stay as they are, which saves two calls for each
         return {
-            name: leaf if type(leaf) is np.ndarray and leaf.dtype.char != "d" else to_array(leaf)
+            name: leaf if type(leaf) is np.ndarray and leaf.dtype.char not in OTHER_FLOATS else to_array(leaf)
             for name, leaf in data.items()
         }
     return _float32_array(data)
@@ -188,13 +196,19 @@ def concatenate(items: Sequence[Any]) -> Nested:
     return items[0] if len(items) == 1 else _join(items, torch.cat, "")
 
 
-def concatenate_arrays(items: Sequence[Any]) -> Any:
+def concatenate_arrays(items: Sequence[Any], keep_double: bool = False) -> Any:
     """Return nested arrays of equal structure joined along the leading axis, as arrays.
+
+    Several arrays of float64 become float32, unless ``keep_double`` is set.
 
     Raises:
         ValueError: If there is nothing to join, or the items differ in their keys or shapes.
     """
-    return items[0] if len(items) == 1 else _join(items, np.concatenate, "", _float32_array)
+    return (
+        items[0]
+        if len(items) == 1
+        else _join(items, np.concatenate, "", _float_array if keep_double else _float32_array)
+    )
 
 
 def stack_arrays(items: Sequence[Any]) -> Any:
@@ -257,7 +271,7 @@ def _tensor(leaf: Any) -> Tensor:
     if isinstance(leaf, Tensor):
         return leaf
     array = np.asarray(leaf)
-    if array.dtype == np.float64:
+    if array.dtype.char in OTHER_FLOATS:
         array = array.astype(np.float32)
     if array.dtype == np.object_:
         raise TypeError(f"data must be numbers, got an array of objects: {leaf!r}")
@@ -266,13 +280,23 @@ def _tensor(leaf: Any) -> Tensor:
 
 def _float32_array(leaf: Any) -> NDArray[Any]:
     if type(leaf) is np.ndarray:  # collectors call this for every column of every step
-        return leaf.astype(np.float32) if leaf.dtype.char == "d" else leaf
+        return leaf.astype(np.float32) if leaf.dtype.char in OTHER_FLOATS else leaf
     if isinstance(leaf, Tensor):
         leaf = (leaf.float() if leaf.dtype == torch.bfloat16 else leaf).numpy(force=True)
     array = np.asarray(leaf)
     if array.dtype == np.object_ and array is not leaf:
         raise TypeError(f"data must be numbers, got an array of objects: {leaf!r}")
-    return array.astype(np.float32) if array.dtype == np.float64 else array
+    return array.astype(np.float32) if array.dtype.char in OTHER_FLOATS else array
+
+
+def _is_double(leaf: Any) -> bool:
+    return type(leaf) is np.ndarray and leaf.dtype.char == "d" and leaf.ndim > 0
+
+
+def _float_array(leaf: Any) -> NDArray[Any]:
+    if isinstance(leaf, Tensor) and leaf.dtype == torch.float64:
+        leaf = leaf.numpy(force=True)
+    return cast("NDArray[Any]", leaf) if _is_double(leaf) else _float32_array(leaf)
 
 
 def _torch_dtype(array: NDArray[Any]) -> torch.dtype:

@@ -32,6 +32,10 @@ class RunData:
         """Return the returns and lengths of the episodes that ended on this rank since the last call."""
         return [], []
 
+    def pop_successes(self) -> tuple[float, int]:
+        """Return the sum of ``info["is_success"]`` of episodes on this rank since the last call, and their number."""
+        return 0.0, 0
+
     def pop_metrics(self) -> dict[str, float]:
         """Return the metrics of the collection and of the buffer since the last call, by full name."""
         return {}

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import itertools
 import os
 import re
 import sys
@@ -116,6 +117,14 @@ class DingCLI(LightningCLI):
         empty: dict[str, list[Any]] = {f"data.{one.name}": [] for one in arguments if one.default == ()}
         parser.set_defaults(empty)  # `--data.wrappers+=NAME` can only append to a list
 
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse the arguments, config files first; Lightning would warn of arguments in addition to ``sys.argv``."""
+        if not isinstance(args, Mapping):
+            args = with_files_first(sys.argv[1:] if args is None else args)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
+            super().parse_arguments(parser, args)
+
     def _parse_ckpt_path(self) -> None:
         """Keep the settings of the command line.
 
@@ -201,6 +210,26 @@ def chosen_policy(arguments: Sequence[str]) -> str:
     return chosen
 
 
+def with_files_first(arguments: Sequence[str]) -> list[str]:
+    """Return options with the config files before the others, so that an option takes precedence wherever it stands.
+
+    Example:
+        >>> with_files_first(["fit", "--data.seed", "1", "--config", "run.yaml"])
+        ['fit', '--config', 'run.yaml', '--data.seed', '1']
+    """
+    has_command = bool(arguments) and arguments[0] in COMMANDS
+    files, others = list(arguments[:has_command]), []
+    rest = iter(arguments[has_command:])
+    for argument in rest:
+        name, equals, _ = argument.partition("=")
+        if name == "--config" or (name.startswith("-c") and not name.startswith("--")):
+            has_value = bool(equals) or (len(name) > len("-c") and name != "--config")
+            files += [argument] if has_value else [argument, *itertools.islice(rest, 1)]
+        else:
+            others.append(argument)
+    return files + others
+
+
 def _content(config: str) -> Any:
     """Return the content of a config file, or of the text of one, which has several lines."""
     try:
@@ -235,7 +264,7 @@ def _run(made: type[Policy[Any]], given: list[str]) -> None:
     DingCLI(
         cast(Any, policy_maker)(made),
         datamodule_class(made),
-        args=None if given == sys.argv[1:] else given,  # Lightning warns of arguments in addition to sys.argv
+        args=given,
         parser_kwargs={"prog": "lightning-ding"},  # also under python -m
         auto_configure_optimizers=False,
         save_config_kwargs={"overwrite": True},  # a resumed run writes into its folder again
@@ -257,17 +286,15 @@ def make_run(settings: Mapping[str, Any] | Sequence[str]) -> DingCLI:
     name = str(settings.get("policy", DEFAULT_POLICY)) if isinstance(settings, Mapping) else chosen_policy(settings)
     made = policy_class(name)
     _prepare_parsers(made, [])
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
-        return DingCLI(
-            cast(Any, policy_maker)(made),
-            datamodule_class(made),
-            args=dict(settings) if isinstance(settings, Mapping) else list(settings),
-            parser_kwargs={"prog": "lightning-ding", "exit_on_error": False},
-            auto_configure_optimizers=False,
-            save_config_callback=None,
-            run=False,
-        )
+    return DingCLI(
+        cast(Any, policy_maker)(made),
+        datamodule_class(made),
+        args=dict(settings) if isinstance(settings, Mapping) else list(settings),
+        parser_kwargs={"prog": "lightning-ding", "exit_on_error": False},
+        auto_configure_optimizers=False,
+        save_config_callback=None,
+        run=False,
+    )
 
 
 def given_settings(run: DingCLI) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from lightning_ding.envs.layout import layout_of
 
@@ -99,8 +100,8 @@ def observation_check(space: spaces.Space[Any]) -> Callable[[Any, str], None]:
     see :mod:`lightning_ding.envs.bounds`. Observations without a fixed size, such as texts, are not checked at all.
 
     Raises:
-        InvalidAnswerError: From the function, if the shape or the kind of numbers of a leaf differs from its space, or
-            an index is outside of its space.
+        InvalidAnswerError: From the function, if the shape or the kind of numbers of a leaf differs from its space, the
+            type of the space cannot hold a number, or an index is outside of its space.
     """
     layout = layout_of(space)
 
@@ -136,8 +137,28 @@ def _check_leaf(leaf: Any, space: Any, method: str) -> None:
         if not fits:
             message = f"the observation of {method} must have shape {space.shape} and dtype {space.dtype}"
             raise InvalidAnswerError(f"{message} for the space {space}, got {describe(leaf)}")
+        lost = does_not_fit(array, space.dtype)
+        if lost.any():
+            message = f"the observation of {method} must fit into {space.dtype}, the type of the space {space}"
+            raise InvalidAnswerError(f"{message}, got {array[lost][0]}")
     if isinstance(space, INDICES) and not space.contains(array.astype(space.dtype)):
         raise InvalidAnswerError(f"the observation of {method} must be in {space}, got {leaf}")
+
+
+def does_not_fit(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[np.bool_]:
+    """Return which numbers a type cannot hold: integers outside its range, and finite numbers that become infinite.
+
+    Example:
+        >>> does_not_fit(np.array([300, 7]), np.dtype(np.uint8)).tolist()
+        [True, False]
+    """
+    if dtype.kind in "iu" and values.dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        lost: NDArray[np.bool_] = (values < limits.min) | (values > limits.max)
+        return lost
+    if dtype.kind == "f" and values.dtype.kind == "f":
+        return np.asarray(np.isfinite(values) & (np.abs(values) > np.finfo(dtype).max))
+    return np.zeros(values.shape, dtype=bool)
 
 
 def is_of_env(error: BaseException) -> bool:

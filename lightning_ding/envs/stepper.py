@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.envs.action_masks import LegalCheck
-from lightning_ding.envs.answers import add_note
+from lightning_ding.envs.answers import add_note, does_not_fit
 from lightning_ding.envs.bounds import BoundsCheck
 from lightning_ding.envs.checks import all_fit_float32, fits_float32, what_is_wrong
 from lightning_ding.envs.tuple_observations import without_tuples
@@ -51,6 +51,17 @@ class Timestep(NamedTuple):
                 given: Any = info["raw_reward"]
                 reward = np.where(info["_raw_reward"], given, reward) if "_raw_reward" in info else given
         return reward
+
+    def success(self) -> NDArray[np.float64]:
+        """Return ``info["is_success"]`` of the step, shape (N,); NaN where an env gives none.
+
+        Where an episode ended with same-step autoreset, it is that of the final info.
+        """
+        found, final = _numbers(self.info, "is_success", len(self.reward)), self.info.get("final_info")
+        if isinstance(final, dict):
+            rows = self.info.get("_final_info", self.terminated | self.truncated)
+            found = np.where(rows, _numbers(final, "is_success", len(found)), found)
+        return found
 
     def fault(self, env_id: int) -> str:
         """Return the description of a fault that an env reported in this step."""
@@ -109,7 +120,7 @@ class EnvStepper:
         self._resetting[:] = False
         obs = self._reset(seed)
         if self._is_lent:
-            obs = _copy(obs)
+            obs = _own(obs, self.env.single_observation_space)
         self._check_obs(obs, None)
         self._legal.check(obs, self._none)
         self.obs = obs
@@ -137,7 +148,7 @@ class EnvStepper:
             add_note(error, f"raised while the vector env was stepped with the actions {action}")
             raise
         if self._is_lent:
-            obs, reward = _copy(obs), np.array(reward)
+            obs, reward = _own(obs, self.env.single_observation_space), np.array(reward)
             terminated, truncated = np.array(terminated), np.array(truncated)
         ended = terminated | truncated
         next_obs, valid = obs, self.all_valid
@@ -265,8 +276,44 @@ class EnvStepper:
                 _raise("an observation", leaf, fits_float32(leaf).reshape(len(leaf), -1).all(1), action)
 
 
+def _numbers(info: dict[str, Any], name: str, num_envs: int) -> NDArray[np.float64]:
+    """Return an entry of the info of a vector env as numbers, shape (N,); NaN where there is none."""
+    given = np.asarray(info.get(name))
+    is_number = given.size == num_envs and given.dtype.kind in "biufO"
+    found = given.reshape(num_envs) if is_number else np.full(num_envs, np.nan)
+    if found.dtype == object:
+        found = np.array([one if isinstance(one, (bool, int, float, np.generic)) else np.nan for one in found])
+    found = found.astype(np.float64)
+    return np.where(info[f"_{name}"], found, np.nan) if f"_{name}" in info else found
+
+
 def _copy(data: Any) -> Any:
     return data.copy() if isinstance(data, np.ndarray) else nested.apply(np.copy, data)
+
+
+def _own(obs: Any, space: gym.Space[Any]) -> Any:
+    """Return a copy of observations with leading axis N, integers in the type of their space.
+
+    Raises:
+        ValueError: If the type cannot hold an integer; the message names the env.
+    """
+    if isinstance(obs, dict):
+        parts = getattr(space, "spaces", {})
+        return {name: _own(leaf, parts.get(name, space)) for name, leaf in obs.items()}
+    dtype = space.dtype
+    if not isinstance(obs, np.ndarray) or obs.dtype == dtype or dtype is None or dtype.kind not in "iu":
+        return np.copy(obs)
+    _check_fit("an observation", obs, dtype)
+    return obs.astype(dtype) if obs.dtype.kind in "iu" else obs.copy()
+
+
+def _check_fit(what: str, values: NDArray[Any], dtype: np.dtype[Any], rows: Any = None) -> None:
+    """Raise ``ValueError`` if a type cannot hold a number of N envs, or of the envs ``rows``."""
+    lost = does_not_fit(values, dtype)
+    if lost.any():
+        place = int(np.argwhere(lost)[0][0])
+        env_id = place if rows is None else int(rows[place])
+        raise ValueError(f"env {env_id} gave {what} that must fit into {dtype}, the type of its space: {values[place]}")
 
 
 def _flags(info: Any, none: BoolArray) -> BoolArray:
@@ -309,15 +356,19 @@ def with_final_obs(obs: Any, final_obs: Any, ended: BoolArray) -> Any:
 def _put(obs: Any, rows: NDArray[np.intp], items: list[Any]) -> Any:
     if isinstance(obs, dict):
         return {name: _put(below, rows, [item[name] for item in items]) for name, below in obs.items()}
-    changed = obs.copy()
-    changed[rows] = np.stack(items)
-    return changed
+    return _with_rows(obs, rows, np.stack(items))
 
 
 def merge_rows(fresh: Any, obs: Any, ended: BoolArray) -> Any:
     """Return a copy of ``obs`` with the rows of ended episodes replaced by those of ``fresh``."""
     if isinstance(obs, dict):
         return {name: merge_rows(fresh[name], below, ended) for name, below in obs.items()}
+    return _with_rows(obs, np.flatnonzero(ended), fresh[ended])
+
+
+def _with_rows(obs: NDArray[Any], rows: NDArray[np.intp], values: NDArray[Any]) -> NDArray[Any]:
+    if values.dtype != obs.dtype:
+        _check_fit("a first or final observation", values, obs.dtype, rows)
     changed = obs.copy()
-    changed[ended] = fresh[ended]
+    changed[rows] = values
     return changed

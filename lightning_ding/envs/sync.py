@@ -52,6 +52,7 @@ class _SyncVectorEnv(JoinedInfos, SyncVectorEnv):
         self._current, self._is_busy, self._resets = 0, False, False  # the env that is stepped or reset
         self._check = observation_check(self.single_observation_space)
         self._has_indices = has_indices(self.single_observation_space)
+        self._converts = False  # whether observations may be of another type than their space
 
     def in_progress(self) -> str | None:
         """Return which env is in which step or reset now, or None. Any thread may call this."""
@@ -129,18 +130,22 @@ class _SyncVectorEnv(JoinedInfos, SyncVectorEnv):
             return deepcopy(self._observations)
         except (KeyError, IndexError, TypeError, ValueError):
             self._check_all()
-            raise
+            if self._converts:
+                raise
+            self._converts = True
+            return self._batch()
 
     def _joined(self) -> Any:
+        """Return the observations in new arrays; those of another type are only converted once ``_converts`` is set."""
         space, items = self.single_observation_space, self._env_obs
         new: Any = create_empty_array(space, self.num_envs, fn=np.empty)
-        if isinstance(space, spaces.Box):
-            if space.shape and {len(one) for one in items} == {space.shape[0]}:  # type: ignore[arg-type]
-                np.concatenate(items, out=new.reshape(-1, *space.shape[1:]))  # type: ignore[arg-type]
-                return new
-        elif self._has_indices:
+        if self._converts or self._has_indices:
             self._check_all()
-        return concatenate(space, items, new)
+        casting: Any = "same_kind" if self._converts else "safe"
+        if isinstance(space, spaces.Box) and space.shape and {len(one) for one in items} == {space.shape[0]}:  # type: ignore[arg-type]
+            np.concatenate(items, out=new.reshape(-1, *space.shape[1:]), casting=casting)  # type: ignore[arg-type]
+            return new
+        return _stacked(space, items, new, casting)
 
     def _check_all(self) -> None:
         for number, obs in enumerate(self._env_obs):
@@ -167,6 +172,17 @@ class _SyncVectorEnv(JoinedInfos, SyncVectorEnv):
 
     def _place(self) -> str:
         return place_of(self._count - self._begun[self._current], self._resets)
+
+
+def _stacked(space: spaces.Space[Any], items: Sequence[Any], out: Any, casting: Any) -> Any:
+    """Return ``out`` with elements of a space as its rows, as gymnasium's ``concatenate`` does with any casting."""
+    if isinstance(space, spaces.Dict):
+        parts = space.spaces.items()
+        return {key: _stacked(below, [item[key] for item in items], out[key], casting) for key, below in parts}
+    if isinstance(space, spaces.Tuple):
+        places = enumerate(space.spaces)
+        return tuple(_stacked(below, [item[i] for item in items], out[i], casting) for i, below in places)
+    return np.stack(items, out=out, casting=casting)
 
 
 def _is_joined(space: spaces.Space[Any]) -> bool:

@@ -126,7 +126,7 @@ class PPOOffPolicy(ActorCriticPolicy[PPOOffConfig]):
     @torch.no_grad()
     def _get_train_sample(self, transitions: Mapping[str, Any]) -> dict[str, Any]:
         """Return transitions, leading axis S, with ``value``, ``advantage`` and ``return``, in units of the reward."""
-        normal = self.normaliser.normalise_batch(nested.to(nested.to_tensor(transitions), self.device))  # type: ignore[arg-type]
+        normal = self.normaliser.normalise_batch(nested.to(self.normaliser.tensors(transitions), self.device))  # type: ignore[arg-type]
         found = self._learning_data(normal, rl.time_major(normal["env_id"], normal["episode_id"]))
         added = {name: self._returns_of(found[name]) for name in ("value", "return")}
         added["advantage"] = found["advantage"]

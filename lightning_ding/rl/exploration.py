@@ -101,6 +101,26 @@ def random_legal_actions(space: spaces.Space[Any], action_mask: NDArray[Any], rn
     return actions.reshape(-1, *cast("tuple[int, ...]", space.shape))
 
 
+def within_box(action: NDArray[Any], box: spaces.Box) -> NDArray[Any]:
+    """Return actions in the type of a Box and within its bounds, whatever the rounding.
+
+    Args:
+        action: Finite numbers of any type, in the shape of the bounds, or with leading axes before it.
+        box: A Box of floats. Where it is unbounded, the finite numbers of its type are the bounds.
+
+    Example:
+        >>> within_box(np.array([0.30000001192092896]), spaces.Box(0.1, 0.3, (1,), np.float64)).tolist()
+        [0.3]
+    """
+    kind: Any = box.dtype
+    if kind.itemsize >= action.dtype.itemsize:
+        inside: NDArray[Any] = np.clip(action.astype(kind, copy=False), box.low, box.high)
+        return inside
+    limits = np.finfo(kind)
+    inside = np.clip(action, np.maximum(box.low, limits.min), np.minimum(box.high, limits.max))
+    return inside.astype(kind)
+
+
 def discrete_counts(space: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the number of values of each integer of a discrete space, and the smallest value of each.
 

@@ -12,6 +12,7 @@ from gymnasium.vector import VectorEnv
 
 from lightning_ding import nested
 from lightning_ding.rl import random_legal_actions
+from lightning_ding.rl.exploration import within_box
 
 
 def actions_of(output: Any, env: VectorEnv) -> Any:
@@ -43,15 +44,22 @@ def actions_of(output: Any, env: VectorEnv) -> Any:
 
 
 def _as_in_space(action: Any, space: spaces.Space[Any], single: spaces.Space[Any]) -> Any:
-    """Return the actions with integers in the type of their space.
+    """Return the actions in the type of their space.
 
     Raises:
-        ValueError: If an action is not in the space; the message names the env.
+        ValueError: If an integer is not in the space; the message names the env.
     """
+    if isinstance(space, spaces.Box) and space.dtype.kind == "f":
+        is_same = action.dtype == space.dtype and space.dtype == np.float32  # the policy's own units and bounds
+        return action if is_same or action.dtype.kind != "f" else within_box(action, space)
     if space.dtype is None or space.dtype.kind not in "iu" or action.dtype.kind not in "iub":
         return action
     if isinstance(single, spaces.Box) and isinstance(space, spaces.Box):
         good = ((action >= space.low) & (action <= space.high)).reshape(len(action), -1).all(1)
+        if not good.all():
+            has_bounds = single.bounded_below & single.bounded_above
+            action = np.where(has_bounds, action, action.clip(space.low, space.high))
+            good = ((action >= space.low) & (action <= space.high)).reshape(len(action), -1).all(1)
         if not good.all():
             row = int(np.flatnonzero(~good)[0])
             raise ValueError(f"the policy gave env {row} an action that is not in its space: {action[row]}")

@@ -30,6 +30,7 @@ SAVED = {
     "returns": "_returns",
     "lengths": "_lengths",
     "dropped_ids": "_dropped_ids",
+    "successes": "_successes",
 }
 """Attributes of the statistics, and their names in checkpoints."""
 
@@ -93,24 +94,37 @@ class EpisodeStatistics:
         """Env steps of these episodes."""
         self.dropped_ids: list[int] = []
         """Identifiers of the dropped episodes since the last :meth:`pop_dropped_ids`."""
+        self.successes: tuple[float, int] = (0.0, 0)
+        """Sum of ``info["is_success"]`` at the ends of episodes, and number of episodes that had it, since the last
+        :meth:`pop_successes`."""
 
     def new_ids(self, amount: int) -> NDArray[np.int64]:
         """Return identifiers for a number of episodes that begin."""
         self.next_episode_id += amount
         return np.arange(self.next_episode_id - amount, self.next_episode_id)
 
-    def add(self, returns: Sequence[float], lengths: Sequence[int], is_recorded: bool = True) -> None:
+    def add(
+        self,
+        returns: Sequence[float],
+        lengths: Sequence[int],
+        is_recorded: bool = True,
+        successes: NDArray[np.float64] | None = None,
+    ) -> None:
         """Count episodes that ended without a fault.
 
         Args:
             returns: Return of each episode.
             lengths: Env steps of each episode.
-            is_recorded: Whether :meth:`pop_episodes` reports them.
+            is_recorded: Whether :meth:`pop_episodes` and :meth:`pop_successes` report them.
+            successes: ``info["is_success"]`` at the end of each episode, NaN where there is none; None for none at all.
         """
         self.episode += len(returns)
         if is_recorded:
             self.returns += returns
             self.lengths += lengths
+            if successes is not None:
+                known = successes[~np.isnan(successes)]
+                self.successes = self.successes[0] + float(known.sum()), self.successes[1] + len(known)
 
     def drop(self, ids: Sequence[int]) -> None:
         """Count episodes that a fault ended, by their identifiers."""
@@ -121,6 +135,11 @@ class EpisodeStatistics:
         """Return the returns and lengths of the episodes that ended since the last call."""
         episodes, self.returns, self.lengths = (self.returns, self.lengths), [], []
         return episodes
+
+    def pop_successes(self) -> tuple[float, int]:
+        """Return the sum of ``info["is_success"]`` since the last call, and the number of episodes that had it."""
+        found, self.successes = self.successes, (0.0, 0)
+        return found
 
     def pop_dropped_ids(self) -> list[int]:
         """Return the identifiers of the episodes that were dropped since the last call."""
@@ -134,7 +153,7 @@ class EpisodeStatistics:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state that ``state_dict`` returned."""
         for name, saved in SAVED.items():
-            setattr(self, name, state[saved])
+            setattr(self, name, state.get(saved, (0.0, 0)) if name == "successes" else state[saved])
 
 
 class FaultCounter:
@@ -273,6 +292,17 @@ class CollectReport:
             "total_episode_count": float(counted.episode),
             "total_dropped_episode_count": float(counted.dropped_episode),
         }
+
+
+def success_rate(successes: NDArray[np.float64]) -> dict[str, float]:
+    """Return the mean of successes that are not NaN as ``success_rate``; nothing if there are none.
+
+    Example:
+        >>> success_rate(np.array([1.0, 0.0, np.nan])), success_rate(np.array([np.nan]))
+        ({'success_rate': 0.5}, {})
+    """
+    known = successes[~np.isnan(successes)]
+    return {"success_rate": float(known.mean())} if len(known) else {}
 
 
 def summary(returns: Sequence[float] | NDArray[np.float64], name: str = "return") -> dict[str, float]:

@@ -56,7 +56,7 @@ def to_tensor_transitions(
             gap they differ, and ``next_obs`` stays separate.
 
     Returns:
-        As many transitions; float64 arrays have become float32.
+        As many transitions; arrays of other floats have become float32.
 
     Raises:
         TypeError: If a value has an unsupported type; the message names its place.
@@ -89,7 +89,7 @@ def _to_tensor(value: Any, path: str) -> Any:
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        return torch.tensor(value.astype(np.float32) if value.dtype == np.float64 else value)
+        return torch.tensor(value.astype(np.float32) if value.dtype.char in nested.OTHER_FLOATS else value)
     kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
     raise TypeError(f"{path} must be an array, a tensor, a number, a string or None, got {kind}")
 

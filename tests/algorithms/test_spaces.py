@@ -31,6 +31,7 @@ OBSERVATIONS: dict[str, spaces.Space[Any]] = {
     "multi-binary": spaces.MultiBinary(4),
     "integers": spaces.Box(-5, 5, (3,), np.int32),
     "bytes": spaces.Box(0, 255, (6,), np.uint8),
+    "half floats": spaces.Box(-1, 1, (3,), np.float16),
     "tuple": spaces.Tuple([spaces.Discrete(3, start=1), VECTOR]),
     "nested": spaces.Dict(
         {"at": spaces.Tuple([spaces.MultiDiscrete([2, 3])]), "bytes": spaces.Box(0, 255, (2,), np.uint8)}

@@ -178,3 +178,32 @@ def test_speed_is_what_was_done_since_the_last_writing_over_the_time_it_took(
 def test_writing_every_zero_rounds_is_refused() -> None:
     with pytest.raises(ValueError, match="log_every_n_rounds must be >= 1 or None, got 0"):
         MetricsLogger(0)
+
+
+class SuccessEnv(PatientEnv):
+    """A counting env that succeeds in every second episode; the others say that they did not, or nothing at all."""
+
+    def step(self, action: Any) -> Any:
+        *answer, info = super().step(action)
+        said = {} if self._episode % 4 == 2 else {"is_success": self._episode % 2 == 0}
+        return *answer, {**info, **said}
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_success_of_the_last_steps_is_logged_as_a_rate(make_trainer: MakeTrainer, small: Config, mode: Any) -> None:
+    policy = DQNPolicy(deep_merge(small, {"random_collect_size": 0, "collect": {"n_sample": 4}, "learn": LEARN}))
+    env = partial(SuccessEnv, lengths=(2,))
+    arguments: Config = {"num_envs": 1, "evaluator_env_num": 1, "n_evaluator_episode": 3, "rounds_per_epoch": 3}
+    trainer = make_trainer()
+    trainer.fit(policy, ReplayDataModule(env, mode=mode, max_env_step=12, **arguments))
+
+    rate = {name: float(trainer.callback_metrics[f"{name}/success_rate"]) for name in ("collect", "eval")}
+    assert rate["collect"] == pytest.approx(2 / 5)  # episodes 0 to 5, of which the third says nothing
+    assert rate["eval"] == pytest.approx(1 / 2)  # episodes 0 to 2
+
+
+def test_no_rate_of_success_is_logged_for_an_env_without_one(
+    make_trainer: MakeTrainer, small: Config, tmp_path: Path
+) -> None:
+    trainer, rows = train(make_trainer, small, tmp_path)
+    assert not any("success" in name for name in (*trainer.callback_metrics, *(name for row in rows for name in row)))

@@ -45,6 +45,14 @@ def test_without_next_obs_an_episode_that_was_truncated_counts_as_whole() -> Non
     assert data.columns["truncated"].nonzero()[0].tolist() == [3, 6]  # the last steps whose next observation is known
 
 
+def test_without_next_obs_the_reward_of_a_step_that_is_left_out_counts_in_the_return() -> None:
+    data = Dataset(without({**counting_steps(), "reward": np.arange(9.0)}, "next_obs"))
+    whole = Dataset({**counting_steps(), "reward": np.arange(9.0)})
+    assert data.returns().tolist() == whole.returns().tolist() == [3.0, 7.0, 26.0]
+    assert data.statistics().return_mean == whole.statistics().return_mean
+    assert data.trajectories()["return_to_go"][:5].tolist() == [3.0, 3.0, 2.0, 7.0, 26.0]
+
+
 def test_without_next_obs_a_truncated_episode_of_one_step_is_left_out() -> None:
     data = Dataset(without(counting_steps((2, 1, 2), (False, False, True)), "next_obs"))
     assert data.columns["obs"][:, 0].tolist() == [0, 20, 21]

@@ -69,6 +69,20 @@ def test_command_line_goes_before_the_file(settings: Config) -> None:
     assert written["model"]["cfg"]["learn"]["batch_size"] == 8  # of the file
 
 
+@pytest.mark.parametrize(
+    "config", [["--config", "run.yaml"], ["-c=run.yaml"], ["-c", "run.yaml", "--config=other.yaml"]]
+)
+def test_option_before_the_config_file_takes_precedence_too(
+    settings: Config, config: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("other.yaml").write_text("data: {rounds_per_epoch: 5, max_env_step: 80}")
+    with pytest.raises(SystemExit):
+        main(["fit", "--data.max_env_step", "96", *config, "--print_config"])
+    found = yaml.safe_load(capsys.readouterr().out)["data"]
+    assert found["max_env_step"] == 96
+    assert found["rounds_per_epoch"] == (5 if len(config) == 3 else None)
+
+
 def test_run_from_the_written_config_is_the_same_run(settings: Config) -> None:
     run("fit")
     first = saved()["state_dict"]

@@ -112,3 +112,26 @@ class OutsideEnv(AttackingEnv):
 
     def step(self, action: Any) -> Any:
         return GOOD + np.float32(2.5), *super().step(action)[1:]
+
+
+class WideEnv(AttackingEnv):
+    """Returns observations in a wider type than its space has; the third step gives a number that does not fit.
+
+    Args:
+        space: Observation space, with three entries.
+        kind: Type of the observations.
+        value: The number that does not fit.
+        ends: Whether the third step ends the episode.
+    """
+
+    def __init__(self, space: gym.spaces.Box, kind: str, value: float, ends: bool = False) -> None:
+        super().__init__()
+        self.observation_space, self.kind, self.value, self.ends = space, kind, value, ends
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return super().reset(seed=seed)[0].astype(self.kind), {}
+
+    def step(self, action: Any) -> Any:
+        _, reward, _, truncated, info = super().step(action)
+        obs = np.full(3, self.value if self.steps == 3 else self.steps, self.kind)
+        return obs, reward, self.ends and self.steps == 3, truncated, info

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import signal
@@ -18,7 +19,7 @@ from lightning_ding.envs import BrokenEnvError, EnvStepper, FaultBarrier, Proces
 from lightning_ding.envs.answers import is_of_env
 from lightning_ding.envs.bounds import CHECKED_BATCHES, BoundsCheck, _reported
 from lightning_ding.envs.sync import _SyncVectorEnv
-from tests.envs.attacking import STEPS, AttackingEnv, IndexEnv, OutsideEnv
+from tests.envs.attacking import STEPS, AttackingEnv, IndexEnv, OutsideEnv, WideEnv
 
 SAME, NEXT, DISABLED = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED
 WHO = r"^env 1, AttackingEnv, violates gymnasium's API in step 3 of its episode: "
@@ -125,6 +126,63 @@ def test_index_outside_of_its_space_is_refused_in_both_modes() -> None:
     assert here == there
     assert here.endswith("in step 3 of its episode: the observation of step() must be in Discrete(4), got 7")
     envs[1].close()
+
+
+WIDE: dict[str, tuple[Any, str, float]] = {
+    "bytes": (spaces.Box(0, 255, (3,), np.uint8), "uint16", 300),
+    "signed bytes": (spaces.Box(-5, 5, (3,), np.int8), "int64", -129),
+    "integers": (spaces.Box(0, 9, (3,), np.int32), "int64", 2**32 + 1),
+    "floats": (spaces.Box(-1, 1, (3,), np.float32), "float64", 1e300),
+    "half floats": (spaces.Box(-1, 1, (3,), np.float16), "float32", 1e5),
+}
+"""Spaces of observations, the wider type of what the env returns, and a number that does not fit."""
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_number_that_does_not_fit_into_the_type_of_its_space_is_refused_in_both_modes(ends: bool) -> None:
+    makers = [functools.partial(WideEnv, *case, ends) for case in WIDE.values()]
+    for number, (space, _, value) in enumerate(WIDE.values()):
+        env = _SyncVectorEnv([makers[number]] * 2, SAME)
+        text = error_of(env)
+        assert text.startswith("env 0, WideEnv, violates gymnasium's API in step 3 of its episode: the observation of")
+        assert f"step() must fit into {space.dtype}, the type of the space {space}, got" in text
+        assert float(text.rpartition("got ")[2]) == pytest.approx(value)
+    process = ProcessVectorEnv(makers[:1] * 2, SAME, envs_per_process=2)
+    assert error_of(process) == error_of(_SyncVectorEnv(makers[:1] * 2, SAME))
+    process.close()
+
+
+@pytest.mark.parametrize("case", WIDE)
+def test_numbers_of_a_wider_type_that_fit_are_converted(case: str) -> None:
+    space, kind, _ = WIDE[case]
+    env = _SyncVectorEnv([lambda: WideEnv(space, kind, 5)] * 2, SAME)
+    env.reset()
+    found = [env.step(zeros(env))[0] for _ in range(3)]
+
+    assert [one.tolist() for one in found] == [[[value] * 3] * 2 for value in (1, 2, 5)]
+    assert found[0].dtype == space.dtype
+
+
+def test_entries_of_a_dict_are_held_against_their_types() -> None:
+    space = spaces.Dict({"a": spaces.Box(-1, 1, (3,), np.float32), "b": spaces.Box(0, 255, (1,), np.uint8)})
+
+    class Entries(AttackingEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_space: Any = space
+
+        def reset(self, **kwargs: Any) -> Any:
+            obs, info = super().reset()
+            return {"a": obs, "b": np.array([self.steps], np.uint8)}, info
+
+        def step(self, action: Any) -> Any:
+            obs, *rest = super().step(action)
+            return {"a": obs, "b": np.array([300 if self.steps == 3 else self.steps], np.uint16)}, *rest
+
+    env = _SyncVectorEnv([Entries] * 2, SAME)
+    env.reset()
+    assert env.step(zeros(env))[0]["b"].tolist() == [[1], [1]]
+    assert error_of(env).endswith("the type of the space Box(0, 255, (1,), uint8), got 300")
 
 
 def test_env_in_progress_is_named_with_its_step(both: Any) -> None:

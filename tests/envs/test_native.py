@@ -139,3 +139,53 @@ def test_missing_final_observations_are_named() -> None:
     stepper.step(np.zeros(3, np.int64))
     with pytest.raises(ValueError, match=r"info\['final_obs'\] must hold .* got only \['final_observation'\]"):
         stepper.step(np.zeros(3, np.int64))
+
+
+class WideVectorEnv(NumberedVectorEnv):
+    """Returns 64-bit integers for a space of bytes; the third step of env 1 gives 300."""
+
+    def __init__(self, autoreset: AutoresetMode) -> None:
+        super().__init__(autoreset)
+        self.single_observation_space = spaces.Box(0, 255, (3,), np.uint8)
+        self.observation_space = spaces.Box(0, 255, (self.num_envs, 3), np.uint8)
+        self.count = 0
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=seed, options=options)[0].astype(np.int64), {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        obs, *rest = super().step(actions)
+        self.count += 1
+        obs = obs.astype(np.int64)
+        obs[1, 2] = 300 if self.count == 3 else obs[1, 2]
+        return obs, *rest
+
+
+def test_integer_that_does_not_fit_into_the_type_of_its_space_is_refused() -> None:
+    stepper = EnvStepper(WideVectorEnv(AutoresetMode.NEXT_STEP))
+    assert stepper.reset().dtype == np.uint8
+    obs = [stepper.step(np.zeros(3, np.int64)).next_obs for _ in range(2)]
+    assert [one.dtype for one in obs] == [np.uint8] * 2
+    assert obs[1].tolist()[2] == [2, 0, 2]
+
+    with pytest.raises(ValueError, match=r"env 1 gave an observation that must fit into uint8, .*: \[ +1 +0 +300\]"):
+        stepper.step(np.zeros(3, np.int64))
+
+
+def test_final_observation_that_does_not_fit_is_refused() -> None:
+    env = NumberedVectorEnv(AutoresetMode.SAME_STEP)
+    env.single_observation_space = spaces.Box(0, 255, (3,), np.uint8)
+    env.obs = env.obs.astype(np.uint8)
+    stepper, step = EnvStepper(env), env.step
+    stepper.reset()
+
+    def wide(actions: Any) -> Any:
+        *rest, info = step(actions)
+        for row, one in enumerate(info.get("final_obs", ())):
+            info["final_obs"][row] = None if one is None else one.astype(np.int64) + 300
+        return *rest, info
+
+    env.step = wide  # type: ignore[method-assign]
+    stepper.step(np.zeros(3, np.int64))
+    with pytest.raises(ValueError, match="env 0 gave a first or final observation that must fit into uint8"):
+        stepper.step(np.zeros(3, np.int64))

@@ -352,3 +352,41 @@ def test_env_that_changes_its_action_does_not_change_that_of_the_caller(vector_c
     action = np.full((envs.num_envs, 2), 0.5, np.float32)
     stepper.step(action)
     assert (action == 0.5).all()
+
+
+class SuccessEnv(CountingEnv):
+    """A CountingEnv that succeeds in its odd episodes, and says so with the first observation too."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, _ = super().reset(seed=seed)
+        return obs, {"is_success": 7.0}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        *answer, info = super().step(action)
+        return *answer, {**info, "is_success": self._episode % 2 == 1}  # type: ignore[return-value]
+
+
+def test_success_is_that_of_the_last_step_of_an_episode(each_mode: AutoresetMode) -> None:
+    makers: Sequence[Callable[[], gym.Env[Any, Any]]] = [
+        functools.partial(SuccessEnv, 0, (2,)),
+        functools.partial(CountingEnv, 1, (2,)),
+    ]
+    stepper = EnvStepper(SyncVectorEnv(makers, autoreset_mode=each_mode))
+    stepper.reset()
+    found = []
+    for _ in range(12):
+        step = stepper.step(np.zeros(2, np.int64))
+        if (step.terminated | step.truncated)[0]:
+            found.append(step.success().tolist())
+
+    assert [one[0] for one in found[:4]] == [0.0, 1.0, 0.0, 1.0]
+    assert all(np.isnan(one[1]) for one in found)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(["yes", "no"], None), ([None, True], [np.nan, 1.0]), ([[0], [1]], [0.0, 1.0])]
+)
+def test_success_that_is_no_number_is_left_out(value: Any, expected: Any) -> None:
+    nothing = np.zeros(2, bool)
+    step = Timestep(None, np.zeros(2), nothing, nothing, {"is_success": np.array(value)}, ~nothing, nothing)
+    np.testing.assert_array_equal(step.success(), [np.nan] * 2 if expected is None else expected)

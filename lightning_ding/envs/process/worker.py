@@ -259,6 +259,7 @@ class EnvWorker:
                 if getattr(leaf, "dtype", None) == column.dtype:
                     column[number] = leaf
                 else:
+                    self._check(obs, method)  # a conversion would change numbers that do not fit
                     np.copyto(column[number, ...], leaf, casting="same_kind")
         except (KeyError, IndexError, TypeError, ValueError):
             self._check(obs, method)

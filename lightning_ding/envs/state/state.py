@@ -29,7 +29,9 @@ from lightning_ding.envs.state.surroundings import (
 
 State = dict[str, Any]
 ARGUMENTS = frozenset({"_saved_kwargs", "render_mode"})
-NOT_READ = frozenset({"env_fns", "envs", "_check"})  # attributes of a SyncVectorEnv; its envs are read one by one
+NOT_READ = frozenset(
+    {"env_fns", "envs", "_check", "_converts"}
+)  # attributes of a SyncVectorEnv; its envs are read one by one
 
 
 def note_created(env: VectorEnv) -> None:

@@ -51,7 +51,8 @@ class ActionSelector:
         if type(obs) is np.ndarray and obs.dtype.char == "f":  # most observations are
             batch: Any = torch.from_numpy(obs)
         else:
-            batch = nested.to_tensor(obs) if ids is None else nested.stack([obs[i] for i in ids])
+            keeps = bool(self._normaliser.paths)
+            batch = nested.to_tensor(obs, keeps) if ids is None else nested.stack([obs[i] for i in ids])
         if torch.device(device).type != "cpu":
             batch = nested.to(batch, device)
         with torch.no_grad(), self._in_eval_mode, self.precision():

@@ -23,6 +23,7 @@ COMPUTED: dict[str, Callable[[Any], Any]] = {
     "cur_lr": lambda policy: policy.cur_lr(),
     "demonstrations": lambda policy: getattr(policy, "demonstrations", "optional"),
     "device": lambda policy: torch.device(policy.device),
+    "keeps_double": lambda policy: policy.normaliser.keeps_double,
     "has_memory": lambda policy: getattr(policy, "has_memory", False),
     "module": lambda policy: policy,
     "n_episode": lambda policy: _from_config(policy, "collect", "n_episode"),

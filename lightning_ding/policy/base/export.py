@@ -1,9 +1,10 @@
 """Export of a policy's greedy actions as one graph: normaliser, network, choice of the action, and its scaling.
 
 Inputs are the entries of an observation, ``obs`` or ``obs/entry``, in the types of the observation space, where float64
-becomes float32. Outputs are ``action``, or ``action/entry`` of a hybrid one, in the type and within the bounds of the
-action space. A recurrent policy has the input ``state``, which is zero at the start of an episode, and the output
-``next_state``. The leading axis B of everything is dynamic.
+becomes float32, unless the policy normalises observations whose variation that would lose. Outputs are ``action``, or
+``action/entry`` of a hybrid one, in the type and within the bounds of the action space. A recurrent policy has the
+input ``state``, which is zero at the start of an episode, and the output ``next_state``. The leading axis B of
+everything is dynamic.
 
 Shapes: B batch, S size of a recurrent state.
 """
@@ -84,17 +85,23 @@ class ActionGraph(nn.Module):
         self._policy = [policy]  # in a list, so that target networks and rewards are no part of the graph
         self.model, self.normaliser = policy.model, policy.normaliser
         self.bounds = next((one for one in (_module(policy, "action_bounds"), _module(policy, "bounds")) if one), None)
-        self.examples = _examples(observation_space)
+        self.keeps_double: bool = self.normaliser.needs_double
+        self.examples = nested.apply(self._as_input, _examples(observation_space))
         if self.memory_name is not None:
             self.examples[STATE] = policy.model.first_state(EXAMPLE_SIZE).detach()
         self.outputs = [*_output_names(self.action_space), *([NEXT_STATE] if STATE in self.examples else [])]
+
+    def _as_input(self, x: Tensor) -> Tensor:
+        """Return numbers of double precision in single precision, unless the observations that were seen need it."""
+        return x.float() if x.dtype == torch.float64 and not self.keeps_double else x
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the tensors of ``outputs`` for those of ``examples``, in this order."""
         (policy,) = self._policy
         given = dict(zip(self.examples, inputs, strict=True))
         state = _GivenState(given.pop(STATE, None))
-        obs: Any = nested.unflatten({name: _as_float32(value) for name, value in given.items()})["obs"]
+        single = {name: _as_single(self._as_input(value)) for name, value in given.items()}
+        obs: Any = nested.unflatten(single)["obs"]
         act = getattr(policy, "_forward_greedy", policy._forward_eval)
         with _memory(policy, self.memory_name, state):
             action = act(self.normaliser.normalise_obs(obs))["action"]
@@ -154,11 +161,11 @@ def _examples(space: spaces.Space[Any], name: str = "obs") -> dict[str, Tensor]:
         parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         return {key: one for part, below in parts for key, one in _examples(below, f"{name}/{part}").items()}
     sample = torch.from_numpy(np.stack([np.asarray(space.sample(), space.dtype) for _ in range(EXAMPLE_SIZE)]))
-    return {name: _as_float32(sample)}
+    return {name: sample}
 
 
-def _as_float32(x: Tensor) -> Tensor:
-    return x.float() if x.dtype == torch.float64 else x
+def _as_single(x: Tensor) -> Tensor:
+    return x.float() if x.dtype == torch.float16 else x
 
 
 def _output_names(space: spaces.Space[Any]) -> list[str]:

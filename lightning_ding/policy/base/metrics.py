@@ -59,17 +59,20 @@ class MeanMetrics:
 
 
 def log_episodes(module: Any, stage: str, episodes: Mapping[str, Tensor]) -> None:
-    """Log the evaluator's statistics of the return, and the mean length, over all ranks.
+    """Log the evaluator's statistics of the return, the mean length, and the rate of success, over all ranks.
 
     Args:
         module: The policy.
         stage: Prefix of the names.
-        episodes: ``episode_return`` and ``episode_length`` of all E episodes, shape (E,), zero where another rank
-            ran them.
+        episodes: ``episode_return``, ``episode_length`` and ``episode_success`` of all E episodes, shape (E,), zero
+            where another rank ran them. A success is NaN where the env gave none; no rate is logged if all are.
     """
-    table = torch.stack([episodes["episode_return"], episodes["episode_length"]]).double()
-    returns, lengths = cast(Tensor, module.trainer.strategy.reduce(table, reduce_op="sum"))
+    table = torch.stack([episodes[name] for name in ("episode_return", "episode_length", "episode_success")]).double()
+    returns, lengths, successes = cast(Tensor, module.trainer.strategy.reduce(table, reduce_op="sum"))
     values = module.config.eval.evaluator.summary(returns.cpu().numpy()) | {"length_mean": float(lengths.mean())}
+    known = successes[~successes.isnan()]
+    if len(known):
+        values["success_rate"] = float(known.mean())
     named = {f"{stage}/{name}": returns.new_tensor(value, dtype=torch.float32) for name, value in values.items()}
     step = torch.tensor(float(module.progress.position))  # a metric of this name is Lightning's x axis
     module.log_dict({**named, "step": step}, batch_size=1, sync_dist=True)

@@ -18,12 +18,15 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from lightning_ding import nested
 from lightning_ding.policy.base.rank_statistics import merge_over_ranks
 from lightning_ding.rl import RunningMeanStd, RunningReturns
 from lightning_ding.rl.running import Moments, moments
 
 CLIP = 10.0  # normalised numbers stay in [-CLIP, CLIP]
 EPSILON = 1e-8  # is added to a variance
+EPS = torch.finfo(torch.float32).eps
+LARGE, FEW_STEPS = 1000.0, 16  # size from which a standard deviation should have this many steps of single precision
 ESCAPES = str.maketrans({"%": "%25", ":": "%3A", ".": "%2E", "/": "%2F"})  # in keys that become names of statistics
 OBSERVATIONS, REWARDS = ("obs", "next_obs", "next_obs_1"), ("reward", "reward_1")  # entries of a transition
 OBS, REWARD = "obs", "reward"  # names of the statistics; those of an entry of a Dict are called obs:entry
@@ -34,8 +37,10 @@ class Normaliser(nn.Module):
 
     Without statistics it changes nothing. :meth:`begin` sets what to normalise, and loading a state dict adds the
     statistics that it contains. In a Dict space, ``action_mask`` and entries that are no floats stay as they are.
-    Rewards are divided by the standard deviation of the discounted return ``G_t = discount_factor * G_{t-1} + r_t``
-    from the start of its episode, as in OpenAI Baselines' VecNormalize; no mean is taken off.
+    Observations of double precision are shifted in it, because single precision may lose their variation, as that of
+    time stamps and prices. Rewards are divided by the standard deviation of the discounted return
+    ``G_t = discount_factor * G_{t-1} + r_t`` from the start of its episode, as in OpenAI Baselines' VecNormalize; no
+    mean is taken off.
 
     Example:
         >>> normaliser = Normaliser()
@@ -49,6 +54,8 @@ class Normaliser(nn.Module):
         super().__init__()
         self.paths: dict[str, tuple[str, ...]] = {}
         """Keys that lead to the normalised entries of an observation, by name of the statistics."""
+        self.keeps_double = False
+        """Whether transitions are collected and stored with observations of double precision, to normalise them."""
         self.discount_factor = 1.0
         self._episodes = RunningReturns()
 
@@ -95,18 +102,35 @@ class Normaliser(nn.Module):
             raise ValueError(f"the observation space must be {allowed}, got {observation_space}")
         for path, shape in found.items():
             self._add(_name(path), shape)
+        self.keeps_double = any(_space_at(observation_space, path).dtype == np.float64 for path in found)
         if norm_reward:
             self._add(REWARD, ())
         self.discount_factor = discount_factor
         self.forget_episodes()
 
+    @property
+    def needs_double(self) -> bool:
+        """Whether the observations seen so far vary less than single precision counts, so that they need double."""
+        parts = [self._part(name) for name in self.paths]
+        sizes = [(part.mean.abs(), part.std) for part in parts if part.count > 0]
+        return any(bool(((size >= LARGE) & (std < FEW_STEPS * EPS * size)).any()) for size, std in sizes)
+
     # ------------------------------------------------------------------ normalising
 
+    def tensors(self, transitions: Any) -> dict[str, Any]:
+        """Return collected transitions as tensors, in the precision in which they are normalised."""
+        if not self.keeps_double:
+            return cast("dict[str, Any]", nested.to_tensor(transitions))
+        return {name: nested.to_tensor(column, name in OBSERVATIONS) for name, column in transitions.items()}
+
     def normalise_obs(self, obs: Any) -> Any:
-        """Return normalised observations with any leading axes; entries without statistics are unchanged."""
+        """Return normalised observations with any leading axes; entries without statistics are unchanged.
+
+        If there are statistics, all entries of double precision become those of single precision.
+        """
         for name, path in self.paths.items():
             obs = _replaced(obs, path, self._part(name))
-        return obs
+        return nested.apply(_single, obs) if self.paths else obs
 
     def normalise_batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return transitions with normalised ``obs``, ``next_obs`` and ``reward``; any leading axes.
@@ -191,7 +215,8 @@ class _Part(RunningMeanStd):
     def forward(self, x: Tensor) -> Tensor:
         """Return numbers with mean 0 and standard deviation 1."""
         self._follow(x)
-        return ((x - self.shift) * self.scale).clamp(-CLIP, CLIP)
+        shifted = (x - self.mean).float() if x.dtype == torch.float64 else x - self.shift
+        return (shifted * self.scale).clamp(-CLIP, CLIP)
 
     def scaled(self, x: Tensor) -> Tensor:
         """Return numbers divided by the standard deviation."""
@@ -254,6 +279,16 @@ def _float_entries(space: spaces.Space[Any], path: tuple[str, ...] = ()) -> dict
     is_float = isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)
     is_mask = bool(path) and path[-1] == "action_mask"
     return {path: tuple(cast(spaces.Box, space).shape)} if is_float and not is_mask else {}
+
+
+def _space_at(space: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        space = space.spaces[int(key)] if isinstance(space, spaces.Tuple) else space.spaces[key]
+    return space
+
+
+def _single(x: Tensor) -> Tensor:
+    return x.float() if x.dtype == torch.float64 else x
 
 
 def _entry(obs: Any, path: tuple[str, ...]) -> Tensor:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from lightning_ding import nested
 from lightning_ding.config import require
+from lightning_ding.rl.exploration import within_box
 
 Way = Literal["collect", "eval"]
 Spaces = tuple["spaces.Space[Any]", "spaces.Space[Any]"]
@@ -269,9 +270,12 @@ def from_batch(action: Any, space: spaces.Space[Any], is_single: bool) -> Any:
     shape = tuple(space.shape or ())
     require(array.shape[1:] == shape, "the policy's action", f"of shape {('B', *shape)}", array.shape)
     require(bool(np.isfinite(array).all()), "the policy's action", "finite", array)
-    array = array.astype(space.dtype, copy=False)
-    if isinstance(space, spaces.Box):
-        array = np.clip(array, space.low, space.high)  # rounding to another type may leave the bounds
+    if isinstance(space, spaces.Box) and space.dtype.kind == "f":
+        array = within_box(array, space)
+    elif isinstance(space, spaces.Box):
+        array = np.clip(array, space.low, space.high).astype(space.dtype)
+    else:
+        array = array.astype(space.dtype, copy=False)
     return array[0] if is_single else array
 
 

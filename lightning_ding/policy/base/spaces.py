@@ -25,6 +25,7 @@ Shape = Any  # int, tuple of ints, a description with "kind" (see model.features
 SMALLEST_SIDE = 7  # minimum side, in pixels, of an image in a stack
 MOST_CHANNELS = 4
 SMALLEST_SIDE_OF_BYTES = 32  # minimum side of an image without a channel axis; smaller arrays may be stacked vectors
+LARGEST_INTEGER = 2.0**63 - 2.0**39  # the largest one of 64 bits that single precision holds
 LARGEST_FLAT = 4096  # numbers in several axes that are taken for a vector
 
 
@@ -223,21 +224,23 @@ class ActionBounds(nn.Module):
 
         Raises:
             ValueError: If a length is not A, a bound is not above its counterpart, or a bound is infinite and
-                ``allow_unbounded`` is False.
+                ``allow_unbounded`` is False. One that single precision cannot hold counts as infinite.
         """
         size = len(self.scale)
         require(len(low) == len(high) == size, "action_low and action_high", f"of {size} dimensions", (low, high))
         for dimension, (smallest, largest) in enumerate(zip(low, high, strict=True)):
-            finite = math.isfinite(smallest) and math.isfinite(largest)
+            first, last = _as_single(smallest, integer, up=True), _as_single(largest, integer, up=False)
+            finite = math.isfinite(first) and math.isfinite(last)
             if not finite and not self.allow_unbounded:
                 raise ValueError(
                     f"dimension {dimension} of the action must have finite bounds, got [{smallest}, {largest}]; "
                     "give the env's action space finite bounds, for example with gymnasium.wrappers.TransformAction"
                 )
-            require(smallest < largest, f"action_low[{dimension}]", f"below action_high ({largest})", smallest)
-            self.scale[dimension] = (largest - smallest + integer) / 2 if finite else 1.0
-            self.bias[dimension] = (largest + smallest) / 2 if finite else 0.0
-            self.low[dimension], self.high[dimension] = smallest, largest
+            allowed = f"below action_high ({largest}) in single precision, in which networks act"
+            require(first < last, f"action_low[{dimension}]", allowed, smallest)
+            self.scale[dimension] = _as_single((largest - smallest + integer) / 2) if finite else 1.0
+            self.bias[dimension] = _as_single((largest + smallest) / 2) if finite else 0.0
+            self.low[dimension], self.high[dimension] = first, last
         self.integer = integer
 
     def to_env(self, action: Tensor) -> Tensor:
@@ -250,6 +253,23 @@ class ActionBounds(nn.Module):
     def from_env(self, action: Tensor) -> Tensor:
         """Return normalised actions, shape (..., A), of actions in the units of the env."""
         return (action - self.bias) / self.scale
+
+
+def _as_single(number: float, integer: bool = False, up: bool = False) -> float:
+    """Return a number in single precision; a bound of integers never outside its box, nor of 64 bits.
+
+    Args:
+        number: Any number; one that is too large becomes infinite.
+        integer: Whether it is the bound of a box of integers.
+        up: Whether it is the lower bound.
+    """
+    with np.errstate(over="ignore"):
+        single = np.float32(number)
+    if not integer or not math.isfinite(number):
+        return float(single)
+    if (float(single) < number) if up else (float(single) > number):
+        single = np.nextafter(single, np.float32(np.inf if up else -np.inf))
+    return min(float(single), LARGEST_INTEGER)
 
 
 class ActionStart:

@@ -34,6 +34,8 @@ class IBuffer(Worker):
     """Whether :meth:`use_env` must be called before the first draw."""
     budget: int | None = None
     """Env steps of the whole run, for schedules in shares of it; None if it is not known."""
+    keeps_double: bool = False
+    """Whether observations of double precision are stored as such, and not in single precision."""
 
     env_step: int = -1
     """Env steps so far, as of the newest push, for schedules and the log; -1 if they are not known."""

@@ -23,13 +23,14 @@ Rows = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
 Parts = tuple[Columns, Columns, Columns, int]
 """Columns, observation leaves and next-observation leaves of a batch, and the size of its leading axis."""
-DOUBLE = np.dtype(np.float64)
 ENDS = ("terminated", "truncated", "done")
 """Entries that mark the last step of an episode; DI-engine's ``done`` does not distinguish the first two."""
 
 
-def split_columns(data: Mapping[str, Any]) -> tuple[Columns, Columns, Columns]:
+def split_columns(data: Mapping[str, Any], keep_double: bool = False) -> tuple[Columns, Columns, Columns]:
     """Return flat columns, observation leaves and next-observation leaves; without both, all are columns.
+
+    Floats are in single precision; observations stay in double precision with ``keep_double``.
 
     Raises:
         ValueError: If a key contains a "/", which joins the keys of nested entries.
@@ -37,7 +38,8 @@ def split_columns(data: Mapping[str, Any]) -> tuple[Columns, Columns, Columns]:
     if "obs" not in data or "next_obs" not in data:
         return _arrays(data), {}, {}
     columns = {key: value for key, value in data.items() if key not in ("obs", "next_obs")}
-    return _arrays(columns), _arrays({"obs": data["obs"]}), _arrays({"obs": data["next_obs"]})
+    obs, next_obs = ({"obs": data[name]} for name in ("obs", "next_obs"))
+    return _arrays(columns), _arrays(obs, keep_double), _arrays(next_obs, keep_double)
 
 
 def _axes(data: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, int]]:
@@ -182,16 +184,20 @@ def _check_lengths(*parts: Columns) -> int:
     return sizes[0]
 
 
-def _arrays(data: Mapping[str, Any]) -> Columns:
+def _arrays(data: Mapping[str, Any], keep_double: bool = False) -> Columns:
+    if keep_double:
+        return {name: nested.to_array(leaf, keep_double) for name, leaf in nested.flatten(data).items()}  # type: ignore[misc]
     return {
-        name: leaf if type(leaf) is np.ndarray and leaf.dtype.char != "d" else _array(leaf)  # most stay as they are
+        name: leaf
+        if type(leaf) is np.ndarray and leaf.dtype.char not in nested.OTHER_FLOATS
+        else _array(leaf)  # most stay as they are
         for name, leaf in nested.flatten(data).items()
     }
 
 
 def _array(leaf: Any) -> NDArray[Any]:
     array = leaf.numpy(force=True) if isinstance(leaf, Tensor) else np.asarray(leaf)
-    return array.astype(np.float32) if array.dtype == DOUBLE else array
+    return array.astype(np.float32) if array.dtype.char in nested.OTHER_FLOATS else array
 
 
 def fits(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:

@@ -112,7 +112,7 @@ class RingBuffer(IBuffer):
                 return
             if self.config.enable_track_used_data:
                 require("data_id" in batch, "data", "transitions with a data_id to track", sorted(batch))
-            self.env_step = cur_collector_envstep
+            self.env_step, self._storage.keeps_double = cur_collector_envstep, self.keeps_double
             self._push(batch, parts)
             if self._is_limited:
                 self._lock.notify_all()

@@ -56,6 +56,8 @@ class RingStorage:
     ) -> None:
         self.capacity = capacity
         self.frame_stack = frame_stack
+        self.keeps_double = False
+        """Whether observations of double precision are stored as such."""
         self._memory = memory or Memory()
         self._on_evict = on_evict
         self.clear()
@@ -129,7 +131,7 @@ class RingStorage:
 
     def _split(self, data: Mapping[str, Any]) -> Parts:
         """Return the parts of a batch; the first one decides the schema."""
-        columns, obs, next_obs = split_columns(data)
+        columns, obs, next_obs = split_columns(data, self.keeps_double)
         schema = self._schema or Schema(columns, obs)
         size = schema.check(columns, obs, next_obs)
         if self._schema is None:

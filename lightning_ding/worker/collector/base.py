@@ -165,6 +165,10 @@ class ISerialCollector(Worker, Generic[StepperT, PolicyT]):
         """Return the returns, of several players the first one's, and lengths of the episodes since the last call."""
         return self._statistics.pop_episodes()
 
+    def pop_successes(self) -> tuple[float, int]:
+        """Return the sum of ``info["is_success"]`` at the ends of episodes, and their number, since the last call."""
+        return self._statistics.pop_successes()
+
     def pop_dropped_episodes(self) -> list[int]:
         """Return the ``episode_id`` of the episodes that were dropped after an env fault since the last call."""
         return self._statistics.pop_dropped_ids()

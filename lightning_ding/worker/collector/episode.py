@@ -149,7 +149,8 @@ class EpisodeSerialCollector(SinglePolicyCollector):
         under_way = from_plain(state["steps"])
         self._has_levels = under_way["has_levels"]
         if continues:
-            self._table = StepTable.of(nested.to_array(under_way["steps"]) if under_way["steps"] else None)  # type: ignore[arg-type]
+            steps: Any = nested.to_array(under_way["steps"], keep_double=True) if under_way["steps"] else None
+            self._table = StepTable.of(steps)
 
     def _check_levels(self, level_seeds: Sequence[int] | None) -> None:
         if self._length.any() or any(self._waiting):
@@ -189,4 +190,4 @@ class EpisodeSerialCollector(SinglePolicyCollector):
 
 def _restored(episode: Any) -> Any:
     """Return an episode that was saved; a list of transitions as it is."""
-    return episode if isinstance(episode, list) else nested.to_array(episode)
+    return episode if isinstance(episode, list) else nested.to_array(episode, keep_double=True)

@@ -121,4 +121,4 @@ def restored_queue(state: Any) -> TransitionQueue | PieceQueue:
         queue = PieceQueue()
         queue.load(state)
         return queue
-    return TransitionQueue([nested.to_array(part) for part in state])
+    return TransitionQueue([nested.to_array(part, keep_double=True) for part in state])

@@ -17,9 +17,11 @@ from typing_extensions import override
 from lightning_ding import nested
 from lightning_ding.config import require
 from lightning_ding.envs import EnvStepper, Timestep, from_plain, to_plain
+from lightning_ding.envs.bounds import VariationCheck
+from lightning_ding.modes import CollectMode
 from lightning_ding.worker.actions import actions_of, random_output
 from lightning_ding.worker.arguments import also_named
-from lightning_ding.worker.by_env import AnyCollectMode, adapted
+from lightning_ding.worker.by_env import AnyCollectMode, ByEnv, adapted
 from lightning_ding.worker.collector.base import ISerialCollector, checked_env
 from lightning_ding.worker.episodes import FaultCounter
 from lightning_ding.worker.players import collect_mode_of
@@ -37,6 +39,8 @@ class Call(NamedTuple):
     level_seeds: NDArray[np.int64] | None
     is_recorded: bool
     """Whether the episodes that end are reported."""
+    keeps_double: bool
+    """Whether observations of double precision are stored as such."""
 
 
 class SinglePolicyCollector(ISerialCollector[EnvStepper, AnyCollectMode]):
@@ -72,6 +76,8 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, AnyCollectMode]):
         success = "whole episode" if self.collects_whole_episodes else "good step"
         self._faults = FaultCounter(num_envs, self.config.env_fault, success)
         self._env_id = np.arange(num_envs)
+        name = getattr(stepper.env.unwrapped, "env_name", type(stepper.env.unwrapped).__name__)
+        self._variation = VariationCheck(stepper.env.single_observation_space, name)
         self._return = np.zeros(num_envs)
         self._length = np.zeros(num_envs, dtype=np.int64)
         self._episode_id = self._statistics.new_ids(num_envs)
@@ -128,7 +134,9 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, AnyCollectMode]):
         is_recorded = record_random_collect or not random_collect
         self._report.begin(is_recorded)
         policy_version = np.full(stepper.env.num_envs, train_iter)
-        return Call(policy, stepper, policy_version, random_collect, policy_kwargs or {}, seeds, is_recorded)
+        keeps_double = not isinstance(policy, ByEnv) and _keeps_double(policy)
+        fixed = (policy, stepper, policy_version, random_collect, policy_kwargs or {}, seeds, is_recorded)
+        return Call(*fixed, keeps_double)
 
     def _step(self, call: Call) -> None:
         policy, stepper = call.policy, call.stepper
@@ -151,7 +159,7 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, AnyCollectMode]):
         transition["policy_version"] = call.policy_version.copy()
         if call.level_seeds is not None:
             transition["seed"] = call.level_seeds.copy()
-        columns: dict[str, Any] = nested.to_array(transition)  # type: ignore[assignment]
+        columns: dict[str, Any] = self._columns(transition, call.keeps_double)
         valid = None if timestep.valid is call.stepper.all_valid else timestep.valid
         self._keep(columns, valid)
         self._count(timestep, valid)
@@ -159,7 +167,15 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, AnyCollectMode]):
             policy.reset(np.flatnonzero(~valid).tolist())  # there it acted on a last observation again
         ended = timestep.terminated | timestep.truncated
         if np.count_nonzero(ended):  # faster than any()
-            self._end_episodes(call, ended.nonzero()[0], timestep.abnormal)
+            self._end_episodes(call, ended.nonzero()[0], timestep)
+
+    def _columns(self, transition: dict[str, Any], keeps_double: bool) -> dict[str, Any]:
+        """Return transitions as arrays, floats in single precision, except for observations that are kept in double."""
+        if keeps_double:
+            return {name: nested.to_array(part, name in ("obs", "next_obs")) for name, part in transition.items()}
+        if self._variation.left and "obs" in transition:
+            self._variation.check(transition["obs"])
+        return nested.to_array(transition)  # type: ignore[return-value]
 
     def _count(self, timestep: Timestep, valid: NDArray[np.bool_] | None) -> None:
         reward = timestep.raw_reward()
@@ -172,12 +188,13 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, AnyCollectMode]):
             self._return += np.where(valid, reward, 0.0)  # the raw reward of a fault may be anything
             self._length += valid
 
-    def _end_episodes(self, call: Call, rows: NDArray[np.intp], abnormal: NDArray[np.bool_]) -> None:
-        whole, broken = rows, rows[:0]
+    def _end_episodes(self, call: Call, rows: NDArray[np.intp], timestep: Timestep) -> None:
+        whole, broken, abnormal = rows, rows[:0], timestep.abnormal
         if np.count_nonzero(abnormal):
             whole, broken = rows[~abnormal[rows]], rows[abnormal[rows]]
         self._keep_episodes(whole, self._length[whole])
-        self._statistics.add(self._return[whole].tolist(), self._length[whole].tolist(), call.is_recorded)
+        successes = timestep.success()[whole]
+        self._statistics.add(self._return[whole].tolist(), self._length[whole].tolist(), call.is_recorded, successes)
         self._faults.count[whole] = 0
         if len(broken):
             self._statistics.drop(self._episode_id[broken].tolist())
@@ -187,3 +204,11 @@ class SinglePolicyCollector(ISerialCollector[EnvStepper, AnyCollectMode]):
         self._length[rows] = 0
         self._episode_id[rows] = self._statistics.new_ids(len(rows))
         call.policy.reset(rows.tolist())
+
+
+def _keeps_double(policy: CollectMode) -> bool:
+    """Return whether a policy wants observations of double precision as such; own policies may not say it."""
+    try:
+        return bool(policy.get_attribute("keeps_double"))
+    except (AttributeError, KeyError, NotImplementedError):
+        return False

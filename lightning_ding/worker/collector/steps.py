@@ -67,7 +67,7 @@ class TransitionQueue:
 
     def take(self, amount: int) -> Any:
         """Remove and return the oldest transitions; there must be at least ``amount`` of them."""
-        data = nested.concatenate_arrays(self.state())
+        data = nested.concatenate_arrays(self.state(), keep_double=True)
         self._block, self._filled, self._are_alike = None, 0, True
         self.count -= amount
         self._parts = [nested.index(data, slice(amount, None))] if self.count else []
@@ -202,7 +202,7 @@ def train_sample(policy: CollectMode | ByEnv, episodes: Sequence[Any]) -> Any:
     unroll_len = attribute(policy, "unroll_len", 1)
     if unroll_len > 1:
         samples = [cut_windows(sample, unroll_len) for sample in samples]
-    return nested.concatenate_arrays(samples) if samples else {}
+    return nested.concatenate_arrays(samples, keep_double=True) if samples else {}
 
 
 def cut_windows(episode: dict[str, Any], length: int) -> dict[str, Any]:

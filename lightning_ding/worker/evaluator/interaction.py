@@ -20,6 +20,7 @@ from lightning_ding.ranks import rank_and_world_size
 from lightning_ding.registry import SERIAL_EVALUATOR_REGISTRY
 from lightning_ding.worker.actions import actions_of
 from lightning_ding.worker.arguments import check_policy_kwargs, check_switches
+from lightning_ding.worker.episodes import success_rate
 from lightning_ding.worker.evaluator.base import EpisodeEvaluator, SaveFunction
 from lightning_ding.worker.evaluator.config import INTERACTION_KEYS
 from lightning_ding.worker.evaluator.monitor import EpisodePlan, VectorEvalMonitor
@@ -44,6 +45,8 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
     """
 
     config_keys: ClassVar[frozenset[str]] = INTERACTION_KEYS
+    successes: Sequence[float] = ()
+    """``info["is_success"]`` at the end of each episode of the last run; NaN where the env gave none."""
     _video: NDArray[np.uint8] | None = None
 
     @override
@@ -95,7 +98,8 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
         Returns:
             Whether the mean return reached ``stop_value`` after at least one update, and plain Python numbers:
             ``eval_episode_return`` and ``eval_episode_length`` of each episode, ``return_mean``, ``return_std``,
-            ``return_min``, ``return_max``, ``train_iter`` and ``envstep``.
+            ``return_min``, ``return_max``, ``train_iter`` and ``envstep``; ``success_rate``, the mean of
+            ``info["is_success"]`` at the ends of episodes, if the env gives it.
 
         Raises:
             ValueError: If a video is due and the envs give no frames, or no logger takes videos.
@@ -108,15 +112,19 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
         if renders:
             self.check_can_render()
         renders_here = renders and rank_and_world_size()[0] == 0
-        table, lengths, seconds = self._run_sharded(
-            lambda share: self.run(share, renders_here, policy_kwargs), n_episode
-        )
+
+        def run(share: Sequence[int]) -> tuple[Any, Sequence[int]]:
+            returns, lengths = self.run(share, renders_here, policy_kwargs)
+            return np.array([returns, self.successes_of(share)]), lengths
+
+        table, lengths, seconds = self._run_sharded(run, n_episode)
         returns = table[0].tolist()
         if renders:
             self.write_video(envstep, train_iter)
         self.write_figure(returns, envstep, train_iter)
         episodes = {"eval_episode_return": returns, "eval_episode_length": lengths}
-        return self._conclude(episodes, self.config.summary(returns), seconds, save_ckpt_fn, train_iter, envstep)
+        values = self.config.summary(returns) | success_rate(table[1])
+        return self._conclude(episodes, values, seconds, save_ckpt_fn, train_iter, envstep)
 
     @override
     def run(
@@ -149,10 +157,15 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
         plan = EpisodePlan(self.config, episodes, stepper.env.num_envs, self.seed, self._number(number))
         monitor = VectorEvalMonitor(stepper.env.num_envs, len(episodes))
         self._run(stepper, policy, plan, monitor if video else None, policy_kwargs or {})
+        self.successes = plan.successes.tolist()
         if not plan.is_finished:
             return [float("nan")] * len(episodes), [0] * len(episodes)
         self._video = monitor.get_video(MAX_FRAMES)
         return plan.returns.tolist(), plan.lengths.tolist()
+
+    def successes_of(self, episodes: Sequence[int]) -> Sequence[float]:
+        """Return the successes of the last run, which had these episodes; NaN if a subclass does not record them."""
+        return self.successes or [float("nan")] * len(episodes)
 
     def pop_video(self) -> NDArray[np.uint8] | None:
         """Remove and return the videos of the last run's worst, median and best episodes.
@@ -218,7 +231,7 @@ class InteractionSerialEvaluator(EpisodeEvaluator[EnvStepper, EvalMode]):
             ended = timestep.terminated | timestep.truncated
             starts = np.flatnonzero(ended | ~timestep.valid)  # where not valid, it acted on a last observation again
             if len(starts):
-                plan.record(ended, timestep.abnormal, timestep.fault, monitor)
+                plan.record(ended, timestep.abnormal, timestep.fault, monitor, timestep.success())
                 policy.reset(starts.tolist())
 
     def _cut_long_episodes(self, stepper: EnvStepper, timestep: Timestep, plan: EpisodePlan) -> Timestep:

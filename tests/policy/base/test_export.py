@@ -223,3 +223,17 @@ def test_mistakes_are_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         load_policy(tmp_path / "text.safetensors")
     with pytest.raises(ValueError, match="path must be the path of a checkpoint or of a safetensors file, got"):
         load_policy(tmp_path / "missing.ckpt")
+
+
+def test_graph_of_a_policy_that_has_seen_time_stamps_takes_double_precision(tmp_path: Path) -> None:
+    space = spaces.Box(0, np.inf, (1,), np.float64)
+    torch.manual_seed(0)
+    policy = make_policy("sac", model={"obs_shape": None, "action_shape": None}).build(space, spaces.Box(-1, 1, (1,)))
+    policy.normaliser.begin(space, norm_obs=True)
+    times = 1.7e9 + np.arange(20.0)[:, np.newaxis]
+    policy.normaliser.update(policy.normaliser.tensors({"obs": times}))
+    policy.export(tmp_path / "clock.onnx")
+
+    found = run(tmp_path / "clock.onnx", {"obs": times})["action"]
+    np.testing.assert_allclose(found, policy.predict(times), rtol=1e-5, atol=1e-6)
+    assert len(np.unique(found)) == 20

@@ -203,3 +203,25 @@ def test_no_transitions_add_nothing() -> None:
     none = torch.zeros(0, dtype=torch.int64)
     normaliser.update({"obs": torch.zeros(0, 3), "reward": torch.zeros(0), "env_id": none, "episode_id": none})
     assert not normaliser.has_statistics
+
+
+def test_observations_of_double_precision_are_shifted_in_it() -> None:
+    """Time stamps, which single precision counts in steps of 128 seconds."""
+    normaliser = normaliser_of(box(1, dtype=np.float64), norm_obs=True)
+    assert normaliser.keeps_double
+    times = 1.7e9 + np.array([[0.0], [10.0], [20.0]])
+    collected = normaliser.tensors({"obs": times, "reward": np.zeros(3)})
+    assert [one.dtype for one in collected.values()] == [torch.float64, torch.float32]
+    normaliser.update(collected)
+
+    found = normaliser.normalise_obs(collected["obs"])
+    torch.testing.assert_close(found, torch.tensor([[-1.5], [0.0], [1.5]]).float() * (2 / 3) ** 0.5)
+    assert normaliser.needs_double
+    assert not normaliser_of(box(1, dtype=np.float32), norm_obs=True).keeps_double
+
+
+def test_entries_of_double_precision_that_are_not_normalised_become_those_of_single_precision() -> None:
+    mask = spaces.Box(0, 1, (2,), np.float64)
+    normaliser = normaliser_of(spaces.Dict({"at": box(1, dtype=np.float64), "action_mask": mask}), norm_obs=True)
+    found = normaliser.normalise_obs({"at": torch.zeros(3, 1).double(), "action_mask": torch.ones(3, 2).double()})
+    assert {part.dtype for part in found.values()} == {torch.float32}

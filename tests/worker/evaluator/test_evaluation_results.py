@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
 from lightning_ding.worker import InteractionSerialEvaluator
+from tests.toys.envs import CountingEnv
 from tests.worker.evaluator.interaction_toys import StillPolicy, counting_envs, evaluator_of
 
 
@@ -197,3 +199,16 @@ def test_eval_says_what_it_measured_to_the_logger_of_its_experiment(caplog: pyte
     (line,) = caplog.records
     assert line.name == "lightning_ding.trial.judge"
     assert "return_mean 3," in line.getMessage()
+
+
+def test_success_of_the_episodes_is_returned_as_a_rate() -> None:
+    evaluator = evaluator_of(counting_envs([(1,)]), n_episode=4)
+    assert "success_rate" not in evaluator.eval()[1]
+
+    class Succeeds(CountingEnv):
+        def step(self, action: Any) -> Any:
+            *answer, info = super().step(action)
+            return *answer, {**info, "is_success": self._episode == 1}
+
+    env = gym.vector.SyncVectorEnv([lambda: Succeeds(0, (1,))], autoreset_mode=gym.vector.AutoresetMode.DISABLED)
+    assert evaluator_of(env, n_episode=4).eval()[1]["success_rate"] == 1 / 4
