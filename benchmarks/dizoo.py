@@ -1,13 +1,14 @@
 """How many of the configs of DI-engine's dizoo load and train here, unchanged.
 
     python -m pip install --no-deps --target FOLDER DI-engine
-    python -m benchmarks.dizoo --folder FOLDER                        # all pairs of configs; half an hour
+    python -m benchmarks.dizoo --folder FOLDER                        # all pairs of configs; an hour or two
     python -m benchmarks.dizoo --folder FOLDER --load                 # translates them only; a minute
     python -m benchmarks.dizoo --folder FOLDER --only cartpole_dqn    # those whose path contains the text
+    python -m benchmarks.dizoo --folder FOLDER --without atari        # those whose path does not; minutes
 
 Installs nothing; needs the extras ``atari``, ``box2d`` and ``mujoco`` for their envs. Every file with a ``main_config``
 and a ``create_config`` runs in a fork, without evaluations and with its envs in the same process, until ten updates
-have been made or ``--seconds`` have passed. Prints the counts; results go to ``docs/results/dizoo.json``.
+have been made or ``--seconds`` have passed. Prints the counts; ``--out`` names a JSON file for the results.
 """
 
 from __future__ import annotations
@@ -36,7 +37,6 @@ from lightning_ding.entry.serial import train
 
 UPDATES = 10
 IS_PAIR = [re.compile(rf"^{name} *=", re.MULTILINE) for name in ("main_config", "create_config")]
-OUT = Path("docs/results/dizoo.json")
 REASONS = {
     "reward model": ("reward_model.", "has no counterpart: there are no such reward models"),
     "env": ("env.type must be", "env_id must be", "more packages", "No module named"),
@@ -146,9 +146,10 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="+", default=[""], help="run the configs whose path contains one of these texts"
     )
+    parser.add_argument("--without", nargs="+", default=[], help="leave out those with one of these texts")
     parser.add_argument("--load", action="store_true", help="translate the configs, and train none")
     parser.add_argument("--seconds", type=float, default=60.0, help="longest time for a config")
-    parser.add_argument("--out", type=Path, default=OUT, help="JSON file; not written with --load or --only")
+    parser.add_argument("--out", type=Path, help="JSON file, such as docs/results/dizoo.json")
     options = parser.parse_args()
     if not (options.folder / "dizoo").is_dir():
         parser.error(f"--folder must be a folder with dizoo in it, got {options.folder}")
@@ -158,12 +159,12 @@ def main() -> None:
     rows = []
     for file in configs(folder):
         name = file.relative_to(folder / "dizoo").as_posix()
-        if not any(text in name for text in options.only):
+        if not any(text in name for text in options.only) or any(text in name for text in options.without):
             continue
         rows.append({"config": name} | run_apart(file, options.seconds, not options.load))
         is_done = rows[-1]["loaded" if options.load else "trained"]
         print(f"{name}: {'ok' if is_done else rows[-1].get('reason', 'no update')[:150]}", flush=True)
-        if not options.load and options.only == [""]:
+        if options.out is not None:
             options.out.parent.mkdir(parents=True, exist_ok=True)
             options.out.write_text(json.dumps(rows, indent=1))
     print(table(rows, not options.load))

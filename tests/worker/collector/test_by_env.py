@@ -12,6 +12,7 @@ import torch
 from easydict import EasyDict
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from lightning_ding.di_engine.rl_utils import get_gae_with_default_last_value
 from lightning_ding.worker import EpisodeSerialCollector, NaiveReplayBuffer, SampleSerialCollector
 from tests.toys.envs import CountingEnv
 from tests.worker.collector.by_env_toys import ByEnvPolicy, SummingPolicy, row_of
