@@ -101,7 +101,13 @@ def transformer_run(main: Config, create: Config, envs: TranslatedEnvs, seed: in
     eval_freq = config["eval"]["evaluator"]["eval_freq"]
     path = _data_set(main.get("dataset", {}), keys, notes)
     envs = with_frames(envs, config["eval"]["evaluator"])
-    described = {"family": TRANSFORMER, "policy": TRANSFORMER, "policy_class": DTPolicy, "on_policy": False, "policy_config": config}
+    described = {
+        "family": TRANSFORMER,
+        "policy": TRANSFORMER,
+        "policy_class": DTPolicy,
+        "on_policy": False,
+        "policy_config": config,
+    }
     data = {"max_train_iter": limit(max_train_iter), "seed": seed}
     run = make_run(
         described, {**cfg, "seed": main.get("seed", seed)}, given, envs, data, Times.of(keys, eval_freq, 1), notes
@@ -126,7 +132,10 @@ def data_set_run(
     Raises:
         ValueError: If no data set is named, or it is needed and does not exist.
     """
-    keys, config = dict(flat(cfg["policy"])), resolve(described["policy_class"].config_class, described["policy_config"])
+    keys, config = (
+        dict(flat(cfg["policy"])),
+        resolve(described["policy_class"].config_class, described["policy_config"]),
+    )
     path = check_data_set("policy.collect.data_path", keys.get("collect.data_path", ""), HINT)
     eval_freq, passes = config.eval.evaluator.eval_freq, keys.get("learn.train_epoch")
     if passes is not None:  # evaluations of DI-engine are at the ends of passes
@@ -168,9 +177,9 @@ def _data_set(section: Mapping[str, Any], keys: Cfg, notes: Notes) -> str:
 
 def _of_evaluations(data: Config, path: str) -> Config:
     """Return the arguments of an ``OfflineDataModule``, whose envs are those of evaluations."""
-    known = ("env_id", "mode", "wrappers", "env_kwargs", "seed", "max_train_iter", "stop_value", "evaluator_env_num")
-    known = (*known, "n_evaluator_episode", "norm_obs", "norm_reward", "env_timeout", "import_names")
-    found = {name: data[name] for name in known if name in data}
+    own = ("env_id", "mode", "wrappers", "env_kwargs", "seed", "max_train_iter", "stop_value", "evaluator_env_num")
+    further = ("n_evaluator_episode", "norm_obs", "norm_reward", "env_timeout", "import_names")
+    found = {name: data[name] for name in (*own, *further) if name in data}
     for name in ("env_id", "env_kwargs"):
         found |= {name: data[f"eval_{name}"]} if f"eval_{name}" in data else {}
     wrappers = [*data.get("wrappers", ()), *data.get("eval_wrappers", ())]

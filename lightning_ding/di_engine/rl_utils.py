@@ -88,12 +88,13 @@ def nstep_return(
         ValueError: If there are not n rewards, or a list has not B discount factors.
     """
     reward, next_value, done = data
+    discount_factor: Any = gamma
     if isinstance(gamma, Sequence):
         require(len(gamma) == len(next_value), "gamma", f"one number, or a list of {len(next_value)}", len(gamma))
-        gamma, value_gamma = torch.stack([torch.as_tensor(one).to(reward) for one in gamma]), None
+        discount_factor, value_gamma = torch.stack([torch.as_tensor(one).to(reward) for one in gamma]), None
     require(len(reward) == nstep, "reward", f"rewards of nstep = {nstep} steps, shape (nstep, B)", tuple(reward.shape))
-    total, _ = rl.n_step_return(reward, torch.ones_like(reward, dtype=torch.bool), cast(float, gamma))
-    discount = gamma**nstep if value_gamma is None else value_gamma
+    total, _ = rl.n_step_return(reward, torch.ones_like(reward, dtype=torch.bool), discount_factor)
+    discount = discount_factor**nstep if value_gamma is None else value_gamma
     return total + discount * (1 - done.to(total.dtype)) * next_value
 
 

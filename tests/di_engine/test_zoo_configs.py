@@ -285,11 +285,14 @@ def test_keys_of_offline_configs_become_ours(tmp_path: Path) -> None:
         run = translate(pair(with_data(main, write_expert(tmp_path, kind != "discrete_cql")), kind))
         configs[kind] = run.policy_class(run.policy_config).config
         unread = {line.partition(" = ")[0].removeprefix("policy.") for line in run.warnings}
-        assert unread == {
-            "cql": {"learn.lagrange_thresh"},
-            "discrete_cql": {"learn.kappa"},
-            "td3_bc": {"random_collect_size", "collect.noise_sigma", "other.replay_buffer.replay_buffer_size"},
-        }[kind]
+        assert (
+            unread
+            == {
+                "cql": {"learn.lagrange_thresh"},
+                "discrete_cql": {"learn.kappa"},
+                "td3_bc": {"random_collect_size", "collect.noise_sigma", "other.replay_buffer.replay_buffer_size"},
+            }[kind]
+        )
     cql, discrete, td3_bc = configs.values()
     assert (cql.learn.min_q_weight, cql.learn.num_actions, cql.learn.learning_rate_policy) == (4.0, 10, 1e-3)
     assert (cql.learn.ignore_done, cql.discount_factor, cql.model.actor_head_hidden_size) == (True, 0.98, 128)
@@ -307,7 +310,9 @@ def test_offline_entry_and_its_limits_are_named() -> None:
         serial_pipeline_offline(pair(R2D2, "r2d2"))
     with pytest.raises(ValueError, match=r"max_env_step must be left out with cql, which takes no steps, got 5"):
         translate(pair(with_data(CQL, "a.npz"), "cql"), max_env_step=5)
-    with pytest.raises(ValueError, match="reward_model must be left out with cql, which learns from the rewards of its"):
+    with pytest.raises(
+        ValueError, match="reward_model must be left out with cql, which learns from the rewards of its"
+    ):
         translate(pair({**with_data(CQL, "a.npz"), "reward_model": {"type": "rnd"}}, "cql"))
     with pytest.raises(ValueError, match="iql has no table of DI-engine's keys here: describe the run for lightning"):
         translate(pair(CQL, "iql"))

@@ -422,13 +422,13 @@ def test_the_native_form_stays_what_it_was() -> None:
     assert policy.collect_mode == policy.collect_mode
 
 
-class Classifier(Policy):
+class Classifier(Policy):  # type: ignore[type-arg]
     """Supervised learning in DI-engine's form: a batch gives a batch of outputs."""
 
-    config: ClassVar[dict[str, Any]] = {"type": "classifier", "model": {}, "on_policy": False}
+    config: ClassVar[dict[str, Any]] = {"type": "classifier", "model": {}}  # type: ignore[misc]
 
     def _init_eval(self) -> None:
-        self._eval_model = self._model
+        self._eval_model: Any = self._model
 
     def _forward_eval(self, data: Any) -> Any:
         assert isinstance(data, torch.Tensor)
