@@ -86,7 +86,7 @@ def test_seed_of_a_recipe_is_an_option(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_recipe_is_as_short_as_those_of_the_package(kind: str) -> None:
-    limit = {"max_train_iter" if kind in OFFLINE else "max_env_step": 1000}
+    limit: dict[str, Any] = {"max_train_iter" if kind in OFFLINE else "max_env_step": 1000}
     run = translate(small_pair(kind, stop_value=195), **limit)
     assert len(to_recipe(run, "recipe").splitlines()) <= 70
 
