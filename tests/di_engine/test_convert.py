@@ -53,7 +53,9 @@ EVERY = [pytest.param(kind, marks=() if kind in FAST else pytest.mark.slow) for 
 
 @pytest.mark.parametrize("kind", EVERY)
 def test_yaml_and_recipe_train_the_same_weights(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = {"act_scale": True} if kind in OFFLINE and env_of(kind) == "pendulum" else {}  # the data are in [-2, 2]
+    env: dict[str, Any] = (
+        {"act_scale": True} if kind in OFFLINE and env_of(kind) == "pendulum" else {}
+    )  # the data are in [-2, 2]
     run = translate(small_pair(kind, **env), seed=3, max_train_iter=3)
     folders = {name: tmp_path / name for name in ("entry", "yaml", "recipe")}
     for folder in folders.values():
